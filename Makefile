@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: help install demo test pod-torch nanochat bd3lm test-quick test-all older stress check format bench bench-train bench-reach bench-control bench-stop bench-own bench-sm90 calibrate soak soak-crashes soak-stops mock own sky vast sky-tasks e2e-slurm e2e-nodes e2e-own own-all clean
+.PHONY: help install demo test pod-torch nanochat bd3lm core test-quick test-all older stress check format bench bench-train bench-reach bench-control bench-stop bench-own bench-sm90 calibrate soak soak-crashes soak-stops mock own sky vast sky-tasks e2e-slurm e2e-nodes e2e-own own-all clean
 
 help:
 	@echo "make demo     the main job: plan, launch, stop at the budget, fetch the best, report"
@@ -18,6 +18,7 @@ help:
 	@echo "make bench-train PEER=nanogpt|nanochat PEER_PATH=…   steps beside another trainer's"
 	@echo "make nanochat PEER_PATH=…   the speed run held to nanochat's own code"
 	@echo "make bd3lm PEER_PATH=…      block diffusion held to kuleshov-group/bd3lms"
+	@echo "make core PEER_PATH=… DATA=…  CORE held to nanochat's evaluator (LIMIT=100: shorter)"
 	@echo "make bench-own PEER_PATH=… TEXT=…   what watching costs nanoGPT's train.py"
 	@echo "make bench    speed, as ratios within one run (TRMCLOUD_BENCH_SHORT=1: smaller files)"
 	@echo "make bench-sm90 CUDA_PYTHON=…  what is compiled, for an H100 that is not there"
@@ -238,11 +239,17 @@ bench-stop: $(READY)
 
 # The speed run's architecture and update rules against nanochat's (a checkout of 92d63d4).
 nanochat: $(READY)
-	TRMCLOUD_NANOCHAT="$(PEER_PATH)" $(BIN)/python -m pytest -n 2 -rP tests/model/test_nanochat.py
+	TRMCLOUD_NANOCHAT="$(PEER_PATH)" $(BIN)/python -m pytest -n 2 -rP tests/model/test_nanochat.py tests/model/test_chat.py
 
 # BD3-LM's masks, model and clip interval against the published code (a checkout of 1c3e8f4).
 bd3lm: $(READY)
 	TRMCLOUD_BD3LM="$(PEER_PATH)" $(BIN)/python -m pytest -n 2 -rP tests/model/test_bd3lm.py
+
+# CORE's outcomes against nanochat's evaluator (92d63d4), over the task files in DATA; LIMIT=100: of
+# each task the first hundred examples.
+core: $(READY)
+	TRMCLOUD_NANOCHAT="$(PEER_PATH)" TRMCLOUD_CORE_DATA="$(DATA)" TRMCLOUD_CORE_LIMIT="$(or $(LIMIT),0)" \
+		$(BIN)/python -m pytest -s -rP tests/model/test_core.py
 
 bench-own: $(READY)
 	PEER_PATH="$(PEER_PATH)" TEXT="$(TEXT)" $(BIN)/python -m bench own

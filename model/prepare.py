@@ -23,7 +23,7 @@ from typing import Any, Callable, Sequence
 from model.command import run_command
 from model.preparing.fetch import PreparationStopped
 from trmcloud.core.errors import UsageError
-from trmcloud.core.spec.settings import SEGMENTS, PhaseRecipe
+from trmcloud.core.spec.settings import CHAT, SEGMENTS, PhaseRecipe
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -84,6 +84,7 @@ def _make(chosen: argparse.Namespace, settings: PhaseRecipe) -> dict[str, Any]:
     """Prepares what the arguments ask for, as a growing folder or a whole one."""
     from model.preparing import corpus as corpora
     from model.preparing.cache import Cache, with_published_hashes
+    from model.preparing.conversations import prepare_conversations
     from model.preparing.growing import (
         PreparationOptions,
         grow,
@@ -109,6 +110,24 @@ def _make(chosen: argparse.Namespace, settings: PhaseRecipe) -> dict[str, Any]:
     stop_at_sigterm(means.stop)
     given = Path(chosen.data_set) if chosen.data_set else None
     data_set = corpora.find_data_set(chosen.source, given)
+    is_chat_set = data_set is not None and data_set.layout == CHAT
+    if settings.rows == CHAT:
+        if data_set is not None and not is_chat_set:
+            raise UsageError(
+                f"{chosen.source} is text, not conversations",
+                next_step="give a file of conversations: FILE.jsonl",
+            )
+        return prepare_conversations(
+            chosen.source,
+            out,
+            settings.validation_fraction,
+            is_generated=is_chat_set,
+            progress=_print_progress,
+        )
+    if is_chat_set:
+        raise UsageError(
+            f"{chosen.source} is for the chat phase alone", next_step="give a text: --data TEXT"
+        )
     corpus = None
     if data_set is None:
         by_rows = settings.row_is_text

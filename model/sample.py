@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import argparse
 import sys
+from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Sequence
 
 from model.command import run_command
 from trmcloud.core.errors import UsageError
+from trmcloud.core.spec.settings import CHAT
 from trmcloud.core.text import strip_control
 
 if TYPE_CHECKING:
@@ -67,18 +69,26 @@ def sample(
     top_p: float = 1.0,
     seed: int,
 ) -> str:
-    """The prompt and what the model makes of it; it ends early where the model ends a document.
+    """The prompt and what the model makes of it; it ends early where the model ends a document. Of
+    a model trained on conversations: its answer to the prompt.
 
     Raises:
         DataError: the prompt holds a character that the tokenizer lacks, or is a question that is
             longer than the model has room for.
     """
+    from model.data.chat import USER, ChatTokens, render_for_completion
     from model.families.protocol import Sampling
     from model.serving.text import PARTED, TextStream
 
     tokenizer = loaded.tokenizer
-    [ids] = tokenizer.encode([prompt], ["--prompt"])
-    start = [tokenizer.bos, *(int(each) for each in ids)]
+    stop = tokenizer.bos
+    is_chat = loaded.manifest.phase == CHAT
+    if is_chat:
+        start = render_for_completion(tokenizer, [{"role": USER, "content": prompt}], "--prompt")
+        stop = ChatTokens.of(tokenizer).assistant_end
+    else:
+        [ids] = tokenizer.encode([prompt], ["--prompt"])
+        start = [tokenizer.bos, *(int(each) for each in ids)]
     sampling = Sampling(
         max_tokens=max_tokens,
         temperature=temperature,
@@ -86,8 +96,14 @@ def sample(
         top_p=top_p,
         seed=seed,
         known_ids=tokenizer.vocab_size,
-        stop=tokenizer.bos,
+        stop=stop,
     )
+    if is_chat:
+        answer = TextStream(tokenizer)
+        drawn = takewhile(
+            lambda token: token != tokenizer.bos, loaded.model.generate(start, sampling)
+        )
+        return "".join(map(answer.add, drawn)) + answer.end()
     stream = TextStream(tokenizer, tokenizer.bos)
     parted = PARTED if loaded.model.parts else ""
     said = "".join(map(stream.add, loaded.model.generate(start, sampling)))

@@ -6,15 +6,17 @@ import argparse
 import json
 import math
 import sys
+import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Mapping, Sequence
 
 from model.command import run_command
 from trmcloud.core.errors import DataError, UsageError
-from trmcloud.core.spec.settings import SEGMENTS
+from trmcloud.core.spec.settings import CHAT, SEGMENTS
 
 if TYPE_CHECKING:
     from model.data.folder import PreparedData
+    from model.training.load import LoadedModel
     from trmcloud.core.spec.settings import PhaseRecipe
 
 WORSE_BY = 0.02
@@ -63,18 +65,32 @@ def score(checkpoint: Path, data_dir: Path, eval_tokens: int = 0) -> dict[str, A
         DataError: the data is damaged, or was prepared with another tokenizer.
     """
     from model.data.folder import open_data
-    from model.machine.distributed import World
-    from model.machine.precision import autocast
-    from model.training.evaluate import evaluate
+    from model.preparing.chat_ids import are_conversations, tokenize_conversations
+    from model.training.checkpoint import read_text
     from model.training.load import load_model
 
     loaded = load_model(checkpoint)
-    data = open_data(data_dir)
+    manifest = loaded.manifest
+    if are_conversations(data_dir):
+        with tempfile.TemporaryDirectory() as made:
+            text = read_text(checkpoint, manifest, "tokenizer")
+            data_dir = tokenize_conversations(data_dir, text, Path(made, "ids"))
+            return _score(checkpoint, loaded, open_data(data_dir), eval_tokens)
+    return _score(checkpoint, loaded, open_data(data_dir), eval_tokens)
+
+
+def _score(
+    checkpoint: Path, loaded: LoadedModel, data: PreparedData, eval_tokens: int
+) -> dict[str, Any]:
+    from model.machine.distributed import World
+    from model.machine.precision import autocast
+    from model.training.evaluate import evaluate
+
     settings, manifest = loaded.settings, loaded.manifest
     if data.tokenizer_sha256 != manifest.tokenizer_sha256:
         raise DataError(
             "the data was not prepared with the checkpoint's tokenizer",
-            where=str(data_dir),
+            where=str(data.folder),
             next_step=f"python -m model.prepare --tokenizer {checkpoint / 'tokenizer.json'} …",
         )
     result = evaluate(
@@ -112,7 +128,7 @@ def token_unigram_bits(data: PreparedData, settings: PhaseRecipe) -> float:
 
     lengths = data.tokenizer.byte_lengths()
     tokens = data.validation
-    if settings.rows == SEGMENTS:
+    if settings.rows in (SEGMENTS, CHAT):
         rows = data.validation_rows(settings)
         every = rows.read(range(rows.count))[:, 1:]
         tokens = every[every >= 0]

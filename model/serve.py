@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Sequence
 
 from model.command import run_command
 from trmcloud.core.errors import CannotListen, UsageError
+from trmcloud.core.spec.settings import CHAT
 from trmcloud.core.text import one_line
 from trmcloud.io.web_guard import LOOPBACK, names_of
 from trmcloud.io.web_server import listening, silent_server
@@ -74,6 +75,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def make_served_model(loaded: LoadedModel, *, batch: int, queue: int) -> ServedModel:
     """A loaded checkpoint with an engine of its own, which is not started yet."""
+    from model.data.chat import ChatTokens
     from model.families.drawing import is_batched, make_sampler
     from model.serving.active import TextSource
     from model.serving.app import ServedModel
@@ -115,7 +117,8 @@ def make_served_model(loaded: LoadedModel, *, batch: int, queue: int) -> ServedM
         queue=queue,
         max_body_bytes=MAX_BODY_BYTES,
     )
-    source = TextSource(engine, loaded.tokenizer, model.most_given)
+    chat = ChatTokens.of(loaded.tokenizer) if manifest.phase == CHAT else None
+    source = TextSource(engine, loaded.tokenizer, model.most_given, chat)
     return ServedModel(source, info, _version(), fresh(), warn)
 
 

@@ -41,7 +41,7 @@ from trmcloud.core.contract.trainer_contract import (
 )
 from trmcloud.core.errors import CheckpointError, DataError, MissingExtra, TrmcloudError, UsageError
 from trmcloud.core.spec.overrides import apply_overrides
-from trmcloud.core.spec.settings import AUTO, PhaseRecipe
+from trmcloud.core.spec.settings import AUTO, CHAT, PhaseRecipe
 
 _ALLOCATOR = "PYTORCH_CUDA_ALLOC_CONF"
 """Segments that grow: a training that climbs to a larger micro-batch leaves no holes behind. What
@@ -146,7 +146,7 @@ def _train(
     from model.data.folder import open_data
     from model.machine.distributed import join_world, parallel
     from model.machine.telemetry import peak_flops
-    from model.training import resume, sharding
+    from model.training import resume, sharding, starting
     from model.training.checkpoint import CheckpointFolder
     from model.training.loop import Trainer, TrainingOutputs
     from model.training.number_format import Decision, NumberFormat
@@ -203,6 +203,8 @@ def _train(
         return decision
 
     folder = Path(job.data_dir)
+    if settings.phase == CHAT:
+        job, folder = starting.begin_chat(job, checkpoints, world, pulse.beat)
     arrival = Arrival(
         folder, expected=job.data is not None, epoch=clock.epoch, monotonic=clock.monotonic
     )

@@ -17,7 +17,14 @@ from trmcloud.core.errors import UsageError
 from trmcloud.core.money import Usd, parse_budget
 from trmcloud.core.nearest import nearest
 from trmcloud.core.spec.overrides import parse_last_rungs
-from trmcloud.core.spec.settings import PHASE_NAMES, PHASES, PRECISIONS, SCALES, parse_setting
+from trmcloud.core.spec.settings import (
+    CHAT,
+    PHASE_NAMES,
+    PHASES,
+    PRECISIONS,
+    SCALES,
+    parse_setting,
+)
 from trmcloud.core.spec.spec import (
     BALANCE_POLICIES,
     CONTINUE,
@@ -175,8 +182,10 @@ def _one_of(*choices: str) -> Parser:
 
 
 def _phases(flag: str, value: str) -> tuple[str, ...]:
-    _one_of(*PHASE_NAMES, "both")(flag, value)
-    return PHASES if value == "both" else (value,)
+    named = {_one_of(*PHASE_NAMES, "both")(flag, each) for each in value.split(",")}
+    if named == {"both"}:
+        return PHASES
+    return tuple(name for name in PHASE_NAMES if name in named)
 
 
 def _precision(flag: str, value: str) -> tuple[tuple[str, Any], ...]:
@@ -252,7 +261,9 @@ class LaunchRequest:
         "plan launch rehearse", _MODEL, metavar="NAME", place="",
     )
     phase: str = option(
-        "--phase", "both", "fast, extreme or both.", _PLANNED, _MODEL,
+        "--phase", "both",
+        "fast, extreme, train or chat; both: those of the recipe; or several: train,chat.",
+        _PLANNED, _MODEL,
         place="phases", parse=_phases,
     )
     budget: str | None = option(
@@ -275,6 +286,11 @@ class LaunchRequest:
             "run": {"help": "Folder of data, sent separately from the code.", "metavar": "DIR"},
             "try": {"help": "Folder of data, sent separately from the code.", "metavar": "DIR"},
         },
+    )
+    chat_data: str = option(
+        "--chat-data", "",
+        "Conversations for the chat phase: FILE.jsonl, each line {\"messages\": […]}.",
+        "plan launch rehearse", _MODEL, metavar="FILE",
     )
     steps: int | None = option(
         "--steps", None, "Optimizer steps of each phase.", _ALL, _LENGTH, parse=_above_zero,
@@ -503,6 +519,10 @@ def spec_of(
         raise UsageError("--precision and --set dtype=… set the same: give only one")
     if request.deadline is not None:
         given["deadline_at"] = parse_deadline(request.deadline, now, None)
+    if given.get("phases") == (CHAT,) and "data" in given:
+        if "chat_data" in given:
+            raise UsageError("the chat phase alone trains on one source: leave out --data")
+        given["chat_data"] = given.pop("data")
     given["providers"] = tuple(providers)
     return RunSpec(**given, bucket_relayed="bucket" in given and not pods_can_upload)
 

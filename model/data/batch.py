@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from typing import NamedTuple, Sequence
 
+import torch
 from torch import Tensor
+
+from model.data.packing import GIVEN, PAD
 
 
 class RowSelection(NamedTuple):
@@ -36,3 +39,17 @@ class Batch(NamedTuple):
     targets: Tensor
     """(B, T) like ``ids``, each the id that follows."""
     draws: RowSelection
+
+
+def ids_and_targets(rows: Tensor, *, is_chat: bool) -> tuple[Tensor, Tensor]:
+    """(B, T) ids and the targets that follow them, of (B, T + 1) rows.
+
+    Args:
+        is_chat: rows of conversations, where a model is given all ids but is judged on some: the
+            targets of the others are padding. Without it, rows are taken as they are.
+    """
+    if not is_chat:
+        return rows[:, :-1].contiguous(), rows[:, 1:].contiguous()
+    ids = torch.where(rows <= GIVEN, GIVEN - rows, rows.clamp_min(0))
+    targets = rows.where(rows >= 0, PAD)
+    return ids[:, :-1].contiguous(), targets[:, 1:].contiguous()

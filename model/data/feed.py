@@ -12,13 +12,13 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from model.data.batch import Batch, RowSelection
+from model.data.batch import Batch, RowSelection, ids_and_targets
 from model.data.folder import PreparedData, Preparer, ShardFeeder, nothing_fits
 from model.data.order import batch_samples
 from model.machine.distributed import World
 from trmcloud.core.contract.pod_contract import DATA_META_NAME
 from trmcloud.core.errors import DataError
-from trmcloud.core.spec.settings import PhaseRecipe
+from trmcloud.core.spec.settings import CHAT, PhaseRecipe
 
 # Batches for the training loop, read ahead by threads, through pinned memory where there is a
 # GPU.
@@ -101,7 +101,7 @@ class Feed:
         if self._threads is not None:
             self._fill()
         self.waited_s += self._monotonic() - began
-        return Batch(tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous(), draws)
+        return Batch(*ids_and_targets(tokens, is_chat=self._settings.rows == CHAT), draws)
 
     def shards(self) -> list[str]:
         """The shards that are here, by their hashes, in order: what a checkpoint keeps of them."""

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from model.data.chat import ChatTokens
 from model.data.stream import RowLayout, Rows, Shard, Stream, rows_of
 from model.data.tokenizers import TextTokenizer, load_tokenizer
 from trmcloud.core.contract.pod_contract import (
@@ -35,7 +36,7 @@ from trmcloud.core.contract.trainer_contract import (
     load_shard,
 )
 from trmcloud.core.errors import DataError
-from trmcloud.core.spec.settings import SEGMENTS, PhaseRecipe
+from trmcloud.core.spec.settings import CHAT, SEGMENTS, PhaseRecipe
 
 WHOLE_VERSION, GROWING_VERSION = 1, 2
 DTYPES = {"uint16": "<u2", "uint32": "<u4"}
@@ -78,8 +79,13 @@ class PreparedData:
         Raises:
             DataError: no text of it fits a row, or it was prepared for rows of another make.
         """
-        if (settings.rows == SEGMENTS) != bool(self.meta.get(SEGMENTS)):
-            made = "in segments" if self.meta.get(SEGMENTS) else "without segments"
+        for kind, has, lacks in (
+            (SEGMENTS, "in segments", "without segments"),
+            (CHAT, "as conversations", "as text, not as conversations"),
+        ):
+            if (settings.rows == kind) == bool(self.meta.get(kind)):
+                continue
+            made = has if self.meta.get(kind) else lacks
             raise DataError(
                 f"the data was prepared {made}, but the settings ask for rows={settings.rows}",
                 where=str(self.folder),
@@ -95,9 +101,13 @@ class PreparedData:
         return Stream(self._cut(settings), settings.seed)
 
     def _cut(self, settings: PhaseRecipe) -> RowLayout:
-        bos = self.tokenizer.bos
         return RowLayout(
-            settings.rows, settings.sequence, bos, settings.row_multiple, settings.segments
+            settings.rows,
+            settings.sequence,
+            self.tokenizer.bos,
+            settings.row_multiple,
+            settings.segments,
+            ChatTokens.of(self.tokenizer, str(self.folder)) if settings.rows == CHAT else None,
         )
 
 

@@ -1,4 +1,4 @@
-"""How tokens become rows of whole documents, padded rows, and rows in segments."""
+"""How tokens become rows of whole documents, padded rows, rows in segments, and conversations."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from heapq import heappop, heappush
 import numpy as np
 import numpy.typing as npt
 
+from model.data.chat import ChatTokens, judged
 from trmcloud.core.errors import DataError
 
 # Rows of whole documents: best fit, every row from a document's beginning, no padding.
@@ -204,3 +205,53 @@ def lay_out(row: Ints, at: int, segments: Sequence[int]) -> None:
         place += length
     question = row[1 : 1 + segments[0]]
     question[question != PAD] = GIVEN - question[question != PAD]
+
+
+# Rows of whole conversations: best fit, every row from a conversation's beginning, padded.
+#
+# The rule is nanochat's: a row takes the longest conversation at hand that fits what is left of it;
+# where none fits, the rest of the row is padding. One that is longer than a row's ids is cut.
+
+
+def rows_of_conversations(starts: Ints, total: int, sequence: int) -> PackedRows:
+    """Rows of ``sequence`` + 1 ids; conversations begin at ``starts`` and end where the next one
+    does, the last one at ``total``. No more than ``sequence`` ids of one are taken."""
+    sizes = np.minimum(np.diff(np.append(starts, total)), sequence).tolist()
+    begins = starts.tolist()
+    shelves: dict[int, deque[int]] = {}
+    mask = 0  # bit n is set where a conversation of n ids is at hand
+    upcoming, at_hand, left = 0, 0, sequence + 1
+    first, piece_starts, piece_lengths = [0], [], []
+    while True:
+        while at_hand < AT_HAND and upcoming < len(sizes):
+            shelves.setdefault(sizes[upcoming], deque()).append(upcoming)
+            mask |= 1 << sizes[upcoming]
+            upcoming += 1
+            at_hand += 1
+        fitting = mask & ((2 << left) - 1)
+        if not fitting:
+            if left <= sequence:
+                first.append(len(piece_starts))
+                left = sequence + 1
+            if not at_hand:
+                break
+            continue
+        size = fitting.bit_length() - 1
+        number = shelves[size].popleft()
+        if not shelves[size]:
+            mask &= ~(1 << size)
+        at_hand -= 1
+        piece_starts.append(begins[number])
+        piece_lengths.append(size)
+        left -= size
+    return PackedRows(
+        np.array(first, np.int64),
+        np.array(piece_starts, np.int64),
+        np.array(piece_lengths, np.int64),
+    )
+
+
+def mark_given(conversation: Ints, tokens: ChatTokens) -> None:
+    """Turns what no loss is held to into ids that are given."""
+    given = ~judged(conversation, tokens)
+    conversation[given] = GIVEN - conversation[given]

@@ -17,18 +17,22 @@ from typing import Any, BinaryIO, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from model.data.chat import ChatTokens
 from model.data.order import SampleOrder, Tokens, read_windows, window_count
 from model.data.packing import (
+    PAD,
     PackedRows,
     document_starts,
     lay_out,
+    mark_given,
     pack,
     pad_row,
     rows_in_segments,
+    rows_of_conversations,
     rows_of_documents,
 )
 from trmcloud.core.errors import DataError
-from trmcloud.core.spec.settings import PADDED, SEGMENTS
+from trmcloud.core.spec.settings import CHAT, PADDED, SEGMENTS
 
 _OPEN_FILES = 64
 
@@ -57,13 +61,14 @@ class Shard:
 class RowLayout:
     """The division of tokens into rows: ``kind`` is one of ``recipe.ROWS``, ``bos`` the token that
     begins a document, ``block`` the length whose multiple a padded row fills, ``segments`` the
-    lengths of the parts of a row in segments."""
+    lengths of the parts of a row in segments, ``chat`` the special ids of a conversation."""
 
     kind: str
     sequence: int
     bos: int
     block: int = 1
     segments: tuple[int, ...] = ()
+    chat: ChatTokens | None = None
 
     @property
     def is_windows(self) -> bool:
@@ -76,7 +81,14 @@ class RowLayout:
             return rows_of_documents(starts, len(tokens), self.sequence)
         if self.kind == SEGMENTS:
             return rows_in_segments(starts, len(tokens), self.segments)
+        if self.kind == CHAT:
+            return rows_of_conversations(starts, len(tokens), self.sequence)
         return pack(starts, len(tokens), self.sequence + 1)
+
+    def take(self, piece: Tokens) -> None:
+        """Changes a piece of a row, once its ids are in place, into what a model is given."""
+        if self.chat is not None:
+            mark_given(piece, self.chat)
 
     def finish(self, row: Tokens, at: int) -> None:
         """Fills what the pieces of a row left of it, from ``at`` on."""
@@ -84,6 +96,8 @@ class RowLayout:
             pad_row(row, at, self.bos, self.block)
         elif self.kind == SEGMENTS:
             lay_out(row, at, self.segments)
+        elif self.kind == CHAT:
+            row[at:] = PAD
 
 
 class Rows(Protocol):
@@ -139,6 +153,7 @@ class PackedDocuments:
             at = 0
             for start, length in self._rows.pieces(row):
                 out[at : at + length] = self._tokens[start : start + length]
+                self._cut.take(out[at : at + length])
                 at += length
             self._cut.finish(out, at)
         return made
@@ -205,6 +220,7 @@ class Stream:
                 at = 0
                 for start, length in self._packed[place.block].pieces(place.row):
                     self._read(place.block, start, out[at : at + length])
+                    self._cut.take(out[at : at + length])
                     at += length
                 self._cut.finish(out, at)
             else:

@@ -2,8 +2,9 @@
 
 Both know how many bytes of text each id stands for, so that a loss in nats per token becomes bits
 per byte, and both have one special id that stands before every document: ``<|bos|>``, or GPT-2's
-``<|endoftext|>``. It is no text: zero bytes, never produced from a text that happens to spell it,
-left out of bits per byte.
+``<|endoftext|>``. Byte pairs may have further ones, for conversations: see ``model.data.chat``.
+None is text: zero bytes, never produced from a text that happens to spell it, left out of bits per
+byte.
 """
 
 from __future__ import annotations
@@ -15,9 +16,11 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from model.data.chat import SPECIAL_TOKENS
 from trmcloud.core.errors import DataError
+from trmcloud.core.spec.settings import BYTE_PAIRS, CHAT_BYTE_PAIRS
 
-BOS = "<|bos|>"
+BOS = SPECIAL_TOKENS[0]
 END_OF_TEXT = "<|endoftext|>"
 _KIND = "trmcloud-char"
 _KIND_WITHIN = 100
@@ -38,6 +41,9 @@ class TextTokenizer(Protocol):
 
     @property
     def bos(self) -> int: ...
+
+    def special_id(self, name: str) -> int | None:
+        """The id of a special token; None where there is none of that name."""
 
     def encode(self, texts: Sequence[str], places: Sequence[str]) -> list[Ids]:
         """The ids of each text; ``places`` say where each one stands, for an error.
@@ -77,10 +83,18 @@ class BpeTokenizer:
         if bos is None:
             raise DataError(f"the tokenizer has no {BOS} token")
         self._bos = int(bos)
+        self._special = {
+            str(token.content): int(index)
+            for index, token in inner.get_added_tokens_decoder().items()
+            if token.special
+        }
 
     @classmethod
-    def train(cls, texts: Iterable[str], vocab_size: int) -> BpeTokenizer:
-        """A tokenizer of ``vocab_size`` ids, or fewer where the texts have too few pairs."""
+    def train(
+        cls, texts: Iterable[str], vocab_size: int, special_tokens: Sequence[str] = (BOS,)
+    ) -> BpeTokenizer:
+        """A tokenizer of ``vocab_size`` ids, or fewer where the texts have too few pairs. The
+        special ones are its first."""
         from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
         inner = Tokenizer(models.BPE())
@@ -88,7 +102,7 @@ class BpeTokenizer:
         inner.decoder = decoders.ByteLevel()
         trainer = trainers.BpeTrainer(
             vocab_size=vocab_size,
-            special_tokens=[BOS],
+            special_tokens=list(special_tokens),
             initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
             show_progress=False,
         )
@@ -102,6 +116,9 @@ class BpeTokenizer:
     @property
     def bos(self) -> int:
         return self._bos
+
+    def special_id(self, name: str) -> int | None:
+        return self._special.get(name)
 
     def encode(self, texts: Sequence[str], places: Sequence[str]) -> list[Ids]:
         encoded = self._inner.encode_batch_fast(list(texts), add_special_tokens=False)
@@ -123,7 +140,7 @@ class BpeTokenizer:
         lengths = np.zeros(self.vocab_size, dtype=np.int64)
         for token, index in self._inner.get_vocab().items():
             lengths[index] = len(token)
-        lengths[self._bos] = 0
+        lengths[[self._bos, *self._special.values()]] = 0
         return lengths
 
     def to_json(self) -> str:
@@ -167,6 +184,9 @@ class CharTokenizer:
     def bos(self) -> int:
         return len(self._characters)
 
+    def special_id(self, name: str) -> int | None:
+        return self.bos if name == BOS else None
+
     def encode(self, texts: Sequence[str], places: Sequence[str]) -> list[Ids]:
         return [self._encode(text, place) for text, place in zip(texts, places, strict=True)]
 
@@ -204,12 +224,17 @@ class CharTokenizer:
 def train_tokenizer(
     kind: str, texts: Iterable[str], vocab_size: int, characters: str = ""
 ) -> TextTokenizer:
-    """A tokenizer of ``kind`` ``bpe`` or ``char`` for these texts, or for these ``characters``."""
+    """A tokenizer of ``kind`` ``bpe``, ``bpe-chat`` or ``char`` for these texts, or for these
+    ``characters``."""
     if characters:
         return CharTokenizer(characters)
     if kind == "char":
         return CharTokenizer.train(texts, vocab_size)
-    return BpeTokenizer.train(texts, vocab_size)
+    return BpeTokenizer.train(texts, vocab_size, _special_tokens(kind))
+
+
+def _special_tokens(kind: str) -> Sequence[str]:
+    return SPECIAL_TOKENS if kind == CHAT_BYTE_PAIRS else (BOS,)
 
 
 def is_as_trained(text: str, kind: str, vocab_size: int) -> bool:
@@ -219,10 +244,12 @@ def is_as_trained(text: str, kind: str, vocab_size: int) -> bool:
     bytes as ``byte_lengths`` says. One id per character is learnt again at no cost: never."""
     from tokenizers import pre_tokenizers
 
-    if kind != "bpe":
+    if kind not in BYTE_PAIRS:
         return False
+    special = _special_tokens(kind)
     try:
-        content, plain = json.loads(text), json.loads(BpeTokenizer.train([], 257).to_json())
+        empty = BpeTokenizer.train([], 256 + len(special), special)
+        content, plain = json.loads(text), json.loads(empty.to_json())
         vocab = content["model"].pop("vocab")
         content["model"].pop("merges")
         plain["model"].pop("vocab")
@@ -233,7 +260,7 @@ def is_as_trained(text: str, kind: str, vocab_size: int) -> bool:
             and len(vocab) <= vocab_size
             and sorted(vocab.values()) == list(range(len(vocab)))
             and alphabet < set(vocab)
-            and all(set(token) <= alphabet for token in vocab if token != BOS)
+            and all(set(token) <= alphabet for token in vocab if token not in special)
             and load_tokenizer(text, "").vocab_size == len(vocab)
         )
     except (DataError, ValueError, KeyError, TypeError, AttributeError, RecursionError):

@@ -19,7 +19,16 @@ from model.families import layers
 from model.families.attention import Mask, attend, slower_sdpa
 from model.families.cache import Cache, Slot, causal_mask
 from model.families.drawing import generate
-from model.families.layers import BASE, Turn, in_pieces, mean_in_pieces, relu_squared, rotate, turns
+from model.families.layers import (
+    BASE,
+    Turn,
+    in_pieces,
+    likeliest_in_pieces,
+    mean_in_pieces,
+    relu_squared,
+    rotate,
+    turns,
+)
 from model.families.protocol import (
     EMBEDDING,
     HEAD,
@@ -371,6 +380,8 @@ class Transformer(LanguageModel):
 class Dense(Transformer):
     """The model of this module's docstring."""
 
+    predicts_next = True
+
     def __init__(self, shape: Shape, compute_dtype: torch.dtype = torch.float32) -> None:
         super().__init__(shape, compute_dtype)
         self._masks: dict[tuple[torch.device, int, int], Tensor] = {}
@@ -396,11 +407,19 @@ class Dense(Transformer):
         flat = self._state(ids).flatten(0, 1), targets.flatten()
         head = self.embedding.weight if self.head is None else self.head.weight
         nats = mean_in_pieces(self._token_losses, *flat, head, self.shape.vocab_size)
+        # Padding has no loss; without any, this is exactly 1.
+        nats = nats * (targets.numel() / (targets >= 0).sum().clamp_min(1))
         return Objective(nats, torch.stack((nats,)), {})
 
     def evaluate(self, ids: Tensor, targets: Tensor, draws: RowSelection | None = None) -> Tensor:
         with self._without_dropout():
             return self._nats_of(self._state(ids), targets).unsqueeze(0)
+
+    def predictions(self, ids: Tensor) -> Tensor:
+        with self._without_dropout():
+            states = self._state(ids).flatten(0, 1)
+            likeliest = likeliest_in_pieces(self._logits, states, self.shape.vocab_size)
+        return likeliest.view(ids.shape)
 
     def generate(self, start: Sequence[int], sampling: Sampling) -> Iterator[int]:
         return generate(self, start, sampling, self.embedding.weight.device)

@@ -214,6 +214,16 @@ def _rows_of_a_piece(rows: int, vocab_size: int) -> int:
     return math.ceil(rows / pieces)
 
 
+def likeliest_in_pieces(
+    logits: Callable[[Tensor], Tensor], states: Tensor, vocab_size: int
+) -> Tensor:
+    """(n,) the id with the largest of ``logits`` of each of ``states`` (n, D), with no more than
+    MAX_LOGITS logits at a time."""
+    rows = _rows_of_a_piece(len(states), vocab_size)
+    pieces = [logits(states[at : at + rows]).argmax(-1) for at in range(0, len(states), rows)]
+    return torch.cat(pieces)
+
+
 def in_pieces(
     token_losses: Callable[[Tensor, Tensor], Tensor],
     states: Tensor,

@@ -74,6 +74,9 @@ class LanguageModel(nn.Module, ABC):
     parts: tuple[str, ...] = ()
     """The names of a prompt's parts, where a prompt is a question by itself, with the id that ends
     a text between them. The last one answers it."""
+    predicts_next: bool = False
+    """Whether ``evaluate`` gives the nats of each target by the ids before it alone, so that texts
+    can be compared by it, and there are ``predictions``."""
 
     @property
     def judged(self) -> tuple[str, ...]:
@@ -103,6 +106,14 @@ class LanguageModel(nn.Module, ABC):
     @abstractmethod
     def evaluate(self, ids: Tensor, targets: Tensor, draws: RowSelection | None = None) -> Tensor:
         """(K, B, T) nats of every target after each judged pass."""
+
+    def predictions(self, ids: Tensor) -> Tensor:
+        """(B, T) the likeliest id after each of ``ids`` (B, T), after the last judged pass.
+
+        Raises:
+            NotImplementedError: the family does not predict the next token.
+        """
+        raise NotImplementedError
 
     def tallied(self, nats: Tensor, targets: Tensor, draws: RowSelection) -> Tensor:
         """(N,) sums over rows that ``evaluate`` gave ``nats`` of: what ``adapt`` is to know of

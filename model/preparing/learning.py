@@ -10,7 +10,7 @@ from model.data.tokenizers import is_as_trained
 from model.preparing import readers
 from model.preparing.cache import Cache
 from model.preparing.corpus import Corpus
-from trmcloud.core.spec.settings import SEGMENTS, PhaseRecipe
+from trmcloud.core.spec.settings import BYTE_PAIRS, SEGMENTS, PhaseRecipe
 from trmcloud.io.files import write_atomic
 
 
@@ -51,7 +51,7 @@ class KeptTokenizer:
                 wanted = self._settings
                 if is_as_trained(text, wanted.tokenizer, wanted.text_ids):
                     return text
-                self.was_refused = wanted.tokenizer == "bpe"
+                self.was_refused = wanted.tokenizer in BYTE_PAIRS
                 return ""
             return text
         except (OSError, ValueError, KeyError, TypeError, AttributeError):

@@ -24,7 +24,7 @@ from trmcloud.core.contract.pod_contract import (
     DATA_VALIDATION_NAME,
 )
 from trmcloud.core.errors import ConflictError, DataError
-from trmcloud.core.spec.settings import PhaseRecipe
+from trmcloud.core.spec.settings import BYTE_PAIRS, PhaseRecipe
 
 #: The tokenizer learns from a sample of at most this much text: more changes its merges little,
 #: and would make the time to the first step grow with the text.
@@ -75,7 +75,7 @@ def prepare(
         tokenizer = load_tokenizer(tokenizer_json, where=source_name)
     else:
         size = source.size_bytes
-        if settings.tokenizer == "bpe":
+        if settings.tokenizer in BYTE_PAIRS:
             size = min(size, TOKENIZER_SAMPLE_BYTES)
             texts = sample_text(parts.train, source.size_bytes, size)
         else:

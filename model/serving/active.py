@@ -7,6 +7,7 @@ import contextlib
 from dataclasses import dataclass
 from typing import AsyncGenerator, Mapping, Sequence
 
+from model.data.chat import ChatTokens, Messages, render_for_completion
 from model.data.tokenizers import TextTokenizer
 from model.families.protocol import Sampling
 from model.serving.engine import EndOfText, Engine, GenerationRequest, QueueFull
@@ -43,11 +44,13 @@ class RefusedRequest(Exception):
 @dataclass(frozen=True)
 class TextSource:
     """The model's engine and what turns text into its ids. ``most_given``: ids that a text may
-    begin with, the special one among them."""
+    begin with, the special one among them. ``chat``: the special ids of conversations, if the model
+    was trained on them."""
 
     engine: Engine
     tokenizer: TextTokenizer
     most_given: int
+    chat: ChatTokens | None = None
 
     async def start_of(self, prompt: str, param: str = "prompt") -> list[int]:
         """Return the prompt's ids behind the one that begins a text.
@@ -58,6 +61,28 @@ class TextSource:
         if len(prompt) > _LONG:  # so that other requests do not wait for it
             return await asyncio.to_thread(self._start_of, prompt, param)
         return self._start_of(prompt, param)
+
+    async def start_of_answer(self, messages: Messages) -> list[int]:
+        """Return the ids of a conversation, after which the assistant's next message follows.
+
+        Raises:
+            RefusedRequest: the messages do not make a conversation, or the model has no room for
+                it.
+        """
+        return await asyncio.to_thread(self._start_of_answer, messages)
+
+    def _start_of_answer(self, messages: Messages) -> list[int]:
+        try:
+            ids = render_for_completion(self.tokenizer, messages)
+        except DataError as error:
+            raise RefusedRequest(400, f"messages: {error.what}", param="messages") from None
+        if len(ids) > self.most_given:
+            what = (
+                f"messages: {len(ids):,} tokens with those of the template, but the model takes at "
+                f"most {self.most_given:,}"
+            )
+            raise RefusedRequest(422, what, param="messages", code=TOO_LONG)
+        return ids
 
     def _start_of(self, prompt: str, param: str) -> list[int]:
         try:
@@ -83,6 +108,8 @@ class Choice:
     stop: Sequence[str] = ()
     why_stopped: str = "stop"
     """The reason given where one of ``stop`` ended the text."""
+    is_answer: bool = False
+    """It is the assistant's message in a conversation, and ends as one."""
 
 
 class ActiveRequest:
@@ -107,10 +134,14 @@ class ActiveRequest:
             RefusedRequest: a step failed.
         """
         tokenizer = self._source.tokenizer
-        text, ends = TextStream(tokenizer, tokenizer.bos), StopStrings(self._choice.stop)
+        parted = None if self._choice.is_answer else tokenizer.bos
+        text, ends = TextStream(tokenizer, parted), StopStrings(self._choice.stop)
         try:
             while not isinstance(came := await self._came.get(), EndOfText):
                 self.tokens += 1
+                if self._choice.is_answer and came == tokenizer.bos:
+                    came = EndOfText("stop")  # another conversation begins
+                    break
                 piece = ends.add(text.add(came))
                 if piece:
                     yield piece
@@ -148,7 +179,7 @@ class ActiveRequest:
             with contextlib.suppress(RuntimeError):  # the loop is closed: no reader is left
                 loop.call_soon_threadsafe(self._came.put_nowait, came)
 
-        tokenizer, choice = self._source.tokenizer, self._choice
+        tokenizer, choice, chat = self._source.tokenizer, self._choice, self._source.chat
         sampling = Sampling(
             max_tokens=choice.max_tokens,
             temperature=choice.temperature,
@@ -156,7 +187,7 @@ class ActiveRequest:
             top_p=choice.top_p,
             seed=choice.seed,
             known_ids=tokenizer.vocab_size,
-            stop=tokenizer.bos,
+            stop=chat.assistant_end if choice.is_answer and chat else tokenizer.bos,
         )
         try:
             return self._source.engine.submit(self._start, sampling, deliver)

@@ -68,6 +68,18 @@ class Fresh:
     number: Callable[[], int]
 
 
+def as_conversation(messages: Sequence[Message]) -> list[dict[str, str]]:
+    """Return the messages as a chat template takes them: what the system and the developer say
+    first is one message of the system."""
+    given = [
+        {"role": "system" if each.role == "developer" else each.role, "content": each.text}
+        for each in messages
+    ]
+    first = next((at for at, each in enumerate(given) if each["role"] != "system"), len(given))
+    told = "\n\n".join(each["content"] for each in given[:first] if each["content"])
+    return [*([{"role": "system", "content": told}] if told else []), *given[first:]]
+
+
 def joined(messages: Sequence[Message]) -> str:
     """Return the prompt of a conversation for a model without a chat template: its messages' texts
     in their order, a line feed between each two, without roles. The model continues the last."""
@@ -120,8 +132,13 @@ class OpenAIRoutes:
                 "max_tokens and max_completion_tokens differ: give only one",
                 param="max_completion_tokens",
             )
+        most = limit or older or CHAT_TOKENS
+        if self._source.chat is not None:
+            start = await self._source.start_of_answer(as_conversation(asked.messages))
+            answer = _Answer(self, asked, [start], most, "chatcmpl", is_answer=True)
+            return await _ChatWriter(answer).response(request)
         start = await self._source.start_of(joined(asked.messages), "messages")
-        answer = _Answer(self, asked, [start], limit or older or CHAT_TOKENS, "chatcmpl")
+        answer = _Answer(self, asked, [start], most, "chatcmpl")
         if not self._warned:
             self._warned = True
             self._warn(NO_TEMPLATE)
@@ -172,6 +189,8 @@ class _Answer:
         starts: Sequence[Sequence[int]],
         max_tokens: int,
         prefix: str,
+        *,
+        is_answer: bool = False,
     ) -> None:
         """
         Raises:
@@ -192,6 +211,7 @@ class _Answer:
                 1.0 if asked.top_p is None else asked.top_p,
                 (seed + number) % _SEEDS,
                 asked.stops,
+                is_answer=is_answer,
             ))
             for start in starts
             for number in range(count)

@@ -10,12 +10,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from model.data.batch import RowSelection
+from model.data.batch import RowSelection, ids_and_targets
 from model.data.folder import PreparedData
 from model.data.stream import Rows
 from model.families.protocol import LanguageModel
 from model.machine.distributed import World
 from model.training.sharding import free_gathered_rows
+from trmcloud.core.spec.settings import CHAT
 
 _GROUP = 1 << 63
 """Of the rows of every evaluation: whatever is drawn is the same each time, and for no step."""
@@ -73,11 +74,11 @@ def evaluate(
     for start in range(0, longest, batch):
         chosen = mine[start : start + batch]
         filled = [*chosen, *[0] * (batch - len(chosen))]
-        ids = torch.from_numpy(rows.read([every[each] for each in filled])).to(world.device)
-        targets = ids[:, 1:].contiguous()
+        tokens = torch.from_numpy(rows.read([every[each] for each in filled])).to(world.device)
+        ids, targets = ids_and_targets(tokens, is_chat=bool(data.meta.get(CHAT)))
         draws = RowSelection(0, _GROUP, filled, len(every))
         with autocast():
-            losses = model.evaluate(ids[:, :-1].contiguous(), targets, draws)
+            losses = model.evaluate(ids, targets, draws)
         there = draws._replace(rows=chosen)
         tallies.append(model.tallied(losses[:, : len(chosen)], targets[: len(chosen)], there))
         bytes_each = lengths[targets.clamp_min(0)].where(targets >= 0, 0)

@@ -46,8 +46,11 @@ def settings_of(folder: Path) -> PhaseRecipe:
     return _described(folder)[1]
 
 
-def load_model(folder: Path) -> LoadedModel:
+def load_model(folder: Path, *, as_trained: bool = False) -> LoadedModel:
     """The model and tokenizer of a checkpoint; only weights and tokenizer need to be there.
+
+    Args:
+        as_trained: on a GPU, products are taken in the number format of its training.
 
     Raises:
         CheckpointError: incomplete, damaged, or inconsistent.
@@ -64,7 +67,8 @@ def load_model(folder: Path) -> LoadedModel:
     held = {
         name: tensor.shape for name, tensor in stored_tensors(folder, manifest, "weights").items()
     }
-    settings = replace(described, dtype="float32")
+    on_gpu = has_gpu()
+    settings = described if as_trained and on_gpu else replace(described, dtype="float32")
     try:
         if settings.work().layers > len(held):
             raise _other_weights(folder, f"it has {len(held)} tensors, fewer than layers")
@@ -77,7 +81,7 @@ def load_model(folder: Path) -> LoadedModel:
         ) from None
     load_weights(folder, manifest, model)
     tokenizer = load_tokenizer(read_text(folder, manifest, "tokenizer"), where=str(folder))
-    device = torch.device("cuda" if has_gpu() else "cpu")
+    device = torch.device("cuda" if on_gpu else "cpu")
     return LoadedModel(model.to(device).eval(), tokenizer, described, manifest, device)
 
 

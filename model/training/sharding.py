@@ -86,6 +86,7 @@ def _shard(
         fully_shard(part, mesh=mesh, mp_policy=policy)
     fully_shard(model, mesh=mesh, mp_policy=policy)
     register_fsdp_forward_method(model, "evaluate")
+    register_fsdp_forward_method(model, "predictions")
 
 
 def peers_of(parameters: Iterable[Tensor]) -> Peers | None:

@@ -262,7 +262,7 @@ class Stepper:
             sums.add(made, weight)
         # The gradients are reduced by now, so every rank clips by the same norm.
         parameters = list(self._optimizer.parameters())
-        if settings.row_is_text:
+        if settings.leaves_targets_out:
             # Each micro-batch by its tokens: the same step as if it were one batch.
             scale *= sums.weight(self._world) / (settings.accumulation * self._world.size)
         if scale != 1.0:
@@ -287,7 +287,7 @@ class Stepper:
         return Step(norm, loss, sums, left_out, overflows, paces_s)
 
     def _weight(self, targets: Tensor) -> Tensor:
-        if self._settings.row_is_text:
+        if self._settings.leaves_targets_out:
             return (targets >= 0).float().mean()
         return self._whole
 

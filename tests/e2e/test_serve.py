@@ -8,12 +8,17 @@ import time
 import urllib.request
 from collections.abc import Iterator, Mapping
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 
 from tests.documents import document_in
 from tests.e2e.serving import WITHIN_S, Server
 from tests.e2e.user import TINY, User, real_trainer, write_text
+from tests.standins.data_host import DataHost
+from tests.standins.data_host import serving as serving_data
+from trmcloud.core.catalog.eval_tasks import suite_of
+from trmcloud.io.hashing import file_sha256
 from trmcloud.io.requests import send
 
 pytest.importorskip("starlette", reason="the extra `serve`")
@@ -123,6 +128,23 @@ def test_any_other_address_is_warned_of_and_sigterm_ends_the_trainers_half(train
         serving.process.kill()
 
 
+def test_a_tasks_file_that_is_another_one_is_refused(trained: User) -> None:
+    rows = [{"query": f"Is {n} even?", "choices": ["yes", "no"], "gold": n % 2} for n in range(100)]
+    [copa] = suite_of("copa").tasks
+    folder = trained.folder / "tasks" / "commonsense_reasoning"
+    folder.mkdir(parents=True)
+    (folder / "copa.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    refused = trained.refused("eval", "best", "--task", "copa", "--data", "tasks", code=9)
+    assert "the file of copa is not the published one: its SHA-256 is" in refused
+    assert "delete it, or leave --data out" in refused
+    host = DataHost()
+    host.files[urlsplit(copa.address).path] = folder / "copa.jsonl"
+    with serving_data(host):
+        trained.environment.update(host.environment)
+        refused = trained.refused("eval", "best", "--task", "copa", code=9)
+    assert f"copa.jsonl has SHA-256 {file_sha256(folder / 'copa.jsonl')[:16]}…" in refused
+
+
 def test_questions_are_answered_and_what_is_no_question_is_told(trained: User) -> None:
     path = trained.folder / "items.jsonl"
     path.write_text("".join(json.dumps(each) + "\n" for each in ITEMS))
@@ -135,6 +157,8 @@ def test_questions_are_answered_and_what_is_no_question_is_told(trained: User) -
     for wrong, what in (
         (("eval", "best", "--task", "gsm8k"), "a task needs questions"),
         (("eval", "best", "--task", "mmlu"), "no task 'mmlu'"),
+        (("eval", "best", "--task", "arc-eazy"), "did you mean arc-easy?"),
+        (("eval", "best", "--task", "core", "--data", "items.jsonl"), "no folder 'items.jsonl'"),
         (("eval", "best", "--limit", "3"), "--limit needs --task"),
         ((*task[:-1], "nowhere.jsonl"), "no file 'nowhere.jsonl'"),
     ):

@@ -23,7 +23,7 @@ from trmcloud.core.contract.pod_contract import DATA_CACHE_DIR, DATA_DIR
 from trmcloud.core.contract.records import ContractError
 from trmcloud.core.contract.trainer_contract import SHARDS_NAME, ShardRecord, load_shard
 from trmcloud.core.errors import CheckpointError, DataError, MissingExtra, TrmcloudError
-from trmcloud.core.spec.settings import PhaseRecipe
+from trmcloud.core.spec.settings import CHAT, PhaseRecipe
 from trmcloud.core.spec.spec import KEY_CHARS, DataSource, growing_key
 from trmcloud.io.files import write_atomic
 from trmcloud.io.hashing import file_sha256
@@ -90,6 +90,16 @@ def is_prepared(folder: Path) -> bool:
 def check_folder(folder: Path) -> Iterator[CheckedFile]:
     """Every file of it, the small ones first."""
     meta = _cached_meta(folder)
+    if (
+        meta is not None
+        and isinstance(meta.get(CHAT), bool)
+        and isinstance(meta.get("files"), dict)
+    ):
+        told = f"{meta.get('source')}, {meta.get('conversations')} conversations to train on"
+        yield CheckedFile(contract.DATA_META_NAME, True, told)
+        for name, wanted in meta["files"].items():
+            yield _conversations(folder / str(name), wanted)
+        return
     if meta is None or not isinstance(meta.get("train_tokens"), int):
         yield CheckedFile(
             contract.DATA_META_NAME, False, "missing or damaged: the preparation did not finish"
@@ -111,6 +121,14 @@ def check_folder(folder: Path) -> Iterator[CheckedFile]:
             yield _shard(folder, load_shard(line), width)
         except ContractError as error:
             yield CheckedFile(SHARDS_NAME, False, str(error))
+
+
+def _conversations(path: Path, wanted: Any) -> CheckedFile:
+    try:
+        good = file_sha256(path) == wanted
+    except OSError:
+        return CheckedFile(path.name, False, "missing")
+    return CheckedFile(path.name, good, "hash as recorded" if good else "damaged")
 
 
 def _tokenizer(path: Path, meta: dict[str, Any]) -> CheckedFile:
@@ -328,7 +346,7 @@ def error_of(stderr: str, code: int, where: str) -> TrmcloudError:
 
 def _check_size(meta: dict[str, Any], settings: PhaseRecipe) -> None:
     """Prepared data may be cached from a smaller batch than the one asked for now."""
-    if settings.row_is_text:
+    if settings.leaves_targets_out:
         return
     needed = (settings.sequence + 1) * settings.batch
     if meta["train_tokens"] < needed or meta["validation_tokens"] < settings.sequence + 1:
@@ -358,6 +376,7 @@ def _key(source: DataSource, settings: PhaseRecipe, tokenizer: Path | None) -> s
         settings.characters,
         str(settings.text_ids),
         repr(settings.validation_fraction),
+        *([CHAT] if settings.rows == CHAT else []),
     ]
     if tokenizer is not None:
         parts.append(hashlib.sha256(tokenizer.read_bytes()).hexdigest())

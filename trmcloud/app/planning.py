@@ -50,7 +50,7 @@ from trmcloud.core.spec.plan import (
     plan_to_json,
 )
 from trmcloud.core.spec.recipe import Recipe
-from trmcloud.core.spec.settings import PHASES
+from trmcloud.core.spec.settings import BYTE_PAIRS, CHAT, PHASES
 from trmcloud.core.spec.spec import CHEAPEST, IGNORE, DataSource, RunSpec
 from trmcloud.core.values import dataclass, replace
 from trmcloud.io.files import write_atomic
@@ -327,7 +327,7 @@ def _forget_old(folder: Path) -> None:
 
 # From what was typed to a Plan: what ``plan``, ``launch``, ``rehearse`` and ``export`` share.
 
-BYTES_PER_TOKEN = {"bpe": 4.2, "char": 1.0}
+BYTES_PER_TOKEN = {**dict.fromkeys(BYTE_PAIRS, 4.2), "char": 1.0}
 """English text per token: about 4.2 bytes at a vocabulary of 65,536."""
 
 
@@ -534,7 +534,7 @@ class Planner:
             except NotFoundError:
                 return []
         for name in names:
-            wish = replace(spec, recipe=name, phases=PHASES, overrides=(), data="")
+            wish = replace(spec, recipe=name, phases=PHASES, overrides=(), data="", chat_data="")
             recipe = self.recipe(name)
             try:
                 plan = make_plan(
@@ -603,8 +603,10 @@ class Planner:
         if spec.command is not None:
             size = _bytes_in(Path(spec.data)) if spec.data else 0
             return DataSource(spec.data, sent_bytes=size)
-        own = recipe.shared.get("data", "")
-        named = spec.data or str(dict(spec.overrides).get("data", own))
+        first = spec.phases[0] if spec.phases[0] in recipe.phases else recipe.usual_phases[0]
+        if first == CHAT:
+            return None  # its conversations are brought
+        named = spec.data or str(dict(spec.overrides).get("data", recipe.data_of(first)))
         if not named:
             return None
         try:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from trmcloud.app.context import Context
-from trmcloud.app.staging import CODE_DIR, WEIGHTS_DIR, tokenizer_item
+from trmcloud.app.staging import CODE_DIR, WEIGHTS_DIR, tokenizer_item, weights_for_chat
 from trmcloud.core.catalog.datasets import parse_data_set
 from trmcloud.core.catalog.hardware import GPUS, LOCAL
 from trmcloud.core.clock import Instant
@@ -27,6 +27,7 @@ from trmcloud.core.control.waiting import allows_waiting
 from trmcloud.core.errors import DataError, ProviderRefused
 from trmcloud.core.planner.memory import stored_bytes
 from trmcloud.core.spec.plan import Candidate, PhasePlan, Plan
+from trmcloud.core.spec.settings import CHAT
 from trmcloud.core.spec.spec import DataSource, RunSpec, growing_key
 from trmcloud.core.spec.stop_rules import rules_of
 from trmcloud.core.storage import work_gb
@@ -57,6 +58,8 @@ class LaunchData:
     """The path of a command's ``code.tar`` on this machine; empty for a recipe."""
     here: str = ""
     """The folder that a command was typed in."""
+    chat: str = ""
+    """The folder of a chat phase's conversations, where another phase trains before it."""
 
     def to_json(self) -> dict[str, Any] | None:
         """Return the launch note's entry for data that is made there; None for data that is
@@ -73,12 +76,13 @@ class LaunchData:
     @classmethod
     def of_note(cls, note: Mapping[str, Any]) -> LaunchData:
         """Read a launch note; notes of earlier versions know only data that is sent."""
-        made = note.get("data")
+        made, chat = note.get("data"), str(note.get("chat_dir", ""))
         if not made:
             code, here = str(note.get("code", "")), str(note.get("here", ""))
-            return cls(str(note["data_dir"]), code=code, here=here)
+            return cls(str(note["data_dir"]), code=code, here=here, chat=chat)
         data_set = parse_data_set(made["data_set"], made["source"]) if made["data_set"] else None
-        return cls(str(note["data_dir"]), DataSource(made["source"], data_set), made["hosts"])
+        source = DataSource(made["source"], data_set)
+        return cls(str(note["data_dir"]), source, made["hosts"], chat=chat)
 
 
 def write_launch_note(
@@ -91,6 +95,8 @@ def write_launch_note(
         note["data"] = made
     if data.code:
         note |= {"code": data.code, "here": data.here}
+    if data.chat:
+        note["chat_dir"] = data.chat
     if context.notes is not None:
         context.notes[run_id] = note
         return
@@ -149,6 +155,11 @@ def pod_request(
     data_dir, making = _data(context, run, candidate, data, weights)
     room_gb = disk_gb(candidate, data)
     volume_gb = min(room_gb, candidate.volume_gb or room_gb)  # no more than its reserved rent
+    chat_dir, chat_weights = data.chat, ""
+    if rented and chat_dir:
+        chat_dir = context.folder_on_pod(contract.DATA_DIR, Path(chat_dir))
+        if trained := weights_for_chat(context.files, run):
+            chat_weights = context.folder_on_pod(WEIGHTS_DIR, Path(trained))
     code_dir = data.code
     if rented and code_dir:
         code_dir = context.folder_on_pod(CODE_DIR, Path(code_dir))
@@ -157,11 +168,13 @@ def pod_request(
             run_id=run.run_id,
             phase=phase.name,
             settings=phase.settings.to_json(),
-            data_dir=data_dir,
+            data_dir=chat_dir if chat_dir and phase.name == CHAT else data_dir,
             out_dir=str(runs_dir / run.run_id / phase.name),
             processes=candidate.gpus,
-            initial_weights=weights if phase.name == first else "",
-            data=making,
+            initial_weights=(
+                weights if phase.name == first else chat_weights if phase.name == CHAT else ""
+            ),
+            data=None if chat_dir and phase.name == CHAT else making,
             accept_change=run.resumed is not None and run.resumed.accepted is not None,
             command=plan.spec.command,
             code_dir=code_dir,

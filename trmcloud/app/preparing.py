@@ -7,6 +7,7 @@ holds for the second as long as that would try the same machines.
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable
 from contextlib import suppress
@@ -38,10 +39,16 @@ from trmcloud.core.catalog.hardware import LOCAL
 from trmcloud.core.catalog.providers import direct
 from trmcloud.core.control.budget import LedgerState
 from trmcloud.core.control.events import DataPinned
-from trmcloud.core.errors import DataError, NotFoundError, TrmcloudError, UsageError
+from trmcloud.core.errors import (
+    CheckpointError,
+    DataError,
+    NotFoundError,
+    TrmcloudError,
+    UsageError,
+)
 from trmcloud.core.money import Usd
 from trmcloud.core.spec.plan import Candidate, Plan
-from trmcloud.core.spec.settings import PhaseRecipe
+from trmcloud.core.spec.settings import CHAT, PhaseRecipe
 from trmcloud.core.spec.spec import DataSource
 from trmcloud.core.text import one_line
 from trmcloud.core.values import dataclass, replace
@@ -50,6 +57,9 @@ from trmcloud.ports.machine import PlanInputs, Progress
 
 DataProgress = Callable[[str, int, int], None]
 """Told (stage, done, total) while data is made ready."""
+
+_CHAT_TOKEN = "<|assistant_start|>"
+"""A special token that every tokenizer for conversations has."""
 
 
 @dataclass(frozen=True)
@@ -73,10 +83,15 @@ def prepare(
     exposure = parse_money("--accept-exposure", request.accept_exposure)
     plan, source_name, weights = _checked(context, planner, request, exposure)
     saved = planning.is_plan_id(request.hardware)
-    source = pinned_source(
-        context, planner.inputs, planner.inputs.data_source(source_name), progress
-    )
-    data, tokens = _make_ready(context, plan, source, weights, progress)
+    conversations = _conversations(context, planner.inputs, plan, request, progress)
+    if source_name:
+        source = pinned_source(
+            context, planner.inputs, planner.inputs.data_source(source_name), progress
+        )
+        data, tokens = _make_ready(context, plan, source, weights, progress)
+        data = replace(data, chat=conversations)
+    else:
+        data, tokens = LaunchData(conversations), None
     if not saved:
         if tokens is not None:
             checked, plan = plan, planner.plan(plan.spec, tokens_available=tokens)
@@ -109,9 +124,70 @@ def _checked(
         spec = planner.spec_to_launch(request)
         check_trainer(planner.recipe(spec.recipe))
         plan = planner.plan(spec)
-    source_name = resolve_source(request.data or plan.spec.data, first_settings(plan))
+    source_name = _source_name(plan, request)
     check_launch(context, plan, request, exposure)
     return plan, source_name, _sound_weights(context, plan)
+
+
+def _source_name(plan: Plan, request: LaunchRequest) -> str:
+    """The name of the text to train on; empty where a chat phase alone is trained.
+
+    Raises:
+        DataError: there is none, or it does not exist; the same of a chat phase's conversations.
+        UsageError: a chat phase without weights to start from.
+    """
+    first = first_settings(plan)
+    if any(phase.name == CHAT for phase in _first(plan).phases):
+        _conversations_name(plan, request)
+    if first.phase != CHAT:
+        return resolve_source(request.data or plan.spec.data, first)
+    if not plan.spec.initial_from:
+        raise UsageError(
+            "the chat phase alone needs weights to start from",
+            next_step="--from RUN; or train both: --phase train,chat",
+        )
+    return ""
+
+
+def _conversations_name(plan: Plan, request: LaunchRequest) -> str:
+    """
+    Raises:
+        DataError: there are none, or they do not exist.
+    """
+    phases = _first(plan).phases
+    alone = request.data if phases[0].name == CHAT else ""
+    named = alone or plan.spec.chat_data or phases[-1].settings.data
+    if not named:
+        raise DataError(
+            f"recipe {plan.spec.recipe} has no conversations of its own for the chat phase",
+            next_step="--chat-data FILE.jsonl",
+        )
+    return resolve_source(named)
+
+
+def _conversations(
+    context: Context,
+    inputs: PlanInputs,
+    plan: Plan,
+    request: LaunchRequest,
+    progress: DataProgress,
+) -> str:
+    """The folder of a chat phase's conversations, made now if need be; empty without such a phase.
+
+    Raises:
+        DataError: a line is no conversation, named with its file and number.
+    """
+    last = _first(plan).phases[-1]
+    if last.name != CHAT:
+        return ""
+    data_files.need_data_extra()
+    source = inputs.data_source(_conversations_name(plan, request))
+    folder, meta = data_files.prepare_data(
+        context.home, source, last.settings, context.trainer_path(), progress
+    )
+    told = f"{int(meta['conversations']):,} conversations to train on, "
+    progress(f"{told}{int(meta['validation_conversations']):,} for validation", 0, 0)
+    return str(folder)
 
 
 def pinned_source(
@@ -178,7 +254,7 @@ def dry_run(context: Context, planner: Planner, request: LaunchRequest) -> Plan:
     named = request.data or plan.spec.data
     if local or named:
         _sound_weights(context, plan)
-        resolve_source(named, first_settings(plan))
+        _source_name(plan, request)
     return plan if saved else planner.save(plan)
 
 
@@ -188,7 +264,7 @@ def upload_data(context: Context, ready: PreparedLaunch, progress: Progress) -> 
     alone = plan.spec.nodes == 1  # several machines are sent it one by one
     if alone and plan.spec.pod_uploads and first_candidate(plan).provider != LOCAL:
         bucket = bucket_at(context, plan.spec.bucket)
-        for item in data_items(ready.data.folder, ready.initial_weights):
+        for item in data_items(ready.data.folder, ready.initial_weights, ready.data.chat):
             bucket.send(item, progress)
 
 
@@ -287,7 +363,28 @@ def _sound_weights(context: Context, plan: Plan) -> str:
     if weights:
         fetching.check_same_shape(Path(weights), first_settings(plan))
         fetching.sound_file(Path(weights), "weights")
+        if first_settings(plan).phase == CHAT:
+            _check_chat_tokens(Path(weights))
     return weights
+
+
+def _check_chat_tokens(weights: Path) -> None:
+    """
+    Raises:
+        CheckpointError: the checkpoint's tokenizer has no tokens for conversations.
+    """
+    path = fetching.sound_file(weights, "tokenizer")
+    try:
+        said = json.loads(path.read_text(encoding="utf-8")) if path is not None else {}
+        names = {str(each["content"]) for each in said["added_tokens"]}
+    except (OSError, ValueError, KeyError, TypeError):
+        names = set()
+    if _CHAT_TOKEN not in names:
+        raise CheckpointError(
+            "the tokenizer of these weights has no tokens for conversations",
+            where=str(weights),
+            next_step="train the first phase with --set tokenizer=bpe-chat",
+        )
 
 
 def _initial_weights(context: Context, named: str) -> str:
@@ -325,7 +422,7 @@ def _make_ready(
             data_files.growing_folder(context.home, source, settings, tokenizer) if local else ""
         )
         return LaunchData(str(grows), source, os.environ.get(ENV_HOSTS, "")), None
-    wanted = max(phase.tokens for phase in _first(plan).phases)
+    wanted = max(phase.tokens for phase in _first(plan).phases if phase.name != CHAT)
     folder, tokens, _ = ready_data(
         context, source, settings, progress, tokenizer=tokenizer, tokens=wanted
     )

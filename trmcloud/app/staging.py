@@ -23,6 +23,7 @@ from trmcloud.core.contract.pod_contract import DATA_DIR
 from trmcloud.core.contract.trainer_contract import DONE
 from trmcloud.core.control.run_state import RunState
 from trmcloud.core.errors import DataError
+from trmcloud.core.spec.settings import SINGLE_PHASE
 from trmcloud.io.hashing import file_sha256
 from trmcloud.ports.compute import StageItem
 from trmcloud.ports.machine import RunFiles
@@ -85,6 +86,10 @@ def stage_items(
     items = [code_item(trainer, home)]
     if not made_there:
         items.append(_item(DATA_DIR, Path(note["data_dir"])))
+    if chat := note.get("chat_dir"):
+        items.append(_item(DATA_DIR, Path(chat)))
+        if weights := weights_for_chat(files, run):
+            items.append(_item(WEIGHTS_DIR, Path(weights)))
     if note["initial_weights"]:
         items.append(_item(WEIGHTS_DIR, Path(note["initial_weights"])))
     elif made_there and (tokenizer := tokenizer_item(files, run)) is not None:
@@ -102,9 +107,21 @@ def through_bucket(run: RunState, items: Sequence[StageItem]) -> tuple[StageItem
     return tuple(item for item in items if item.remote.startswith(large))
 
 
-def data_items(data_dir: str, weights: str) -> tuple[StageItem, ...]:
+def weights_for_chat(files: RunFiles, run: RunState) -> str:
+    """The folder of the weights that a chat phase starts from on another machine than the one that
+    trained them: the best checkpoint here of the train phase, once that has finished; else
+    empty."""
+    account = run.phases.get(SINGLE_PHASE)
+    if account is None or account.outcome not in DONE:
+        return ""
+    trained = [each for each in files.manifests(run.run_id) if each.phase == SINGLE_PHASE]
+    best = mf.pick_best(trained) or mf.pick_latest(trained)
+    return files.folder_of(best) if best is not None else ""
+
+
+def data_items(data_dir: str, weights: str, chat: str = "") -> tuple[StageItem, ...]:
     """Return the items that a launch with a bucket uploads before anything is rented."""
-    named = ((DATA_DIR, data_dir), (WEIGHTS_DIR, weights))
+    named = ((DATA_DIR, data_dir), (DATA_DIR, chat), (WEIGHTS_DIR, weights))
     return tuple(_item(kind, Path(folder)) for kind, folder in named if folder)
 
 

@@ -735,6 +735,56 @@ class Measured:
 
 
 @dataclass(frozen=True, kw_only=True)
+class ScoredTask:
+    """The score of one task. ``centred`` is (accuracy − b) / (1 − b), b being the accuracy of
+    guessing; ``cropped`` and ``not_asked`` count examples that do not fit in the model's sequence.
+    """
+
+    name: str
+    shots: int
+    accuracy: float
+    centred: float
+    examples: int
+    correct: int
+    cropped: int
+    not_asked: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class UnscoredTask:
+    name: str
+    message: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class PublishedScore:
+    model: str
+    score: float
+    source: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class SuiteScore:
+    """A checkpoint's score on a suite of tasks, or on one of them. ``label`` is what the score may
+    be called: the suite's name only where it is ``complete``. ``limit``: 0 for all examples."""
+
+    schema: ClassVar[str] = "suite-score/1"
+    suite: str
+    label: str
+    score: float | None
+    complete: bool
+    limit: int
+    checkpoint: str
+    run: str
+    phase: str
+    step: int
+    sha256: str
+    tasks: tuple[ScoredTask, ...]
+    left_out: tuple[UnscoredTask, ...]
+    reference: PublishedScore | None
+
+
+@dataclass(frozen=True, kw_only=True)
 class SmokeStep:
     """One step of a smoke run; ``passed`` is null where nothing is judged."""
 

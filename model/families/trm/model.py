@@ -15,7 +15,15 @@ from model.data.batch import RowSelection
 from model.families.attention import slower_sdpa
 from model.families.cache import Cache, Slot
 from model.families.drawing import generate
-from model.families.layers import Turn, in_pieces, mean_in_pieces, rms, rotate, turns
+from model.families.layers import (
+    Turn,
+    in_pieces,
+    likeliest_in_pieces,
+    mean_in_pieces,
+    rms,
+    rotate,
+    turns,
+)
 from model.families.protocol import (
     EMBEDDING,
     HEAD,
@@ -218,6 +226,8 @@ class Block(nn.Module):
 class TRM(LanguageModel):
     """The model of this module's docstring."""
 
+    predicts_next = True
+
     def __init__(
         self,
         shape: Shape,
@@ -256,6 +266,11 @@ class TRM(LanguageModel):
 
     def evaluate(self, ids: Tensor, targets: Tensor, draws: RowSelection | None = None) -> Tensor:
         return self.losses(ids, targets, per_token=True)
+
+    def predictions(self, ids: Tensor) -> Tensor:
+        *_, y = self._states(ids)
+        likeliest = likeliest_in_pieces(self._logits, y.flatten(0, 1), self.vocab_size)
+        return likeliest.view(ids.shape)
 
     def losses(self, ids: Tensor, targets: Tensor, per_token: bool = False) -> Tensor:
         """Cross-entropy in nats after every supervision step.

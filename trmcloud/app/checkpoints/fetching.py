@@ -481,8 +481,8 @@ def check_same_shape(folder: Path, settings: PhaseRecipe) -> None:
         before = PhaseRecipe.from_json(read_manifest(folder).settings)
     except (TypeError, ValueError):
         raise CheckpointError("its manifest does not name the model", where=str(folder)) from None
-    for name in ("family", "depth", "width", "head_dim", "vocab_size", "control"):
-        was, wanted = getattr(before, name), getattr(settings, name)
+    for name in ("family", *settings.fixed_keys()):
+        was, wanted = getattr(before, name, None), getattr(settings, name)
         if was != wanted:
             raise CheckpointError(
                 f"these weights were trained with {name} {was}, not {wanted}",

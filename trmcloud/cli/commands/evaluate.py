@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import FrameType
-from typing import IO, Annotated
+from typing import IO, Annotated, Any
 
 import typer
 
@@ -24,6 +24,7 @@ from trmcloud.app.data import (
     FOR_TRAINING,
     error_of,
     need_training_extra,
+    prepare_data,
     prepared_from,
     resolve_source,
 )
@@ -37,9 +38,12 @@ from trmcloud.cli.views.as_documents import verdict_document
 from trmcloud.cli.views.json_output import print_document, print_line
 from trmcloud.cli.views.run import show_verdict
 from trmcloud.cli.views.text import DataProgress
+from trmcloud.core.catalog.eval_tasks import suite_of, task_names
 from trmcloud.core.contract.gate import judge
+from trmcloud.core.contract.pod_contract import DATA_CACHE_DIR
 from trmcloud.core.errors import DataError, NotFoundError, Outcome, UsageError
-from trmcloud.core.spec.settings import PhaseRecipe
+from trmcloud.core.nearest import suggest_name
+from trmcloud.core.spec.settings import CHAT, PhaseRecipe
 from trmcloud.core.text import strip_control
 from trmcloud.wiring import build_context, python_path
 from trmcloud.wiring_plans import build_planner
@@ -118,10 +122,15 @@ def _read_lines(process: subprocess.Popen[str], take: Callable[[str], None] | No
 
 def print_measured(module: str, arguments: Sequence[str]) -> None:
     """Print what a command of the trainer measures as a document."""
+    values = _measured(module, arguments)
+    print_document(doc.Measured(of=module.removeprefix("model."), values=values))
+
+
+def _measured(module: str, arguments: Sequence[str]) -> dict[str, Any]:
     lines: list[str] = []
     run_trainer_command(module, [*arguments, "--json"], take=lines.append)
-    values = json.loads("".join(lines))
-    print_document(doc.Measured(of=module.removeprefix("model."), values=values))
+    values: dict[str, Any] = json.loads("".join(lines))
+    return values
 
 
 @contextlib.contextmanager
@@ -176,7 +185,9 @@ def gate(
 
 
 _SCORED = 0.95
-_TASKS = ("gsm8k",)
+_GSM8K = "gsm8k"
+_TASK_FILES = "eval-tasks"
+"""In the home's cache: the folder of downloaded task files."""
 
 
 def eval(
@@ -184,8 +195,8 @@ def eval(
     data: Annotated[
         str,
         typer.Option(
-            help="Text to score on (default: the checkpoint's validation text), or questions "
-            "of a task: JSONL."
+            help="Text to score on (default: the checkpoint's validation text). With --task: the "
+            "folder of the task files (default: downloaded once), or gsm8k's questions (JSONL)."
         ),
     ] = "",
     control: Annotated[
@@ -195,14 +206,20 @@ def eval(
         ),
     ] = "",
     task: Annotated[
-        str, typer.Option(help="Answer questions instead: gsm8k, scored by the number after ####.")
+        str,
+        typer.Option(
+            help="Answer questions instead: core (DCLM's 22 tasks), one of them (arc-easy), or "
+            "gsm8k, scored by the number after ####."
+        ),
     ] = "",
     limit: Annotated[
-        int, typer.Option(help="With --task: the first N questions (0: all).", min=0)
+        int,
+        typer.Option(help="With --task: only the first N questions of each (0: all).", min=0),
     ] = 0,
     as_json: options.Json = False,
 ) -> None:
-    """Show bits per byte and the loss of each supervision step, compared with byte statistics.
+    """Show bits per byte and the loss of each supervision step, compared with byte statistics; or
+    the score on tasks, such as DCLM's CORE.
 
     Example: trmcloud eval r-1f3a9c
     """
@@ -210,6 +227,9 @@ def eval(
     context = build_context()
     need_training_extra("scoring a checkpoint here")
     folder = checkpoint_folder(context, checkpoint)
+    if task and task != _GSM8K:
+        _score_tasks(context, folder, task, data, limit, as_json)
+        return
     if task:
         items = str(Path(data).expanduser().absolute())
         arguments = ["--checkpoint", folder, "--items", items, "--limit", str(limit)]
@@ -227,17 +247,57 @@ def _check(data: str, control: str, task: str, limit: int) -> None:
     Raises:
         UsageError: options that do not go together, or a task that is not known.
     """
-    if task and task not in _TASKS:
-        raise UsageError(f"no task {task!r}", next_step=f"tasks: {', '.join(_TASKS)}")
     if task and control:
         raise UsageError("--control does not work with --task")
     if limit and not task:
-        raise UsageError("--limit needs --task", next_step="--task gsm8k")
-    if task and not Path(data).expanduser().is_file():
+        raise UsageError("--limit needs --task", next_step="--task core")
+    if task and task != _GSM8K:
+        _check_suite(task, data)
+    elif task and not Path(data).expanduser().is_file():
         what = f"no file {data!r}" if data else "a task needs questions"
         raise UsageError(
             what, next_step="--data FILE.jsonl, with a question and an answer on each line"
         )
+
+
+def _check_suite(task: str, data: str) -> None:
+    """
+    Raises:
+        UsageError: no suite and no task has this name, or ``data`` is no folder.
+    """
+    if task not in (known := [_GSM8K, *task_names()]):
+        try:
+            suite_of(task)
+        except UsageError as error:
+            near = suggest_name(task, known)
+            raise UsageError(error.what, where="--task", next_step=near) from None
+    if data and not Path(data).expanduser().is_dir():
+        raise UsageError(
+            f"no folder {data!r}",
+            next_step="--data FOLDER, with the files of the task; without it they are downloaded",
+        )
+
+
+def _score_tasks(
+    context: Context, folder: str, task: str, data: str, limit: int, as_json: bool
+) -> None:
+    """Score a checkpoint on a suite of tasks or on one of them."""
+    place = ["--data", str(Path(data).expanduser().absolute())]
+    if not data:
+        place = ["--cache", str(context.home / DATA_CACHE_DIR / _TASK_FILES)]
+    arguments = ["--checkpoint", folder, "--suite", task, *place, "--limit", str(limit)]
+    if not as_json:
+        run_trainer_command("model.tasks", arguments)
+        return
+    values = _measured("model.tasks", arguments)
+    values["run"] = values.pop("run_id")
+    values["tasks"] = tuple(doc.ScoredTask(**each) for each in values["tasks"])
+    values["left_out"] = tuple(
+        doc.UnscoredTask(name=each["name"], message=each["why"]) for each in values["left_out"]
+    )
+    published = values["reference"]
+    values["reference"] = doc.PublishedScore(**published) if published else None
+    print_document(doc.SuiteScore(**values))
 
 
 def _prepared(context: Context, folder: Path, data: str) -> str:
@@ -248,10 +308,11 @@ def _prepared(context: Context, folder: Path, data: str) -> str:
         own = LaunchData.of_note(read_launch_note(context.home, manifest.run_id))
     except DataError:
         own = LaunchData()
-    own_source = prepared_from(Path(own.folder)) if own.folder else ""
+    own_folder = own.chat if own.chat and manifest.phase == CHAT else own.folder
+    own_source = prepared_from(Path(own_folder)) if own_folder else ""
     if not data:
         if own_source:
-            return own.folder
+            return own_folder
         named = own.source.name if own.source is not None else "PATH"
         raise DataError(
             f"the text that {manifest.run_id} was validated on is not on this machine",
@@ -261,7 +322,7 @@ def _prepared(context: Context, folder: Path, data: str) -> str:
     inputs = build_planner().inputs
     source = inputs.data_source(resolve_source(data, settings))
     if source.name == own_source:
-        return own.folder  # not the part of it that was trained on
+        return own_folder  # not the part of it that was trained on
     progress = DataProgress()
     source = pinned_source(context, inputs, source, progress)
     tokenizer = sound_file(folder, "tokenizer")
@@ -272,7 +333,13 @@ def _prepared(context: Context, folder: Path, data: str) -> str:
     else:
         # Nothing is trained here: all of the text but one batch is scored.
         wanted, tokens = replace(settings, validation_fraction=_SCORED, batch=1), 0
-    made, _, _ = ready_data(context, source, wanted, progress, tokenizer=tokenizer, tokens=tokens)
+    if manifest.phase == CHAT:
+        # Conversations are written in the checkpoint's tokens where they are scored.
+        made, _ = prepare_data(context.home, source, wanted, context.trainer_path(), progress)
+    else:
+        made, _, _ = ready_data(
+            context, source, wanted, progress, tokenizer=tokenizer, tokens=tokens
+        )
     return str(made)
 
 

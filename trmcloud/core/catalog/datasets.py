@@ -120,11 +120,12 @@ def files_at_commit(data_set: DataSet, commit: str, listing: str) -> DataSet:
 # ``parse_data_set`` reads the mapping of a ``model/datasets/*.toml`` file. Everything here is a
 # value: fetching is done by the trainer's ``model.prepare``, on the machine that trains.
 
-LAYOUTS = ("parquet", "jsonl", "gpt2", "text", "generated", "python-stdlib")
+LAYOUTS = ("parquet", "jsonl", "gpt2", "text", "generated", "python-stdlib", "chat")
 """parquet and jsonl: one document a row; gpt2: token files of llm.c; text: one document a file;
-generated: by a formula; python-stdlib: the running Python's own sources."""
+generated: by a formula; python-stdlib: the running Python's own sources; chat: conversations by a
+formula, for a chat phase."""
 
-WHOLE_LAYOUTS = ("text", "python-stdlib")
+WHOLE_LAYOUTS = ("text", "python-stdlib", "chat")
 """Layouts that are prepared as one whole folder: small, and split by a fraction."""
 
 ENV_HOSTS = ENV_DATA_HOSTS
@@ -378,9 +379,9 @@ def _check(made: DataSet, where: str) -> None:
 
     if made.layout not in LAYOUTS:
         refuse(f"layout must be one of {', '.join(LAYOUTS)}, not {made.layout!r}")
-    if made.layout == "python-stdlib":
+    if made.layout in ("python-stdlib", "chat"):
         if made.shards or made.base_url:
-            refuse("layout python-stdlib has no files of its own")
+            refuse(f"layout {made.layout} has no files of its own")
         return
     if made.layout == "generated":
         if made.base_url:

@@ -27,7 +27,7 @@ from trmcloud.core.planner.speed import (
 )
 from trmcloud.core.spec.plan import Interval, PhasePlan, Remark, RemarkTopic
 from trmcloud.core.spec.recipe import Recipe
-from trmcloud.core.spec.settings import PhaseRecipe
+from trmcloud.core.spec.settings import BYTE_PAIRS, CHAT, PhaseRecipe
 from trmcloud.core.spec.spec import DataSource, RunSpec
 from trmcloud.core.values import replace
 
@@ -157,7 +157,7 @@ def _estimate_data(
     if not data_set.shard_tokens:
         return DataEstimate(where, _NOTHING, known=False)
     most = max(tokens for _, tokens, _ in phases)
-    trains = settings.tokenizer == "bpe" and not has_tokenizer and data_set.layout != "gpt2"
+    trains = settings.tokenizer in BYTE_PAIRS and not has_tokenizer and data_set.layout != "gpt2"
     line = RENTED_LINE_BYTES_PER_S if rented else OWN_LINE_BYTES_PER_S
     text_per_s = _cores(machine) * (
         GENERATE_BYTES_PER_CPU_S if data_set.layout == "generated" else TOKENIZE_BYTES_PER_CPU_S
@@ -374,17 +374,23 @@ def outlook_on(
         reasons.append(Remark(RemarkTopic.RANGE, f"may take {slower:.2g} × as long: {why}"))
     tokens = [each.steps * each.tokens_per_step(machine.processes) for each in chosen]
     data = None
-    if source is not None:
+    # A chat phase's conversations are brought, and small.
+    of_text = [
+        (s, n, time.training.p50)
+        for s, n, time in zip(chosen, tokens, times, strict=True)
+        if s.phase != CHAT
+    ]
+    if source is not None and of_text:
         data = estimate_data(
             source,
-            [(s, n, time.training.p50) for s, n, time in zip(chosen, tokens, times, strict=True)],
+            of_text,
             machine,
             tokens_here=tokens_available,
             has_tokenizer=bool(spec.initial_from),
         )
         times[0] = times[0]._replace(data=data.wait)  # the first phase waits for it
         whole = source.data_set.tokens if source.data_set is not None else 0
-        if not tokens_available and 0 < whole < max(tokens):
+        if not tokens_available and 0 < whole < max(n for _, n, _ in of_text):
             tokens_available = whole  # a phase reads more than the named set has
     phases = [
         PhasePlan(
@@ -398,7 +404,7 @@ def outlook_on(
         )
         for name, settings, count, time in zip(spec.phases, chosen, tokens, times, strict=True)
     ]
-    reasons += _epochs(phases, tokens_available, recipe)
+    reasons += _epochs([p for p in phases if p.name != CHAT], tokens_available, recipe)
     if machine.nodes > 1:
         network = (
             f"{machine.nodes} machines: the network between them is assumed to have "
@@ -660,6 +666,8 @@ def _may_not_fit(fit: FittedSettings, machine: Machine) -> str:
 
 def _epochs(phases: list[PhasePlan], available: int | None, recipe: Recipe) -> list[Remark]:
     """Return the number of times each phase reads the data, and a warning where it is large."""
+    if not phases:
+        return []
     whose = "the data's"
     # Rows of one text each take more tokens than the texts have: the recipe counts rows.
     in_rows = recipe.data_tokens and phases[0].settings.row_is_text

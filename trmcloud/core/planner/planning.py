@@ -58,7 +58,7 @@ from trmcloud.core.spec.boots import ASK_EVERY_S, boot_budget, boot_cost, boot_l
 from trmcloud.core.spec.overrides import check_last_rungs
 from trmcloud.core.spec.plan import GOAL, TRAINER, Candidate, Plan
 from trmcloud.core.spec.recipe import Recipe
-from trmcloud.core.spec.settings import PHASES, as_option
+from trmcloud.core.spec.settings import CHAT, PHASES, as_option
 from trmcloud.core.spec.spec import (
     CONTINUE,
     DELETE,
@@ -194,12 +194,21 @@ def _checked(spec: RunSpec, recipe: Recipe, now: float) -> RunSpec:
         spec = dataclasses.replace(spec, hours=recipe.hours)
         check_move(spec)
     if spec.phases == PHASES and not set(PHASES) & set(recipe.phases):
-        spec = dataclasses.replace(spec, phases=tuple(recipe.phases))
+        phases = recipe.usual_phases
+        if spec.chat_data and CHAT in recipe.phases and CHAT not in phases:
+            phases = (*phases, CHAT)
+        spec = dataclasses.replace(spec, phases=phases)
+    if spec.chat_data and CHAT not in spec.phases:
+        told = f"recipe {recipe.name} has no chat phase"
+        if CHAT in recipe.phases:
+            told = f"--phase {','.join(spec.phases)} leaves the chat phase out"
+        raise UsageError(f"--chat-data is for the chat phase, but {told}")
     if spec.nodes > 1 and len(spec.phases) > 1:
+        first, second = spec.phases[:2]
         raise UsageError(
             "several machines train one phase at a time, because only the first could judge the "
             "gate",
-            next_step="--phase fast; then --phase extreme --from RUN",
+            next_step=f"--phase {first}; then --phase {second} --from RUN",
         )
     return spec
 

@@ -121,6 +121,7 @@ class DenseSettings(DenseKeys, PhaseRecipe):
     """Settings of a dense transformer, whose blocks are each applied once in a pass."""
 
     why_not_sharded: ClassVar[str] = ""
+    chats: ClassVar[bool] = True
     not_set: ClassVar[tuple[str, ...]] = ()
     choices: ClassVar[Mapping[str, tuple[str, ...]]] = DENSE_CHOICES
     gate_inputs: ClassVar[int] = GATE_INPUTS

@@ -12,6 +12,7 @@ from dataclasses import field
 from typing import Any, Mapping
 
 from trmcloud.core.errors import UsageError
+from trmcloud.core.spec.settings import CHAT as CHAT
 from trmcloud.core.spec.settings import (
     FAMILIES,
     OFF,
@@ -65,6 +66,18 @@ class Recipe:
     @property
     def has_trainer(self) -> bool:
         return kind_of(self.family).has_trainer
+
+    @property
+    def usual_phases(self) -> tuple[str, ...]:
+        """Those that run where none is asked for: a chat phase only if the recipe has conversations
+        for it."""
+        return tuple(
+            phase for phase, table in self.phases.items() if phase != CHAT or table.get("data")
+        )
+
+    def data_of(self, phase: str) -> str:
+        """The name of the data set that a phase is trained on; empty where it names none."""
+        return str({**self.shared, **self.phases.get(phase, {})}.get("data", ""))
 
     def resolve(
         self,
@@ -121,7 +134,8 @@ class Recipe:
 
     def in_small(self) -> Recipe:
         """The recipe that its ``[small]`` table makes of it, under a name of its own: in that
-        table's settings, and otherwise in its own, those of the hardware apart.
+        table's settings, and otherwise in its own, those of the hardware apart. It has no chat
+        phase.
 
         Raises:
             UsageError: there is no such table.
@@ -133,7 +147,11 @@ class Recipe:
             name=self.name + SMALL,
             title=f"{self.title}, in small",
             shared={**self.shared, **self.small},
-            phases={phase: {**table, **self.small} for phase, table in self.phases.items()},
+            phases={
+                phase: {**table, **self.small}
+                for phase, table in self.phases.items()
+                if phase != CHAT
+            },
             hardware={},
             reference_hardware="",
             small={},

@@ -153,18 +153,25 @@ PHASES = ("fast", "extreme")
 """The two phases of the guides' TRM recipes, in running order."""
 SINGLE_PHASE = "train"
 """The one phase of a recipe that has no two."""
-PHASE_NAMES = (*PHASES, SINGLE_PHASE)
+CHAT = "chat"
+"""The phase that trains a model on conversations, from the weights of ``SINGLE_PHASE``; also the
+arrangement of its rows."""
+PHASE_NAMES = (*PHASES, SINGLE_PHASE, CHAT)
 """Every name that a phase has, in running order."""
 
 SHARDINGS = ("ddp", "fsdp")
-TOKENIZERS = ("bpe", "char", "gpt2")
-"""bpe: byte pairs learnt from the text; char: one id a character; gpt2: GPT-2's own byte pairs."""
+CHAT_BYTE_PAIRS = "bpe-chat"
+BYTE_PAIRS = ("bpe", CHAT_BYTE_PAIRS)
+TOKENIZERS = (*BYTE_PAIRS, "char", "gpt2")
+"""bpe: byte pairs learnt from the text; bpe-chat: the same with special tokens for conversations;
+char: one id a character; gpt2: GPT-2's own byte pairs."""
 PADDED = "padded"
 SEGMENTS = "segments"
-ROWS = ("stream", "bestfit", PADDED, SEGMENTS)
+ROWS = ("stream", "bestfit", PADDED, SEGMENTS, CHAT)
 """stream: the text cut every T tokens; bestfit: whole documents, each row from a beginning; padded:
 one document a row, what is left of the row in no loss; segments: a question, a plan and an
-execution, each in a segment of its own."""
+execution, each in a segment of its own; chat: whole conversations, what is left of the row in no
+loss, and only the assistant's tokens judged."""
 ROWS_OF_TEXTS = (PADDED, SEGMENTS)
 """Each of which is one text, however short."""
 AUTO, FLOAT8 = "auto", "float8"
@@ -250,6 +257,8 @@ class PhaseRecipe(UpdateKeys):
     """Ids at the vocabulary's end that it keeps for itself: no text has them."""
     pads: ClassVar[bool] = False
     """Whether its loss leaves out what a row is filled up with."""
+    chats: ClassVar[bool] = False
+    """Whether it can be trained on conversations."""
     update_rules: ClassVar[str] = PLAIN
     """Muon's and AdamW's, which an architecture may bring along."""
     why_not_sharded: ClassVar[str] = "its trainer keeps all weights on each GPU"
@@ -326,6 +335,11 @@ class PhaseRecipe(UpdateKeys):
     @property
     def row_is_text(self) -> bool:
         return self.rows in ROWS_OF_TEXTS
+
+    @property
+    def leaves_targets_out(self) -> bool:
+        """Whether some targets are in no loss, in one micro-batch more than in another."""
+        return self.row_is_text or self.rows == CHAT
 
     def global_batch(self, gpus: int) -> int:
         """Sequences per optimizer step over all GPUs."""
@@ -404,6 +418,22 @@ class PhaseRecipe(UpdateKeys):
                 "not work with it",
                 where=where,
                 next_step=f"--set rows={PADDED if self.pads else 'bestfit'}",
+            )
+        if (self.rows == CHAT) != (self.phase == CHAT):
+            raise UsageError(
+                f"rows={self.rows} does not work in the {self.phase} phase: rows=chat and the "
+                "chat phase belong together",
+                where=where,
+                next_step="leave rows out",
+            )
+        if self.rows == CHAT and not self.chats:
+            raise UsageError(f"{self.family} cannot be trained on conversations", where=where)
+        if self.rows == CHAT and self.tokenizer != CHAT_BYTE_PAIRS:
+            raise UsageError(
+                f"the chat phase needs tokens for conversations; tokenizer={self.tokenizer} has "
+                "none",
+                where=where,
+                next_step=f"--set tokenizer={CHAT_BYTE_PAIRS}, in the train phase too",
             )
         if self.rows == PADDED and not self.pads:
             raise UsageError(

@@ -215,6 +215,8 @@ class RunSpec:
     rate: Usd | None = field(default=None, metadata=codec.kept_as("rate_usd_per_hour"))
     """USD/h of this machine; for ``local`` only."""
     data: str = ""
+    chat_data: str = ""
+    """Conversations for the chat phase; empty: those of the recipe."""
     overrides: tuple[tuple[str, Any], ...] = ()
     steps: int | None = None
     hours: float | None = None

@@ -1,0 +1,1 @@
+"""Scores of a model on tasks: ``python -m model.tasks`` and, in a training, ``evaluate_suite``."""
