@@ -177,6 +177,11 @@ class CharTokenizer:
         return cls("".join(sorted(seen)))
 
     @property
+    def characters(self) -> str:
+        """Every character, in the order of its id."""
+        return self._characters
+
+    @property
     def vocab_size(self) -> int:
         return len(self._characters) + 1
 

@@ -67,6 +67,8 @@ class Shape(DenseKeys):
     width: int
     head_dim: int
     sequence: int
+    norm_embedding: bool = True
+    """The state is normalised before the first block."""
 
     def __post_init__(self) -> None:
         for name, known in DENSE_CHOICES.items():
@@ -90,6 +92,7 @@ class Shape(DenseKeys):
             settings.width,
             settings.head_dim,
             settings.sequence,
+            getattr(settings, "norm_embedding", True),
             **{name: getattr(settings, name) for name in _KEYS if hasattr(settings, name)},
         )
 
@@ -434,6 +437,10 @@ class Dense(Transformer):
             logits = self._logits(state)
         return logits.clone()  # which may be written to, outside
 
+    def logits(self, ids: Tensor) -> Tensor:
+        """Logits (B, T, V) for what follows each of ``ids`` (B, T)."""
+        return self._logits(self._state(ids))
+
     def _state(self, ids: Tensor, cache: Cache | None = None) -> Tensor:
         """(B, T, D) after the last block."""
         h, turn = self._embed(ids, cache)
@@ -450,7 +457,8 @@ class Dense(Transformer):
             h = h + self.positions.weight[places]
         else:
             turn = self._turn(places, ids.device)
-        return self.norm(h).to(self.compute_dtype), turn
+        h = self.norm(h) if self.shape.norm_embedding else h
+        return h.to(self.compute_dtype), turn
 
     def _passes(
         self, ids: Tensor, turn: Turn | None, cache: Cache | None

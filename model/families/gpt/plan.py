@@ -29,5 +29,10 @@ _GPT350M = Guide(
 
 @dataclass(frozen=True)
 class Settings(DenseSettings):
+    norm_embedding: bool = True
+    """The embedding is normalised before the first block; false: it is not, as in GPT-2."""
+
+    shape_keys: ClassVar[tuple[str, ...]] = (*DenseSettings.shape_keys, "norm_embedding")
+    decisive: ClassVar[tuple[str, ...]] = (*DenseSettings.decisive, "norm_embedding")
     guides: ClassVar[Mapping[str, Guide]] = {"gpt350m": _GPT350M}
     reached: ClassVar[Mapping[str, str]] = {"shakespeare": "1.57 nats a character (ours)"}

@@ -320,6 +320,11 @@ class TRM(LanguageModel):
             logits = self._logits(y[:, -1]).float()
         return logits.clone()  # which may be written to, outside
 
+    def logits(self, ids: Tensor) -> Tensor:
+        """Logits (B, T, V) for what follows each of ``ids`` (B, T), after all N steps."""
+        *_, state = self._states(ids)
+        return self._logits(state)
+
     def _states(self, ids: Tensor, cache: Cache | None = None) -> Iterator[Tensor]:
         """y (B, T, D) after each supervision step."""
         shape, dtype = self.shape, self.compute_dtype

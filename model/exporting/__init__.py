@@ -1,0 +1,1 @@
+"""Checkpoints in the formats of other software: Hugging Face's transformers, and GGUF."""
