@@ -130,8 +130,11 @@ def _make(chosen: argparse.Namespace, settings: PhaseRecipe) -> dict[str, Any]:
         )
     corpus = None
     if data_set is None:
-        by_rows = settings.row_is_text
-        corpus = corpora.local_corpus(chosen.source, by_rows=by_rows, like=settings.data)
+        if settings.file_layout:
+            corpus = corpora.one_file_corpus(chosen.source, settings.file_layout)
+        else:
+            by_rows = settings.row_is_text
+            corpus = corpora.local_corpus(chosen.source, by_rows=by_rows, like=settings.data)
     elif not data_set.is_whole:
         data_set = with_published_hashes(data_set, Cache(means.cache), means.fetcher())
         corpus = corpora.named_corpus(chosen.source, data_set)

@@ -113,6 +113,7 @@ def _score(
         "perplexity": math.exp(min(result.step_losses[-1], 700.0)),
         "token_unigram_bits": token_unigram_bits(data, settings),
         "val_step_losses": list(result.step_losses),
+        **loaded.model.scores(result.tallies),
         "tokens": result.tokens,
         "bytes": result.bytes,
         "byte_unigram_bits": data.meta["byte_unigram_bits"],
@@ -166,6 +167,11 @@ def _as_text(result: dict[str, Any]) -> str:
         for number, loss in enumerate(every)
     ]
     beside = []
+    if "exact_accuracy" in result:
+        beside.append(
+            f"solved:        {result['exact_accuracy']:.1%} of the puzzles, "
+            f"{result['cell_accuracy']:.2%} of the cells"
+        )
     if "control_loss" in result:
         worse = result["first_step_worse"]
         beside.append(

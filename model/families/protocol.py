@@ -115,6 +115,10 @@ class LanguageModel(nn.Module, ABC):
         """
         raise NotImplementedError
 
+    def counted(self, targets: Tensor) -> Tensor:
+        """(B, T) bool, the targets that an evaluation scores."""
+        return targets >= 0
+
     def tallied(self, nats: Tensor, targets: Tensor, draws: RowSelection) -> Tensor:
         """(N,) sums over rows that ``evaluate`` gave ``nats`` of: what ``adapt`` is to know of
         them. Nothing, for most families."""
@@ -122,6 +126,17 @@ class LanguageModel(nn.Module, ABC):
 
     def adapt(self, tallies: Sequence[float]) -> None:
         """Takes up what an evaluation of all rows tallied, for the steps that follow it."""
+
+    def scores(self, tallies: Sequence[float]) -> Mapping[str, float]:
+        """Return the figures to log of what an evaluation tallied, by name."""
+        return {}
+
+    def carried(self) -> Mapping[str, Tensor]:
+        """Return the state that training keeps from step to step beside the weights, by name."""
+        return {}
+
+    def carry_on(self, tensors: Mapping[str, Tensor]) -> None:
+        """Continue from what ``carried`` gave; from nothing: begin anew."""
 
     @abstractmethod
     def generate(self, start: Sequence[int], sampling: Sampling) -> Iterator[int]:

@@ -141,7 +141,7 @@ class Corpus:
     def sha256(self, seed: int) -> str:
         """Of all that says which text it is; not of the text, which is still to come."""
         said: dict[str, Any] = {"layout": self.layout}
-        if self.layout == "generated":
+        if self.data_set.is_generated:
             said["seed"] = seed
         files = (*self.train, *((self.validation,) if self.validation else ()))
         said["files"] = [
@@ -256,6 +256,25 @@ def local_corpus(source: str, *, by_rows: bool = False, like: str = "") -> Corpu
     if len(shards) == 1:
         return Corpus(source, data_set, shards, None)
     return Corpus(source, data_set, shards[:-1], shards[-1])
+
+
+def one_file_corpus(source: str, layout: str) -> Corpus:
+    """The corpus of one file of this machine, a share of which is for validation.
+
+    Raises:
+        DataError: it is no file.
+    """
+    path = Path(source)
+    if not path.is_file():
+        raise DataError(
+            "the training data is not one file",
+            where=source or "--source",
+            next_step=f"give one file of {layout}, or a data set by its name",
+        )
+    file = ShardFile(path.name, path=path.absolute())
+    size = path.stat().st_size
+    data_set = DataSet(name=source, title=source, layout=layout, shard_bytes=size, shards=path.name)
+    return Corpus(source, data_set, (file,), None)
 
 
 def with_column(corpus: Corpus, column: str) -> Corpus:

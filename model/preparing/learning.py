@@ -35,7 +35,7 @@ class KeptTokenizer:
             str(data_set.tokenizer_text_bytes),
             settings.tokenizer,
             str(settings.text_ids),
-            str(settings.seed) if corpus.layout == "generated" else "",
+            str(settings.seed) if corpus.data_set.is_generated else "",
             *([f"{SEGMENTS} {readers.VERSION}"] if settings.rows == SEGMENTS else []),
         ]
         self._path: Path = cache.tokenizer(hashlib.sha256("\0".join(said).encode()).hexdigest())

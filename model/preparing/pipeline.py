@@ -42,6 +42,7 @@ from model.preparing.learning import KeptTokenizer
 from model.preparing.publishing import VALIDATION, Publisher, Shard
 from model.preparing.readers import Unit
 from model.preparing.work import Job, JobResult, TokenizerSample
+from trmcloud.core.catalog.datasets import PUZZLES
 from trmcloud.core.errors import DataError
 from trmcloud.core.spec.settings import SEGMENTS, PhaseRecipe
 from trmcloud.io.hashing import file_sha256
@@ -437,7 +438,7 @@ class Pipeline:
             part = f"validation {self._split or self._validation_bytes}"
         elif self._split:
             part = f"train {self._split}"
-        if self._corpus.layout == "generated":
+        if self._corpus.data_set.is_generated or self._corpus.layout == PUZZLES:
             part += f" seed {self._settings.seed} size {self._corpus.data_set.shard_text_bytes}"
         if self._in_segments:
             part += f" segments {readers.VERSION}"

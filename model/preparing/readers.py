@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 from collections.abc import Iterator
@@ -12,8 +13,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from model.preparing import puzzles
 from model.preparing.fetch import DamagedFile
-from trmcloud.core.catalog.datasets import DataSet
+from trmcloud.core.catalog.datasets import PUZZLES, DataSet
 from trmcloud.core.errors import DataError
 
 # A worked answer as a question, a plan and an execution.
@@ -134,6 +136,10 @@ def _mix(value: Words) -> Words:
 
 UNIT_TEXT_BYTES = 8 << 20
 _BATCH_BYTES = 1 << 18
+_DOCUMENT_BYTES = 162
+"""Of a puzzle of 9 × 9 with its solution."""
+_PUZZLES_IN_UNIT, _PUZZLES_AT_ONCE = 500, 50
+"""One takes up to a second to make."""
 _MOST_ROWS = 1024
 
 
@@ -152,12 +158,18 @@ def units_of(data_set: DataSet, name: str, path: Path | None) -> list[Unit]:
     Raises:
         DataError: the file is damaged, or has no such column.
     """
+    if data_set.layout == "sudoku":
+        side, number, _ = puzzles.parse_shard(name)
+        count = data_set.shard_text_bytes // (2 * side * side)
+        return _ranges(number * count, (number + 1) * count, 2 * side * side, _PUZZLES_IN_UNIT)
     if data_set.layout == "generated":
         whole = data_set.shard_text_bytes // DOCUMENT_CHARACTERS
         begin = _number_of(name) * whole
         return _ranges(begin, begin + whole, DOCUMENT_CHARACTERS)
     assert path is not None
-    if data_set.layout == "jsonl":
+    if sample := _sampled(data_set, name):
+        return _ranges(0, sample, _DOCUMENT_BYTES)
+    if data_set.layout in ("jsonl", PUZZLES):
         return _ranges(0, path.stat().st_size, 1)
     return _row_groups(path, data_set.column)
 
@@ -183,6 +195,17 @@ def documents(
         at_once = _BATCH_BYTES // DOCUMENT_CHARACTERS
         for start in range(unit.start, unit.stop, at_once):
             yield generate_ledgers(seed, start, min(unit.stop, start + at_once))
+    elif data_set.layout == "sudoku":
+        side, _, held_out = puzzles.parse_shard(name)
+        for start in range(unit.start, unit.stop, _PUZZLES_AT_ONCE):
+            stop = min(unit.stop, start + _PUZZLES_AT_ONCE)
+            yield puzzles.make_documents(side, seed, start, stop, held_out=held_out)
+    elif data_set.layout == PUZZLES:
+        assert path is not None
+        sample = _sampled(data_set, name)
+        made = puzzles.table_documents(path, unit.start, unit.stop, sample=sample)
+        while batch := [text for text, _ in itertools.islice(made, _MOST_ROWS)]:
+            yield batch
     elif data_set.layout == "jsonl":
         assert path is not None
         yield from _json_lines(path, unit, data_set, in_parts)
@@ -191,8 +214,16 @@ def documents(
         yield from _parquet_rows(path, unit, data_set.column)
 
 
-def _ranges(start: int, stop: int, item_bytes: int) -> list[Unit]:
+def _sampled(data_set: DataSet, name: str) -> int:
+    """Return the number of puzzles to take of a table, spread evenly; 0: all."""
+    if data_set.layout != PUZZLES or name == data_set.validation:
+        return 0
+    return data_set.shard_text_bytes // _DOCUMENT_BYTES
+
+
+def _ranges(start: int, stop: int, item_bytes: int, most: int = 0) -> list[Unit]:
     step = max(1, UNIT_TEXT_BYTES // item_bytes)
+    step = min(step, most or step)
     return [
         Unit(at, min(stop, at + step), (min(stop, at + step) - at) * item_bytes)
         for at in range(start, stop, step)

@@ -81,7 +81,7 @@ def evaluate(
             losses = model.evaluate(ids, targets, draws)
         there = draws._replace(rows=chosen)
         tallies.append(model.tallied(losses[:, : len(chosen)], targets[: len(chosen)], there))
-        bytes_each = lengths[targets.clamp_min(0)].where(targets >= 0, 0)
+        bytes_each = lengths[targets.clamp_min(0)].where(model.counted(targets), 0)
         bytes_each[len(chosen) :] = 0
         scored = bytes_each > 0
         nats += (losses.double() * scored).sum(dim=(1, 2))

@@ -87,6 +87,8 @@ class Trainer:
             *(job, settings, world, data, trained, self._feed, outlets.checkpoints),
             *(outlets.clock.epoch, outlets.clock.monotonic),
         )
+        # Passes that only compiled or tried something have gone before.
+        self._model.carry_on(trained.carried)
         self._data_state = READY
         self._asked_to_save, self._save_due = False, False
         self._requested = 0
@@ -388,7 +390,10 @@ class Trainer:
         self._pulse.beat(**self._news())
         self._reporter.evaluated(
             *(progress.step, progress.tokens, result),
-            diagnostics=self._model.diagnostics(result.step_losses),
+            diagnostics={
+                **self._model.diagnostics(result.step_losses),
+                **self._model.scores(result.tallies),
+            },
             judged=self._model.judged,
             margin=self._model.margin,
             seconds=seconds,

@@ -37,7 +37,7 @@ from model.machine.tensors import (
 )
 from model.training.sharding import Peers, peers_of, total_norm
 from trmcloud.core.errors import UsageError
-from trmcloud.core.spec.settings import NANOCHAT, PLAIN, PhaseRecipe
+from trmcloud.core.spec.settings import ATAN2, NANOCHAT, PLAIN, PhaseRecipe
 
 # Muon's arithmetic on stacks of matrices, without any state.
 #
@@ -388,6 +388,42 @@ def restore_trained(model: nn.Module, tensors: Mapping[str, SavedTensor]) -> Non
         local(parameter).copy_(rows_of(tensors[_PREFIX + name], span_of(parameter)))
 
 
+# AdamW without an epsilon (Everett et al. 2024): the update is bounded by the angle, however small
+# the gradients are.
+
+
+class AdamAtan2(torch.optim.Optimizer):
+    """w ← (1 − rate · decay) · w − rate · atan2(m̂, √v̂), with AdamW's averages m̂ and v̂, under
+    AdamW's names of its state."""
+
+    def __init__(self, groups: list[dict[str, Any]]) -> None:
+        super().__init__(groups, {"lr": 0.0, "betas": (0.9, 0.95), "weight_decay": 0.0})
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        for group in self.param_groups:
+            named = [each for each in group["params"] if each.grad is not None]
+            for each in named:
+                if not self.state[each]:
+                    zeros = {key: torch.zeros_like(each) for key in ("exp_avg", "exp_avg_sq")}
+                    self.state[each] = {"step": torch.zeros((), device=each.device), **zeros}
+            kept = [self.state[each] for each in named]
+            if not kept:
+                continue
+            first, second = group["betas"]
+            means, squares = ([one[key] for one in kept] for key in ("exp_avg", "exp_avg_sq"))
+            gradients = [each.grad for each in named]
+            torch._foreach_add_([one["step"] for one in kept], 1)
+            torch._foreach_lerp_(means, gradients, 1.0 - first)
+            torch._foreach_mul_(squares, second)
+            torch._foreach_addcmul_(squares, gradients, gradients, 1.0 - second)
+            torch._foreach_mul_(named, 1.0 - group["lr"] * group["weight_decay"])
+            for each, one in zip(named, kept, strict=True):
+                mean = one["exp_avg"] / (1.0 - first ** one["step"])
+                root = (one["exp_avg_sq"] / (1.0 - second ** one["step"])).sqrt()
+                each.sub_(torch.atan2(mean, root), alpha=group["lr"])
+
+
 # Muon for the blocks' matrices and AdamW for the rest, or AdamW for all; their state by name.
 #
 # The state is a flat mapping of named tensors, as safetensors wants it. Of a sharded model each
@@ -651,20 +687,19 @@ class Optimizer:
                 state[key] = held.to(parameter.device, torch.float32).clone()
             self._adam.state[self._plain[name]] = state
 
-    def _make_adam(self, groups: Mapping[str, Group]) -> torch.optim.AdamW:
+    def _make_adam(self, kinds: Mapping[str, Group]) -> torch.optim.Optimizer:
         """Parameters of one rule go together, into one call of the fused kernel."""
         together: dict[AdamRule, list[nn.Parameter]] = {}
         for name, parameter in self._plain.items():
-            together.setdefault(self._rules.adam(groups[name]), []).append(parameter)
+            together.setdefault(self._rules.adam(kinds[name]), []).append(parameter)
         self._adam_rates = [rule.rate for rule in together]
-        return torch.optim.AdamW(
-            [
-                {"params": parameters, "weight_decay": rule.decay, "betas": rule.betas}
-                for rule, parameters in together.items()
-            ],
-            eps=self._rules.eps,
-            fused=True,
-        )
+        groups = [
+            {"params": parameters, "weight_decay": rule.decay, "betas": rule.betas}
+            for rule, parameters in together.items()
+        ]
+        if self._rules.update_rules == ATAN2:
+            return AdamAtan2(groups)
+        return torch.optim.AdamW(groups, eps=self._rules.eps, fused=True)
 
     def _show_adam(self) -> None:
         """Its plain tensors stand for the rows as they lie now, which FSDP2 may move once."""

@@ -198,7 +198,8 @@ class Reporter:
         )
         say(
             f"evaluated step {step}: {result.bits_per_byte:.4f} bits/byte · "
-            f"nats/token {_row(losses)} · {seconds:.1f} s" + self._buys(step, curve)
+            f"nats/token {_row(losses)}{_scores(diagnostics)} · {seconds:.1f} s"
+            + self._buys(step, curve)
         )
         uniform = math.log(self._settings.vocab_size)
         if losses[0] > uniform * (1 + margin):
@@ -273,6 +274,12 @@ def _beside(report: StepReport) -> str:
     """Describe the part of a step that is no training, where that is notable."""
     share = report.overhead_s / report.step_seconds if report.step_seconds > 0 else 0.0
     return f" · {share:.0%} beside training" if share >= _TOLD_SHARE else ""
+
+
+def _scores(figures: Mapping[str, float]) -> str:
+    """Describe the share of answers that are right, where an evaluation has one."""
+    exact = figures.get("exact_accuracy")
+    return "" if exact is None else f" · exact {exact:.1%}"
 
 
 def _row(losses: Sequence[float]) -> str:

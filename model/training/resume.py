@@ -18,7 +18,7 @@ from model.families.protocol import LanguageModel
 from model.machine.distributed import World
 from model.machine.precision import LossScale
 from model.machine.telemetry import Metrics
-from model.machine.tensors import local, rows_of, span_of
+from model.machine.tensors import StoredTensor, local, rows_of, span_of, whole_of
 from model.training.checkpoint import (
     CheckpointFolder,
     FoundCheckpoint,
@@ -31,7 +31,7 @@ from model.training.landing import Landing
 from model.training.optim import Average, Optimizer, restore_trained
 from model.training.progress import Progress, restore_generators, row_from_json
 from model.training.reporting import say
-from model.training.saver import TALLIES, TrainingState
+from model.training.saver import CARRIED, TALLIES, TrainingState
 from model.training.soundness import Soundness
 from trmcloud.core.contract.manifest import MANIFEST_NAME, step_dir_name
 from trmcloud.core.contract.trainer_contract import ENV_ACCEPT_CHANGE, PhaseJob
@@ -154,6 +154,15 @@ def load_weights(folder: Path, manifest: Any, model: Any) -> None:
             local(tensor).copy_(rows_of(tensors[name], span_of(tensor)))
 
 
+def carried_in(tensors: Mapping[str, StoredTensor]) -> dict[str, Tensor]:
+    """Return what the model carried from step to step when these were saved."""
+    return {
+        name.removeprefix(CARRIED): whole_of(each)
+        for name, each in tensors.items()
+        if name.startswith(CARRIED)
+    }
+
+
 def _agree_on_latest(checkpoints: CheckpointFolder, world: World) -> FoundCheckpoint | None:
     step, problem = _NONE, None
     if world.is_main:
@@ -268,6 +277,8 @@ def _resume(
             trained.optimizer.load_state(tensors)
         elif world.is_main:
             say("note: another update rule; its averages of gradients start from zero")
+        if manifest.world_size == world.size == 1:
+            trained.carried = carried_in(tensors)
         state = _state(found)
         trained.progress = progress = _progress(found)
         trained.loss_scale.load_json(state["loss_scale"])

@@ -207,6 +207,8 @@ def of_bytes(content: bytes) -> tuple[CheckpointFile, ...]:
 #
 # Where a rank cannot write, all of them learn of it.
 
+CARRIED = "carried."
+"""Before the names of what the model carries from step to step, beside the optimizer's state."""
 TALLIES = "tallies"
 """In a manifest: what the model adapted to after its weights were saved."""
 
@@ -230,6 +232,8 @@ class TrainingState:
     """The step whose weights it goes on from, where that is not its latest: see ``resume``."""
     decision: Decision | None = None
     """In which number format, and why."""
+    carried: Mapping[str, Tensor] = field(default_factory=dict)
+    """What the model continues from: see ``LanguageModel.carry_on``."""
 
     def judged(self) -> AbstractContextManager[None]:
         """The model has the weights that are evaluated and handed out, for the block."""
@@ -245,7 +249,9 @@ class TrainingState:
         """Return the content of the optimizer's file: every other tensor that a resumed run
         needs."""
         trained = self.average.trained() if self.average is not None else {}
-        return {**self.optimizer.pieces(), **trained}
+        # Each rank has its own; only what one process carries can be taken up by one again.
+        carried = {CARRIED + name: piece_of(each) for name, each in self.model.carried().items()}
+        return {**self.optimizer.pieces(), **trained, **carried}
 
 
 @dataclass

@@ -266,6 +266,8 @@ def _are_shards(source: DataSource, settings: PhaseRecipe) -> bool:
     if source.data_set is not None or not path.exists():
         return False
     files = [path] if path.is_file() else [f for f in path.iterdir() if f.name[:1] != "."]
+    if settings.file_layout:
+        return path.is_file()
     kinds = (*_SHARDS, "jsonl") if settings.row_is_text else _SHARDS
     return bool(files) and all(layout_of(file.name) in kinds for file in files)
 

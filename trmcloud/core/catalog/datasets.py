@@ -120,10 +120,15 @@ def files_at_commit(data_set: DataSet, commit: str, listing: str) -> DataSet:
 # ``parse_data_set`` reads the mapping of a ``model/datasets/*.toml`` file. Everything here is a
 # value: fetching is done by the trainer's ``model.prepare``, on the machine that trains.
 
-LAYOUTS = ("parquet", "jsonl", "gpt2", "text", "generated", "python-stdlib", "chat")
+PUZZLES = "puzzles"
+GENERATED_LAYOUTS = ("generated", "sudoku")
+"""Layouts that are made from the seed alone."""
+LAYOUTS = (
+    "parquet", "jsonl", "gpt2", "text", PUZZLES, *GENERATED_LAYOUTS, "python-stdlib", "chat",
+)  # fmt: skip
 """parquet and jsonl: one document a row; gpt2: token files of llm.c; text: one document a file;
-generated: by a formula; python-stdlib: the running Python's own sources; chat: conversations by a
-formula, for a chat phase."""
+puzzles: a table of questions and answers; generated, sudoku: by a formula; python-stdlib: the
+running Python's own sources; chat: conversations by a formula, for a chat phase."""
 
 WHOLE_LAYOUTS = ("text", "python-stdlib", "chat")
 """Layouts that are prepared as one whole folder: small, and split by a fraction."""
@@ -178,6 +183,7 @@ class DataSet:
     shard_bytes: int = 0
     """Bytes to download."""
     shard_text_bytes: int = 0
+    """puzzles: so much of a training shard is used, in lines spread evenly; 0: all."""
     shard_tokens: int = 0
     tokenizer_shards: int = 1
     """The number of leading shards that a tokenizer is trained on."""
@@ -196,6 +202,11 @@ class DataSet:
     def is_whole(self) -> bool:
         """Whether it is prepared as one whole folder, as a private text is."""
         return self.layout in WHOLE_LAYOUTS
+
+    @property
+    def is_generated(self) -> bool:
+        """Whether it is made from the seed alone."""
+        return self.layout in GENERATED_LAYOUTS
 
     @property
     def is_remote(self) -> bool:
@@ -383,9 +394,9 @@ def _check(made: DataSet, where: str) -> None:
         if made.shards or made.base_url:
             refuse(f"layout {made.layout} has no files of its own")
         return
-    if made.layout == "generated":
+    if made.is_generated:
         if made.base_url:
-            refuse("layout generated has no address")
+            refuse(f"layout {made.layout} has no address")
     else:
         parts = urlsplit(made.base_url)
         if parts.scheme not in ("http", "https") or not parts.netloc:

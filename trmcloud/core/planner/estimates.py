@@ -160,7 +160,7 @@ def _estimate_data(
     trains = settings.tokenizer in BYTE_PAIRS and not has_tokenizer and data_set.layout != "gpt2"
     line = RENTED_LINE_BYTES_PER_S if rented else OWN_LINE_BYTES_PER_S
     text_per_s = _cores(machine) * (
-        GENERATE_BYTES_PER_CPU_S if data_set.layout == "generated" else TOKENIZE_BYTES_PER_CPU_S
+        GENERATE_BYTES_PER_CPU_S if data_set.is_generated else TOKENIZE_BYTES_PER_CPU_S
     )
     shards = data_set.tokenizer_shards if trains else 1
     first_bytes = _download_bytes(data_set, shards)

@@ -123,7 +123,7 @@ def state_bytes(settings: PhaseRecipe, work: Work) -> float:
         states = work.matrix_parameters * 4.0 + work.table_parameters * 8.0
     else:
         states = work.parameters * 8.0
-    return states + (work.parameters * 4.0 if settings.ema else 0.0)
+    return states + (work.parameters * 4.0 if settings.ema else 0.0) + settings.carried_bytes
 
 
 def checkpoint_bytes(settings: PhaseRecipe) -> int:

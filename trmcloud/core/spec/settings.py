@@ -69,7 +69,7 @@ def scaled(
 OPTIMIZERS = ("muon", "adamw")
 LINEAR = "wsd-linear"
 SCHEDULES = ("wsd", LINEAR, "cosine", "constant")
-PLAIN, NANOCHAT = "plain", "nanochat-2026"
+PLAIN, NANOCHAT, ATAN2 = "plain", "nanochat-2026", "atan2"
 EMA_DECAY = 0.999
 
 
@@ -286,6 +286,8 @@ class PhaseRecipe(UpdateKeys):
     """The quality that a recipe's source or our own runs reached, by recipe, in a few words."""
     beaten_by: ClassVar[Mapping[str, str]] = {}
     """By recipe: the outcome of a comparison that the recipe lost to its own control."""
+    file_layout: ClassVar[str] = ""
+    """The layout of a text file that it is trained on, where that is no plain text."""
     guides: ClassVar[Mapping[str, Guide]] = {}
     """What is claimed of its recipes, by recipe."""
 
@@ -321,6 +323,11 @@ class PhaseRecipe(UpdateKeys):
     def guide(self) -> Guide | None:
         """What is claimed of its recipe."""
         return self.guides.get(self.recipe)
+
+    @property
+    def carried_bytes(self) -> int:
+        """Bytes that one process keeps from step to step beside the weights."""
+        return 0
 
     @property
     def kept_checkpoints(self) -> int:

@@ -133,8 +133,9 @@ class DataSource:
         told = []
         if "commercial" in self.data_set.licence:
             told.append(f"{self.name} is licensed {self.data_set.licence}")
-        if self.data_set.layout == "generated":
-            told.append(f"{self.name}: sums made by a formula, not language")
+        if self.data_set.is_generated:
+            made = "sums" if self.data_set.layout == "generated" else "puzzles"
+            told.append(f"{self.name}: {made} made by a formula, not language")
         return tuple(told)
 
     def where_and_why(self, *, rented: bool) -> str:
@@ -146,7 +147,7 @@ class DataSource:
         if not self.made_there:
             what = "prepared locally and sent" if rented else "prepared locally"
             return f"{self.name}: {what} (small)"
-        if self.data_set.layout == "generated":
+        if self.data_set.is_generated:
             return f"{self.name}: made {there} from a formula (no download)"
         if rented:
             return f"{self.name}: prepared {there} (faster than sending it)"
@@ -167,7 +168,7 @@ def growing_key(source: DataSource, settings: PhaseRecipe, *more: str) -> str:
         settings.characters,
         str(settings.text_ids),
         repr(settings.validation_fraction),
-        str(settings.seed) if data_set is not None and data_set.layout == "generated" else "",
+        str(settings.seed) if data_set is not None and data_set.is_generated else "",
         *([SEGMENTS] if settings.rows == SEGMENTS else []),
         *more,
     ]

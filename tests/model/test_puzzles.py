@@ -1,0 +1,209 @@
+"""Sudokus: made from a seed with one solution each, the two parts apart, and tables of them."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from model.data.folder import ShardFeeder, open_data
+from model.preparing import puzzles
+from model.preparing.corpus import load_data_set, named_corpus, one_file_corpus
+from model.preparing.readers import documents, units_of
+from tests.model.preparing_rig import Making
+from tests.model.test_trm_puzzle import settings
+from trmcloud.core.catalog.datasets import DataSet
+from trmcloud.core.errors import DataError
+
+HEADER = "source,question,answer,rating\n"
+
+
+def cells(text: str) -> list[int]:
+    return [int(each) for each in text]
+
+
+# -- solutions -----------------------------------------------------------------------------------
+
+
+def test_there_are_288_grids_of_4_in_two_classes() -> None:
+    grids = puzzles.small_grids()
+    assert len(grids) == len(set(grids)) == 288
+    assert len({puzzles.canonical(grid) for grid in grids}) == 2
+    for grid in grids:
+        square = np.array(grid).reshape(4, 4)
+        boxes = square.reshape(2, 2, 2, 2).swapaxes(1, 2).reshape(4, 4)
+        for line in (*square, *square.T, *boxes):
+            assert sorted(line) == [1, 2, 3, 4]
+
+
+def test_solutions_are_all_there_are() -> None:
+    """Held to a search through every way of filling the blanks."""
+    puzzle = list(puzzles.small_grids()[5])
+    for at in (0, 1, 4, 5, 10, 11, 14):
+        puzzle[at] = 0
+    blanks = [at for at, digit in enumerate(puzzle) if not digit]
+    every = set(puzzles.small_grids())
+    found = set()
+    for digits in itertools.product(range(1, 5), repeat=len(blanks)):
+        grid = list(puzzle)
+        for at, digit in zip(blanks, digits, strict=True):
+            grid[at] = digit
+        if tuple(grid) in every:
+            found.add(tuple(grid))
+    assert set(puzzles.solutions(puzzle, 1000)) == found
+    assert puzzles.solutions([1, 1, *[0] * 14], 5) == []
+
+
+def test_a_known_puzzle_of_9_is_solved() -> None:
+    text = "530070000600195000098000060800060003400803001700020006060000280000419005000080079"
+    [solution] = puzzles.solutions(cells(text), 2)
+    assert "".join(map(str, solution)).startswith("534678912672195348198342567")
+
+
+def test_equivalent_grids_have_one_canonical_form() -> None:
+    [grid] = puzzles.solutions([0] * 81, 1, puzzles.Draws(3))
+    square = np.array(grid).reshape(9, 9)
+    other = square.T[[2, 0, 1, 6, 8, 7, 5, 4, 3]][:, [3, 4, 5, 2, 1, 0, 8, 7, 6]]
+    digits = np.array([0, 3, 1, 2, 9, 8, 7, 6, 5, 4])
+    form = puzzles.canonical(grid)
+    assert puzzles.canonical(digits[other].flatten().tolist()) == form
+    assert puzzles.solutions(form, 2) == [form]
+    assert form[:9] == tuple(range(1, 10))
+    [another] = puzzles.solutions([0] * 81, 1, puzzles.Draws(4))
+    assert puzzles.canonical(another) != form
+
+
+# -- made puzzles --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("held_out", [False, True])
+def test_made_puzzles_have_one_solution(held_out: bool) -> None:
+    for side, number in ((4, 50), (9, 2)):
+        made = puzzles.make_documents(side, 1, 0, number, held_out=held_out)
+        assert made == puzzles.make_documents(side, 1, 0, number, held_out=held_out)
+        assert made[1:] == puzzles.make_documents(side, 1, 1, number, held_out=held_out)
+        assert made != puzzles.make_documents(side, 2, 0, number, held_out=held_out)
+        for text in made:
+            puzzle, solution = cells(text[: side**2]), cells(text[side**2 :])
+            assert puzzles.solutions(puzzle, 2) == [tuple(solution)]
+            assert 2 * puzzle.count(0) >= side**2 - 1
+            assert puzzles.is_held_out(solution) == held_out
+
+
+def test_no_grid_of_4_is_in_both_parts() -> None:
+    training, held_out = puzzles.small_parts()
+    assert (len(training), len(held_out)) == (200, 88)
+    assert set(training) | set(held_out) == set(puzzles.small_grids())
+    solutions = [
+        {text[16:] for text in puzzles.make_documents(4, 9, 0, 3000, held_out=part)}
+        for part in (False, True)
+    ]
+    assert [len(each) for each in solutions] == [200, 88]
+    assert not solutions[0] & solutions[1]
+
+
+def test_symmetry_makes_no_held_out_grid_of_9_from_a_training_grid() -> None:
+    """Whatever is done to a grid, it stays in its part."""
+    generator = np.random.default_rng(1)
+    orders = puzzles._line_orders(9)
+    for seed in range(3):
+        [grid] = puzzles.solutions([0] * 81, 1, puzzles.Draws(seed))
+        square = np.array(grid).reshape(9, 9)
+        moved = square[generator.choice(orders)][:, generator.choice(orders)]
+        digits = np.concatenate(([0], generator.permutation(9) + 1))
+        for each in (moved, moved.T):
+            assert puzzles.is_held_out(digits[each].flatten().tolist()) == puzzles.is_held_out(grid)
+
+
+def test_the_named_sets_are_made_as_their_rows_say() -> None:
+    small = load_data_set("sudoku-4x4")
+    [shard] = named_corpus("sudoku-4x4", small).train
+    units = units_of(small, shard.name, None)
+    assert (units[0].start, units[-1].stop) == (0, 20_000)
+    [first, *_] = documents(small, shard.name, None, units[0], 1)
+    assert first == puzzles.make_documents(4, 1, 0, 50, held_out=False)
+    [first, *_] = documents(small, small.validation, None, units[0], 1)
+    assert first == puzzles.make_documents(4, 1, 0, 50, held_out=True)
+    with pytest.raises(DataError, match="4x4 and 9x9"):
+        units_of(small, "16x16-000", None)
+
+
+# -- tables --------------------------------------------------------------------------------------
+
+
+def table(tmp_path: Path, number: int, blank: str = ".") -> tuple[Path, list[str]]:
+    """A table like Sudoku-Extreme's, and its puzzles as documents."""
+    every = puzzles.make_documents(4, 3, 0, number, held_out=False)
+    rows = [
+        f"a source,{text[:16].replace('0', blank)},{text[16:]},{at}\n"
+        for at, text in enumerate(every)
+    ]
+    path = tmp_path / "train.csv"
+    path.write_text(HEADER + "".join(rows))
+    return path, every
+
+
+def read(path: Path, data_set: DataSet) -> list[str]:
+    return [
+        text
+        for unit in units_of(data_set, path.name, path)
+        for batch in documents(data_set, path.name, path, unit, 1)
+        for text in batch
+    ]
+
+
+@pytest.mark.parametrize("blank", [".", "0"])
+def test_a_table_is_read_whole_and_in_order(tmp_path: Path, blank: str) -> None:
+    path, every = table(tmp_path, 40, blank)
+    corpus = one_file_corpus(str(path), "puzzles")
+    assert read(path, corpus.data_set) == every
+
+
+def test_parts_of_a_table_share_no_line(tmp_path: Path) -> None:
+    path, every = table(tmp_path, 40)
+    size = path.stat().st_size
+    for cut in range(0, size, 97):
+        parts = [puzzles.table_documents(path, *ends) for ends in ((0, cut), (cut, size))]
+        assert [text for part in parts for text, _ in part] == every
+
+
+def test_a_sample_is_spread_over_a_table(tmp_path: Path) -> None:
+    path, every = table(tmp_path, 400)
+    made = [text for text, _ in puzzles.table_documents(path, 0, 20, sample=20)]
+    places = [every.index(text) for text in made]
+    assert len(set(places)) == 20
+    assert places[0] == 0
+    assert max(np.diff(places)) <= 22
+    parts = [puzzles.table_documents(path, *ends, sample=20) for ends in ((0, 7), (7, 20))]
+    assert [text for part in parts for text, _ in part] == made
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        "x,12,1234123412341234,1",
+        "x,0000000000000000,1234341221434320,1",
+        "x,a000000000000000,1234341221434321,1",
+        "x,2000000000000000,1234341221434321,1",  # the answer has another digit there
+        "x",
+    ],
+)
+def test_a_line_that_is_no_puzzle_is_refused(tmp_path: Path, row: str) -> None:
+    path = tmp_path / "bad.csv"
+    path.write_text(f"{HEADER}{row}\n")
+    with pytest.raises(DataError, match="no puzzle with its solution at byte 30"):
+        list(puzzles.table_documents(path, 0, path.stat().st_size))
+
+
+def test_a_table_without_the_columns_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "bad.csv"
+    path.write_text("one,two\n1,2\n")
+    with pytest.raises(DataError, match="question and answer"):
+        list(puzzles.table_documents(path, 0, 99))
+    path.write_text("rating,A,Q\n1,1234341221434321,1000000000000000\n")
+    [(text, _)] = puzzles.table_documents(path, 0, path.stat().st_size)
+    assert text == "10000000000000001234341221434321"
