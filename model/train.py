@@ -15,7 +15,7 @@ import os
 import sys
 import traceback
 from pathlib import Path
-from typing import Mapping, MutableMapping, Sequence
+from typing import TYPE_CHECKING, Callable, Mapping, MutableMapping, Sequence
 
 from model.command import error_json, run_command
 from model.machine.compile_cache import CompileCache
@@ -42,6 +42,12 @@ from trmcloud.core.contract.trainer_contract import (
 from trmcloud.core.errors import CheckpointError, DataError, MissingExtra, TrmcloudError, UsageError
 from trmcloud.core.spec.overrides import apply_overrides
 from trmcloud.core.spec.settings import AUTO, CHAT, PhaseRecipe
+
+if TYPE_CHECKING:
+    from model.data.folder import PreparedData
+    from model.families.protocol import LanguageModel
+    from model.machine.distributed import World
+    from trmcloud.core.catalog.eval_tasks import SuiteResult
 
 _ALLOCATOR = "PYTORCH_CUDA_ALLOC_CONF"
 """Segments that grow: a training that climbs to a larger micro-batch leaves no holes behind. What
@@ -257,7 +263,8 @@ def _train(
     reporter = Reporter(settings, world, metrics, peak)
     reporter.takes(trained.progress.step, decision, number_format.descent.left)
     reporter.attends(trained.progress.step, attention)
-    outlets = TrainingOutputs(checkpoints, reporter, pulse, clock)
+    score = _scorer(job, settings, model, data, world)
+    outlets = TrainingOutputs(checkpoints, reporter, pulse, clock, score)
     trainer = Trainer(job, settings, world, data, trained, together, landing, outlets)
     outcome = trainer.run()
     if cache is not None and world.is_main:
@@ -266,6 +273,29 @@ def _train(
     if cache is not None and world.local_rank == 0:
         cache.drop()
     return outcome
+
+
+def _scorer(
+    job: PhaseJob, settings: PhaseRecipe, model: LanguageModel, data: PreparedData, world: World
+) -> Callable[[Callable[[], bool]], SuiteResult] | None:
+    """The scoring of the tasks that the job names; None where it names none."""
+    scoring = job.scoring
+    if scoring is None:
+        return None
+    from model.machine.precision import autocast
+    from model.tasks.scoring import evaluate_suite
+    from trmcloud.core.catalog.eval_tasks import suite_of
+
+    def score(until: Callable[[], bool]) -> SuiteResult:
+        return evaluate_suite(
+            *(model, data.tokenizer, suite_of(scoring.suite), Path(scoring.folder)),
+            world=world,
+            batch=settings.batch,
+            until=until,
+            autocast=autocast(settings.dtype, world.device),
+        )
+
+    return score
 
 
 def _read(environment: Mapping[str, str]) -> tuple[PhaseJob, PhaseRecipe, int]:

@@ -27,12 +27,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         epilog="example: python -m model.tasks --checkpoint step-00000120 --suite core "
         "--cache data/",
     )
-    parser.add_argument("--checkpoint", required=True, help="a checkpoint folder")
+    parser.add_argument("--checkpoint", default="", help="a checkpoint folder")
     parser.add_argument("--suite", required=True, help="core, or the name of one of its tasks")
     parser.add_argument("--data", default="", help="the folder that has the tasks' files")
     parser.add_argument(
         "--cache", default="", help="without --data: the folder to which files are downloaded"
     )
+    parser.add_argument("--fetch", action="store_true", help="download the files, and no more")
     parser.add_argument("--limit", type=int, default=0, help="only the first N examples; 0: all")
     parser.add_argument(
         "--batch", type=int, default=BATCH, help="rows of the model's whole sequence in one pass"
@@ -45,6 +46,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
             raise UsageError("--limit cannot be negative, --batch must be at least 1")
         if bool(chosen.data) == bool(chosen.cache):
             raise UsageError("give --data or --cache")
+        if chosen.fetch:
+            from model.tasks.files import fetch_files
+
+            def stage(why: str) -> None:
+                print(json.dumps({"stage": f"{chosen.suite}: {why}"}), flush=True)
+
+            fetch_files(suite_of(chosen.suite), Path(chosen.cache), waits=stage)
+            return
+        if not chosen.checkpoint:
+            raise UsageError("give --checkpoint")
         result = evaluate_checkpoint(
             Path(chosen.checkpoint),
             suite_of(chosen.suite),
@@ -89,7 +100,7 @@ def evaluate_checkpoint(
     check_model(loaded.model, loaded.tokenizer)
     if data is None:
         if world.local_rank == 0:
-            fetch_files(suite, cache, waits=lambda why: print(f"warning: {why}", file=sys.stderr))
+            fetch_files(suite, cache, waits=_tell)
         world.part()
     on_gpu = loaded.device.type == "cuda"
     printed = _Printed(suite, shown and world.is_main)
@@ -114,6 +125,10 @@ def evaluate_checkpoint(
         "sha256": manifest.sha256,
         **result.to_json(),
     }
+
+
+def _tell(why: str) -> None:
+    print(f"warning: {why}", file=sys.stderr)
 
 
 class _Printed:

@@ -129,6 +129,16 @@ class Landing:
         return statistics.median(self._recent) if self._recent else None
 
     @property
+    def deadline_at(self) -> float | None:
+        """Epoch seconds at which the training's steps end; None: it has no deadline."""
+        return self._limits.deadline_at
+
+    @property
+    def is_asked_to_stop(self) -> bool:
+        """Whether this rank was sent SIGTERM or SIGINT."""
+        return self._flag.raised
+
+    @property
     def is_timed(self) -> bool:
         """Whether a clock, or a record of one, decides the cooldown."""
         return self._limits.deadline_at is not None or self._limits.replay is not None

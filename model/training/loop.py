@@ -10,6 +10,7 @@ in the order of use. All ranks go through all of them together; only rank 0 writ
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -29,10 +30,11 @@ from model.training.reporting import Reporter, StepReport
 from model.training.saver import Saver, TrainingState, provenance
 from model.training.schedule import Cooldown, Schedule
 from model.training.stepping import ObjectiveSums, Paces, Step, Stepper
+from trmcloud.core.catalog.eval_tasks import SuiteResult
 from trmcloud.core.contract import gate
 from trmcloud.core.contract.pace import WARM_UP_STEPS, PaceMeter
 from trmcloud.core.contract.trainer_contract import PhaseJob
-from trmcloud.core.errors import DataError
+from trmcloud.core.errors import DataError, TrmcloudError
 from trmcloud.core.spec.settings import PhaseRecipe
 
 _DATA_POLL_S = 0.2
@@ -46,6 +48,9 @@ class TrainingOutputs:
     reporter: Reporter
     pulse: HeartbeatWriter
     clock: Clock
+    score: Callable[[Callable[[], bool]], SuiteResult] | None = None
+    """Scores the model on the tasks that the job names, until what it is given is true; None where
+    the job names none. A collective call."""
 
 
 class Trainer:
@@ -62,11 +67,12 @@ class Trainer:
         landing: Landing,
         outlets: TrainingOutputs,
     ) -> None:
-        self._settings, self._world, self._data = settings, world, data
+        self._job, self._settings, self._world, self._data = job, settings, world, data
         self._trained = trained
         self._model, self._progress = trained.model, trained.progress
         self._landing, self._reporter = landing, outlets.reporter
         self._pulse, self._clock = outlets.pulse, outlets.clock
+        self._score_tasks = outlets.score
         self._schedule = Schedule.of(settings)
         self._autocast = autocast(settings.dtype, world.device)
         self._validation = data.validation_rows(settings)
@@ -159,6 +165,8 @@ class Trainer:
             self._mark = self._clock.monotonic()
         self._feed.close()
         self._land(landing=outcome != "finished")
+        if outcome != "landed_signal":
+            self._score()
         return outcome
 
     # -- one step ---------------------------------------------------------------------------
@@ -470,6 +478,27 @@ class Trainer:
             self._save(landing, wait=True)
         if not self._progress.is_evaluated:
             self._evaluate(landing)
+
+    def _score(self) -> None:
+        """Score these weights on the tasks that the job names. What keeps it from that is told, and
+        fails no training that is saved."""
+        scoring = self._job.scoring
+        if scoring is None or self._score_tasks is None:
+            return
+        began = self._clock.epoch()
+        until_at = max(began + scoring.within_s, self._landing.deadline_at or 0.0)
+
+        def is_over() -> bool:
+            self._pulse.beat(**self._news())
+            return self._landing.is_asked_to_stop or self._clock.epoch() >= until_at
+
+        try:
+            with self._pulse.during("evaluating"), self._trained.judged():
+                result = self._score_tasks(is_over)
+        except TrmcloudError as error:
+            self._reporter.not_scored(self._progress.step, scoring.suite, error)
+            return
+        self._reporter.scored(self._progress.step, result, self._clock.epoch() - began)
 
     def _news(self) -> dict[str, Any]:
         """Return the content of the next heartbeat."""

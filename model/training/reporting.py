@@ -15,8 +15,10 @@ from model.machine.telemetry import Metrics
 from model.training.evaluate import Evaluation
 from model.training.number_format import Decision
 from model.training.schedule import Cooldown
+from trmcloud.core.catalog.eval_tasks import SuiteResult
 from trmcloud.core.contract.gate import Curve, gain_soon
 from trmcloud.core.contract.pace import PACE, StepPace
+from trmcloud.core.errors import TrmcloudError
 from trmcloud.core.spec.settings import SEGMENTS, PhaseRecipe
 
 _LARGEST_EXPONENT = 700.0
@@ -206,6 +208,30 @@ class Reporter:
             warning = f"the loss of {judged[0]} ({losses[0]:.3f}) is worse than random guessing"
             self._metrics.write("warning", step, message=warning, uniform=uniform)
             say(f"warning: {warning} ({uniform:.3f} nats)")
+
+    def scored(self, step: int, result: SuiteResult, seconds: float) -> None:
+        """A score over a part of the suite has a name of its own, which judges no goal."""
+        if not self._world.is_main or result.score is None:
+            return
+        name = result.suite if result.is_whole else f"{result.suite}_in_part"
+        self._metrics.write(
+            "score",
+            step,
+            **{name: result.score},
+            tasks={task.name: task.centred for task in result.tasks},
+            left_out={each.name: each.why for each in result.left_out},
+            seconds=seconds,
+        )
+        say(f"scored step {step}: {result.label} {result.score:.4f} · {seconds:.1f} s")
+        for each in result.left_out:
+            say(f"left out: {each.name}: {each.why}")
+
+    def not_scored(self, step: int, suite: str, error: TrmcloudError) -> None:
+        if not self._world.is_main:
+            return
+        message = f"{suite} was not scored: {error}"
+        self._metrics.write("warning", step, message=message)
+        say(f"warning: {message}")
 
     def texts_left_out(self, step: int, training: int, validation: int) -> None:
         """Texts that have been found to be longer than a row."""

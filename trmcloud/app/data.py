@@ -298,15 +298,39 @@ def _write_request(
     return words
 
 
+TASK_FILES = "eval-tasks"
+"""In the home's cache: the folder of downloaded files of tasks."""
+
+
+def fetch_tasks(home: Path, suite: str, python_path: Sequence[str], progress: Progress) -> Path:
+    """Download the files of a suite of tasks that are not here yet, and compare all with its table.
+
+    Raises:
+        DataError: a file is not to be had, or is not the published one.
+        MissingExtra: the packages that fetch data are not installed.
+    """
+    need_data_extra()
+    folder = home / DATA_CACHE_DIR / TASK_FILES
+    folder.mkdir(parents=True, exist_ok=True)
+    progress(f"files of {suite}", 0, 0)
+    words = ["--suite", suite, "--cache", str(folder), "--fetch"]
+    _run_prepare(words, python_path, progress, suite, "model.tasks")
+    return folder
+
+
 def _run_prepare(
-    words: Sequence[str], python_path: Sequence[str], progress: Progress, source: str
+    words: Sequence[str],
+    python_path: Sequence[str],
+    progress: Progress,
+    source: str,
+    module: str = "model.prepare",
 ) -> None:
     """
     Raises:
-        DataError: the trainer's own ``prepare`` refuses the source.
+        DataError: the trainer's own ``module`` refuses the source.
     """
     process = subprocess.Popen(
-        [sys.executable, "-P", "-m", "model.prepare", *words],
+        [sys.executable, "-P", "-m", module, *words],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

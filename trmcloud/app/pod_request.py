@@ -10,13 +10,19 @@ from pathlib import Path
 from typing import Any
 
 from trmcloud.app.context import Context
-from trmcloud.app.staging import CODE_DIR, WEIGHTS_DIR, tokenizer_item, weights_for_chat
+from trmcloud.app.staging import (
+    CODE_DIR,
+    TASKS_DIR,
+    WEIGHTS_DIR,
+    tokenizer_item,
+    weights_for_chat,
+)
 from trmcloud.core.catalog.datasets import parse_data_set
 from trmcloud.core.catalog.hardware import GPUS, LOCAL
 from trmcloud.core.clock import Instant
 from trmcloud.core.contract import pod_contract as contract
 from trmcloud.core.contract.command import Command
-from trmcloud.core.contract.trainer_contract import DataJob, PhaseJob
+from trmcloud.core.contract.trainer_contract import DataJob, PhaseJob, ScoringJob
 from trmcloud.core.control.actions import is_held
 from trmcloud.core.control.boards import slower_boards
 from trmcloud.core.control.continuing import trained_s
@@ -37,6 +43,9 @@ from trmcloud.ports.bucket import CacheRequest
 from trmcloud.ports.compute import PodRequest
 
 LAUNCH_NAME = "launch.json"
+SCORING_MARGIN = 1.5
+"""Seconds that scoring may take ÷ those that are planned at P50; the landing reserve has as many,
+or more."""
 SEND_WITHIN_S = 120.0
 """A create that was decided on longer ago is not sent: its controller slept in between, and
 another one may have found out by now that there is no pod."""
@@ -58,6 +67,8 @@ class LaunchData:
     """The path of a command's ``code.tar`` on this machine; empty for a recipe."""
     here: str = ""
     """The folder that a command was typed in."""
+    tasks: str = ""
+    """The folder of the files of the tasks that the run's goal is scored on."""
     chat: str = ""
     """The folder of a chat phase's conversations, where another phase trains before it."""
 
@@ -76,13 +87,15 @@ class LaunchData:
     @classmethod
     def of_note(cls, note: Mapping[str, Any]) -> LaunchData:
         """Read a launch note; notes of earlier versions know only data that is sent."""
-        made, chat = note.get("data"), str(note.get("chat_dir", ""))
+        made = note.get("data")
+        folder = str(note["data_dir"])
+        chat, tasks = str(note.get("chat_dir", "")), str(note.get("tasks_dir", ""))
         if not made:
             code, here = str(note.get("code", "")), str(note.get("here", ""))
-            return cls(str(note["data_dir"]), code=code, here=here, chat=chat)
+            return cls(folder, code=code, here=here, chat=chat, tasks=tasks)
         data_set = parse_data_set(made["data_set"], made["source"]) if made["data_set"] else None
         source = DataSource(made["source"], data_set)
-        return cls(str(note["data_dir"]), source, made["hosts"], chat=chat)
+        return cls(folder, source, made["hosts"], chat=chat, tasks=tasks)
 
 
 def write_launch_note(
@@ -97,6 +110,8 @@ def write_launch_note(
         note |= {"code": data.code, "here": data.here}
     if data.chat:
         note["chat_dir"] = data.chat
+    if data.tasks:
+        note["tasks_dir"] = data.tasks
     if context.notes is not None:
         context.notes[run_id] = note
         return
@@ -160,6 +175,7 @@ def pod_request(
         chat_dir = context.folder_on_pod(contract.DATA_DIR, Path(chat_dir))
         if trained := weights_for_chat(context.files, run):
             chat_weights = context.folder_on_pod(WEIGHTS_DIR, Path(trained))
+    last = candidate.phases[-1] if candidate.phases else None
     code_dir = data.code
     if rented and code_dir:
         code_dir = context.folder_on_pod(CODE_DIR, Path(code_dir))
@@ -178,6 +194,7 @@ def pod_request(
             accept_change=run.resumed is not None and run.resumed.accepted is not None,
             command=plan.spec.command,
             code_dir=code_dir,
+            scoring=_scoring(context, plan, phase, data.tasks if phase is last else "", rented),
         )
         for phase in phases
     )
@@ -218,6 +235,17 @@ def pod_request(
         image=plan.spec.command.image if plan.spec.command is not None else "",
         is_waited_for=allows_waiting(run) or generation.stands_by,
     )
+
+
+def _scoring(
+    context: Context, plan: Plan, phase: PhasePlan, folder: str, rented: bool
+) -> ScoringJob | None:
+    """The tasks that a phase's last checkpoint is scored on; None without files of any."""
+    goal = plan.spec.goal
+    if goal is None or not goal.suite or not folder:
+        return None
+    there = context.folder_on_pod(TASKS_DIR, Path(folder)) if rented else folder
+    return ScoringJob(goal.suite, there, SCORING_MARGIN * phase.parts_s.get("scoring", 0.0))
 
 
 def _most_s(run: RunState, plan: Plan) -> float:

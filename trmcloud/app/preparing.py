@@ -92,6 +92,11 @@ def prepare(
         data = replace(data, chat=conversations)
     else:
         data, tokens = LaunchData(conversations), None
+    goal = plan.spec.goal
+    if goal is not None and goal.suite:
+        path = context.trainer_path()
+        tasks = data_files.fetch_tasks(context.home, goal.suite, path, progress)
+        data = replace(data, tasks=str(tasks))
     if not saved:
         if tokens is not None:
             checked, plan = plan, planner.plan(plan.spec, tokens_available=tokens)

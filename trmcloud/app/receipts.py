@@ -57,6 +57,7 @@ def receipt_of(context: Context, chain: ChainedLedger, run: RunState, made_by: s
     if run.bucket:
         here = {(m.label, m.sha256) for m in manifests}
         manifests += [m for m in known_in_bucket(context, run) if (m.label, m.sha256) not in here]
+    metric = run.spec.goal.metric if run.spec.goal is not None else ""
     sources = Sources(
         LedgerPart(
             chain.ledger_id,
@@ -68,7 +69,7 @@ def receipt_of(context: Context, chain: ChainedLedger, run: RunState, made_by: s
         tuple(
             point
             for phase in context.files.phases(run.run_id)
-            for point in points_of(phase, context.files.metrics(run.run_id, phase))
+            for point in points_of(phase, context.files.metrics(run.run_id, phase), metric)
         ),
         tuple(_mended(context, run)),
     )

@@ -18,11 +18,13 @@ from trmcloud.app.run_queries import (
     link_trouble,
     waits_for,
 )
+from trmcloud.core.catalog.goals import OF_CHECKPOINTS, Scores
 from trmcloud.core.clock import DatedFact
 from trmcloud.core.contract.gate import gain_per_usd, gain_soon
 from trmcloud.core.contract.trainer_contract import Heartbeat
 from trmcloud.core.control.ledger_facts import holds_of, is_deleted
 from trmcloud.core.control.reason import Reason
+from trmcloud.core.control.receipt import points_of, scores_of
 from trmcloud.core.control.report import RunReport, Spending, report_on, spending_of
 from trmcloud.core.control.run_state import RunState
 from trmcloud.core.errors import Outcome
@@ -222,9 +224,18 @@ def report_run(
         strays=ledger.strays_of(run.run_id),
         data_told=data_progress_text(context, run),
         tokens_per_s=speeds,
+        scores=_scores(context, run),
     )
     gone = report.on_volume and is_deleted(ledger, run.run_id)
     return replace(report, on_volume=False) if gone else report
+
+
+def _scores(context: Context, run: RunState) -> Scores | None:
+    goal = run.spec.goal
+    if goal is None or goal.metric in OF_CHECKPOINTS:
+        return None
+    phase = run.spec.phases[-1]
+    return scores_of(points_of(phase, context.files.metrics(run.run_id, phase), goal.metric))
 
 
 def spending(context: Context, run: RunState) -> Spending:

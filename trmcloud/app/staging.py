@@ -28,7 +28,7 @@ from trmcloud.io.hashing import file_sha256
 from trmcloud.ports.compute import StageItem
 from trmcloud.ports.machine import RunFiles
 
-CODE_DIR, WEIGHTS_DIR, TOKENIZER_DIR = "code", "weights", "tokenizer"
+CODE_DIR, WEIGHTS_DIR, TOKENIZER_DIR, TASKS_DIR = "code", "weights", "tokenizer", "tasks"
 _CODE_SUFFIXES = (".py", ".toml", ".txt", ".csv")
 _KEY_CHARS = 24
 
@@ -90,6 +90,8 @@ def stage_items(
         items.append(_item(DATA_DIR, Path(chat)))
         if weights := weights_for_chat(files, run):
             items.append(_item(WEIGHTS_DIR, Path(weights)))
+    if tasks := note.get("tasks_dir"):
+        items.append(_item(TASKS_DIR, Path(tasks)))
     if note["initial_weights"]:
         items.append(_item(WEIGHTS_DIR, Path(note["initial_weights"])))
     elif made_there and (tokenizer := tokenizer_item(files, run)) is not None:

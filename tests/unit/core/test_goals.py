@@ -11,7 +11,8 @@ import pytest
 from tests.unit.core.manifests import manifest
 from trmcloud.adapters.files import load_goal, load_goals, load_recipe
 from trmcloud.core import codec
-from trmcloud.core.catalog.goals import CORE, SCORES, Goal, judge_goal, parse_goals
+from trmcloud.core.catalog.goals import CORE, Goal, judge_goal, parse_goals
+from trmcloud.core.control.receipt import points_of, scores_of
 from trmcloud.core.errors import NotFoundError, UsageError
 
 ROW: dict[str, Any] = {
@@ -101,25 +102,39 @@ def test_a_file_of_ones_own_has_one_goal(tmp_path: Any) -> None:
         load_goal("gtp2")
 
 
-def scored(step: int, **scores: Any) -> Any:
-    return manifest(step, extra={SCORES: scores})
-
-
 def test_a_run_is_judged_by_its_best_checkpoint_in_the_goals_metric() -> None:
     most = judge_goal(GOAL, [manifest(100, 1.5), manifest(200, 1.15), manifest(300, None)])
     assert (most.value, most.label, most.is_reached) == (1.15, "fast/step-00000200", True)
     losses = judge_goal(replace(GOAL, metric="val_loss", threshold=3.0), [manifest(100)])
     assert (losses.value, losses.is_reached) == (4.0, False)
     goal = replace(GOAL, metric=CORE, higher=True, threshold=0.2)
-    best = judge_goal(goal, [scored(100, core=0.21), scored(200, core=0.25), scored(300, core=0.2)])
+    scores = {("fast", 100): 0.21, ("fast", 200): 0.25, ("fast", 250): 0.3, ("fast", 300): 0.2}
+    best = judge_goal(goal, [manifest(100), manifest(200), manifest(300)], scores)
     assert (best.value, best.label, best.is_reached) == (0.25, "fast/step-00000200", True)
     assert best.words == "goal a: reached: CORE 0.25 at fast/step-00000200, ≥ 0.2 asked"
 
 
 @pytest.mark.parametrize("value", [None, "0.3", True, math.nan, math.inf, [0.3]])
-def test_what_is_no_number_is_no_score(value: Any) -> None:
+def test_what_is_logged_and_is_no_number_is_no_score(value: Any) -> None:
     goal = replace(GOAL, metric=CORE, higher=True, threshold=0.2)
-    result = judge_goal(goal, [scored(100, core=value), manifest(200, extra={SCORES: "0.3"})])
+    lines = [{"kind": "score", "step": 120, "at": 1_790_000_000.0, CORE: value}]
+    result = judge_goal(goal, [manifest(120)], scores_of(points_of("fast", lines, CORE)))
     assert result.value is None
     assert not result.is_reached
     assert result.words == "goal a: not judged: no checkpoint has its CORE"
+
+
+def test_scores_are_read_from_evaluations_and_scores_alone() -> None:
+    def line(kind: str, step: int, **more: Any) -> dict[str, Any]:
+        return {"kind": kind, "step": step, "at": 1_790_000_000.0 + step, **more}
+
+    lines = [
+        line("eval", 10, val_bpb=2.0, exact_accuracy=0.5),
+        line("train", 11, loss=1.0, exact_accuracy=0.9),
+        line("score", 20, exact_accuracy=0.6),
+        line("score", 20, exact_accuracy=0.7),
+    ]
+    points = points_of("train", lines, "exact_accuracy")
+    assert scores_of(points) == {("train", 10): 0.5, ("train", 20): 0.7}
+    assert [p.kind for p in points] == ["eval", "score", "train", "score"]
+    assert scores_of(points_of("train", lines)) == {}

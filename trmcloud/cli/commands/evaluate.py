@@ -22,6 +22,7 @@ from trmcloud.app.checkpoints.fetching import read_manifest, sound_file
 from trmcloud.app.context import Context, find_run
 from trmcloud.app.data import (
     FOR_TRAINING,
+    TASK_FILES,
     error_of,
     need_training_extra,
     prepare_data,
@@ -186,8 +187,6 @@ def gate(
 
 _SCORED = 0.95
 _GSM8K = "gsm8k"
-_TASK_FILES = "eval-tasks"
-"""In the home's cache: the folder of downloaded task files."""
 
 
 def eval(
@@ -284,7 +283,7 @@ def _score_tasks(
     """Score a checkpoint on a suite of tasks or on one of them."""
     place = ["--data", str(Path(data).expanduser().absolute())]
     if not data:
-        place = ["--cache", str(context.home / DATA_CACHE_DIR / _TASK_FILES)]
+        place = ["--cache", str(context.home / DATA_CACHE_DIR / TASK_FILES)]
     arguments = ["--checkpoint", folder, "--suite", task, *place, "--limit", str(limit)]
     if not as_json:
         run_trainer_command("model.tasks", arguments)

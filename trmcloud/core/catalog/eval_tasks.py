@@ -32,6 +32,10 @@ _FOUNDRY = (
     f"{FOUNDRY_COMMIT}/scripts/eval/local_data/"
 )
 FOUNDRY_LICENCE = "Apache-2.0 (the repository; each data set has a licence of its own)"
+_BYTES_PER_TOKEN = 4.2
+"""Of English text, at a vocabulary of 32,768 to 65,536."""
+_UNKNOWN_BYTES = 1000
+"""Of an example of a file whose size is not known."""
 LINE = " "
 ANSWER_LINE = "\nAnswer: "
 
@@ -73,6 +77,14 @@ class EvalTask:
     def centred(self, accuracy: float) -> float:
         return (accuracy - self.baseline) / (1.0 - self.baseline)
 
+    def tokens(self, sequence: int) -> float:
+        """About how many tokens of prompts a model of this sequence reads: of each choice a prompt
+        with its solved examples, cropped to the sequence."""
+        each = (self.size_bytes or _UNKNOWN_BYTES * self.examples) / self.examples
+        prompt = min(float(sequence), (1 + self.shots) * each / _BYTES_PER_TOKEN)
+        rows = max(2, round(1 / self.baseline)) if self.baseline else 1
+        return self.examples * rows * prompt
+
 
 @dataclass(frozen=True)
 class Reference:
@@ -92,6 +104,10 @@ class Suite:
     """The name of the score over all of its tasks."""
     tasks: tuple[EvalTask, ...]
     reference: Reference | None = None
+
+    def tokens(self, sequence: int) -> float:
+        """Those of its tasks."""
+        return sum(task.tokens(sequence) for task in self.tasks)
 
 
 # Hashes and sizes are of the files at FOUNDRY_COMMIT. Three large files were not at hand when this

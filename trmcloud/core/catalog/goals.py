@@ -21,12 +21,14 @@ METRICS: Mapping[str, str] = {
     CORE: "CORE",
     "val_bpb": "bits per byte",
     "val_loss": "nats per token",
-    "exact": "exact accuracy",
+    "exact_accuracy": "exact accuracy",
 }
 """What a goal is judged by, and its name on a screen. ``val_bpb`` and ``val_loss`` are those of a
-checkpoint's own validation text; every other one stands among its scores."""
-SCORES = "scores"
-"""The key in a manifest's ``extra`` of the scores that its trainer gave it, by metric."""
+checkpoint's own validation text; every other one is a figure that its trainer logs."""
+OF_CHECKPOINTS = ("val_bpb", "val_loss")
+"""Metrics that a checkpoint's manifest has."""
+Scores = Mapping[tuple[str, int], float]
+"""Of a goal's metric, by phase and step, as the trainer logged it."""
 
 
 @dataclass(frozen=True)
@@ -106,11 +108,14 @@ class GoalResult:
         )
 
 
-def judge_goal(goal: Goal, manifests: Iterable[CheckpointManifest]) -> GoalResult:
-    """Judge a run by the best of its checkpoints, in the metric of its goal."""
+def judge_goal(
+    goal: Goal, manifests: Iterable[CheckpointManifest], scores: Scores | None = None
+) -> GoalResult:
+    """Judge a run by the best of its checkpoints, in the metric of its goal. ``scores``: of a
+    metric that manifests do not have; one without a checkpoint does not count."""
     best = GoalResult(goal, None)
     for manifest in manifests:
-        value = _value_of(goal.metric, manifest)
+        value = _value_of(goal.metric, manifest, scores or {})
         if value is None:
             continue
         if best.value is None or (value > best.value if goal.higher else value < best.value):
@@ -118,16 +123,12 @@ def judge_goal(goal: Goal, manifests: Iterable[CheckpointManifest]) -> GoalResul
     return best
 
 
-def _value_of(metric: str, manifest: CheckpointManifest) -> float | None:
+def _value_of(metric: str, manifest: CheckpointManifest, scores: Scores) -> float | None:
     if metric == "val_bpb":
         return manifest.val_bpb
     if metric == "val_loss":
         return manifest.step_losses[-1] if manifest.step_losses else None
-    scores = manifest.extra.get(SCORES)
-    value = scores.get(metric) if isinstance(scores, Mapping) else None
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
-        return None
-    return float(value)
+    return scores.get((manifest.phase, manifest.step))
 
 
 # The table, from the mapping of its TOML file.

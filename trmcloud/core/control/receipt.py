@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated, Any
 
 from trmcloud.core import codec
-from trmcloud.core.catalog.goals import GoalResult, judge_goal
+from trmcloud.core.catalog.goals import Goal, GoalResult, judge_goal
 from trmcloud.core.contract import manifest as mf
 from trmcloud.core.contract.gate import number_of
 from trmcloud.core.contract.manifest import CheckpointManifest
@@ -38,15 +38,15 @@ from trmcloud.core.values import dataclass
 
 MOST_POINTS = 400
 """Of one phase and kind: a curve that is drawn needs no more."""
-TRAIN, EVAL, SAVE = "train", "eval", "save"
+TRAIN, EVAL, SAVE, SCORE = "train", "eval", "save", "score"
 _VALUE = {TRAIN: "loss", EVAL: "val_bpb", SAVE: ""}
 
 
 @dataclass(frozen=True)
 class Point:
     """One logged number. ``value``: nats a token of a training step, bits per byte of an
-    evaluation, None of a save; ``steps``: nats a token after each supervision step. ``at`` is epoch
-    seconds by the trainer's clock."""
+    evaluation, of a score the metric of the run's goal, None of a save; ``steps``: nats a token
+    after each supervision step. ``at`` is epoch seconds by the trainer's clock."""
 
     phase: str
     kind: str
@@ -56,14 +56,23 @@ class Point:
     steps: tuple[float, ...] = ()
 
 
-def points_of(phase: str, lines: Iterable[Mapping[str, Any]]) -> tuple[Point, ...]:
+def points_of(
+    phase: str, lines: Iterable[Mapping[str, Any]], metric: str = ""
+) -> tuple[Point, ...]:
     """A phase's curve from its lines of metrics, thinned out evenly; the lines may be hostile.
+    ``metric``: that of the run's goal, if evaluations log it.
 
     A training that went back to a checkpoint has logged some steps twice: the later word counts.
     """
-    kinds: dict[str, dict[int, Point]] = {kind: {} for kind in _VALUE}
+    kinds: dict[str, dict[int, Point]] = {kind: {} for kind in (*_VALUE, SCORE)}
     for line in lines:
         kind, step, at = line.get("kind"), line.get("step"), instant(line.get("at"))
+        score = number_of(line.get(metric)) if metric and kind in (EVAL, SCORE) else None
+        if score is not None and type(step) is int and at is not None:
+            kinds[SCORE].pop(step, None)
+            kinds[SCORE][step] = Point(phase, SCORE, step, at, score)
+        if kind == SCORE:
+            continue
         if kind not in kinds or type(step) is not int or at is None:
             continue
         value = number_of(line.get(_VALUE[kind])) if _VALUE[kind] else None
@@ -348,8 +357,21 @@ def account_of(run_id: str, sources: Sources, made_at: float) -> dict[str, Any]:
         "timeline": [_moment(run, record) for record in records if isinstance(record.event, _TOLD)],
         "curves": [_drawn(run, point) for point in sources.curves],
         "checkpoints": _checkpoints(manifests),
-        **({"goal": _goal(judge_goal(goal, manifests))} if goal is not None else {}),
+        **({"goal": _goal(_judged(goal, run, sources, manifests))} if goal is not None else {}),
     }
+
+
+def scores_of(points: Iterable[Point]) -> dict[tuple[str, int], float]:
+    """Return the logged values of a goal's metric, by phase and step."""
+    scored = (point for point in points if point.kind == SCORE)
+    return {(p.phase, p.step): p.value for p in scored if p.value is not None}
+
+
+def _judged(
+    goal: Goal, run: RunState, sources: Sources, manifests: Sequence[CheckpointManifest]
+) -> GoalResult:
+    last = [m for m in manifests if m.phase == run.spec.phases[-1]]
+    return judge_goal(goal, last, scores_of(sources.curves))
 
 
 def _goal(result: GoalResult) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from trmcloud.core.catalog.goals import GoalResult, judge_goal
+from trmcloud.core.catalog.goals import GoalResult, Scores, judge_goal
 from trmcloud.core.contract.manifest import (
     CheckpointManifest,
     is_before_cooldown,
@@ -218,13 +218,14 @@ def report_on(
     strays: Sequence[StrayPod] = (),
     data_told: str = "",
     tokens_per_s: tuple[float, float] | None = None,
+    scores: Scores | None = None,
 ) -> RunReport:
     """The report on one run at ``now`` (epoch s).
 
     ``live_seconds`` is the running phase's account so far, where there is one; ``first_bpb`` the
     run's first evaluation; ``strays`` are pods that were made in its name and that it never owned;
     ``data_told`` is its last pod's own word of the data that it made; ``tokens_per_s`` are planned
-    and measured.
+    and measured; ``scores`` are logged values of its goal's metric.
     """
     made = [g for g in run.generations if g.not_made is None]
     paid = {g.number: _paid_seconds(g, now) for g in made}
@@ -276,7 +277,7 @@ def report_on(
         tokens_per_s=tokens_per_s[1] if tokens_per_s else None,
         here=run.trained_here,
         moves=move_accounts(run, now),
-        goal=judge_goal(run.spec.goal, every) if run.spec.goal is not None else None,
+        goal=judge_goal(run.spec.goal, every, scores) if run.spec.goal is not None else None,
     )
 
 

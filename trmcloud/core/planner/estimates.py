@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from trmcloud.core.catalog.datasets import DataSet
+from trmcloud.core.catalog.eval_tasks import SUITES
 from trmcloud.core.catalog.hardware import LOCAL, hardware_name
 from trmcloud.core.catalog.interruptions import InterruptionRate
 from trmcloud.core.contract.bucket_layout import BUCKET_BYTES_PER_S
@@ -22,6 +23,7 @@ from trmcloud.core.planner.speed import (
     fit_settings,
     predict_phase,
     save_s,
+    scoring_s,
     startup_s,
     step_seconds,
 )
@@ -392,6 +394,10 @@ def outlook_on(
         whole = source.data_set.tokens if source.data_set is not None else 0
         if not tokens_available and 0 < whole < max(n for _, n, _ in of_text):
             tokens_available = whole  # a phase reads more than the named set has
+    if spec.goal is not None and spec.goal.suite:
+        asked = SUITES[spec.goal.suite].tokens(chosen[-1].sequence)
+        scoring = scoring_s(asked, times[-1], chosen[-1], machine)
+        times[-1] = times[-1]._replace(scoring=scoring)
     phases = [
         PhasePlan(
             name=name,
@@ -444,7 +450,7 @@ def with_machine(machine: Machine, outlook: Estimates, spec: RunSpec) -> Estimat
     for phase in outlook.phases:
         seconds = seconds + phase.seconds
     if spec.hours is not None:
-        limit = spec.hours * HOUR_S + max(time.landing.p50 for time in outlook.times)
+        limit = spec.hours * HOUR_S + max(time.ending.p50 for time in outlook.times)
         seconds = Interval(
             min(seconds.p10, start.p10 + limit),
             min(seconds.p50, start.p50 + limit),
@@ -463,7 +469,7 @@ def landing_point(outlook: Estimates, soft_stop_s: float) -> tuple[str, int, int
     """(phase, step, of steps) where the soft stop ends the run at P50; None if it does not."""
     left = soft_stop_s - outlook.startup.p50
     for phase, time in zip(outlook.phases, outlook.times, strict=True):
-        if left < phase.seconds.p50 - time.landing.p50:
+        if left < phase.seconds.p50 - time.ending.p50:
             steps = int(max(0.0, left - _before_training_s(time)) / time.pace_s)
             return phase.name, min(steps, phase.settings.steps), phase.settings.steps
         left -= phase.seconds.p50
@@ -646,7 +652,7 @@ def _landing_s(
 
     One checkpoint may still be on its way to a bucket when the last one follows it there.
     """
-    slowest = max(time.landing.p50 for time in times)
+    slowest = max(time.ending.p50 for time in times)
     upload_s = 0.0
     if uploads:
         upload_s = UPLOAD_MARGIN_S + 2 * checkpoint_bytes(settings) / BUCKET_BYTES_PER_S

@@ -144,11 +144,18 @@ class PhaseTime(NamedTuple):
     """The parts of a step's P50; None off the roofline."""
     data: Interval = Interval(0.0, 0.0, 0.0)
     """Standing still for data that is still being made."""
+    scoring: Interval = Interval(0.0, 0.0, 0.0)
+    """Scoring the last checkpoint on tasks."""
+
+    @property
+    def ending(self) -> Interval:
+        """All that follows the last step."""
+        return self.landing + self.scoring
 
     @property
     def seconds(self) -> Interval:
         total = self.training + self.compile + self.start + self.data
-        return total + self.evaluation + self.saving + self.landing
+        return total + self.evaluation + self.saving + self.ending
 
     @property
     def pace_s(self) -> float:
@@ -159,8 +166,10 @@ class PhaseTime(NamedTuple):
     def parts_s(self) -> dict[str, float]:
         """P50 seconds by name."""
         data = {"data": self.data.p50} if self.data.p50 else {}
+        scoring = {"scoring": self.scoring.p50} if self.scoring.p50 else {}
         return {
             **data,
+            **scoring,
             "training": self.training.p50,
             "compile": self.compile.p50,
             "start": self.start.p50,
@@ -221,6 +230,18 @@ def predict_phase(settings: PhaseRecipe, machine: Machine, factor: float = 1.0) 
         landing=one_evaluation + one_save,
         detail=detail,
     )
+
+
+EAGER = 2.0
+"""Seconds of a token of a task ÷ those of a token of a training's forward pass: prompts are short,
+of many lengths, padded, and nothing is compiled for them. Assumed: no GPU was timed."""
+
+
+def scoring_s(tokens: float, time: PhaseTime, settings: PhaseRecipe, machine: Machine) -> Interval:
+    """The time to score a model on tasks of so many tokens."""
+    work = settings.work()
+    share = tokens / settings.tokens_per_step(machine.processes)
+    return time.step.scaled(EAGER * share * work.forward_flops / work.train_flops)
 
 
 def step_seconds(settings: PhaseRecipe, machine: Machine) -> float:
