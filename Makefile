@@ -249,7 +249,7 @@ bd3lm: $(READY)
 # each task the first hundred examples.
 core: $(READY)
 	TRMCLOUD_NANOCHAT="$(PEER_PATH)" TRMCLOUD_CORE_DATA="$(DATA)" TRMCLOUD_CORE_LIMIT="$(or $(LIMIT),0)" \
-		$(BIN)/python -m pytest -s -rP tests/model/test_core.py
+		$(BIN)/python -m pytest -s -rP tests/model/test_core.py tests/model/test_task_conversations.py
 
 bench-own: $(READY)
 	PEER_PATH="$(PEER_PATH)" TEXT="$(TEXT)" $(BIN)/python -m bench own

@@ -15,14 +15,19 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from model.data.chat import ChatTokens
 from model.data.tokenizers import TextTokenizer
 from model.families.protocol import LanguageModel
 from model.machine.distributed import World
+from model.tasks.conversations import are_answered, letter_prompts, read_conversations
 from model.tasks.files import find_files
 from model.tasks.prompts import Item, Prompt, Row, make_prompts, read_items
 from model.training.sharding import free_gathered_rows
 from trmcloud.core.catalog.eval_tasks import (
+    ANSWER,
+    CHAT_KINDS,
     LANGUAGE,
+    LETTER,
     EvalTask,
     LeftOut,
     Suite,
@@ -85,9 +90,9 @@ def evaluate_suite(
         UsageError: the model does not predict the next token, or fits no prompt or tokenizer.
         DataError: a file is not the one that the suite names, or no task's file is there.
     """
-    check_model(model, tokenizer)
+    check_model(model, tokenizer, suite)
     found, missing = find_files(suite, folder)
-    examples = {task: read_items(task, path, limit) for task, path in found.items()}
+    examples = {task: read_examples(task, path, limit) for task, path in found.items()}
     check_length(model, tokenizer, examples)
     scores: list[TaskScore] = []
     left_out: list[LeftOut] = []
@@ -118,10 +123,17 @@ def evaluate_suite(
     )
 
 
-def check_model(model: LanguageModel, tokenizer: TextTokenizer) -> None:
+def read_examples(task: EvalTask, path: Path, limit: int = 0) -> list[Item]:
+    """See ``read_items`` and ``read_conversations``."""
+    read = read_conversations if task.kind in CHAT_KINDS else read_items
+    return read(task, path, limit)
+
+
+def check_model(model: LanguageModel, tokenizer: TextTokenizer, suite: Suite) -> None:
     """
     Raises:
         UsageError: the model does not predict the next token, or has another tokenizer.
+        DataError: the tokenizer cannot write the conversations that a task asks in.
     """
     if not model.predicts_next:
         raise UsageError(
@@ -134,6 +146,8 @@ def check_model(model: LanguageModel, tokenizer: TextTokenizer) -> None:
             f"the tokenizer has {tokenizer.vocab_size:,} ids, the model {model.vocab_size:,}",
             next_step="use the tokenizer that the model was trained with",
         )
+    if any(task.kind in CHAT_KINDS for task in suite.tasks):
+        ChatTokens.of(tokenizer)
 
 
 def check_length(
@@ -148,7 +162,7 @@ def check_length(
         numbers = range(min(_LOOKED_AT, len(items)))
         for start in range(0, len(numbers), 8):
             some = numbers[start : start + 8]
-            whole = make_prompts(task, items, some, tokenizer, 1 << 30)
+            whole = _prompts(task, items, some, tokenizer, 1 << 30)
             lengths = [max(len(row.ids) for row in each.rows) for each in whole if each.rows]
             if not lengths or min(lengths) <= model.sequence:
                 return
@@ -202,7 +216,11 @@ def outcomes(
 ) -> Outcomes:
     """Whether the model answers each of these examples rightly. All ranks take equally many passes,
     since those of a sharded model are collective."""
-    prompts = make_prompts(task, items, numbers, tokenizer, model.sequence)
+    if task.kind == ANSWER:
+        answered = are_answered(model, tokenizer, items, numbers, world.device)
+        right = {number: bool(each) for number, each in answered.items()}
+        return Outcomes(right, 0, sum(each is None for each in answered.values()))
+    prompts = _prompts(task, items, numbers, tokenizer, model.sequence)
     # Two choices of the same text get the same score, whatever else is in their batches.
     distinct = list(dict.fromkeys(row for prompt in prompts for row in prompt.rows))
     by_length = sorted(distinct, key=lambda row: len(row.ids), reverse=True)
@@ -224,6 +242,20 @@ def outcomes(
         cropped=sum(prompt.cropped for prompt in prompts),
         not_asked=sum(not prompt.rows for prompt in prompts),
     )
+
+
+def _prompts(
+    task: EvalTask,
+    items: Sequence[Item],
+    numbers: Sequence[int],
+    tokenizer: TextTokenizer,
+    sequence: int,
+) -> list[Prompt]:
+    if task.kind == LETTER:
+        return letter_prompts(items, numbers, tokenizer, sequence)
+    if task.kind == ANSWER:
+        return []
+    return make_prompts(task, items, numbers, tokenizer, sequence)
 
 
 def _is_right(task: EvalTask, prompt: Prompt, values: Sequence[float]) -> bool:

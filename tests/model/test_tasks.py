@@ -408,11 +408,11 @@ def test_a_model_that_predicts_no_next_token_is_refused(characters: CharTokenize
     model = dense()
     model.predicts_next = False
     with pytest.raises(UsageError, match="does not predict the next token"):
-        scoring.check_model(model, characters)
+        scoring.check_model(model, characters, SUITES["core"])
     with pytest.raises(NotImplementedError):
         LanguageModel.predictions(model, torch.zeros(1, 2, dtype=torch.int64))
     with pytest.raises(UsageError, match="the tokenizer has 101 ids, the model 90"):
-        scoring.check_model(dense(vocab_size=90), characters)
+        scoring.check_model(dense(vocab_size=90), characters, SUITES["core"])
 
 
 def test_a_sequence_that_no_prompt_fits_in_is_refused(
@@ -512,7 +512,9 @@ def test_files_are_found_where_others_keep_them(tmp_path: Path) -> None:
     [task] = suite_of("copa").tasks
     task = dataclasses.replace(task, sha256="", git_id="")
     suite = Suite("core", "CORE", (task, dataclasses.replace(task, name="b", file="x/b.jsonl")))
-    with pytest.raises(DataError, match=r"no file of CORE: commonsense_reasoning/copa\.jsonl"):
+    with pytest.raises(
+        DataError, match=r"no file of CORE, such as commonsense_reasoning/copa\.jsonl"
+    ):
         find_files(suite, tmp_path)
     for folder in ("", "commonsense_reasoning", "eval_data/commonsense_reasoning"):
         place = tmp_path / (folder or "flat") / ("" if folder else "within")
