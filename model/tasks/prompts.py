@@ -204,11 +204,15 @@ def shot_numbers(number: int, count: int, shots: int) -> list[int]:
 
 def common_length(sequences: Sequence[Sequence[int]], *, at_end: bool = False) -> int:
     """The number of ids in which all sequences agree, from their beginning or to their end."""
-    turned = [sequence[::-1] for sequence in sequences] if at_end else sequences
-    for place, together in enumerate(zip(*turned, strict=False)):
-        if any(each != together[0] for each in together):
-            return place
-    return min(map(len, sequences))
+    least, most = 0, min(map(len, sequences))
+    while least < most:
+        tried = (least + most + 1) // 2
+        ends = [each[len(each) - tried :] if at_end else each[:tried] for each in sequences]
+        if all(each == ends[0] for each in ends):
+            least = tried
+        else:
+            most = tried - 1
+    return least
 
 
 def _prompt(

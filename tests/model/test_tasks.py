@@ -16,6 +16,8 @@ from typing import Any
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from torch import Tensor
 
 from model.data.tokenizers import BpeTokenizer, CharTokenizer
@@ -25,7 +27,8 @@ from model.machine.distributed import World
 from model.tasks import __main__ as command
 from model.tasks import scoring
 from model.tasks.files import fetch_files, find_files, git_object_id
-from model.tasks.prompts import make_prompts, read_items, render, shot_numbers
+from model.tasks.prompts import common_length, make_prompts, read_items, render, shot_numbers
+from model.training.stepping import compiled_graphs
 from tests.documents import document_in
 from tests.settings import changed
 from tests.standins.data_host import DataHost, Fault, serving
@@ -392,6 +395,33 @@ def test_short_rows_share_a_pass(tmp_path: Path, characters: CharTokenizer) -> N
     scoring.score_task(model, characters, task, items, ALONE, batch=2)
     # Two whole sequences of 256 are eight rows of 64.
     assert model.seen == [(8, 64), (8, 64), (8, 64), (6, 64)]
+
+
+def test_nothing_is_compiled_for_a_prompts_length(
+    tmp_path: Path, characters: CharTokenizer
+) -> None:
+    task = task_of(CHOICE, write(tmp_path / "t.jsonl", choices(6)))
+    suite = Suite("core", "CORE", (task,))
+    plain = scoring.evaluate_suite(dense(), characters, suite, tmp_path, world=ALONE, batch=2)
+    model = dense(dropout=0.5).train()
+    model.compile_parts()
+    before = compiled_graphs()
+    compiled = scoring.evaluate_suite(model, characters, suite, tmp_path, world=ALONE, batch=2)
+    assert compiled == plain
+    assert compiled_graphs() == before
+    assert model.training
+
+
+@given(st.lists(st.lists(st.integers(0, 1), max_size=9).map(tuple), min_size=1, max_size=4))
+def test_a_common_length_is_that_of_the_longest_common_part(every: list[tuple[int, ...]]) -> None:
+    def agrees(length: int, *, at_end: bool) -> bool:
+        return len({each[len(each) - length :] if at_end else each[:length] for each in every}) == 1
+
+    for at_end in (False, True):
+        found = common_length(every, at_end=at_end)
+        shortest = min(map(len, every))
+        assert agrees(found, at_end=at_end)
+        assert found == shortest or not agrees(found + 1, at_end=at_end)
 
 
 def test_a_character_without_an_id_is_not_asked(tmp_path: Path) -> None:
