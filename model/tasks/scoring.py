@@ -268,10 +268,23 @@ def _is_right(task: EvalTask, prompt: Prompt, values: Sequence[float]) -> bool:
         return False
     if task.kind == LANGUAGE:
         return values[0] == 1.0
-    # Of equal ones the first; NaN is never the least.
-    least = min(range(len(values)), key=lambda number: (values[number] != values[number],
-                                                        values[number]))  # fmt: skip
-    return least == prompt.gold and values[least] == values[least]
+    return _chosen(prompt, values) == prompt.gold
+
+
+def _chosen(prompt: Prompt, values: Sequence[float]) -> int | None:
+    """The row with the fewest nats, of equal ones the first; None where the model gives no number.
+
+    A row whose answer has no token of its own, since the others begin with it, is chosen where it
+    is the first and never elsewhere, as by nanochat's, whose mean of no number is NaN.
+    """
+    if prompt.rows[0].start == prompt.rows[0].end:
+        return 0
+    numbers = [
+        number
+        for number, row in enumerate(prompt.rows)
+        if row.start < row.end and values[number] == values[number]
+    ]
+    return min(numbers, key=lambda number: values[number], default=None)
 
 
 def _groups(rows: Sequence[Row], batch: int, sequence: int) -> Iterator[Sequence[Row]]:
@@ -294,11 +307,10 @@ def _padded(rows: Sequence[Row], pad: int, sequence: int, device: torch.device) 
 
 
 def _mean_nats(model: LanguageModel, batch: _Batch) -> list[float]:
-    """The mean nats of each row's answer per token; infinitely many where it has no token of its
-    own, so that nothing can be compared."""
+    """The mean nats of each row's answer per token; NaN where it has no token of its own."""
     nats = model.evaluate(batch.ids, batch.ids.roll(-1, dims=1))[-1].double().cpu()
     return [
-        float(nats[row, start - 1 : end - 1].mean()) if end > start else float("inf")
+        float(nats[row, start - 1 : end - 1].mean()) if end > start else float("nan")
         for row, (start, end) in enumerate(batch.spans)
     ]
 

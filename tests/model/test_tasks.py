@@ -362,6 +362,32 @@ def test_of_equal_choices_the_first_is_taken(tmp_path: Path, characters: CharTok
         assert score == TaskScore.of(task, 9, 0)
 
 
+def test_a_choice_that_others_begin_with_is_taken_in_the_first_place_alone(
+    tmp_path: Path, characters: CharTokenizer
+) -> None:
+    """As by nanochat's evaluator, whose mean of no number wins there."""
+    rows = [
+        {"query": f"Q{n}", "choices": words, "gold": gold}
+        for n in range(3)
+        for words, gold in ((["ab", "abc"], 0), (["abc", "ab"], 0), (["abc", "ab", "abd"], 1))
+    ]
+    task = task_of(CHOICE, write(tmp_path / "t.jsonl", rows))
+    items = read_items(task, tmp_path / "t.jsonl")
+    came = scoring.outcomes(dense(), characters, task, items, range(9), ALONE, batch=3)
+    assert [came.correct[n] for n in range(9)] == [len(item.answers) == 2 for item in items]
+
+
+def test_a_model_without_numbers_is_never_right(tmp_path: Path, characters: CharTokenizer) -> None:
+    task = task_of(CHOICE, write(tmp_path / "t.jsonl", choices(4)))
+    items = read_items(task, tmp_path / "t.jsonl")
+    model = dense()
+    assert model.head is not None
+    model.head.weight.data.fill_(float("nan"))
+    assert scoring.score_task(model, characters, task, items, ALONE, batch=3) == TaskScore.of(
+        task, 4, 0
+    )
+
+
 def test_a_continuation_is_right_only_as_a_whole(tmp_path: Path, characters: CharTokenizer) -> None:
     rows = [{"context": "x", "continuation": word} for word in ("abc", "abd")]
     task = task_of(LANGUAGE, write(tmp_path / "t.jsonl", rows))
