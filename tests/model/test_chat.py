@@ -313,7 +313,9 @@ def test_padding_changes_neither_loss_nor_gradients() -> None:
         model.zero_grad()
         loss = model.loss(ids, targets).loss
         loss.backward()
-        return float(loss.detach()), [p.grad.clone() for p in model.parameters() if p.grad is not None]
+        return float(loss.detach()), [
+            p.grad.clone() for p in model.parameters() if p.grad is not None
+        ]
 
     padded, of_padded = gradients(ids, targets)
     cut, of_cut = gradients(ids[:, :end], targets[:, :end])
