@@ -246,10 +246,10 @@ bd3lm: $(READY)
 	TRMCLOUD_BD3LM="$(PEER_PATH)" $(BIN)/python -m pytest -n 2 -rP tests/model/test_bd3lm.py
 
 # CORE's outcomes against nanochat's evaluator (92d63d4), over the task files in DATA; LIMIT=100: of
-# each task the first hundred examples.
+# each task the first hundred examples; ONLY="copa piqa": these tasks.
 core: $(READY)
 	TRMCLOUD_NANOCHAT="$(PEER_PATH)" TRMCLOUD_CORE_DATA="$(DATA)" TRMCLOUD_CORE_LIMIT="$(or $(LIMIT),0)" \
-		$(BIN)/python -m pytest -s -rP tests/model/test_core.py
+		TRMCLOUD_CORE_ONLY="$(ONLY)" $(BIN)/python -m pytest -s -rP tests/model/test_core.py tests/model/test_task_conversations.py
 
 bench-own: $(READY)
 	PEER_PATH="$(PEER_PATH)" TEXT="$(TEXT)" $(BIN)/python -m bench own

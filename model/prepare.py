@@ -126,7 +126,7 @@ def _make(chosen: argparse.Namespace, settings: PhaseRecipe) -> dict[str, Any]:
         )
     if is_chat_set:
         raise UsageError(
-            f"{chosen.source} is for the chat phase alone", next_step="give a text: --data TEXT"
+            f"{chosen.source} is only for the chat phase", next_step="give a text: --data TEXT"
         )
     corpus = None
     if data_set is None:

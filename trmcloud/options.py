@@ -521,7 +521,7 @@ def spec_of(
         given["deadline_at"] = parse_deadline(request.deadline, now, None)
     if given.get("phases") == (CHAT,) and "data" in given:
         if "chat_data" in given:
-            raise UsageError("the chat phase alone trains on one source: leave out --data")
+            raise UsageError("a chat phase without a train phase has one source: leave out --data")
         given["chat_data"] = given.pop("data")
     given["providers"] = tuple(providers)
     return RunSpec(**given, bucket_relayed="bucket" in given and not pods_can_upload)

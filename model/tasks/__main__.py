@@ -28,7 +28,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--cache data/",
     )
     parser.add_argument("--checkpoint", default="", help="a checkpoint folder")
-    parser.add_argument("--suite", required=True, help="core, or the name of one of its tasks")
+    parser.add_argument("--suite", required=True, help="core, chat, or the name of one task")
     parser.add_argument("--data", default="", help="the folder that has the tasks' files")
     parser.add_argument(
         "--cache", default="", help="without --data: the folder to which files are downloaded"
@@ -97,7 +97,7 @@ def evaluate_checkpoint(
         find_files(suite, data)
     world = join_world()
     loaded = load_model(checkpoint, as_trained=True)
-    check_model(loaded.model, loaded.tokenizer)
+    check_model(loaded.model, loaded.tokenizer, suite)
     if data is None:
         if world.local_rank == 0:
             fetch_files(suite, cache, waits=_tell)

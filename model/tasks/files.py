@@ -9,13 +9,15 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from trmcloud.core.catalog.eval_tasks import EvalTask, Suite
+from trmcloud.core.catalog.eval_tasks import PROGRAM, SUITES, EvalTask, Suite
 from trmcloud.core.errors import DataError
 from trmcloud.io.hashing import file_sha256
 
 _BLOCK_BYTES = 1 << 20
-_FOLDERS = ("", "local_data", "eval_data", "scripts/eval/local_data")
-"""Below which a folder may have the files: those of llm-foundry and of nanochat's bundle."""
+_FOLDERS = ("", "local_data", "eval_data", "scripts/eval/local_data", "ai2_arc", "mmlu")
+"""Below which a folder may have the files: those of llm-foundry, of nanochat's bundle, and data
+sets by their names."""
+_RUNS_PROGRAMS = "it runs generated programs, which this version does not do"
 
 
 def find_files(suite: Suite, folder: Path) -> tuple[dict[EvalTask, Path], dict[EvalTask, str]]:
@@ -28,6 +30,9 @@ def find_files(suite: Suite, folder: Path) -> tuple[dict[EvalTask, Path], dict[E
     missing: dict[EvalTask, str] = {}
     compared: dict[Path, None] = {}
     for task in suite.tasks:
+        if task.kind == PROGRAM:
+            missing[task] = _RUNS_PROGRAMS
+            continue
         path = _find(task, folder)
         if path is None:
             missing[task] = f"no {task.file} in {folder}"
@@ -38,7 +43,9 @@ def find_files(suite: Suite, folder: Path) -> tuple[dict[EvalTask, Path], dict[E
         found[task] = path
     if not found:
         raise DataError(
-            f"it has no file of {suite.title}: {suite.tasks[0].file}",
+            f"it has no file of {suite.title}: {next(iter(missing.values()))}"
+            if len(suite.tasks) == 1
+            else f"it has no file of {suite.title}, such as {suite.tasks[0].file}",
             where=str(folder),
             next_step="give the folder that has these files, or leave --data out to download them",
         )
@@ -59,7 +66,8 @@ def fetch_files(
     """
     from model.preparing.fetch import Fetcher, RetryClock
 
-    unknown = [task for task in suite.tasks if not task.has_hash]
+    wanted = [task for task in suite.tasks if task.kind != PROGRAM]
+    unknown = [task for task in wanted if not task.has_hash]
     if unknown:
         raise DataError(
             f"no hash of the file of {unknown[0].name} is known, so it is not downloaded",
@@ -68,7 +76,7 @@ def fetch_files(
         )
     clock = RetryClock(time.sleep, time.monotonic, time.time, random.random)
     fetcher = Fetcher(environment, clock, waits=waits)
-    for task in suite.tasks:
+    for task in wanted:
         path = folder / task.file
         made = fetcher.fetch(task.address, path, sha256=task.sha256)
         try:
@@ -94,10 +102,12 @@ def git_object_id(path: Path) -> str:
 
 def _find(task: EvalTask, folder: Path) -> Path | None:
     named = [folder / below / task.file for below in _FOLDERS]
-    for path in [*named, folder / Path(task.file).name]:
-        if path.is_file():
-            return path
-    return None
+    # A name by which several tasks call their files is not looked for alone.
+    files = {other.file for suite in SUITES.values() for other in suite.tasks}
+    name = Path(task.file).name
+    if sum(Path(file).name == name for file in files) <= 1:
+        named.append(folder / name)
+    return next((path for path in named if path.is_file()), None)
 
 
 def _compare(task: EvalTask, path: Path) -> None:

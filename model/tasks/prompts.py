@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -63,24 +63,14 @@ class Prompt:
 
 
 def read_items(task: EvalTask, path: Path, limit: int = 0) -> list[Item]:
-    """The examples of a task's file in the order in which they are asked, the first ``limit`` of
-    them where that is not 0. Empty lines are no examples.
+    """The examples of a task's file, of a task without a conversation, in the order in which they
+    are asked, the first ``limit`` of them where that is not 0. Empty lines are no examples.
 
     Raises:
         DataError: the file cannot be read, or a line is no example of the task.
         UsageError: there are too few examples to be solved before each.
     """
-    try:
-        with open(path, encoding="utf-8-sig") as file:
-            items = [
-                _item(task, line, f"{path}:{number}")
-                for number, line in enumerate(file, start=1)
-                if line.strip()
-            ]
-    except OSError as error:
-        raise DataError((error.strerror or "unreadable").lower(), where=str(path)) from None
-    except UnicodeDecodeError:
-        raise DataError("the file is not UTF-8", where=str(path)) from None
+    items = [_item(task, row) for row in json_rows(path)]
     if len(items) <= task.shots:
         raise DataError(
             f"it has {len(items):,} examples; {task.name} needs more than {task.shots}",
@@ -93,6 +83,74 @@ def read_items(task: EvalTask, path: Path, limit: int = 0) -> list[Item]:
             next_step=f"--limit {task.shots + 1}",
         )
     return items[:limit] if limit else items
+
+
+class Fields:
+    """The fields of one example, each of the kind that it must have."""
+
+    def __init__(self, content: Mapping[str, Any], where: str) -> None:
+        self._content, self.where = content, where
+
+    def has(self, name: str) -> bool:
+        return name in self._content
+
+    def text(self, name: str) -> str:
+        value = self._content.get(name)
+        if not isinstance(value, str):
+            raise self.refuse(f"the example has no text {name!r}")
+        return value
+
+    def texts(self, name: str, least: int = 2) -> tuple[str, ...]:
+        value = self._content.get(name)
+        if (
+            not isinstance(value, list)
+            or len(value) < least
+            or not all(isinstance(each, str) for each in value)
+        ):
+            raise self.refuse(f"the example has no list of texts {name!r}")
+        return tuple(value)
+
+    def number(self, name: str, below: int) -> int:
+        value = self._content.get(name)
+        if type(value) is not int or not 0 <= value < below:
+            raise self.refuse(f"the example's {name!r} is no number from 0 to {below - 1}")
+        return value
+
+    def within(self, name: str) -> Fields:
+        value = self._content.get(name)
+        if not isinstance(value, dict):
+            raise self.refuse(f"the example has no object {name!r}")
+        return Fields(value, self.where)
+
+    def refuse(self, what: str) -> DataError:
+        return DataError(what, where=self.where)
+
+
+def json_rows(path: Path) -> Iterator[Fields]:
+    """The objects of a file of JSON lines. Empty lines are none.
+
+    Raises:
+        DataError: the file cannot be read, or a line is no JSON object.
+    """
+    try:
+        with open(path, encoding="utf-8-sig") as file:
+            for number, line in enumerate(file, start=1):
+                if line.strip():
+                    yield _fields(line, f"{path}:{number}")
+    except OSError as error:
+        raise DataError((error.strerror or "unreadable").lower(), where=str(path)) from None
+    except UnicodeDecodeError:
+        raise DataError("the file is not UTF-8", where=str(path)) from None
+
+
+def _fields(line: str, where: str) -> Fields:
+    try:
+        content = json.loads(line)
+    except (ValueError, RecursionError):
+        raise DataError("the line is not JSON", where=where) from None
+    if not isinstance(content, dict):
+        raise DataError("the line is not a JSON object", where=where)
+    return Fields(content, where)
 
 
 def make_prompts(
@@ -146,11 +204,15 @@ def shot_numbers(number: int, count: int, shots: int) -> list[int]:
 
 def common_length(sequences: Sequence[Sequence[int]], *, at_end: bool = False) -> int:
     """The number of ids in which all sequences agree, from their beginning or to their end."""
-    turned = [sequence[::-1] for sequence in sequences] if at_end else sequences
-    for place, together in enumerate(zip(*turned, strict=False)):
-        if any(each != together[0] for each in together):
-            return place
-    return min(map(len, sequences))
+    least, most = 0, min(map(len, sequences))
+    while least < most:
+        tried = (least + most + 1) // 2
+        ends = [each[len(each) - tried :] if at_end else each[:tried] for each in sequences]
+        if all(each == ends[0] for each in ends):
+            least = tried
+        else:
+            most = tried - 1
+    return least
 
 
 def _prompt(
@@ -169,13 +231,14 @@ def _prompt(
     else:
         length = common_length(every, at_end=True)
         rows = [Row(ids, len(ids) - length, len(ids)) for ids in every]
-    cut = tuple(_crop(row, sequence) for row in rows)
+    cut = tuple(crop(row, sequence) for row in rows)
     cropped = any(len(row.ids) > sequence for row in rows)
     # Without an id before it, nothing predicts the first one.
     return Prompt(cut if all(row.start >= 1 for row in cut) else (), gold, cropped)
 
 
-def _crop(row: Row, sequence: int) -> Row:
+def crop(row: Row, sequence: int) -> Row:
+    """The row without its beginning, where it has more ids than ``sequence``."""
     over = max(0, len(row.ids) - sequence)
     return Row(row.ids[over:], row.start - over, row.end - over)
 
@@ -196,46 +259,20 @@ def _encode_one(tokenizer: TextTokenizer, text: str) -> Any:
         return None
 
 
-def _item(task: EvalTask, line: str, where: str) -> Item:
+def _item(task: EvalTask, row: Fields) -> Item:
     """
     Raises:
-        DataError: the line is no example of the task.
+        DataError: the row is no example of the task.
     """
-    try:
-        content = json.loads(line)
-    except (ValueError, RecursionError):
-        raise DataError("the line is not JSON", where=where) from None
-    if not isinstance(content, dict):
-        raise DataError("the line is not a JSON object", where=where)
-
-    def text(name: str) -> str:
-        value = content.get(name)
-        if not isinstance(value, str):
-            raise DataError(f"the example has no text {name!r}", where=where)
-        return value
-
-    def texts(name: str) -> tuple[str, ...]:
-        value = content.get(name)
-        if (
-            not isinstance(value, list)
-            or len(value) < 2
-            or not all(isinstance(each, str) for each in value)
-        ):
-            raise DataError(f"the example has no list of texts {name!r}", where=where)
-        return tuple(value)
-
     if task.kind == LANGUAGE:
-        item = Item((text("context"),), (text("continuation"),))
+        item = Item((row.text("context"),), (row.text("continuation"),))
         if not item.answer.strip():
-            raise DataError("the example's 'continuation' is empty", where=where)
+            raise row.refuse("the example's 'continuation' is empty")
         return item
     contexts: tuple[str, ...]
     answers: tuple[str, ...]
     if task.kind == SCHEMA:
-        contexts, answers = texts("context_options"), (text("continuation"),)
+        contexts, answers = row.texts("context_options"), (row.text("continuation"),)
     else:
-        contexts, answers = (text("query"),), texts("choices")
-    gold, most = content.get("gold"), max(len(contexts), len(answers))
-    if type(gold) is not int or not 0 <= gold < most:
-        raise DataError(f"the example's 'gold' is no number from 0 to {most - 1}", where=where)
-    return Item(contexts, answers, gold)
+        contexts, answers = (row.text("query"),), row.texts("choices")
+    return Item(contexts, answers, row.number("gold", max(len(contexts), len(answers))))

@@ -170,7 +170,7 @@ def test_a_missing_package_is_named_with_its_command(
     assert told["next_step"] == install_command("train")
 
 
-@pytest.mark.parametrize("name", ["prepare", "sample", "score", "train"])
+@pytest.mark.parametrize("name", ["prepare", "sample", "score", "tasks.__main__", "train"])
 def test_help_shows_an_example_and_waits_for_no_torch(name: str) -> None:
     code = (
         f"import sys, model.{name} as m\n"

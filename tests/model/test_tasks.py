@@ -16,6 +16,8 @@ from typing import Any
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from torch import Tensor
 
 from model.data.tokenizers import BpeTokenizer, CharTokenizer
@@ -25,7 +27,8 @@ from model.machine.distributed import World
 from model.tasks import __main__ as command
 from model.tasks import scoring
 from model.tasks.files import fetch_files, find_files, git_object_id
-from model.tasks.prompts import make_prompts, read_items, render, shot_numbers
+from model.tasks.prompts import common_length, make_prompts, read_items, render, shot_numbers
+from model.training.stepping import compiled_graphs
 from tests.documents import document_in
 from tests.settings import changed
 from tests.standins.data_host import DataHost, Fault, serving
@@ -359,6 +362,32 @@ def test_of_equal_choices_the_first_is_taken(tmp_path: Path, characters: CharTok
         assert score == TaskScore.of(task, 9, 0)
 
 
+def test_a_choice_that_others_begin_with_is_taken_in_the_first_place_alone(
+    tmp_path: Path, characters: CharTokenizer
+) -> None:
+    """As by nanochat's evaluator, whose mean of no number wins there."""
+    rows = [
+        {"query": f"Q{n}", "choices": words, "gold": gold}
+        for n in range(3)
+        for words, gold in ((["ab", "abc"], 0), (["abc", "ab"], 0), (["abc", "ab", "abd"], 1))
+    ]
+    task = task_of(CHOICE, write(tmp_path / "t.jsonl", rows))
+    items = read_items(task, tmp_path / "t.jsonl")
+    came = scoring.outcomes(dense(), characters, task, items, range(9), ALONE, batch=3)
+    assert [came.correct[n] for n in range(9)] == [len(item.answers) == 2 for item in items]
+
+
+def test_a_model_without_numbers_is_never_right(tmp_path: Path, characters: CharTokenizer) -> None:
+    task = task_of(CHOICE, write(tmp_path / "t.jsonl", choices(4)))
+    items = read_items(task, tmp_path / "t.jsonl")
+    model = dense()
+    assert model.head is not None
+    model.head.weight.data.fill_(float("nan"))
+    assert scoring.score_task(model, characters, task, items, ALONE, batch=3) == TaskScore.of(
+        task, 4, 0
+    )
+
+
 def test_a_continuation_is_right_only_as_a_whole(tmp_path: Path, characters: CharTokenizer) -> None:
     rows = [{"context": "x", "continuation": word} for word in ("abc", "abd")]
     task = task_of(LANGUAGE, write(tmp_path / "t.jsonl", rows))
@@ -394,6 +423,33 @@ def test_short_rows_share_a_pass(tmp_path: Path, characters: CharTokenizer) -> N
     assert model.seen == [(8, 64), (8, 64), (8, 64), (6, 64)]
 
 
+def test_nothing_is_compiled_for_a_prompts_length(
+    tmp_path: Path, characters: CharTokenizer
+) -> None:
+    task = task_of(CHOICE, write(tmp_path / "t.jsonl", choices(6)))
+    suite = Suite("core", "CORE", (task,))
+    plain = scoring.evaluate_suite(dense(), characters, suite, tmp_path, world=ALONE, batch=2)
+    model = dense(dropout=0.5).train()
+    model.compile_parts()
+    before = compiled_graphs()
+    compiled = scoring.evaluate_suite(model, characters, suite, tmp_path, world=ALONE, batch=2)
+    assert compiled == plain
+    assert compiled_graphs() == before
+    assert model.training
+
+
+@given(st.lists(st.lists(st.integers(0, 1), max_size=9).map(tuple), min_size=1, max_size=4))
+def test_a_common_length_is_that_of_the_longest_common_part(every: list[tuple[int, ...]]) -> None:
+    def agrees(length: int, *, at_end: bool) -> bool:
+        return len({each[len(each) - length :] if at_end else each[:length] for each in every}) == 1
+
+    for at_end in (False, True):
+        found = common_length(every, at_end=at_end)
+        shortest = min(map(len, every))
+        assert agrees(found, at_end=at_end)
+        assert found == shortest or not agrees(found + 1, at_end=at_end)
+
+
 def test_a_character_without_an_id_is_not_asked(tmp_path: Path) -> None:
     rows = [*continued(3), {"context": "☃", "continuation": "1"}]
     task = task_of(LANGUAGE, write(tmp_path / "t.jsonl", rows))
@@ -408,11 +464,11 @@ def test_a_model_that_predicts_no_next_token_is_refused(characters: CharTokenize
     model = dense()
     model.predicts_next = False
     with pytest.raises(UsageError, match="does not predict the next token"):
-        scoring.check_model(model, characters)
+        scoring.check_model(model, characters, SUITES["core"])
     with pytest.raises(NotImplementedError):
         LanguageModel.predictions(model, torch.zeros(1, 2, dtype=torch.int64))
     with pytest.raises(UsageError, match="the tokenizer has 101 ids, the model 90"):
-        scoring.check_model(dense(vocab_size=90), characters)
+        scoring.check_model(dense(vocab_size=90), characters, SUITES["core"])
 
 
 def test_a_sequence_that_no_prompt_fits_in_is_refused(
@@ -512,7 +568,9 @@ def test_files_are_found_where_others_keep_them(tmp_path: Path) -> None:
     [task] = suite_of("copa").tasks
     task = dataclasses.replace(task, sha256="", git_id="")
     suite = Suite("core", "CORE", (task, dataclasses.replace(task, name="b", file="x/b.jsonl")))
-    with pytest.raises(DataError, match=r"no file of CORE: commonsense_reasoning/copa\.jsonl"):
+    with pytest.raises(
+        DataError, match=r"no file of CORE, such as commonsense_reasoning/copa\.jsonl"
+    ):
         find_files(suite, tmp_path)
     for folder in ("", "commonsense_reasoning", "eval_data/commonsense_reasoning"):
         place = tmp_path / (folder or "flat") / ("" if folder else "within")

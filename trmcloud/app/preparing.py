@@ -148,7 +148,7 @@ def _source_name(plan: Plan, request: LaunchRequest) -> str:
         return resolve_source(request.data or plan.spec.data, first)
     if not plan.spec.initial_from:
         raise UsageError(
-            "the chat phase alone needs weights to start from",
+            "without a train phase, the chat phase needs weights to start from",
             next_step="--from RUN; or train both: --phase train,chat",
         )
     return ""

@@ -16,7 +16,7 @@ from trmcloud.core.errors import ConflictError, DataError, DoesNotFit, NotSuppor
 from trmcloud.core.planner.planning import make_plan
 from trmcloud.core.spec.plan import Candidate, Plan
 from trmcloud.core.spec.recipe import Recipe
-from trmcloud.core.spec.settings import PHASES
+from trmcloud.core.spec.settings import CHAT, PHASES
 from trmcloud.core.spec.spec import RunSpec
 from trmcloud.core.text import one_line
 from trmcloud.core.values import dataclass
@@ -100,6 +100,11 @@ def write(
         _refuse_to_replace(each, force=request.force)
     plan = planner.save(planner.plan(spec))
     chosen = _launchable(plan)
+    if any(phase.name == CHAT for phase in chosen.phases):
+        raise NotSupported(
+            "an exported script has one text, and no conversations for the chat phase",
+            next_step="--phase train",
+        )
     data = wished.data or chosen.phases[0].settings.data or (DEFAULT_DATA if sky else "")
     if not data:
         raise DataError(

@@ -24,7 +24,14 @@ SCHEMA = "schema"
 is the answer."""
 LANGUAGE = "language modeling"
 """Right where each token of the continuation is the likeliest one."""
-KINDS = (CHOICE, SCHEMA, LANGUAGE)
+LETTER = "choice by letter"
+"""In a conversation: the likeliest of the letters of the choices is the answer."""
+ANSWER = "exact answer"
+"""In a conversation: the number that a generated answer has after ``####``."""
+PROGRAM = "program"
+"""In a conversation: a generated program that must pass tests. None is run here."""
+KINDS = (CHOICE, SCHEMA, LANGUAGE, LETTER, ANSWER, PROGRAM)
+CHAT_KINDS = (LETTER, ANSWER, PROGRAM)
 
 FOUNDRY_COMMIT = "8c8dd48f72168c5d51e2f7b151595892a8fba43d"
 _FOUNDRY = (
@@ -244,6 +251,36 @@ _CORE = (
     ),
 )  # fmt: skip
 
+_HUB = "https://huggingface.co/datasets"
+_FIRST_FILE = "test-00000-of-00001.parquet"
+# nanochat's ``chat_eval.py`` (92d63d4) takes these, by Hugging Face's names. Hashes of ARC's and
+# MMLU's files are not known here, so they are given, not downloaded.
+_CHAT = (
+    EvalTask(
+        "chat_arc_easy", LETTER, 0, "", 0.25, f"ARC-Easy/{_FIRST_FILE}", 2376,
+        base_url=f"{_HUB}/allenai/ai2_arc/resolve/main/", licence="",
+    ),
+    EvalTask(
+        "chat_arc_challenge", LETTER, 0, "", 0.25, f"ARC-Challenge/{_FIRST_FILE}", 1172,
+        base_url=f"{_HUB}/allenai/ai2_arc/resolve/main/", licence="",
+    ),
+    EvalTask(
+        "chat_mmlu", LETTER, 0, "", 0.25, f"all/{_FIRST_FILE}", 14042,
+        base_url=f"{_HUB}/cais/mmlu/resolve/main/", licence="",
+    ),
+    EvalTask(
+        "chat_gsm8k", ANSWER, 0, "", 0.0, "test.jsonl", 1319,
+        "3730d312f6e3440559ace48831e51066acaca737f6eabec99bccb9e4b3c39d14",
+        base_url="https://raw.githubusercontent.com/openai/grade-school-math/"
+        "3101c7d5072418e28b9008a6636bde82a006892c/grade_school_math/data/",
+        licence="MIT",
+    ),
+    EvalTask(
+        "chat_humaneval", PROGRAM, 0, "", 0.0, "HumanEval.jsonl.gz", 164,
+        base_url="https://raw.githubusercontent.com/openai/human-eval/master/data/", licence="MIT",
+    ),
+)  # fmt: skip
+
 SUITES: Mapping[str, Suite] = {
     suite.name: suite
     for suite in (
@@ -253,6 +290,7 @@ SUITES: Mapping[str, Suite] = {
             _CORE,
             Reference("GPT-2 (1.6B)", 0.256525, "nanochat's leaderboard, README of 92d63d4"),
         ),
+        Suite("chat", "ChatCORE", _CHAT),
     )
 }
 
