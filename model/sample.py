@@ -42,9 +42,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     def command() -> None:
         _check(chosen)
+        from model.families.one_token import settle_threads
         from model.training.load import load_model
 
         loaded = load_model(Path(chosen.checkpoint))
+        settle_threads(loaded.model)
         text = sample(
             loaded,
             chosen.prompt,

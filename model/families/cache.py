@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator
+from functools import cached_property
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -22,6 +24,13 @@ class Cache:
         self._slots: dict[Hashable, Slot] = {}
         self._masks: dict[int, Tensor | None] = {}
         self._new = 0
+        self.step: Any = None
+        """Of the model that uses it, what it takes single tokens up by."""
+
+    @property
+    def place(self) -> int:
+        """The position of the next token of its only text."""
+        return self.length
 
     def begin(self, new: int) -> None:
         self._new = new
@@ -31,7 +40,10 @@ class Cache:
         self.length += self._new
 
     def slot(self, key: Hashable) -> Slot:
-        return self._slots.setdefault(key, Slot(self))
+        found = self._slots.get(key)
+        if found is None:
+            found = self._slots[key] = Slot(self)
+        return found
 
     def slots(self) -> Iterator[tuple[Hashable, Slot]]:
         """Every place that has attended, and what it keeps."""
@@ -57,6 +69,16 @@ class Cache:
         return self._masks[window]
 
 
+class KeptRow(NamedTuple):
+    """The keys and values of one row, each (heads, capacity, head_dim): for torch and numpy, in the
+    same memory."""
+
+    keys: Tensor
+    values: Tensor
+    key_array: Any
+    value_array: Any
+
+
 class Slot:
     """One place's keys and values, each (B, heads, capacity, head_dim)."""
 
@@ -69,6 +91,12 @@ class Slot:
         """Keys and values, those behind the cache's length being nobody's."""
         assert self._kept is not None
         return self._kept
+
+    @cached_property
+    def first_row(self) -> KeptRow:
+        """Of its first text, on a CPU, once something is kept."""
+        keys, values = (each[0] for each in self.kept)
+        return KeptRow(keys, values, keys.numpy(), values.numpy())
 
     def extend(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
         """Adds k and v (B, heads, new, head_dim) behind those of the cache's tokens; gives all."""
@@ -121,6 +149,10 @@ class RowCache(Cache):
             self.lengths[row] = self.lengths[last]
         self.lengths.pop()
 
+    @property
+    def place(self) -> int:
+        return self.lengths[0]
+
     def begin(self, new: int) -> None:
         assert new == 1, "the beginning of a row needs its own cache"
         super().begin(new)
@@ -153,7 +185,9 @@ class RowCache(Cache):
         return self._masks[window]
 
     def _slot(self, key: Hashable) -> RowSlot:
-        slot = self._slots.setdefault(key, RowSlot(self))
+        slot = self._slots.get(key)
+        if slot is None:
+            slot = self._slots[key] = RowSlot(self)
         assert isinstance(slot, RowSlot)
         return slot
 

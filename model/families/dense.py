@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts
 
 from model.data.batch import RowSelection
-from model.families import layers
+from model.families import layers, one_token
 from model.families.attention import Mask, attend, slower_sdpa
 from model.families.cache import Cache, Slot, causal_mask
 from model.families.drawing import generate
@@ -387,6 +387,8 @@ class Dense(Transformer):
 
     def __init__(self, shape: Shape, compute_dtype: torch.dtype = torch.float32) -> None:
         super().__init__(shape, compute_dtype)
+        self.steps_alone = not shape.value_embeddings
+        """Whether ``DenseStep`` computes what it does."""
         self._masks: dict[tuple[torch.device, int, int], Tensor] = {}
 
     def settle_attention(self) -> Sequence[RejectedOption]:
@@ -432,7 +434,13 @@ class Dense(Transformer):
         before them, and taking these up."""
         with torch.inference_mode():
             cache.begin(ids.shape[1])
-            state = self._state(ids, cache)[:, -1]
+            if self.steps_alone and one_token.is_possible(
+                ids, cache, self.compute_dtype, self.embedding.weight
+            ):
+                cache.step = cache.step or DenseStep(self)
+                state = cache.step(int(ids), cache)
+            else:
+                state = self._state(ids, cache)[:, -1]
             cache.end()
             logits = self._logits(state)
         return logits.clone()  # which may be written to, outside
@@ -483,3 +491,52 @@ class Dense(Transformer):
         if key not in self._masks:
             self._masks[key] = causal_mask(new, 0, window, device)
         return self._masks[key]
+
+
+class DenseStep:
+    """One token of one text through a ``Dense`` model, by as few calls as possible."""
+
+    def __init__(self, model: Dense) -> None:
+        shape, device = model.shape, torch.device("cpu")
+        self._norm, norm_rows = one_token.NORMS[shape.norm]
+        self._heads = one_token.Heads(
+            shape.heads, shape.kv_heads, shape.head_dim, norm_rows if shape.qk_norm else None
+        )
+        rows = shape.hidden * (2 if shape.mlp == "swiglu" else 1)
+        self._mlp = one_token.Mlp(shape.mlp, rows)
+        self._state, self._normed, self._out = (one_token.Buffer(shape.width) for _ in range(3))
+        self._embedding = one_token.weight_of(model.embedding).numpy()
+        self._norm_embedding = shape.norm_embedding
+        self._positions = self._turns = None
+        if model.positions is not None:
+            self._positions = one_token.weight_of(model.positions).numpy()
+        else:
+            self._turns = one_token.turn_tables(model._turn(slice(None), device))
+        self._blocks = [
+            (shape.window(layer), *map(one_token.weight_of, (b.qkv, b.mix, b.up, b.down)))
+            for layer, b in enumerate(model.blocks)
+        ]
+
+    def __call__(self, token: int, cache: Cache) -> Tensor:
+        """(1, D) after the last block, until the next call."""
+        place, norm, heads, mlp = cache.place, self._norm, self._heads, self._mlp
+        h, x, out = self._state.array, self._normed.array, self._out.array
+        h[:] = self._embedding[token]
+        turn = None
+        if self._positions is not None:
+            h += self._positions[place]
+        if self._turns is not None:
+            turn = self._turns[0][place], self._turns[1][place]
+        if self._norm_embedding:
+            norm(h, h)
+        for layer, (window, qkv, mix, up, down) in enumerate(self._blocks):
+            norm(h, x)
+            torch.mv(qkv, self._normed.tensor, out=heads.given.tensor)
+            mixed = heads(cache.slot(layer).first_row, place, turn, window)
+            torch.mv(mix, mixed, out=self._out.tensor)
+            h += out
+            norm(h, x)
+            torch.mv(up, self._normed.tensor, out=mlp.inner.tensor)
+            torch.mv(down, mlp(), out=self._out.tensor)
+            h += out
+        return self._state.tensor[None]

@@ -66,6 +66,7 @@ class Nanochat(Dense):
 
     def __init__(self, shape: Shape, compute_dtype: torch.dtype = torch.float32) -> None:
         super().__init__(shape, compute_dtype)
+        self.steps_alone = False
         self.keeps = nn.Parameter(torch.ones(shape.depth))
         self.mixes = nn.Parameter(torch.zeros(shape.depth))
         self.smear_gate = nn.Linear(min(SMEAR_INPUTS, shape.width), 1, bias=False)

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from model.data.batch import RowSelection
+from model.families import one_token
 from model.families.attention import slower_sdpa
-from model.families.cache import Cache, Slot
+from model.families.cache import Cache, KeptRow, Slot
 from model.families.drawing import generate
 from model.families.layers import (
     Turn,
@@ -310,12 +312,14 @@ class TRM(LanguageModel):
 
         ``cache`` holds the tokens before ``ids`` and takes them up.
         """
-        y = ids
         # Of one token a seventh less than without gradients alone.
         with torch.inference_mode():
             cache.begin(ids.shape[1])
-            for state in self._states(ids, cache):
-                y = state
+            if one_token.is_possible(ids, cache, self.compute_dtype, self.head.weight):
+                cache.step = cache.step or TrmStep(self)
+                y = cache.step(int(ids), cache)
+            else:
+                *_, y = self._states(ids, cache)
             cache.end()
             logits = self._logits(y[:, -1]).float()
         return logits.clone()  # which may be written to, outside
@@ -373,6 +377,70 @@ class TRM(LanguageModel):
 
     def _token_losses(self, y: Tensor, targets: Tensor) -> Tensor:
         return F.cross_entropy(self._logits(y), targets, reduction="none")
+
+
+class TrmStep:
+    """One token of one text through a TRM, by as few calls as possible."""
+
+    def __init__(self, model: TRM) -> None:
+        shape = self._shape = model.shape
+        heads = shape.width // shape.head_dim
+        self._heads = one_token.Heads(heads, heads, shape.head_dim, one_token.NORMS["rms"][1])
+        self._mlp = one_token.Mlp("swiglu", 8 * shape.width)
+        made = (one_token.Buffer(shape.width) for _ in range(5))
+        self._y, self._z, self._given, self._normed, self._out = made
+        self._start = self._given.array.copy()
+        self._embedding = one_token.weight_of(model.embedding).numpy()
+        self._turns = one_token.turn_tables(model._turn(torch.arange(shape.sequence)))
+        self._blocks = [
+            tuple(map(one_token.weight_of, (b.query, b.key, b.value, b.mix, b.gate, b.up, b.down)))
+            for b in model.blocks
+        ]
+
+    def __call__(self, token: int, cache: Cache) -> Tensor:
+        """(1, 1, D) after the last supervision step, until the next call."""
+        shape, x, given = self._shape, self._start, self._given.array
+        y, z, place = self._y.array, self._z.array, cache.place
+        one_token.rms(self._embedding[token], x)
+        y[:], z[:] = x, 0.0
+        turn = self._turns[0][place], self._turns[1][place]
+        blocks = iter(self._blocks)
+        for step in range(shape.supervision_steps):
+            for layer in range(shape.depth):
+                for loop in range(shape.loops + 1):
+                    is_last = loop == shape.loops
+                    if shape.control:
+                        given[:] = y
+                    else:
+                        np.add(y, z, out=given)
+                        if not is_last:
+                            given += x
+                    block = next(blocks) if shape.control else self._blocks[layer]
+                    row = cache.slot((step, layer, loop)).first_row
+                    made = self._through(block, row, place, turn)
+                    if shape.control or is_last:
+                        y += made
+                    else:
+                        z += made
+        return self._y.tensor[None, None]
+
+    def _through(
+        self, block: tuple[Tensor, ...], row: KeptRow, place: int, turn: Any
+    ) -> one_token.Array:
+        query, key, value, mix, gate, up, down = block
+        heads, mlp, h, x = self._heads, self._mlp, self._given.array, self._normed.tensor
+        one_token.rms(h, h)
+        torch.mv(query, self._given.tensor, out=heads.queries)
+        torch.mv(key, self._given.tensor, out=heads.keys)
+        torch.mv(value, self._given.tensor, out=heads.values)
+        torch.mv(mix, heads(row, place, turn), out=self._out.tensor)
+        h += self._out.array
+        one_token.rms(h, self._normed.array)
+        torch.mv(gate, x, out=mlp.gate)
+        torch.mv(up, x, out=mlp.value)
+        torch.mv(down, mlp(), out=self._out.tensor)
+        h += self._out.array
+        return h
 
 
 def _std(name: str, weight: Tensor) -> float:
