@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: help install demo test pod-torch nanochat bd3lm core test-quick test-all older stress check format bench bench-train bench-reach bench-control bench-stop bench-own bench-sm90 calibrate soak soak-crashes soak-stops mock own sky vast sky-tasks e2e-slurm e2e-nodes e2e-own own-all clean
+.PHONY: help install demo test pod-torch nanochat bd3lm core trm test-quick test-all older stress check format bench bench-train bench-reach bench-control bench-stop bench-own bench-sm90 calibrate soak soak-crashes soak-stops mock own sky vast sky-tasks e2e-slurm e2e-nodes e2e-own own-all clean
 
 help:
 	@echo "make demo     the main job: plan, launch, stop at the budget, fetch the best, report"
@@ -19,6 +19,7 @@ help:
 	@echo "make nanochat PEER_PATH=…   the speed run held to nanochat's own code"
 	@echo "make bd3lm PEER_PATH=…      block diffusion held to kuleshov-group/bd3lms"
 	@echo "make core PEER_PATH=… DATA=…  CORE held to nanochat's evaluator (LIMIT=100: shorter)"
+	@echo "make trm PEER_PATH=…        TRM on puzzles held to SamsungSAILMontreal/TinyRecursiveModels"
 	@echo "make bench-own PEER_PATH=… TEXT=…   what watching costs nanoGPT's train.py"
 	@echo "make bench    speed, as ratios within one run (TRMCLOUD_BENCH_SHORT=1: smaller files)"
 	@echo "make bench-sm90 CUDA_PYTHON=…  what is compiled, for an H100 that is not there"
@@ -250,6 +251,10 @@ bd3lm: $(READY)
 core: $(READY)
 	TRMCLOUD_NANOCHAT="$(PEER_PATH)" TRMCLOUD_CORE_DATA="$(DATA)" TRMCLOUD_CORE_LIMIT="$(or $(LIMIT),0)" \
 		TRMCLOUD_CORE_ONLY="$(ONLY)" $(BIN)/python -m pytest -s -rP tests/model/test_core.py tests/model/test_task_conversations.py
+
+# TRM's steps, carry, halting, shuffles and average against the published code (a checkout of e7b6871).
+trm: $(READY)
+	TRMCLOUD_TRM="$(PEER_PATH)" $(BIN)/python -m pytest -n 2 -rP tests/model/test_trm_puzzle.py
 
 bench-own: $(READY)
 	PEER_PATH="$(PEER_PATH)" TEXT="$(TEXT)" $(BIN)/python -m bench own

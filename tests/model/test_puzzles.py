@@ -4,19 +4,25 @@ from __future__ import annotations
 
 import itertools
 import json
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
-from model.data.folder import ShardFeeder, open_data
+from model import prepare, sample, score
 from model.preparing import puzzles
 from model.preparing.corpus import load_data_set, named_corpus, one_file_corpus
 from model.preparing.readers import documents, units_of
-from tests.model.preparing_rig import Making
+from model.training import loop
+from model.training.checkpoint import read_tensors
+from tests.model.conftest import Run
 from tests.model.test_trm_puzzle import settings
 from trmcloud.core.catalog.datasets import DataSet
+from trmcloud.core.contract.trainer_contract import PhaseJob
 from trmcloud.core.errors import DataError
 
 HEADER = "source,question,answer,rating\n"
@@ -207,3 +213,118 @@ def test_a_table_without_the_columns_is_refused(tmp_path: Path) -> None:
     path.write_text("rating,A,Q\n1,1234341221434321,1000000000000000\n")
     [(text, _)] = puzzles.table_documents(path, 0, path.stat().st_size)
     assert text == "10000000000000001234341221434321"
+
+
+# -- prepared, trained on, resumed, scored ---------------------------------------------------------
+
+SETTINGS: dict[str, Any] = {
+    "tokenizer": "char",
+    "characters": "01234",
+    "data": "sudoku-4x4",
+    "validation_fraction": 0.1,
+    "steps": 30,
+    "compile": False,
+    "ema": True,
+    "schedule": "constant",
+    "cooldown_fraction": 0.0,
+    "warmup_steps": 2,
+    "log_every": 1,
+    "eval_every": 10,
+    "eval_tokens": 32 * 20,
+    "save_every": 10,
+    "keep_best": 9,
+    "matrix_lr": 2e-3,
+    "embedding_lr": 2e-3,
+    "head_lr": 2e-3,
+    "hidden_multiple": 16,
+}
+
+
+@pytest.fixture
+def new_training(tmp_path: Path) -> Callable[..., Run]:
+    """A factory: a job on a table of 400 puzzles, in a folder of its own."""
+    path, _ = table(tmp_path, 400)
+    made = settings(**SETTINGS)
+    (tmp_path / "settings.json").write_text(json.dumps(made.to_json()))
+    arguments = ["--source", str(path), "--settings", str(tmp_path / "settings.json")]
+    assert prepare.main([*arguments, "--out", str(tmp_path / "data"), "--workers", "1"]) == 0
+
+    def make(name: str, **changes: Any) -> Run:
+        chosen = settings(**{**SETTINGS, **changes}).to_json()
+        folders = {"data_dir": str(tmp_path / "data"), "out_dir": str(tmp_path / name)}
+        return Run(PhaseJob("r1", "train", chosen, **folders, processes=1))
+
+    return make
+
+
+@pytest.mark.usefixtures("keep_generator")
+def test_a_killed_training_resumes_to_the_last_bit(
+    new_training: Callable[..., Run], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """With its carry: rows are in the middle of their puzzles when it is saved."""
+    whole, broken = new_training("whole"), new_training("broken")
+    assert whole.train_here() == "finished"
+    real = loop.Trainer._step
+
+    def die_at_13(self: Any) -> Any:
+        if self._progress.step == 13:
+            raise RuntimeError("struck by lightning")
+        return real(self)
+
+    monkeypatch.setattr(loop.Trainer, "_step", die_at_13)
+    assert broken.train_here() == "crashed"
+    monkeypatch.undo()
+    assert broken.train_here(attempt=2) == "finished"
+    assert broken.metrics("start")[-1]["from_step"] == 10
+    assert broken.weights_at(30) == whole.weights_at(30)
+    assert broken.exact_metrics() == whole.exact_metrics()
+    folder = whole.out / "checkpoints/step-00000010"
+    kept = read_tensors(folder, whole.manifests()[10], "optimizer")
+    assert not kept["carried.0.halted"].all()
+
+    # Another batch has no rows of the same shape: they begin with new puzzles.
+    fresh = new_training("fresh")
+    fresh.train_here()
+    other = new_training("broken", batch=3, accumulation=2, steps=32)
+    assert other.train_here(attempt=3) == "finished"
+
+
+@pytest.mark.usefixtures("keep_generator")
+def test_a_training_is_scored_by_its_average(
+    new_training: Callable[..., Run], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = new_training("run", width=64, batch=16, steps=60, eval_every=60, save_every=60)
+    assert run.train_here() == "finished"
+    first, *_, last = run.metrics("eval")
+    assert last["val_bpb"] < first["val_bpb"]
+    # Bits per byte are those of the solution alone: 16 characters of a row's 32.
+    assert last["val_bpb"] == pytest.approx(last["val_step_losses"][0] / np.log(2))
+    assert last["cell_accuracy"] > first["cell_accuracy"]
+    assert {"answer", "halt", "solved"} <= set(run.metrics("train")[-1])
+
+    folder = run.out / "checkpoints/step-00000060"
+    scored = score.score(folder, tmp_path / "data")
+    for key in ("val_bpb", "exact_accuracy", "cell_accuracy"):
+        assert scored[key] == pytest.approx(last[key], rel=1e-5)
+    assert "solved:" in score._as_text(scored)
+    trained = read_tensors(folder, run.manifests()[60], "optimizer")
+    weights = read_tensors(folder, run.manifests()[60], "weights")
+    assert not torch.equal(trained["trained.head.weight"], weights["head.weight"])
+    assert {"answer_start", "latent_start"} < set(weights)
+
+    capsys.readouterr()
+    puzzle = puzzles.make_documents(4, 5, 0, 1, held_out=True)[0][:16]
+    assert sample.main(["--checkpoint", str(folder), "--prompt", puzzle]) == 0
+    assert len(capsys.readouterr().out.strip()) == 32
+    assert sample.main(["--checkpoint", str(folder), "--prompt", "123"]) != 0
+    assert "a puzzle has 16" in capsys.readouterr().err
+
+
+def test_puzzles_of_another_size_are_refused(
+    new_training: Callable[..., Run], tmp_path: Path
+) -> None:
+    nine = settings(**{**SETTINGS, "sequence": 162, "vocab_size": 11, "characters": "0123456789"})
+    run = new_training("nine")
+    job = replace(run.job, settings=nine.to_json())
+    assert Run(job).train_here() == "bad_data"
+    assert "no puzzle of 81 cells" in run.heartbeat.message

@@ -37,6 +37,7 @@ from trmcloud.core.errors import DataError
 _EPS = 1e-5
 _STABLE = 1e-30
 _HALT_BIAS = -5.0
+_BLANK = 1
 _TRUNCATED_STD = 0.8796256610342398
 """The standard deviation of a normal distribution that is cut at ±2."""
 
@@ -143,6 +144,8 @@ class Block(nn.Module):
 class PuzzleSolver(LanguageModel):
     """The model of this module's docstring."""
 
+    margin = 0.1
+    """Fresh weights are no even guess: their logits differ from cell to cell."""
     answer_start: Tensor
     latent_start: Tensor
     turn_cosines: Tensor
@@ -205,7 +208,8 @@ class PuzzleSolver(LanguageModel):
     def evaluate(self, ids: Tensor, targets: Tensor, draws: RowSelection | None = None) -> Tensor:
         """(1, B, T) nats of the solution after all supervision steps; 0 where the puzzle is."""
         tokens, labels = self._divide(targets)
-        if not bool(((tokens > 0) & (labels > 0)).all()):
+        is_sound = (labels > _BLANK) & ((tokens == _BLANK) | (tokens == labels))
+        if not bool((is_sound & (labels < self.vocab_size)).all()):
             raise DataError(
                 f"a row is no puzzle of {self.cells} cells with its solution",
                 next_step="give puzzles of this size, or set sequence and vocab_size to theirs",

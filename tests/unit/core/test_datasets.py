@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -96,6 +97,10 @@ def test_every_recipe_names_a_set_and_says_so_by_its_tokenizer() -> None:
         if recipe.name.startswith("shakespeare"):
             assert (settings.tokenizer, settings.characters) == ("char", ""), "of its own text"
             assert settings.data == "tinyshakespeare"
+        elif settings.family == "trm_puzzle":
+            side = math.isqrt(settings.sequence // 2)
+            assert settings.characters == "0123456789"[: side + 1], "a blank, and each digit"
+            assert SETS[settings.data].layout in ("sudoku", "puzzles")
         elif settings.tokenizer == "char":
             assert settings.characters == GUIDE_CHARACTERS
             assert settings.data == "generated"

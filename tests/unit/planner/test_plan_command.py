@@ -288,9 +288,10 @@ def test_every_recipe_that_a_budget_pays_for_is_listed_with_what_it_reached() ->
     text = run("--recipes", "--budget", "100").stdout
     rows = text.splitlines()[1:-1]
     assert [row.split()[0] for row in rows] == [
-        "bd3lm", "d24", "d32", "gpt350m", "hdp", "shakespeare", "speedrun", "trm",
+        "bd3lm", "d24", "d32", "gpt350m", "hdp", "shakespeare", "speedrun", "sudoku",
+        "sudoku-4x4", "trm",
     ]  # fmt: skip
-    assert "8 of 10 recipes; --recipe NAME" in text
+    assert "10 of 12 recipes; --recipe NAME" in text
     made = document_in(run("--recipes", "--budget", "100", "--json").stdout)["recipes"]
     assert {each["reached"] for each in made} >= {"not known", "1.57 nats a character (ours)"}
     assert all(float(each["cost_p90_usd"]) <= 100 for each in made)
