@@ -709,6 +709,7 @@ def test_bad_wishes_are_refused(
     assert what.startswith("the file of who is not the published one")
 
 
+@pytest.mark.slow
 def test_ranks_share_the_examples(checkpoint: Path, small_core: Path, tmp_path: Path) -> None:
     suite = vars(command)["suite_of"]("core")
     runner = tmp_path / "ranks.py"
@@ -765,6 +766,7 @@ world.part()
 """
 
 
+@pytest.mark.slow
 def test_sharded_ranks_score_what_one_process_does(tmp_path: Path) -> None:
     made = (choices(37), schemas(20), continued(25))
     tasks = [
