@@ -142,7 +142,7 @@ def check_model(model: LanguageModel, tokenizer: TextTokenizer, suite: Suite) ->
         raise UsageError(
             "the model does not predict the next token: it gives a bound over random draws, by "
             "which the choices of a task cannot be compared",
-            next_step="trmcloud eval without --task gives its bits per byte",
+            next_step="leave --task out: its bits per byte are a bound, too",
         )
     if tokenizer.vocab_size > model.vocab_size:
         raise UsageError(

@@ -22,6 +22,7 @@ from torch import Tensor
 
 from model.data.tokenizers import BpeTokenizer, CharTokenizer
 from model.families.dense import Dense, Shape
+from model.families.masked_diffusion import MaskedDiffusion
 from model.families.protocol import LanguageModel
 from model.machine.distributed import World
 from model.tasks import __main__ as command
@@ -467,6 +468,7 @@ def test_a_model_that_predicts_no_next_token_is_refused(characters: CharTokenize
         scoring.check_model(model, characters, SUITES["core"])
     with pytest.raises(NotImplementedError):
         LanguageModel.predictions(model, torch.zeros(1, 2, dtype=torch.int64))
+    assert not MaskedDiffusion.predicts_next
     with pytest.raises(UsageError, match="the tokenizer has 101 ids, the model 90"):
         scoring.check_model(dense(vocab_size=90), characters, SUITES["core"])
 
@@ -707,6 +709,7 @@ def test_bad_wishes_are_refused(
     assert what.startswith("the file of who is not the published one")
 
 
+@pytest.mark.slow
 def test_ranks_share_the_examples(checkpoint: Path, small_core: Path, tmp_path: Path) -> None:
     suite = vars(command)["suite_of"]("core")
     runner = tmp_path / "ranks.py"
@@ -733,3 +736,62 @@ def test_ranks_share_the_examples(checkpoint: Path, small_core: Path, tmp_path: 
     shared = run("-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2")
     assert shared == run()
     assert [task["examples"] for task in shared["tasks"]] == [30, 20, 25]
+
+
+SHARDED = """
+import json, os, sys
+from dataclasses import replace
+from pathlib import Path
+from model.data.tokenizers import CharTokenizer
+from model.families.protocol import draw_weights
+from model.families.registry import provide_families
+from model.machine.distributed import join_world
+from model.tasks.scoring import evaluate_suite
+from model.training import sharding
+from tests.model.sharded_ranks import settings_of
+from trmcloud.core.catalog.eval_tasks import EvalTask, Suite
+
+provide_families()
+world = join_world()
+how, folder, characters, tasks = sys.argv[1:]
+settings = replace(settings_of("values", world.size, how), vocab_size=128, sequence=128)
+model = sharding.build(settings, world)
+draw_weights(model, 7, {name: 0.2 for name, _ in model.named_parameters()})
+suite = Suite("core", "CORE", tuple(EvalTask(**task) for task in json.loads(tasks)))
+tokenizer = CharTokenizer(characters)
+result = evaluate_suite(model, tokenizer, suite, Path(folder), world=world, batch=1)
+if world.is_main:
+    print(json.dumps({"held": sharding.is_sharded(settings, world), **result.to_json()}))
+world.part()
+"""
+
+
+@pytest.mark.slow
+def test_sharded_ranks_score_what_one_process_does(tmp_path: Path) -> None:
+    made = (choices(37), schemas(20), continued(25))
+    tasks = [
+        task_of(kind, write(tmp_path / f"{n}.jsonl", rows), shots=1)
+        for n, (kind, rows) in enumerate(zip((CHOICE, SCHEMA, LANGUAGE), made, strict=True))
+    ]
+    runner = tmp_path / "sharded.py"
+    runner.write_text(SHARDED)
+    words = (
+        str(tmp_path),
+        "".join(sorted(set(TEXT))),
+        json.dumps([dataclasses.asdict(task) for task in tasks]),
+    )
+
+    def run(how: str, *launcher: str) -> Any:
+        done = subprocess.run(
+            [sys.executable, *launcher, str(runner), how, *words],
+            capture_output=True, text=True, cwd=ROOT, timeout=120,
+            env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr[-4000:]
+        return json.loads(done.stdout)
+
+    shared = run("fsdp", "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2")
+    alone = run("ddp")
+    assert (shared.pop("held"), alone.pop("held")) == (True, False)
+    assert shared == alone
+    assert 0 < alone["tasks"][0]["correct"] < 37
