@@ -257,7 +257,8 @@ def dry_run(context: Context, planner: Planner, request: LaunchRequest) -> Plan:
         local = plan.spec.hardware == LOCAL
     check_goal(plan)
     named = request.data or plan.spec.data
-    if local or named:
+    chats = any(phase.name == CHAT for phase in _first(plan).phases)
+    if local or named or chats:
         _sound_weights(context, plan)
         _source_name(plan, request)
     return plan if saved else planner.save(plan)
