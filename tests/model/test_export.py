@@ -25,7 +25,15 @@ from model.exporting.folder import write_weights
 from model.exporting.layouts import layout_of
 from model.exporting.verifying import trainer_logits
 from model.training.load import load_model
-from tests.model.exports import ARCHITECTURES, SHAPES, TEXT, make_checkpoint, settings_of_shape
+from tests.model.exports import (
+    ARCHITECTURES,
+    CUSTOM,
+    GENERATED,
+    SHAPES,
+    TEXT,
+    make_checkpoint,
+    settings_of_shape,
+)
 from tests.settings import changed
 from trmcloud.core.errors import NotSupported
 from trmcloud.io.hashing import file_sha256
@@ -187,6 +195,24 @@ def test_a_shape_that_transformers_does_not_know_is_refused_with_the_reason(
     with pytest.raises(NotSupported, match=said) as refused:
         layout_of(settings)
     assert "--custom-code" in refused.value.next_step
+
+
+def test_code_of_its_own_is_for_those_that_draw_token_by_token(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("llama", "nanochat-2026", "trm"):
+        folder, into = make_checkpoint(tmp_path / name, settings_of_shape(name)), tmp_path / "into"
+        words = ["--checkpoint", str(folder), "--into", str(into), "--custom-code"]
+        assert export.main(words) == 0
+        config = json.loads((into / "config.json").read_text())
+        has_code = name != "llama"
+        assert ("auto_map" in config) is (into / "modeling_trmcloud.py").exists() is has_code
+        shutil.rmtree(into)
+    settings = changed(settings_of_shape("llama"), family="bd3lm")
+    folder = make_checkpoint(tmp_path / "bd3lm", settings)
+    assert export.main(["--checkpoint", str(folder), "--into", str(into), "--custom-code"]) == 12
+    assert "token by token" in capsys.readouterr().err
+    assert not into.exists()
 
 
 def test_weights_beyond_the_most_bytes_are_shared_out_with_an_index(tmp_path: Path) -> None:
@@ -399,10 +425,13 @@ def test_transformers_computes_the_trainers_logits(tmp_path: Path) -> None:
         text=True,
         check=True,
     )
-    *rows, mistaken = [json.loads(line) for line in done.stdout.splitlines()]
-    assert [Path(row["folder"]).parent.name for row in rows] == list(SHAPES)
-    for name, row in zip(SHAPES, rows, strict=True):
-        assert row["architecture"] == ARCHITECTURES[name.partition("-")[0]]
+    *said, mistaken = [json.loads(line) for line in done.stdout.splitlines()]
+    rows = [row for row in said if "folder" in row]
+    assert [row["generated"] for row in said if "folder" not in row] == [True] * len(GENERATED)
+    assert [Path(row["folder"]).parent.name for row in rows] == [*SHAPES, *CUSTOM]
+    for name, row in zip((*SHAPES, *CUSTOM), rows, strict=True):
+        known = ARCHITECTURES[name.partition("-")[0]] if name in SHAPES else "TrmcloudForCausalLM"
+        assert row["architecture"] == known
         assert row["verified_by"].startswith("transformers ")
         assert row["largest_difference"] <= 1e-4
     assert mistaken == {"code": 10, "written": False}
