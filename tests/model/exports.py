@@ -1,7 +1,7 @@
 """Checkpoints of many shapes with random weights, to be exported; also as a program of its own.
 
 ``python -m tests.model.exports OUT SHAPE…`` exports each and prints what the command prints, in an
-environment that has transformers.
+environment that has transformers; with ``--gguf`` before OUT, in one that has llama.cpp.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import torch
 
 from model import export
 from model.data.tokenizers import TextTokenizer, train_tokenizer
-from model.exporting import layouts
+from model.exporting import gguf_file, layouts
 from model.families import registry
 from model.families.protocol import Sampling
 from model.training.checkpoint import CheckpointFolder, Contents
@@ -58,6 +58,8 @@ CUSTOM: dict[str, dict[str, Any]] = {
     "gpt2-norm": {"family": "gpt", "norm": "layer", "positions": "learned"},
 }  # fmt: skip
 """That it needs code for."""
+GGUF = ("llama", "llama-tied", "llama-grouped", "llama-plain", "qwen3", "arcee", "gpt2")
+"""That llama.cpp knows, too."""
 GENERATED = ("llama-tied", "nanochat-char", "gpt2", "trm")
 ARCHITECTURES = {
     "llama": "LlamaForCausalLM", "qwen3": "Qwen3ForCausalLM", "arcee": "ArceeForCausalLM",
@@ -92,6 +94,8 @@ def make_checkpoint(root: Path, settings: Any, tokenizer: TextTokenizer | None =
 
 def main(words: list[str]) -> int:
     registry.provide_families()
+    if words[0] == "--gguf":
+        return _as_gguf(Path(words[1]))
     out = Path(words[0])
     for name in words[1:] or (*SHAPES, *CUSTOM):
         folder = make_checkpoint(out / name, settings_of_shape(name))
@@ -102,6 +106,20 @@ def main(words: list[str]) -> int:
             _generate(folder, Path(f"{folder}-hf"), has_code=name in CUSTOM)
     if not words[1:]:
         _with_a_mistake(out)
+    return 0
+
+
+def _as_gguf(out: Path) -> int:
+    for name in GGUF:
+        for numbers in ("float32", "float16"):
+            folder = make_checkpoint(out / name / numbers, settings_of_shape(name))
+            words = ["--checkpoint", str(folder), "--into", f"{folder}-gguf", "--to", "gguf"]
+            assert export.main([*words, "--numbers", numbers, "--json"]) == 0
+    with patch.object(gguf_file, "_neighbours", lambda rows, head_dim: rows):
+        folder = make_checkpoint(out / "mistaken", settings_of_shape("llama"))
+        into = out / "mistaken-gguf"
+        code = export.main(["--checkpoint", str(folder), "--into", str(into), "--to", "gguf"])
+    print(json.dumps({"code": code, "written": into.exists()}))
     return 0
 
 
