@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: help install demo test pod-torch nanochat bd3lm core trm test-quick test-all older stress check format bench bench-train bench-reach bench-control bench-stop bench-own bench-sm90 calibrate soak soak-crashes soak-stops mock own sky vast sky-tasks e2e-slurm e2e-nodes e2e-own own-all clean
+.PHONY: help install demo test pod-torch nanochat bd3lm core trm test-quick test-all older stress check format bench bench-train bench-reach bench-control bench-stop bench-own bench-sm90 calibrate soak soak-crashes soak-stops mock own gguf sky vast sky-tasks e2e-slurm e2e-nodes e2e-own own-all clean
 
 help:
 	@echo "make demo     the main job: plan, launch, stop at the budget, fetch the best, report"
@@ -33,6 +33,7 @@ help:
 	@echo "make install  the environment alone (.venv)"
 	@echo "make mock     Prism, a mock of RunPod's published contract that judges requests (npm)"
 	@echo "make own      Hugging Face's Trainer and Lightning in an environment of their own"
+	@echo "make gguf     exported GGUF files opened by llama.cpp, which is built for it (minutes)"
 	@echo "make own-all  scripts of all of them under run in three endings: docs/soak/own.md (ONLY=keras: some)"
 	@echo "make axe      axe-core, which judges whether everybody can use the page of trmcloud ui (npm)"
 	@echo "make sky      SkyPilot in an environment of its own (.venv-sky)"
@@ -141,6 +142,19 @@ own: .venv-own/.ready
 
 e2e-own: $(READY) .venv-own/.ready
 	TRMCLOUD_TEST_MORE=1 $(BIN)/python -m pytest -n 0 -s tests/e2e/test_run_trainers.py
+
+# llama.cpp in an environment of its own, beside the packages of .venv: what it computes of an
+# exported file is held against the trainer's logits. It is built from source: cmake, gcc, minutes.
+gguf: .venv-gguf/.ready
+	$(BIN)/python -m pytest -n 0 -s tests/model/test_export.py -k llama_cpp
+
+.venv-gguf/.ready: Makefile | $(READY)
+	@test -x .venv-gguf/bin/python || $(PYTHON) -m venv .venv-gguf
+	$(BIN)/python -c 'import site; print(site.getsitepackages()[0])' \
+		> "$$(.venv-gguf/bin/python -c 'import site; print(site.getsitepackages()[0])')/beside.pth"
+	CMAKE_ARGS="-DLLAMA_BUILD_TESTS=OFF -DLLAMA_BUILD_EXAMPLES=OFF -DLLAMA_BUILD_TOOLS=OFF -DLLAVA_BUILD=OFF" \
+		.venv-gguf/bin/python -m pip install --progress-bar on gguf==0.19.0 llama-cpp-python==0.3.36
+	@touch $@
 
 # Each script of tests/own finishes, is stopped at its budget, or is killed; ONLY=keras-killed: one cell.
 own-all: $(READY) .venv-own/.all-ready
@@ -312,4 +326,4 @@ release: $(READY)
 	$(BIN)/python scripts/release.py
 
 clean:
-	rm -rf $(VENV) .venv-sky .venv-docs build dist .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) .venv-sky .venv-docs .venv-gguf build dist .pytest_cache .mypy_cache .ruff_cache

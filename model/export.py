@@ -13,7 +13,7 @@ from model.command import run_command
 if TYPE_CHECKING:
     from model.exporting.hf import Exported
 
-FORMATS = ("hf",)
+FORMATS, NUMBERS = ("hf", "gguf"), ("float32", "float16")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -23,8 +23,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
         epilog="example: python -m model.export --checkpoint step-00000120 --to hf --into my-model",
     )
     parser.add_argument("--checkpoint", required=True, help="a checkpoint folder")
-    parser.add_argument("--to", choices=FORMATS, default="hf", help="hf: a folder of transformers")
+    parser.add_argument(
+        "--to",
+        choices=FORMATS,
+        default="hf",
+        help="hf: a folder that transformers opens; gguf: a file that llama.cpp opens",
+    )
+    parser.add_argument(
+        "--numbers", choices=NUMBERS, default=NUMBERS[0], help="of a GGUF file's matrices"
+    )
     parser.add_argument("--into", required=True, help="the folder to write, new or empty")
+    parser.add_argument(
+        "--custom-code",
+        action="store_true",
+        help="of a model that transformers does not know, write its code beside it",
+    )
     parser.add_argument("--about", default="", help="JSON with rows for the model card")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     chosen = parser.parse_args(arguments)
@@ -37,12 +50,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _export(chosen: argparse.Namespace) -> Exported:
-    from model.exporting import hf
+    from model.exporting import gguf_file, hf
     from model.exporting.card import read_about
     from model.training.load import load_model
 
     about = read_about(Path(chosen.about) if chosen.about else None)
-    return hf.export(load_model(Path(chosen.checkpoint)), Path(chosen.into).absolute(), about)
+    loaded, into = load_model(Path(chosen.checkpoint)), Path(chosen.into).absolute()
+    if chosen.to == "gguf":
+        return gguf_file.export(loaded, into, about, chosen.numbers)
+    return hf.export(loaded, into, about, custom_code=chosen.custom_code)
 
 
 def to_json(made: Exported) -> dict[str, Any]:

@@ -45,7 +45,7 @@ def rows_of(loaded: LoadedModel) -> Rows:
             f"{settings.depth} × {settings.width}, {settings.heads} heads, "
             f"{settings.vocab_size:,} ids, sequence {settings.sequence}",
         ),
-        ("data", f"{settings.data or 'not named'}, SHA-256 {manifest.data_sha256}"),
+        ("prepared data", f"SHA-256 {manifest.data_sha256}"),
         ("checkpoint's weights", f"SHA-256 {manifest.sha256}"),
         ("tokenizer", f"{loaded.tokenizer.kind}, SHA-256 {manifest.tokenizer_sha256}"),
     ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,11 +12,12 @@ from torch import Tensor
 
 from model.exporting import card as cards
 from model.exporting import tokenizer_files as tf
+from model.exporting.custom_code import CODE, custom_layout
 from model.exporting.folder import new_folder, size_of, write_json, write_weights
 from model.exporting.layouts import Layout, layout_of
 from model.exporting.verifying import Verified, verify
 from model.training.load import LoadedModel
-from trmcloud.core.errors import CheckpointError
+from trmcloud.core.errors import CheckpointError, NotSupported
 
 _ROOM_BYTES = 4_000_000
 """Beside the weights: the tokenizer's files."""
@@ -23,7 +25,7 @@ _OPENING = """
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 model = AutoModelForCausalLM.from_pretrained("."{more})
-tokenizer = AutoTokenizer.from_pretrained(".")
+tokenizer = AutoTokenizer.from_pretrained("."{more})
 inputs = tokenizer({prompt!r}, return_tensors="pt")
 print(tokenizer.decode(model.generate(**inputs, max_new_tokens=50)[0]))
 """
@@ -42,8 +44,11 @@ class Exported:
     """Why not, and how it is; empty where it was."""
 
 
-def export(loaded: LoadedModel, into: Path, about: cards.Rows = ()) -> Exported:
-    """Write ``into`` whole, or nothing.
+def export(
+    loaded: LoadedModel, into: Path, about: cards.Rows = (), *, custom_code: bool = False
+) -> Exported:
+    """Write ``into`` whole, or nothing. ``custom_code``: with its code, where transformers has no
+    architecture that computes what the model does.
 
     Raises:
         NotSupported: no architecture of transformers computes what the model does.
@@ -51,7 +56,7 @@ def export(loaded: LoadedModel, into: Path, about: cards.Rows = ()) -> Exported:
         ConflictError: ``into`` is not empty. DoesNotFit: there is no room for it.
     """
     check_tokenizer(loaded)
-    layout = layout_of(loaded.settings)
+    layout, has_code = _layout(loaded, custom_code=custom_code)
     tensors = layout.convert(held_tensors(loaded))
     size = sum(map(size_of, tensors.values())) + _ROOM_BYTES
     with new_folder(into, size) as making:
@@ -59,11 +64,23 @@ def export(loaded: LoadedModel, into: Path, about: cards.Rows = ()) -> Exported:
         write_tokenizer(making, loaded)
         write_weights(making, tensors)
         del tensors
-        verified = verify(making, loaded)
-        write_card(making, into.name, loaded, about, layout.architecture, layout.since, verified)
+        if has_code:
+            shutil.copyfile(CODE, making / CODE.name)
+        verified = verify(making, loaded, custom_code=has_code)
+        _write_card(making, into.name, loaded, about, layout, verified, has_code=has_code)
         written = sum(path.stat().st_size for path in making.rglob("*") if path.is_file())
     why = "" if verified else NOT_INSTALLED
     return Exported(into, "hf", layout.architecture, written, verified, why)
+
+
+def _layout(loaded: LoadedModel, *, custom_code: bool) -> tuple[Layout, bool]:
+    """The layout of an export, and whether code goes with it."""
+    try:
+        return layout_of(loaded.settings), False
+    except NotSupported:
+        if not custom_code:
+            raise
+    return custom_layout(loaded.model, loaded.settings), True
 
 
 NOT_INSTALLED = (
@@ -91,7 +108,12 @@ def check_tokenizer(loaded: LoadedModel) -> None:
 
 
 def _config(loaded: LoadedModel, layout: Layout) -> dict[str, Any]:
-    return {"architectures": [layout.architecture], **layout.config, **common_config(loaded)}
+    return {
+        "architectures": [layout.architecture],
+        **layout.config,
+        **common_config(loaded),
+        "use_cache": "auto_map" not in layout.config,
+    }
 
 
 def common_config(loaded: LoadedModel) -> dict[str, Any]:
@@ -104,7 +126,6 @@ def common_config(loaded: LoadedModel) -> dict[str, Any]:
         "pad_token_id": None,
         "dtype": "float32",
         "torch_dtype": "float32",
-        "use_cache": True,
     }
 
 
@@ -118,16 +139,15 @@ def write_tokenizer(folder: Path, loaded: LoadedModel) -> None:
     write_json(folder / "generation_config.json", made)
 
 
-def write_card(
+def _write_card(
     folder: Path,
     title: str,
     loaded: LoadedModel,
     about: cards.Rows,
-    architecture: str,
-    since: str,
+    layout: Layout,
     verified: Verified | None,
     *,
-    custom_code: bool = False,
+    has_code: bool,
 ) -> None:
     found = "not compared; " + NOT_INSTALLED
     if verified is not None:
@@ -135,23 +155,23 @@ def write_card(
             f"the largest difference of two logits of {verified.tokens:,} tokens from the "
             f"trainer's is {verified.difference:.1g} in float32, by {verified.by}"
         )
-    own = [("architecture", architecture), ("compared with the trainer", found)]
+    own = [("architecture", layout.architecture), ("compared with the trainer", found)]
     prompt = loaded.tokenizer.decode([0, 1]) if loaded.tokenizer.kind == "char" else "The "
-    notes = [
-        f"transformers {since} or newer has this architecture."
-        if not custom_code
-        else "Its architecture is in modeling_trmcloud.py, in this folder: read it before you "
-        "pass trust_remote_code=True.",
+    where = f"transformers {layout.since} or newer has this architecture."
+    if has_code:
+        where = (
+            f"Its architecture is in {CODE.name}, in this folder: read it before you pass "
+            "trust_remote_code=True."
+        )
+    begins = (
         "Each text begins with the tokenizer's special token, as in training; the tokenizer adds "
-        "it. Texts are to be no longer than the sequence that it was trained with.",
-    ]
+        "it. Texts are to be no longer than the sequence that it was trained with."
+    )
     text = cards.card(
         title,
         [*cards.rows_of(loaded), *about, *own],
         header=(("library_name", "transformers"), ("pipeline_tag", "text-generation")),
-        opening=_OPENING.format(
-            prompt=prompt, more=", trust_remote_code=True" if custom_code else ""
-        ),
-        notes=notes,
+        opening=_OPENING.format(prompt=prompt, more=", trust_remote_code=True" if has_code else ""),
+        notes=[where, begins],
     )
     (folder / "README.md").write_text(text, encoding="utf-8")

@@ -19,7 +19,7 @@ from trmcloud.core.errors import CheckpointError
 MOST_DIFFERENCE = 1e-4
 """Between two logits in float32."""
 _ROWS, _MOST_LOGITS = 2, 1 << 25
-_TEXTS = ("", "First Citizen:\nSpeak.", "def f(x):\n    return x  # é 漢字 🙂\n", "a  b\t\tc\n\n\n")
+TEXTS = ("", "First Citizen:\nSpeak.", "def f(x):\n    return x  # é 漢字 🙂\n", "a  b\t\tc\n\n\n")
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,9 @@ def verify(folder: Path, loaded: LoadedModel, *, custom_code: bool = False) -> V
         transformers.logging.disable_progress_bar()
         try:
             model, missing = _open(transformers, folder, custom_code=custom_code)
-            tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+            tokenizer = transformers.AutoTokenizer.from_pretrained(
+                folder, trust_remote_code=custom_code
+            )
         except Exception as error:
             raise _not_verified(f"transformers cannot open it: {_first_line(error)}") from None
     if missing:
@@ -106,7 +108,7 @@ def _compare_ids(theirs: Any, ours: TextTokenizer) -> None:
     if ours.kind == "char":
         texts = [ours.decode(range(ours.vocab_size)), ours.decode([0, 0, ours.vocab_size - 2])]
     else:
-        texts = list(_TEXTS)
+        texts = list(TEXTS)
     for text in texts:
         [wanted] = ours.encode([text], ["the test text"])
         ids = [int(each) for each in theirs(text)["input_ids"]]

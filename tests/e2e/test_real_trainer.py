@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
+from pathlib import Path
 
 import pytest
 
@@ -106,6 +107,17 @@ def test_a_dense_recipe_from_its_small_table_to_its_report(trainee: User) -> Non
     assert trainee.run("sample", "best", "--prompt", "def f", "--max-tokens", "8").startswith("def")
     [report] = trainee.json("report", "--json")["runs"]
     assert report["best"]["val_bpb"] == pytest.approx(scored["val_bpb"], rel=1e-3)
+
+    made = trainee.json("fetch-best", run.run_id, "--to", "hf", "--into", "hf", "--json")
+    assert (made["schema"], made["architecture"]) == ("exported/1", "LlamaForCausalLM")
+    folder = Path(made["folder"])
+    assert not list(folder.parent.glob(".hf*"))
+    card = (folder / "README.md").read_text()
+    assert all(each in card for each in (fetched["sha256"], run.plan.id, "text.py"))
+    assert f"| bill | {run.settled}, final |" in card or "| bill so far |" in card
+    again = trainee.run("fetch-best", "best", "--to", "hf", "--into", "again")
+    assert again.startswith("exported as LlamaForCausalLM")
+    assert "not empty" in trainee.fails("fetch-best", "--to", "hf", "--into", "again", code=8)
 
 
 _SEGMENTS = ("sequence=88", "question_tokens=24", "plan_tokens=24", "execution_tokens=40")

@@ -75,6 +75,8 @@ def test_a_strangers_script_ends_in_time_and_its_best_comes_home(user: User) -> 
     assert f" {100 / best:.4g}\n" in fetched, "the metric is that of its own step"
     again = user.run("fetch-best", "--into", "best")
     assert "already here, verified" in again
+    refused = user.fails("fetch-best", "--to", "hf", code=12)
+    assert "its checkpoint is already in the format of its own script" in refused
     report = user.json("report", "--json")["runs"]
     assert report[0]["best"]["checkpoint"] == f"train/step-{best:08d}"
     assert f"val_loss {100 / best:.4g}" in user.run("report")

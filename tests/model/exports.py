@@ -1,11 +1,12 @@
 """Checkpoints of many shapes with random weights, to be exported; also as a program of its own.
 
 ``python -m tests.model.exports OUT SHAPE…`` exports each and prints what the command prints, in an
-environment that has transformers.
+environment that has transformers; with ``--gguf`` before OUT, in one that has llama.cpp.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import sys
 from pathlib import Path
@@ -16,11 +17,14 @@ import torch
 
 from model import export
 from model.data.tokenizers import TextTokenizer, train_tokenizer
-from model.exporting import layouts
+from model.exporting import gguf_file, layouts
 from model.families import registry
+from model.families.protocol import Sampling
 from model.training.checkpoint import CheckpointFolder, Contents
+from model.training.load import load_model
 from tests.checkpoints import a_manifest
 from tests.settings import settings_of
+from trmcloud.core.spec.settings import FAMILIES
 
 TEXT = "First Citizen:\nSpeak, speak.\n  def f(x): return x * 2\né 漢字 hear me speak. " * 20
 _SMALL = {
@@ -42,6 +46,21 @@ SHAPES: dict[str, dict[str, Any]] = {
     "gpt2-untied": {"family": "gpt", **_GPT2, "mlp": "gelu"},
 }
 """That transformers knows."""
+CUSTOM: dict[str, dict[str, Any]] = {
+    "trm": {"family": "trm", "supervision_steps": 2, "loops": 2},
+    "control": {"family": "trm", "supervision_steps": 2, "loops": 1, "control": True},
+    "nanochat-2026": {
+        "family": "nanochat", "architecture": "nanochat-2026", "value_embeddings": True,
+        "windows": "SSL", "kv_heads": 2,
+    },
+    "speedrun": {"family": "nanochat", "value_embeddings": True, "windows": "SL"},
+    "layer-rope": {"family": "gpt", "norm": "layer", "tied": True, "mlp": "gelu"},
+    "gpt2-norm": {"family": "gpt", "norm": "layer", "positions": "learned"},
+}  # fmt: skip
+"""That it needs code for."""
+GGUF = ("llama", "llama-tied", "llama-grouped", "llama-plain", "qwen3", "arcee", "gpt2")
+"""That llama.cpp knows, too."""
+GENERATED = ("llama-tied", "nanochat-char", "gpt2", "trm")
 ARCHITECTURES = {
     "llama": "LlamaForCausalLM", "qwen3": "Qwen3ForCausalLM", "arcee": "ArceeForCausalLM",
     "nanochat": "NanoChatForCausalLM", "gpt2": "GPT2LMHeadModel",
@@ -49,8 +68,12 @@ ARCHITECTURES = {
 
 
 def settings_of_shape(name: str) -> Any:
-    values = {**_SMALL, **SHAPES[name]}
-    return settings_of(values.pop("family"), "train", **values)
+    values = {**_SMALL, **{**SHAPES, **CUSTOM}[name]}
+    family = values.pop("family")
+    known = {field.name for field in dataclasses.fields(FAMILIES[family])}
+    return settings_of(
+        family, "train", **{key: value for key, value in values.items() if key in known}
+    )
 
 
 def make_checkpoint(root: Path, settings: Any, tokenizer: TextTokenizer | None = None) -> Path:
@@ -71,13 +94,50 @@ def make_checkpoint(root: Path, settings: Any, tokenizer: TextTokenizer | None =
 
 def main(words: list[str]) -> int:
     registry.provide_families()
+    if words[0] == "--gguf":
+        return _as_gguf(Path(words[1]))
     out = Path(words[0])
-    for name in words[1:] or SHAPES:
+    for name in words[1:] or (*SHAPES, *CUSTOM):
         folder = make_checkpoint(out / name, settings_of_shape(name))
-        assert export.main(["--checkpoint", str(folder), "--into", f"{folder}-hf", "--json"]) == 0
+        more = ["--custom-code"] if name in CUSTOM else []
+        made = ["--checkpoint", str(folder), "--into", f"{folder}-hf", "--json", *more]
+        assert export.main(made) == 0
+        if name in GENERATED:
+            _generate(folder, Path(f"{folder}-hf"), has_code=name in CUSTOM)
     if not words[1:]:
         _with_a_mistake(out)
     return 0
+
+
+def _as_gguf(out: Path) -> int:
+    for name in GGUF:
+        for numbers in ("float32", "float16"):
+            folder = make_checkpoint(out / name / numbers, settings_of_shape(name))
+            words = ["--checkpoint", str(folder), "--into", f"{folder}-gguf", "--to", "gguf"]
+            assert export.main([*words, "--numbers", numbers, "--json"]) == 0
+    with patch.object(gguf_file, "_neighbours", lambda rows, head_dim: rows):
+        folder = make_checkpoint(out / "mistaken", settings_of_shape("llama"))
+        into = out / "mistaken-gguf"
+        code = export.main(["--checkpoint", str(folder), "--into", str(into), "--to", "gguf"])
+    print(json.dumps({"code": code, "written": into.exists()}))
+    return 0
+
+
+def _generate(folder: Path, exported: Path, *, has_code: bool) -> None:
+    """The likeliest ids after a text, by the lines of the model card and by the trainer."""
+    import transformers
+
+    loaded = load_model(folder)
+    model = transformers.AutoModelForCausalLM.from_pretrained(exported, trust_remote_code=has_code)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(exported, trust_remote_code=has_code)
+    inputs = tokenizer("Speak, ", return_tensors="pt")
+    theirs = model.generate(**inputs, max_new_tokens=12, do_sample=False)[0].tolist()
+    start = inputs["input_ids"][0].tolist()
+    ids = loaded.tokenizer.vocab_size
+    sampling = Sampling(12, 0.0, 0, 1.0, 0, ids, loaded.tokenizer.bos)
+    ours = [*start, *loaded.model.generate(start, sampling)]
+    same = theirs[: len(ours)] == ours and len(ours) > len(start)
+    print(json.dumps({"generated": same, "start": start}))
 
 
 def _with_a_mistake(out: Path) -> None:

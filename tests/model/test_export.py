@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -18,14 +19,24 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from model import export
-from model.data.tokenizers import BpeTokenizer, train_tokenizer
-from model.exporting import hf
+from model.data.tokenizers import BpeTokenizer, load_tokenizer, train_tokenizer
+from model.exporting import gguf_file, hf
 from model.exporting import tokenizer_files as tf
 from model.exporting.folder import write_weights
 from model.exporting.layouts import layout_of
 from model.exporting.verifying import trainer_logits
+from model.families import registry
 from model.training.load import load_model
-from tests.model.exports import ARCHITECTURES, SHAPES, TEXT, make_checkpoint, settings_of_shape
+from tests.model.exports import (
+    ARCHITECTURES,
+    CUSTOM,
+    GENERATED,
+    GGUF,
+    SHAPES,
+    TEXT,
+    make_checkpoint,
+    settings_of_shape,
+)
 from tests.settings import changed
 from trmcloud.core.errors import NotSupported
 from trmcloud.io.hashing import file_sha256
@@ -189,6 +200,24 @@ def test_a_shape_that_transformers_does_not_know_is_refused_with_the_reason(
     assert "--custom-code" in refused.value.next_step
 
 
+def test_code_of_its_own_is_for_those_that_draw_token_by_token(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("llama", "nanochat-2026", "trm"):
+        folder, into = make_checkpoint(tmp_path / name, settings_of_shape(name)), tmp_path / "into"
+        words = ["--checkpoint", str(folder), "--into", str(into), "--custom-code"]
+        assert export.main(words) == 0
+        config = json.loads((into / "config.json").read_text())
+        has_code = name != "llama"
+        assert ("auto_map" in config) is (into / "modeling_trmcloud.py").exists() is has_code
+        shutil.rmtree(into)
+    settings = changed(settings_of_shape("llama"), family="bd3lm")
+    folder = make_checkpoint(tmp_path / "bd3lm", settings)
+    assert export.main(["--checkpoint", str(folder), "--into", str(into), "--custom-code"]) == 12
+    assert "token by token" in capsys.readouterr().err
+    assert not into.exists()
+
+
 def test_weights_beyond_the_most_bytes_are_shared_out_with_an_index(tmp_path: Path) -> None:
     tensors = {f"t{number}": torch.full((10,), float(number)) for number in range(5)}
     write_weights(tmp_path, tensors, most_bytes=80)
@@ -278,11 +307,11 @@ def test_a_character_that_the_vocabulary_lacks_is_an_error_there_too() -> None:
 
 
 def refused(
-    folder: Path, into: Path, capsys: pytest.CaptureFixture[str], code: int
+    folder: Path, into: Path, capsys: pytest.CaptureFixture[str], code: int, *more: str
 ) -> dict[str, Any]:
     """The error of an export, of which nothing was written."""
     before = sorted(into.parent.iterdir())
-    assert export.main(["--checkpoint", str(folder), "--into", str(into)]) == code
+    assert export.main(["--checkpoint", str(folder), "--into", str(into), *more]) == code
     assert sorted(into.parent.iterdir()) == before
     line, said = capsys.readouterr().err.splitlines()
     assert line.startswith("error: ")
@@ -399,11 +428,101 @@ def test_transformers_computes_the_trainers_logits(tmp_path: Path) -> None:
         text=True,
         check=True,
     )
-    *rows, mistaken = [json.loads(line) for line in done.stdout.splitlines()]
-    assert [Path(row["folder"]).parent.name for row in rows] == list(SHAPES)
-    for name, row in zip(SHAPES, rows, strict=True):
-        assert row["architecture"] == ARCHITECTURES[name.partition("-")[0]]
+    *said, mistaken = [json.loads(line) for line in done.stdout.splitlines()]
+    rows = [row for row in said if "folder" in row]
+    assert [row["generated"] for row in said if "folder" not in row] == [True] * len(GENERATED)
+    assert [Path(row["folder"]).parent.name for row in rows] == [*SHAPES, *CUSTOM]
+    for name, row in zip((*SHAPES, *CUSTOM), rows, strict=True):
+        known = ARCHITECTURES[name.partition("-")[0]] if name in SHAPES else "TrmcloudForCausalLM"
+        assert row["architecture"] == known
         assert row["verified_by"].startswith("transformers ")
         assert row["largest_difference"] <= 1e-4
     assert mistaken == {"code": 10, "written": False}
     assert "its logits differ from the trainer's by up to" in done.stderr
+
+
+# -- GGUF -----------------------------------------------------------------------------------------
+
+
+def test_llama_cpp_gets_neighbours_where_transformers_has_halves() -> None:
+    rows = torch.arange(16.0)[:, None]
+    made = gguf_file._neighbours(rows, 8)[:, 0].tolist()
+    assert made == [0, 4, 1, 5, 2, 6, 3, 7, 8, 12, 9, 13, 10, 14, 11, 15]
+
+
+@pytest.mark.parametrize("name", GGUF)
+def test_each_tensor_has_a_name_of_llama_cpp(name: str) -> None:
+    settings = settings_of_shape(name)
+    model = registry.build(settings, torch.device("cpu"))
+    layout = layout_of(settings)
+    theirs = layout.convert({key: each.detach() for key, each in model.state_dict().items()})
+    made = gguf_file.named_tensors(layout, theirs)
+    assert len(made) == len(theirs)
+    assert made["blk.2.ffn_down.weight"].shape == (64, 96)
+    assert made["blk.0.ffn_up.weight"].shape == (96, 64)
+    assert made["token_embd.weight"].shape == (320, 64)
+
+
+REFUSED_GGUF: dict[str, tuple[dict[str, Any], str]] = {
+    "nanochat": ({"mlp": "relu2", "qk_norm": True}, "NanoChatForCausalLM with relu2"),
+    "gelu": ({"norm": "layer", "positions": "learned", "norm_embedding": False, "mlp": "gelu"},
+             "GPT2LMHeadModel with gelu"),
+    "char": ({"tokenizer": "char"}, "no tokenizer of one token a character"),
+    "trm": ({"family": "trm"}, "what trm does"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("changes", "said"), REFUSED_GGUF.values(), ids=REFUSED_GGUF)
+def test_what_llama_cpp_does_not_know_is_refused(
+    changes: dict[str, Any], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = make_checkpoint(tmp_path / "made", changed(settings_of_shape("llama"), **changes))
+    told = refused(folder, tmp_path / "into", capsys, 12, "--to", "gguf")
+    assert said in told["what"]
+    assert told["next_step"].startswith("--to hf")
+
+
+def test_a_tokenizer_of_another_split_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    content = json.loads(train_tokenizer("bpe", [TEXT], 300).to_json())
+    content["pre_tokenizer"]["use_regex"] = False
+    own = load_tokenizer(json.dumps(content), "here")
+    folder = make_checkpoint(tmp_path / "made", settings_of_shape("llama"), own)
+    told = refused(folder, tmp_path / "into", capsys, 12, "--to", "gguf")
+    assert "split text" in told["what"]
+
+
+@pytest.mark.skipif(find_spec("gguf") is not None, reason="gguf is installed here")
+def test_without_its_package_the_extra_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = make_checkpoint(tmp_path / "made", settings_of_shape("llama"))
+    told = refused(folder, tmp_path / "into", capsys, 6, "--to", "gguf")
+    assert "'gguf' extra" in told["what"]
+
+
+@pytest.mark.more
+@pytest.mark.skipif(
+    not list((ROOT / ".venv-gguf").glob("lib/*/site-packages/beside.pth")),
+    reason="llama.cpp is not here: make gguf",
+)
+def test_llama_cpp_computes_the_trainers_logits(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [str(ROOT / ".venv-gguf/bin/python"), "-m", "tests.model.exports", "--gguf", str(tmp_path)],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    *rows, mistaken = [json.loads(line) for line in done.stdout.splitlines()]
+    assert len(rows) == 2 * len(GGUF)
+    for row in rows:
+        file = Path(row["folder"])
+        most = gguf_file.most_difference(file.parent.parent.name, file.parent.name)
+        print(f"{row['architecture']}, {file.parent.name}: {row['largest_difference']:.2g}")
+        assert row["verified_by"].startswith("llama-cpp-python ")
+        assert row["largest_difference"] <= most
+    assert mistaken == {"code": 10, "written": False}
+    assert "llama.cpp's logits differ" in done.stderr

@@ -32,6 +32,8 @@ _CHOICES: Mapping[str, tuple[str, ...]] = {
     "form": ("bash", "sbatch", "sky"),
     "way": ("webhook", "email", "ntfy", "slack", "discord"),
     "best": ("min", "max"),
+    "export": ("hf", "gguf"),
+    "numbers": ("float32", "float16"),
 }
 
 
@@ -215,6 +217,8 @@ _KIND_OF: Mapping[str, str] = {
     "form": "form",
     "way": "way",
     "best": "best",
+    "to": "export",
+    "numbers": "numbers",
 }
 _ALSO: Mapping[tuple[str, str], str] = {
     **{(command, "run"): "live_run" for command in ("save", "stop", "attach", "ssh")},

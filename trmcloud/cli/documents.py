@@ -1196,6 +1196,22 @@ class Fetched:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Exported:
+    """A checkpoint in another format. ``verified_by``: the software that computed its logits, and
+    its version; ``largest_difference`` of one from the trainer's. Without either, ``not_verified``
+    says why."""
+
+    schema: ClassVar[str] = "exported/1"
+    folder: str
+    format: str
+    architecture: str
+    size_bytes: int
+    verified_by: str | None
+    largest_difference: float | None
+    not_verified: str | None
+
+
+@dataclass(frozen=True, kw_only=True)
 class Adopted(Fetched):
     """An exported script's training, and its cost by its own account; its bill is not
     known."""

@@ -28,7 +28,7 @@ _FORMS = {
 #: Kinds of values with a list, of which a mistyped one has a nearest.
 _LISTED = (
     *("phase", "phases", "objective", "balance", "volume_then", "precision", "form", "best"),
-    *("recipe", "provider"),
+    *("recipe", "provider", "export", "numbers"),
 )
 #: What a command needs beside the option.
 _ARGUMENTS = {
@@ -46,6 +46,7 @@ _BESIDE = {
     ("rehearse", "--best"): ("--", "python", "train.py"),
     ("smoke", "--recipe"): ("--train", "--hardware", "local"),
     ("smoke", "--accept-exposure"): ("--train",),
+    ("fetch-best", "--numbers"): ("--to", "gguf"),
 }
 #: Providers are of rented hardware.
 _RENTED = ("--provider", "--region", "--wait-for", "--max-price")

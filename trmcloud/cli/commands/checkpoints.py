@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import getpass
+import json
 import sys
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
@@ -11,14 +13,17 @@ from typing import Annotated
 import typer
 
 from trmcloud.app import short_rentals
-from trmcloud.app.checkpoints import fetching, inventory
+from trmcloud.app.checkpoints import exporting, fetching, inventory
+from trmcloud.app.checkpoints.fetching import BestCheckpoint
 from trmcloud.app.checkpoints.inventory import SourcePruning
 from trmcloud.app.context import Context, UnreachableProvider, require_reach
+from trmcloud.app.data import data_set_names, need_training_extra
 from trmcloud.app.launching import follow_or_drive
 from trmcloud.app.run_queries import mark_reported
 from trmcloud.cli import documents as doc
 from trmcloud.cli import options
 from trmcloud.cli.catch_up import find_caught_up
+from trmcloud.cli.commands.evaluate import run_trainer_command
 from trmcloud.cli.confirm import is_confirmed
 from trmcloud.cli.views.as_documents import fetched_fields
 from trmcloud.cli.views.json_output import print_document
@@ -27,15 +32,20 @@ from trmcloud.cli.views.metrics import score_rows
 from trmcloud.cli.views.run_bar import RunBar
 from trmcloud.cli.views.status import volume_lines
 from trmcloud.cli.views.text import Progress, duration, not_evaluated, table
+from trmcloud.core.catalog.datasets import DataSet
 from trmcloud.core.catalog.providers import TRAITS, rentable
 from trmcloud.core.contract.command import RECIPE
+from trmcloud.core.contract.manifest import CheckpointManifest
 from trmcloud.core.control.events import VolumeDeleted
 from trmcloud.core.control.run_state import RunState
 from trmcloud.core.errors import NotFoundError, UsageError
 from trmcloud.core.money import Usd, total
+from trmcloud.core.nearest import suggest_name
 from trmcloud.core.storage import price_per_hour, price_per_month
+from trmcloud.core.values import dataclass
 from trmcloud.ports.compute import VolumeSeen
 from trmcloud.wiring import build_context, offers_for_errand
+from trmcloud.wiring_plans import build_planner
 
 
 def bring_from_volume(context: Context, run: RunState, *, yes: bool) -> RunState:
@@ -86,6 +96,27 @@ def fetch_best(
     ] = False,
     phase: Annotated[str, typer.Option(help="fast or extreme (default: the last one).")] = "",
     step: Annotated[int | None, typer.Option(help="This step (default: the best one).")] = None,
+    to: Annotated[
+        str,
+        typer.Option(
+            "--to",
+            metavar="FORMAT",
+            help="Write it in another format: hf (a folder of transformers) or gguf (llama.cpp).",
+        ),
+    ] = "",
+    numbers: Annotated[
+        str,
+        typer.Option(
+            "--numbers", metavar="FORMAT", help="With --to gguf: float32 (default) or float16."
+        ),
+    ] = "",
+    custom_code: Annotated[
+        bool,
+        typer.Option(
+            "--custom-code",
+            help="With --to hf: for models that transformers does not know, write their code, too.",
+        ),
+    ] = False,
     yes: Annotated[
         bool, typer.Option("-y", "--yes", help="Rent a machine for this without asking.")
     ] = False,
@@ -95,20 +126,32 @@ def fetch_best(
     evaluated, the latest).
 
     Checkpoints in the run's bucket are downloaded from there, with or without a pod. Checkpoints
-    that are only on a rented pod are downloaded from the pod.
+    that are only on a rented pod are downloaded from the pod. With --to, RUN may be a fetched
+    folder, too.
 
     Example: trmcloud fetch-best r-1f3a9c --for-inference
     """
+    export = _checked_export(to, numbers, custom_code=custom_code)
+    if export is not None and run and Path(run).expanduser().is_dir():
+        _export_folder(Path(run).expanduser(), into, export, as_json=as_json)
+        return
     context, state = find_caught_up(run)
     state = bring_from_volume(context, state, yes=yes)
     found = fetching.find_best(
-        context, state, phase=phase or None, step=step, weights_only=weights_only
+        context,
+        state,
+        phase=phase or None,
+        step=step,
+        weights_only=weights_only or export is not None,
     )
     best = found.manifest
     for missed in found.missed:
         print(f"{state.run_id}: {missed}", file=sys.stderr)
     if best.val_bpb is None and step is None:
         print(not_evaluated(best), file=sys.stderr)
+    if export is not None:
+        _export_run(context, state, found, into, export, as_json=as_json)
+        return
     folder = Path(into).expanduser() if into else fetching.default_folder(best, Path.cwd())
     progress = Progress("" if found.source.durable else "from its pod")
     fetched = fetching.fetch(
@@ -127,6 +170,97 @@ def fetch_best(
     print("\n".join(metric))
     print(f"  weights         sha256 {best.sha256}")
     print(f"  folder          {fetched.folder.absolute()}")
+
+
+@dataclass(frozen=True)
+class _Export:
+    """A checked wish for another format; ``numbers``: empty for the format's own."""
+
+    form: str
+    numbers: str
+    custom_code: bool
+
+    @property
+    def words(self) -> list[str]:
+        numbers = ["--numbers", self.numbers] if self.numbers else []
+        return ["--to", self.form, *numbers, *(["--custom-code"] if self.custom_code else [])]
+
+
+def _checked_export(to: str, numbers: str, *, custom_code: bool) -> _Export | None:
+    """
+    Raises:
+        UsageError: an unknown format, or options that do not go together.
+    """
+    for flag, value, known in (
+        ("--to", to, exporting.FORMATS),
+        ("--numbers", numbers, exporting.NUMBERS),
+    ):
+        if value and value not in known:
+            raise UsageError(
+                f"{flag}: unknown value {value!r}", next_step=suggest_name(value, known)
+            )
+    if numbers and to != exporting.GGUF:
+        raise UsageError("--numbers needs --to gguf", next_step="--to gguf")
+    if custom_code and to != exporting.HF:
+        raise UsageError("--custom-code needs --to hf", next_step="--to hf")
+    return _Export(to, numbers, custom_code) if to else None
+
+
+def _export_run(
+    context: Context,
+    run: RunState,
+    best: BestCheckpoint,
+    into: str,
+    export: _Export,
+    *,
+    as_json: bool,
+) -> None:
+    manifest = best.manifest
+    exporting.check_exportable(manifest)
+    need_training_extra("exporting a checkpoint here")
+    target = _target(manifest, into, export)
+    rows = exporting.facts(context, run, manifest, _data_set)
+    progress = Progress("" if best.source.durable else "from its pod")
+    with exporting.at_hand(context, run, best, target, progress) as folder:
+        _write_export(folder, target, rows, export, as_json=as_json)
+
+
+def _export_folder(folder: Path, into: str, export: _Export, *, as_json: bool) -> None:
+    manifest = fetching.read_manifest(folder)
+    exporting.check_exportable(manifest)
+    context = build_context()
+    run = context.ledger.read().runs.get(manifest.run_id)
+    rows = exporting.facts(context, run, manifest, _data_set)
+    _write_export(folder, _target(manifest, into, export), rows, export, as_json=as_json)
+
+
+def _target(manifest: CheckpointManifest, into: str, export: _Export) -> Path:
+    if into:
+        return Path(into).expanduser().absolute()
+    return exporting.default_target(manifest, export.form, Path.cwd())
+
+
+def _data_set(name: str) -> DataSet | None:
+    return build_planner().inputs.data_source(name).data_set if name in data_set_names() else None
+
+
+def _write_export(
+    folder: Path, target: Path, rows: exporting.Rows, export: _Export, *, as_json: bool
+) -> None:
+    """``model.export`` of a checkpoint's folder, with rows for its card.
+
+    Raises:
+        NotSupported, CheckpointError, ConflictError, DoesNotFit, MissingExtra
+    """
+    with tempfile.NamedTemporaryFile("w", suffix=".json", encoding="utf-8") as about:
+        json.dump({"rows": rows}, about)
+        about.flush()
+        words = ["--checkpoint", str(folder.absolute()), "--into", str(target), *export.words]
+        lines: list[str] = []
+        words += ["--about", about.name, *(["--json"] if as_json else [])]
+        run_trainer_command("model.export", words, take=lines.append if as_json else None)
+    if as_json:
+        print_document(doc.Exported(**json.loads("".join(lines))))
 
 
 def prune(

@@ -1,0 +1,1 @@
+"""Code that goes beside exported weights, for transformers to import from there."""
