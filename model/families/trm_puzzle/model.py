@@ -248,8 +248,8 @@ class PuzzleSolver(LanguageModel):
         given = list(start[1:] if start[:1] == [sampling.stop] else start)
         if len(given) != self.cells:
             raise DataError(
-                f"the prompt has {len(given)} characters; a puzzle has {self.cells}: row by row, "
-                "0 for a blank"
+                f"the prompt has {len(given)} characters; a puzzle has {self.cells}",
+                next_step="give the puzzle row by row, 0 for a blank",
             )
         device = self.head.weight.device
         with torch.no_grad():
