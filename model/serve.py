@@ -115,7 +115,7 @@ def make_served_model(loaded: LoadedModel, *, batch: int, queue: int) -> ServedM
         queue=queue,
         max_body_bytes=MAX_BODY_BYTES,
     )
-    source = TextSource(engine, loaded.tokenizer, model.most_given)
+    source = TextSource(engine, loaded.tokenizer, model.most_given, model.least_given)
     return ServedModel(source, info, _version(), fresh(), warn)
 
 

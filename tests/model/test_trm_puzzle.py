@@ -488,6 +488,7 @@ def test_generation_gives_the_grid() -> None:
     start = [5, *given[:16].tolist()]
     made = list(model.generate(start, sampling))
     assert made == (model.solve(given[None, :16] + 1).argmax(-1)[0] - 1).clamp_min(0).tolist()
+    assert (model.least_given, model.most_given) == (17, 17)
     with pytest.raises(DataError, match="3 characters; a puzzle has 16"):
         list(model.generate([5, 1, 2, 3], sampling))
 

@@ -181,6 +181,10 @@ class PuzzleSolver(LanguageModel):
     def most_given(self) -> int:
         return self.cells + 1
 
+    @property
+    def least_given(self) -> int:
+        return self.cells + 1
+
     def initialise(self, seed: int) -> None:
         """Truncated normal weights of std 1/√fan_in, the embedding's 1/√D; starts of std 1; a
         puzzle's vector and the weights of ``halt`` are zero, its bias −5."""
