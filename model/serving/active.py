@@ -42,8 +42,8 @@ class RefusedRequest(Exception):
 
 @dataclass(frozen=True)
 class TextSource:
-    """The model's engine and what turns text into its ids. ``most_given``, ``least_given``: ids that
-    a text may and must begin with, the special one among them."""
+    """The model's engine and what turns text into its ids. ``most_given``, ``least_given``: ids
+    that a text may and must begin with, the special one among them."""
 
     engine: Engine
     tokenizer: TextTokenizer
