@@ -118,7 +118,9 @@ def make_served_model(loaded: LoadedModel, *, batch: int, queue: int) -> ServedM
         max_body_bytes=MAX_BODY_BYTES,
     )
     chat = ChatTokens.of(loaded.tokenizer) if manifest.phase == CHAT else None
-    source = TextSource(engine, loaded.tokenizer, model.most_given, chat)
+    source = TextSource(
+        engine, loaded.tokenizer, model.most_given, chat=chat, least_given=model.least_given
+    )
     return ServedModel(source, info, _version(), fresh(), warn)
 
 

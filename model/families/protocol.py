@@ -89,6 +89,11 @@ class LanguageModel(nn.Module, ABC):
         """Ids that a text may begin with, the special one among them."""
         return self.sequence
 
+    @property
+    def least_given(self) -> int:
+        """Ids that a text must begin with, the special one among them."""
+        return 1
+
     @abstractmethod
     def initialise(self, seed: int) -> None:
         """Fresh weights, the same on every rank and device for one seed."""

@@ -43,14 +43,15 @@ class RefusedRequest(Exception):
 
 @dataclass(frozen=True)
 class TextSource:
-    """The model's engine and what turns text into its ids. ``most_given``: ids that a text may
-    begin with, the special one among them. ``chat``: the special ids of conversations, if the model
-    was trained on them."""
+    """The model's engine and what turns text into its ids. ``most_given``, ``least_given``: ids
+    that a text may and must begin with, the special one among them. ``chat``: the special ids of
+    conversations, if the model was trained on them."""
 
     engine: Engine
     tokenizer: TextTokenizer
     most_given: int
     chat: ChatTokens | None = None
+    least_given: int = 1
 
     async def start_of(self, prompt: str, param: str = "prompt") -> list[int]:
         """Return the prompt's ids behind the one that begins a text.
@@ -93,6 +94,9 @@ class TextSource:
         if len(ids) > room:
             what = f"{param}: {len(ids):,} tokens, but the model takes at most {room:,}"
             raise RefusedRequest(422, what, param=param, code=TOO_LONG)
+        if len(ids) < self.least_given - 1:
+            what = f"{param}: {len(ids):,} tokens, but the model needs {self.least_given - 1:,}"
+            raise RefusedRequest(422, what, param=param)
         return [self.tokenizer.bos, *(int(each) for each in ids)]
 
 

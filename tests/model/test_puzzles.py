@@ -20,7 +20,9 @@ from model.preparing.readers import documents, units_of
 from model.training import loop
 from model.training.checkpoint import read_tensors
 from tests.model.conftest import Run
+from tests.model.preparing_rig import PATH, Rig
 from tests.model.test_trm_puzzle import settings
+from tests.standins.data_host import DataHost, serving
 from trmcloud.core.catalog.datasets import DataSet
 from trmcloud.core.contract.trainer_contract import PhaseJob
 from trmcloud.core.errors import DataError
@@ -251,8 +253,16 @@ def new_training(tmp_path: Path) -> Callable[..., Run]:
 
     def make(name: str, **changes: Any) -> Run:
         chosen = settings(**{**SETTINGS, **changes}).to_json()
-        folders = {"data_dir": str(tmp_path / "data"), "out_dir": str(tmp_path / name)}
-        return Run(PhaseJob("r1", "train", chosen, **folders, processes=1))
+        return Run(
+            PhaseJob(
+                run_id="r1",
+                phase="train",
+                settings=chosen,
+                data_dir=str(tmp_path / "data"),
+                out_dir=str(tmp_path / name),
+                processes=1,
+            )
+        )
 
     return make
 
@@ -328,3 +338,65 @@ def test_puzzles_of_another_size_are_refused(
     job = replace(run.job, settings=nine.to_json())
     assert Run(job).train_here() == "bad_data"
     assert "no puzzle of 81 cells" in run.heartbeat.message
+
+
+def test_a_remote_table_is_sampled_for_training_and_read_whole_for_validation(
+    tmp_path: Path,
+) -> None:
+    """As Sudoku-Extreme's row has it: 20 of 300 training puzzles, and every test puzzle."""
+    draws = puzzles.Draws(5)
+    [grid] = puzzles.solutions([0] * 81, 1, draws)
+    answer = "".join(map(str, grid))
+
+    def rows(number: int) -> tuple[str, list[str]]:
+        questions = ["".join(d if draws.below(3) else "." for d in answer) for _ in range(number)]
+        lines = "".join(f"a,{question},{answer},{at}\n" for at, question in enumerate(questions))
+        return HEADER + lines, [question.replace(".", "0") + answer for question in questions]
+
+    (tmp_path / "up").mkdir()
+    made = {}
+    for name, number in (("train.csv", 300), ("test.csv", 50)):
+        text, made[name] = rows(number)
+        (tmp_path / "up" / name).write_text(text)
+    nine = {"sequence": 162, "vocab_size": 11, "characters": "0123456789"}
+    with serving(DataHost()) as host:
+        rig = Rig(tmp_path, host, settings(**{**SETTINGS, **nine}))
+        host.put(PATH, tmp_path / "up")
+        rig.describe(
+            layout="puzzles",
+            shards="train.csv",
+            first=0,
+            last=0,
+            validation="test.csv",
+            tokenizer_shards=1,
+            shard_text_bytes=20 * 162,
+        )
+        rig.grow(wanted=300 * 163)
+        [training], validation = rig.decoded()
+    assert len(training) == 20
+    assert validation == made["test.csv"]
+    places = [made["train.csv"].index(text) for text in training]
+    assert places[0] == 0
+    assert all(12 <= gap <= 18 for gap in np.diff(places))
+
+
+def test_a_made_set_grows_into_its_two_parts(tmp_path: Path) -> None:
+    with serving(DataHost()) as host:
+        rig = Rig(tmp_path, host, settings(**SETTINGS))
+        rig.describe(
+            layout="sudoku",
+            base_url="",
+            shards="4x4-{:03d}",
+            first=0,
+            last=1,
+            validation="4x4-test",
+            tokenizer_shards=1,
+            shard_text_bytes=600 * 32,
+            validation_text_bytes=500 * 32,
+        )
+        rig.grow(wanted=1200 * 33)
+        shards, validation = rig.decoded()
+    seed = rig.settings.seed
+    assert shards[0] + shards[1] == puzzles.make_documents(4, seed, 0, 1200, held_out=False)
+    assert validation == puzzles.make_documents(4, seed, 0, 500, held_out=True)
+    assert not {text[16:] for text in validation} & {text[16:] for text in shards[0] + shards[1]}

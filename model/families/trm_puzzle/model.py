@@ -181,6 +181,10 @@ class PuzzleSolver(LanguageModel):
     def most_given(self) -> int:
         return self.cells + 1
 
+    @property
+    def least_given(self) -> int:
+        return self.cells + 1
+
     def initialise(self, seed: int) -> None:
         """Truncated normal weights of std 1/√fan_in, the embedding's 1/√D; starts of std 1; a
         puzzle's vector and the weights of ``halt`` are zero, its bias −5."""
@@ -248,8 +252,8 @@ class PuzzleSolver(LanguageModel):
         given = list(start[1:] if start[:1] == [sampling.stop] else start)
         if len(given) != self.cells:
             raise DataError(
-                f"the prompt has {len(given)} characters; a puzzle has {self.cells}: row by row, "
-                "0 for a blank"
+                f"the prompt has {len(given)} characters; a puzzle has {self.cells}",
+                next_step="give the puzzle row by row, 0 for a blank",
             )
         device = self.head.weight.device
         with torch.no_grad():

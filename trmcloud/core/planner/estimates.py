@@ -60,6 +60,8 @@ TRAIN_BYTES_PER_S = 1.7e6
 measured here, 2026-11-22."""
 GENERATE_BYTES_PER_CPU_S = 4.0e6
 """Text by a formula, and its characters' ids: nominal."""
+SUDOKU_BYTES_PER_CPU_S = {"4x4": 4.0e4, "9x9": 300.0}
+"""Sudokus with one solution, by the size in a shard's name: timed on a busy core, 2026-11-27."""
 IMPORT_S = 8.0
 """The part of the trainer's start in which it needs no data yet."""
 
@@ -161,9 +163,7 @@ def _estimate_data(
     most = max(tokens for _, tokens, _ in phases)
     trains = settings.tokenizer in BYTE_PAIRS and not has_tokenizer and data_set.layout != "gpt2"
     line = RENTED_LINE_BYTES_PER_S if rented else OWN_LINE_BYTES_PER_S
-    text_per_s = _cores(machine) * (
-        GENERATE_BYTES_PER_CPU_S if data_set.is_generated else TOKENIZE_BYTES_PER_CPU_S
-    )
+    text_per_s = _cores(machine) * _text_bytes_per_cpu_s(data_set)
     shards = data_set.tokenizer_shards if trains else 1
     first_bytes = _download_bytes(data_set, shards)
     first_text = _text_bytes(data_set, 1) + (
@@ -222,6 +222,12 @@ def _cores(machine: Machine) -> float:
         return machine.processes / machine.nodes * VCPUS_PER_GPU * CPU_SHARE
     share = CPU_SHARE if machine.on_gpu else CPU_SHARE_BESIDE_CPU_TRAINING
     return max(1, machine.local.cpus) * share
+
+
+def _text_bytes_per_cpu_s(data_set: DataSet) -> float:
+    if data_set.layout == "sudoku":
+        return SUDOKU_BYTES_PER_CPU_S.get(data_set.shards.partition("-")[0], 300.0)
+    return GENERATE_BYTES_PER_CPU_S if data_set.is_generated else TOKENIZE_BYTES_PER_CPU_S
 
 
 def _download_bytes(data_set: DataSet, shards: int) -> int:
