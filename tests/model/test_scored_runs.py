@@ -34,7 +34,7 @@ def suite(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Suite:
     kinds = {"even": CHOICE, "who": SCHEMA, "then": LANGUAGE}
     tasks = tuple(task_of(kind, folder / f"{name}.jsonl") for name, kind in kinds.items())
     made = Suite("core", "CORE", tasks)
-    monkeypatch.setitem(SUITES, "core", made)  # type: ignore[arg-type]
+    monkeypatch.setitem(SUITES, "core", made)
     return made
 
 
@@ -76,7 +76,7 @@ def test_a_part_of_the_suite_has_another_name(
     monkeypatch.setitem(
         SUITES,
         "core",
-        dataclasses.replace(suite, tasks=(*suite.tasks, gone)),  # type: ignore[arg-type]
+        dataclasses.replace(suite, tasks=(*suite.tasks, gone)),
     )
     run = scored(new_run(steps=6), folder)
     assert run.train_here() == "finished"
