@@ -8,6 +8,7 @@ import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -99,9 +100,7 @@ def write_weights(
         name = f"model-{number:05d}-of-{len(parts):05d}.safetensors"
         name = name if len(parts) > 1 else "model.safetensors"
         whole = {each: tensor.contiguous() for each, tensor in part.items()}
-        _or_oserror(
-            lambda path=folder / name, whole=whole: save_file(whole, path, {"format": "pt"})
-        )
+        _or_oserror(partial(save_file, whole, folder / name, {"format": "pt"}))
         held |= dict.fromkeys(part, name)
     if len(parts) > 1:
         size = sum(map(size_of, tensors.values()))

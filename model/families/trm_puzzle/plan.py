@@ -91,6 +91,10 @@ class Settings(_UpdateKeys, PhaseRecipe):
         return ATAN2 if self.atan2 else PhaseRecipe.update_rules
 
     @property
+    def varies_rows(self) -> bool:
+        return self.augmentations > 0
+
+    @property
     def cells(self) -> int:
         return self.sequence // 2
 

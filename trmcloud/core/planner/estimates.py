@@ -692,7 +692,7 @@ def _epochs(phases: list[PhasePlan], available: int | None, recipe: Recipe) -> l
         epochs = phase.tokens / available
         about = RemarkTopic.DATA
         text = f"{phase.name}: {epochs:,.2f} epochs over {whose} {available:,} tokens"
-        if epochs > MANY_EPOCHS:
+        if epochs > MANY_EPOCHS and not phase.settings.varies_rows:
             about = RemarkTopic.WARNING
             text += f" — warning: after {MANY_EPOCHS} epochs repeated text helps less and less"
         lines.append(Remark(about, text))

@@ -344,6 +344,11 @@ class PhaseRecipe(UpdateKeys):
         return self.rows in ROWS_OF_TEXTS
 
     @property
+    def varies_rows(self) -> bool:
+        """Whether a row is another one each time that it is read: then no text is repeated."""
+        return False
+
+    @property
     def leaves_targets_out(self) -> bool:
         """Whether some targets are in no loss, in one micro-batch more than in another."""
         return self.row_is_text or self.rows == CHAT
