@@ -36,8 +36,12 @@ _TERMS = "^  (plan|hardware|rate|cap|stops|checkpoints|trmcloud)|^(r-|✔)"
 
 @contextlib.contextmanager
 def first_run(folder: Path) -> Iterator[Reader]:
+    only = {
+        "plan": "^(trm |▸|test settings|Recommended|  stops|Launch)",
+        "launch": "^  (plan|hardware|extreme|rate|cap|stops|pulled|its bill|trmcloud)|^(r-|✔)",
+    }
     with mission.world(folder) as (user, _):
-        yield Reader(at_home(user))
+        yield Reader(at_home(user), only=only)
 
 
 @contextlib.contextmanager
