@@ -100,6 +100,11 @@ class Suite:
     tasks: tuple[EvalTask, ...]
     reference: Reference | None = None
 
+    @property
+    def can_be_fetched(self) -> bool:
+        """Whether each file that is needed has a hash: no other is downloaded."""
+        return all(task.has_hash for task in self.tasks if task.kind != PROGRAM)
+
 
 # Hashes and sizes are of the files at FOUNDRY_COMMIT. Three large files were not at hand when this
 # table was written: of those the Git object alone is known, from the commit's tree, and the number
@@ -358,8 +363,8 @@ class SuiteResult:
 
     @property
     def is_whole(self) -> bool:
-        """Whether every example of every task of a named suite was asked."""
-        return self.suite in SUITES and not self.left_out and not self.limit
+        """Whether every example of every task was asked."""
+        return not self.left_out and not self.limit
 
     @property
     def score(self) -> float | None:
