@@ -91,6 +91,7 @@ def _make(chosen: argparse.Namespace, settings: PhaseRecipe) -> dict[str, Any]:
         load_given_tokenizer,
         stop_at_sigterm,
     )
+    from model.preparing.sources import PYTHON_STDLIB
     from model.preparing.whole import prepare
 
     began = time.monotonic()
@@ -112,7 +113,8 @@ def _make(chosen: argparse.Namespace, settings: PhaseRecipe) -> dict[str, Any]:
     data_set = corpora.find_data_set(chosen.source, given)
     is_chat_set = data_set is not None and data_set.layout == CHAT
     if settings.rows == CHAT:
-        if data_set is not None and not is_chat_set:
+        is_text = data_set is not None or chosen.source == PYTHON_STDLIB
+        if is_text and not is_chat_set:
             raise UsageError(
                 f"{chosen.source} is text, not conversations",
                 next_step="give a file of conversations: FILE.jsonl",

@@ -12,22 +12,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import astuple, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from model.data.tokenizers import CHAT_TOKENS, TextTokenizer
 from trmcloud.core.errors import DataError
 
-if TYPE_CHECKING:
-    from model.data.tokenizers import TextTokenizer
-
-USER_START, USER_END = "<|user_start|>", "<|user_end|>"
-ASSISTANT_START, ASSISTANT_END = "<|assistant_start|>", "<|assistant_end|>"
-PYTHON_START, PYTHON_END = "<|python_start|>", "<|python_end|>"
-OUTPUT_START, OUTPUT_END = "<|output_start|>", "<|output_end|>"
-SPECIAL_TOKENS = (
-    "<|bos|>",
+(
+    _,
     USER_START,
     USER_END,
     ASSISTANT_START,
@@ -36,7 +30,7 @@ SPECIAL_TOKENS = (
     PYTHON_END,
     OUTPUT_START,
     OUTPUT_END,
-)
+) = SPECIAL_TOKENS = CHAT_TOKENS
 """nanochat's names, in its order."""
 
 SYSTEM, USER, ASSISTANT = "system", "user", "assistant"

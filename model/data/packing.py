@@ -221,7 +221,7 @@ def rows_of_conversations(starts: Ints, total: int, sequence: int) -> PackedRows
     shelves: dict[int, deque[int]] = {}
     mask = 0  # bit n is set where a conversation of n ids is at hand
     upcoming, at_hand, left = 0, 0, sequence + 1
-    first, piece_starts, piece_lengths = [0], [], []
+    first, piece_starts, piece_lengths = [0], list[int](), list[int]()
     while True:
         while at_hand < AT_HAND and upcoming < len(sizes):
             shelves.setdefault(sizes[upcoming], deque()).append(upcoming)

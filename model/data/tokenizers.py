@@ -16,11 +16,22 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from model.data.chat import SPECIAL_TOKENS
 from trmcloud.core.errors import DataError
 from trmcloud.core.spec.settings import BYTE_PAIRS, CHAT_BYTE_PAIRS
 
-BOS = SPECIAL_TOKENS[0]
+BOS = "<|bos|>"
+CHAT_TOKENS = (
+    BOS,
+    "<|user_start|>",
+    "<|user_end|>",
+    "<|assistant_start|>",
+    "<|assistant_end|>",
+    "<|python_start|>",
+    "<|python_end|>",
+    "<|output_start|>",
+    "<|output_end|>",
+)
+"""The special tokens of conversations: see ``model.data.chat``."""
 END_OF_TEXT = "<|endoftext|>"
 _KIND = "trmcloud-char"
 _KIND_WITHIN = 100
@@ -234,7 +245,7 @@ def train_tokenizer(
 
 
 def _special_tokens(kind: str) -> Sequence[str]:
-    return SPECIAL_TOKENS if kind == CHAT_BYTE_PAIRS else (BOS,)
+    return CHAT_TOKENS if kind == CHAT_BYTE_PAIRS else (BOS,)
 
 
 def is_as_trained(text: str, kind: str, vocab_size: int) -> bool:

@@ -84,7 +84,7 @@ def test_a_conversation_is_messages_between_special_tokens() -> None:
 
 def test_a_system_message_goes_before_the_first_users() -> None:
     rest = [{"role": "user", "content": "the cat"}, {"role": "assistant", "content": "sat"}]
-    with_system = [{"role": "system", "content": "on the mat"}, *rest]
+    with_system: list[dict[str, Any]] = [{"role": "system", "content": "on the mat"}, *rest]
     merged = [{"role": "user", "content": "on the mat\n\nthe cat"}, rest[1]]
     assert render_conversation(TOKENIZER, with_system) == render_conversation(TOKENIZER, merged)
     assert with_system[1]["content"] == "the cat"  # the caller's messages stay as they are
@@ -97,7 +97,10 @@ def test_a_tools_result_is_given_and_its_call_is_judged() -> None:
         {"type": "python_output", "text": "2"},
         {"type": "text", "text": "on"},
     ]
-    messages = [{"role": "user", "content": "the"}, {"role": "assistant", "content": content}]
+    messages: list[dict[str, Any]] = [
+        {"role": "user", "content": "the"},
+        {"role": "assistant", "content": content},
+    ]
     ids, mask = render_conversation(TOKENIZER, messages)
     before = spelled(BOS, "<|user_start|>", "the", "<|user_end|>", "<|assistant_start|>")
     call = spelled("sat", "<|python_start|>", "1+1", "<|python_end|>")

@@ -249,7 +249,8 @@ def dry_run(context: Context, planner: Planner, request: LaunchRequest) -> Plan:
         plan = planner.plan(planner.spec_to_launch(request))
         local = plan.spec.hardware == LOCAL
     named = request.data or plan.spec.data
-    if local or named:
+    chats = any(phase.name == CHAT for phase in _first(plan).phases)
+    if local or named or chats:
         _sound_weights(context, plan)
         _source_name(plan, request)
     return plan if saved else planner.save(plan)

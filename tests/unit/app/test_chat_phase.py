@@ -81,7 +81,7 @@ def test_a_phase_that_is_none_is_named() -> None:
 
 
 def test_the_data_of_a_chat_phase_without_another_is_its_conversations() -> None:
-    def spec(**more: str) -> RunSpec:
+    def spec(**more: Any) -> RunSpec:
         return spec_of(
             LaunchRequest("local", "chat-tiny", "chat", **more), (), NOW, pods_can_upload=True
         )

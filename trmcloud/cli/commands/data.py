@@ -215,5 +215,6 @@ def _used_by() -> dict[str, list[str]]:
     """The recipes that train on each data set where nothing else is said."""
     used: dict[str, list[str]] = {}
     for recipe in recipes():
-        used.setdefault(str(recipe.shared.get("data", "")), []).append(recipe.name)
+        for data in {recipe.data_of(phase) for phase in recipe.phases}:
+            used.setdefault(data, []).append(recipe.name)
     return used
