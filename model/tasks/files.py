@@ -47,7 +47,8 @@ def find_files(suite: Suite, folder: Path) -> tuple[dict[EvalTask, Path], dict[E
             if len(suite.tasks) == 1
             else f"it has no file of {suite.title}, such as {suite.tasks[0].file}",
             where=str(folder),
-            next_step="give the folder that has these files, or leave --data out to download them",
+            next_step="give the folder that has these files"
+            + ", or leave --data out to download them" * suite.can_be_fetched,
         )
     return found, missing
 

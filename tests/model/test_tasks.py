@@ -180,7 +180,10 @@ def test_a_score_over_fewer_tasks_is_not_called_by_the_suites_name() -> None:
     ]
     few = SuiteResult("core", "CORE", (score,), limit=100)
     assert few.label == "CORE over 1 of 1 tasks, at most 100 examples of each"
-    assert SuiteResult("arc-easy", "CORE", (score,)).label == "centred accuracy"
+    single = SuiteResult("arc-easy", "CORE", (score,))
+    assert (single.label, single.is_whole) == ("centred accuracy", True)
+    assert SUITES["core"].can_be_fetched
+    assert not SUITES["chat"].can_be_fetched
     nothing = SuiteResult("core", "CORE", (), (LeftOut("squad", "no file"),))
     assert nothing.score is None
     assert command.as_text(nothing, "step 1") == ["CORE: no task was scored"]

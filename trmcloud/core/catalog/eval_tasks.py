@@ -116,6 +116,11 @@ class Suite:
         """Those of its tasks."""
         return sum(task.tokens(sequence) for task in self.tasks)
 
+    @property
+    def can_be_fetched(self) -> bool:
+        """Whether each file that is needed has a hash: no other is downloaded."""
+        return all(task.has_hash for task in self.tasks if task.kind != PROGRAM)
+
 
 # Hashes and sizes are of the files at FOUNDRY_COMMIT. Three large files were not at hand when this
 # table was written: of those the Git object alone is known, from the commit's tree, and the number
@@ -374,8 +379,8 @@ class SuiteResult:
 
     @property
     def is_whole(self) -> bool:
-        """Whether every example of every task of a named suite was asked."""
-        return self.suite in SUITES and not self.left_out and not self.limit
+        """Whether every example of every task was asked."""
+        return not self.left_out and not self.limit
 
     @property
     def score(self) -> float | None:
