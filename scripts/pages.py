@@ -233,8 +233,9 @@ def transcript(log: str) -> str:
 
 def plan_of(shown: str) -> str:
     lines = [line for line in _commands(shown)["plan"] if line]
-    chosen = next(line for line in lines if line.startswith("Recommended:"))
-    return "\n".join([*lines[: 2 + 2 * _CHOICES_SHOWN], "…", chosen, *lines[-2:]])
+    at = next(n for n, line in enumerate(lines) if line.startswith("Recommended:"))
+    warned = [line for line in lines[at:] if "its control" in line]
+    return "\n".join([*lines[: 2 + 2 * _CHOICES_SHOWN], "…", lines[at], *warned, *lines[-2:]])
 
 
 def picture_of(shown: str) -> str:
