@@ -19,6 +19,7 @@ import torch
 from model import export
 from model.data.tokenizers import TextTokenizer, train_tokenizer
 from model.exporting import gguf_file, hf, layouts
+from model.exporting.folder import write_weights
 from model.families import registry
 from model.families.protocol import Sampling
 from model.training.checkpoint import CheckpointFolder, Contents
@@ -145,7 +146,7 @@ def _generate(folder: Path, exported: Path, *, has_code: bool) -> None:
 def _in_several_files(out: Path) -> None:
     folder = make_checkpoint(out / "llama", settings_of_shape("llama"))
     into = out / "several"
-    with patch.object(hf, "write_weights", partial(hf.write_weights, most_bytes=100_000)):
+    with patch.object(hf, "write_weights", partial(write_weights, most_bytes=100_000)):
         assert export.main(["--checkpoint", str(folder), "--into", str(into), "--json"]) == 0
     print(json.dumps({"files": len(list(into.glob("model-*.safetensors")))}))
 

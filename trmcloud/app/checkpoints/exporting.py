@@ -18,7 +18,7 @@ from trmcloud.core.contract.command import RECIPE
 from trmcloud.core.contract.manifest import CheckpointManifest
 from trmcloud.core.control.report import spent_so_far
 from trmcloud.core.control.run_state import RunState
-from trmcloud.core.errors import ConflictError, DataError, NotSupported
+from trmcloud.core.errors import ConflictError, NotSupported, TrmcloudError
 from trmcloud.ports.machine import Progress
 
 HF, GGUF = "hf", "gguf"
@@ -110,7 +110,7 @@ def _data_rows(
     """The name and licence of what it was trained on; where this home does not know, nothing is
     taken from the recipe, since another text may have been given in its place."""
     name, data_set = run.spec.data if run is not None else "", None
-    with suppress(DataError):
+    with suppress(TrmcloudError):  # a note that is missing or damaged
         own = LaunchData.of_note(read_launch_note(context.home, manifest.run_id))
         if own.source is not None:
             name, data_set = own.source.name, own.source.data_set
