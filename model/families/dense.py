@@ -512,8 +512,9 @@ class DenseStep:
             self._positions = one_token.weight_of(model.positions).numpy()
         else:
             self._turns = one_token.turn_tables(model._turn(slice(None), device))
-        self._blocks = [
-            (shape.window(layer), *map(one_token.weight_of, (b.qkv, b.mix, b.up, b.down)))
+        weight = one_token.weight_of
+        self._blocks: list[tuple[int, Tensor, Tensor, Tensor, Tensor]] = [
+            (shape.window(layer), weight(b.qkv), weight(b.mix), weight(b.up), weight(b.down))
             for layer, b in enumerate(model.blocks)
         ]
 

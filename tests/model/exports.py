@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -17,7 +18,8 @@ import torch
 
 from model import export
 from model.data.tokenizers import TextTokenizer, train_tokenizer
-from model.exporting import gguf_file, layouts
+from model.exporting import gguf_file, hf, layouts
+from model.exporting.folder import write_weights
 from model.families import registry
 from model.families.protocol import Sampling
 from model.training.checkpoint import CheckpointFolder, Contents
@@ -105,6 +107,7 @@ def main(words: list[str]) -> int:
         if name in GENERATED:
             _generate(folder, Path(f"{folder}-hf"), has_code=name in CUSTOM)
     if not words[1:]:
+        _in_several_files(out)
         _with_a_mistake(out)
     return 0
 
@@ -138,6 +141,14 @@ def _generate(folder: Path, exported: Path, *, has_code: bool) -> None:
     ours = [*start, *loaded.model.generate(start, sampling)]
     same = theirs[: len(ours)] == ours and len(ours) > len(start)
     print(json.dumps({"generated": same, "start": start}))
+
+
+def _in_several_files(out: Path) -> None:
+    folder = make_checkpoint(out / "llama", settings_of_shape("llama"))
+    into = out / "several"
+    with patch.object(hf, "write_weights", partial(write_weights, most_bytes=100_000)):
+        assert export.main(["--checkpoint", str(folder), "--into", str(into), "--json"]) == 0
+    print(json.dumps({"files": len(list(into.glob("model-*.safetensors")))}))
 
 
 def _with_a_mistake(out: Path) -> None:

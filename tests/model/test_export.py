@@ -428,7 +428,9 @@ def test_transformers_computes_the_trainers_logits(tmp_path: Path) -> None:
         text=True,
         check=True,
     )
-    *said, mistaken = [json.loads(line) for line in done.stdout.splitlines()]
+    *said, several, files, mistaken = [json.loads(line) for line in done.stdout.splitlines()]
+    assert several["verified_by"].startswith("transformers ")
+    assert files["files"] > 3
     rows = [row for row in said if "folder" in row]
     assert [row["generated"] for row in said if "folder" not in row] == [True] * len(GENERATED)
     assert [Path(row["folder"]).parent.name for row in rows] == [*SHAPES, *CUSTOM]

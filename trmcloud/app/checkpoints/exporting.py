@@ -18,7 +18,7 @@ from trmcloud.core.contract.command import RECIPE
 from trmcloud.core.contract.manifest import CheckpointManifest
 from trmcloud.core.control.report import spent_so_far
 from trmcloud.core.control.run_state import RunState
-from trmcloud.core.errors import DataError, NotSupported
+from trmcloud.core.errors import ConflictError, NotSupported, TrmcloudError
 from trmcloud.ports.machine import Progress
 
 HF, GGUF = "hf", "gguf"
@@ -55,11 +55,18 @@ def at_hand(
     context: Context, run: RunState, best: BestCheckpoint, target: Path, progress: Progress
 ) -> Iterator[Path]:
     """A folder with the checkpoint's weights: that of this home, or a copy beside ``target`` that
-    goes at the end, and stays where it was interrupted, so that the next try continues it.
+    goes at the end. A download that was interrupted continues at the next try.
 
     Raises:
-        CheckpointError, LinkError, DoesNotFit: see ``fetching.copy``.
+        ConflictError: ``target`` holds something. CheckpointError, LinkError, DoesNotFit: see
+            ``fetching.copy``.
     """
+    if target.is_file() or (target.is_dir() and any(target.iterdir())):
+        raise ConflictError(
+            "the folder for the export is not empty",
+            where=str(target),
+            next_step="name another folder: --into FOLDER",
+        )
     manifest = best.manifest
     wanted = wanted_names(manifest, weights_only=True)
     for here in context.files.manifests(run.run_id):
@@ -69,8 +76,10 @@ def at_hand(
             return
     folder = target.with_name(_BESIDE.format(target.name))
     fetching.copy(best.source.fetch, manifest, folder, weights_only=True, progress=progress)
-    yield folder
-    shutil.rmtree(folder, ignore_errors=True)
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def facts(
@@ -101,7 +110,7 @@ def _data_rows(
     """The name and licence of what it was trained on; where this home does not know, nothing is
     taken from the recipe, since another text may have been given in its place."""
     name, data_set = run.spec.data if run is not None else "", None
-    with suppress(DataError):
+    with suppress(TrmcloudError):  # a note that is missing or damaged
         own = LaunchData.of_note(read_launch_note(context.home, manifest.run_id))
         if own.source is not None:
             name, data_set = own.source.name, own.source.data_set
