@@ -62,7 +62,7 @@ def _elsewhere(world: Context, tmp_path: Path) -> tuple[BestCheckpoint, Elsewher
     return BestCheckpoint(made, source), source
 
 
-def nothing(stage: str, done: int, total: int) -> None:
+def nothing(done: int, total: int) -> None:
     """Progress that is not shown."""
 
 
@@ -146,7 +146,7 @@ def test_the_card_names_plan_machine_bill_and_licence(world: Context) -> None:
     rows = dict(exporting.facts(world, run, a_manifest(), named))
     assert rows["data"] == "texts, licence MIT, https://texts.example"
     assert rows["plan"] == "p-0001, at most $10.00"
-    assert rows["machine"] == "1xH100 spot"
+    assert rows["machine"] == "1xH100, runpod"
     assert rows["bill so far"] == "$1.25, not final"
     billed = replace(run, generations=(replace(generation, billed=Usd("1.20")),))
     rows = dict(exporting.facts(world, billed, a_manifest(), named))

@@ -92,9 +92,10 @@ def facts(
         return rows
     if run.recorded_plan is not None:
         rows.append(("plan", f"{run.plan.id}, at most {run.cap}"))
-    machines = [each.candidate_id for each in run.generations]
+    found = (run.candidate(each.candidate_id) for each in run.generations)
+    machines = dict.fromkeys(f"{c.hardware}, {c.provider}" for c in found if c is not None)
     if machines:
-        rows.append(("machine", ", ".join(dict.fromkeys(machines))))
+        rows.append(("machine", "; ".join(machines)))
     bill = run.billed if not run.live else None
     if bill is not None:
         rows.append(("bill", f"{bill}, final"))
