@@ -62,7 +62,7 @@ def _elsewhere(world: Context, tmp_path: Path) -> tuple[BestCheckpoint, Elsewher
     return BestCheckpoint(made, source), source
 
 
-def nothing(stage: str, done: int, total: int) -> None:
+def nothing(done: int, total: int) -> None:
     """Progress that is not shown."""
 
 
