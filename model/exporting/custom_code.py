@@ -31,7 +31,7 @@ def custom_layout(model: LanguageModel, settings: PhaseRecipe) -> Layout:
         raise NotSupported(
             f"{settings.family} does not draw its text token by token, which is what transformers "
             "asks of a language model",
-            next_step="trmcloud sample and trmcloud serve use the checkpoint as it is",
+            next_step="leave out --to; this package draws from the checkpoint as it is",
         )
     auto = {name: f"{CODE.stem}.{each}" for name, each in _CLASSES.items()}
     whole = {"model_type": "trmcloud", "auto_map": auto, **config}

@@ -345,7 +345,7 @@ def test_every_command_that_screens_hint_at_runs(reader: User) -> None:
     _verify_layers(reader)
     runs = (
         *("RUN", "run", "run or 'RUN'", "names"),
-        *("run_id", "run.run_id", "state.run_id", "earlier.run_id"),
+        *("run_id", "run.run_id", "state.run_id", "earlier.run_id", "manifest.run_id"),
     )
     known = STANDS_FOR | {
         **dict.fromkeys((*runs, "notice.run_id"), run_id),

@@ -40,7 +40,7 @@ def check_exportable(manifest: CheckpointManifest) -> None:
         raise NotSupported(
             f"{manifest.run_id} is a command: its checkpoint is already in the format of its own "
             "script",
-            next_step=f"trmcloud fetch-best {manifest.run_id} fetches its files as they are",
+            next_step=f"trmcloud fetch-best {manifest.run_id}",
         )
 
 
@@ -101,7 +101,7 @@ def facts(
         rows.append(("bill", f"{bill}, final"))
     else:
         rows.append(("bill so far", f"{spent_so_far(run, context.wall())}, not final"))
-    rows.append(("receipt", f"trmcloud report {run.run_id} --html FILE writes it"))
+    rows.append(("receipt", f"trmcloud report {run.run_id} --html FILE"))
     return rows
 
 
