@@ -256,10 +256,6 @@ class LaunchRequest:
     recipe: str = option(
         "--recipe", "trm", "Recipe: a name or a TOML file.", _PLANNED, _MODEL,
     )
-    goal: str = option(
-        "--goal", "", "A published result to reach: gpt2, other names, or a TOML file.",
-        "plan launch rehearse", _MODEL, metavar="NAME", place="",
-    )
     phase: str = option(
         "--phase", "both",
         "fast, extreme, train or chat; both: those of the recipe; or several: train,chat.",
@@ -291,6 +287,10 @@ class LaunchRequest:
         "--chat-data", "",
         "Conversations for the chat phase: FILE.jsonl, each line {\"messages\": […]}.",
         "plan launch rehearse", _MODEL, metavar="FILE",
+    )
+    goal: str = option(
+        "--goal", "", "A published result to reach: gpt2, other names, or a TOML file.",
+        "plan launch rehearse", _MODEL, metavar="NAME", place="",
     )
     steps: int | None = option(
         "--steps", None, "Optimizer steps of each phase.", _ALL, _LENGTH, parse=_above_zero,
