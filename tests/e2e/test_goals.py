@@ -9,6 +9,7 @@ import pytest
 
 from tests.e2e.user import User
 from trmcloud.core.errors import Outcome
+from trmcloud.core.money import Usd
 
 _SETTINGS = (
     "settings = { depth = 1, width = 32, vocab_size = 256, sequence = 64, eval_tokens = 1024, "
@@ -59,8 +60,8 @@ def test_a_budget_that_cannot_reach_it_spends_nothing(user: User) -> None:
     [planned] = user.json("plan", "--hardware", "local", *words, "--json")["candidates"]
     less = f"{0.95 * float(planned['cost_p50_usd']):.2f}"
     err = user.fails("launch", "local", *words, "--budget", less, "-y", code=4)
-    assert f"mine takes ${planned['cost_p50_usd']}"[:16] in err
-    assert f"and the budget is ${less}" in err
+    assert f"mine takes {Usd(planned['cost_p50_usd'])} (p90 $" in err
+    assert f"and the budget is {Usd(less)}" in err
     assert user.json("status", "--all", "--json")["runs"] == []
 
 
