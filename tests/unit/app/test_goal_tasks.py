@@ -10,7 +10,13 @@ from typing import Any, cast
 import pytest
 
 from trmcloud.app import data as data_files
-from trmcloud.app.pod_request import SCORING_MARGIN, LaunchData, pod_request, write_launch_note
+from trmcloud.app.pod_request import (
+    SCORING_MARGIN,
+    LaunchData,
+    pod_request,
+    read_launch_note,
+    write_launch_note,
+)
 from trmcloud.app.staging import stage_items
 from trmcloud.core.catalog.eval_tasks import SUITES
 from trmcloud.core.clock import Instant
