@@ -80,6 +80,11 @@ ELSEWHERE = {
         "likewise: tests/e2e/test_real_trainer.py"
     ),
     "eval best": "of what that launch left",
+    "launch local --goal chat-tiny --rate 3.60 --budget 2 -y": "minutes: tests/e2e/test_chat.py",
+    "fetch-best --into chat": "of what that launch left",
+    "eval chat --task core --data local_data --limit 20": "likewise: tests/model/test_tasks.py",
+    "sample chat --prompt What is the capital of France? --temperature 0": "likewise",
+    "fetch-best chat --to hf --into chat-hf": "likewise: tests/model/test_export.py",
     SHARED_OUT: "minutes, and a kill: tests/e2e/test_sharded.py",
     "resume --processes 3": "of what that launch left",
     "resume --processes 1": "likewise",
