@@ -25,6 +25,7 @@ from model.exporting.layouts import Layout, layout_of
 from model.exporting.verifying import TEXTS, Verified, test_tokens, trainer_logits
 from model.training.load import LoadedModel
 from trmcloud.core.errors import CheckpointError, MissingExtra, NotSupported
+from trmcloud.core.spec.settings import CHAT
 from trmcloud.io.installation import install_command
 
 _MOST_DIFFERENCE = {"float32": 1e-3, "float16": 1e-1}
@@ -186,10 +187,13 @@ def _describe(
         writer.add_rope_dimension_count(config["head_dim"])
         writer.add_key_length(config["head_dim"])
         writer.add_value_length(config["head_dim"])
-    _describe_tokenizer(writer, tokenizer, settings.vocab_size)
+    is_chat = settings.phase == CHAT
+    _describe_tokenizer(writer, tokenizer, settings.vocab_size, chats=is_chat)
 
 
-def _describe_tokenizer(writer: Any, tokenizer: TextTokenizer, vocab_size: int) -> None:
+def _describe_tokenizer(
+    writer: Any, tokenizer: TextTokenizer, vocab_size: int, *, chats: bool
+) -> None:
     content = json.loads(tokenizer.to_json())
     special = tf.special_ids(tokenizer)
     tokens = [f"<|unused_{number}|>" for number in range(vocab_size)]
@@ -204,9 +208,9 @@ def _describe_tokenizer(writer: Any, tokenizer: TextTokenizer, vocab_size: int) 
     writer.add_token_types(types)
     writer.add_token_merges([each if isinstance(each, str) else " ".join(each) for each in merges])
     writer.add_bos_token_id(tokenizer.bos)
-    writer.add_eos_token_id(special[tf.end_token(tokenizer)])
+    writer.add_eos_token_id(special[tf.end_token(tokenizer, chats=chats)])
     writer.add_add_bos_token(True)
-    template = tf.tokenizer_config(tokenizer, 0).get("chat_template")
+    template = tf.tokenizer_config(tokenizer, 0, chats=chats).get("chat_template")
     if template:
         writer.add_chat_template(template)
 

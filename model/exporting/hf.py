@@ -18,6 +18,7 @@ from model.exporting.layouts import Layout, layout_of
 from model.exporting.verifying import Verified, verify
 from model.training.load import LoadedModel
 from trmcloud.core.errors import CheckpointError, NotSupported
+from trmcloud.core.spec.settings import CHAT
 
 _ROOM_BYTES = 4_000_000
 """Beside the weights: the tokenizer's files."""
@@ -26,9 +27,15 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 model = AutoModelForCausalLM.from_pretrained("."{more})
 tokenizer = AutoTokenizer.from_pretrained("."{more})
-inputs = tokenizer({prompt!r}, return_tensors="pt")
+{inputs}
 print(tokenizer.decode(model.generate(**inputs, max_new_tokens=50)[0]))
 """
+_ASKED = """
+messages = [{"role": "user", "content": "Hello"}]
+inputs = tokenizer.apply_chat_template(
+    messages, add_generation_prompt=True, return_tensors="pt", return_dict=True
+)
+""".strip()
 
 
 @dataclass(frozen=True)
@@ -116,10 +123,15 @@ def _config(loaded: LoadedModel, layout: Layout) -> dict[str, Any]:
     }
 
 
+def chats(loaded: LoadedModel) -> bool:
+    """Whether it was trained on conversations."""
+    return loaded.settings.phase == CHAT
+
+
 def common_config(loaded: LoadedModel) -> dict[str, Any]:
     """What every ``config.json`` says beside the architecture."""
     tokenizer = loaded.tokenizer
-    end = tf.special_ids(tokenizer)[tf.end_token(tokenizer)]
+    end = tf.special_ids(tokenizer)[tf.end_token(tokenizer, chats=chats(loaded))]
     return {
         "bos_token_id": tokenizer.bos,
         "eos_token_id": end,
@@ -131,11 +143,13 @@ def common_config(loaded: LoadedModel) -> dict[str, Any]:
 
 def write_tokenizer(folder: Path, loaded: LoadedModel) -> None:
     tokenizer, settings = loaded.tokenizer, loaded.settings
+    of = {"chats": chats(loaded)}
     text = tf.tokenizer_json(tokenizer)
     (folder / "tokenizer.json").write_text(text, encoding="utf-8")
-    write_json(folder / "tokenizer_config.json", tf.tokenizer_config(tokenizer, settings.sequence))
-    write_json(folder / "special_tokens_map.json", tf.special_tokens_map(tokenizer))
-    made = tf.generation_config(tokenizer, settings.vocab_size, settings.sequence)
+    made = tf.tokenizer_config(tokenizer, settings.sequence, **of)
+    write_json(folder / "tokenizer_config.json", made)
+    write_json(folder / "special_tokens_map.json", tf.special_tokens_map(tokenizer, **of))
+    made = tf.generation_config(tokenizer, settings.vocab_size, settings.sequence, **of)
     write_json(folder / "generation_config.json", made)
 
 
@@ -157,6 +171,8 @@ def _write_card(
         )
     own = [("architecture", layout.architecture), ("compared with the trainer", found)]
     prompt = loaded.tokenizer.decode([0, 1]) if loaded.tokenizer.kind == "char" else "The "
+    inputs = _ASKED if chats(loaded) else f'inputs = tokenizer({prompt!r}, return_tensors="pt")'
+    more = ", trust_remote_code=True" if has_code else ""
     where = f"transformers {layout.since} or newer has this architecture."
     if has_code:
         where = (
@@ -171,7 +187,7 @@ def _write_card(
         title,
         [*cards.rows_of(loaded), *about, *own],
         header=(("library_name", "transformers"), ("pipeline_tag", "text-generation")),
-        opening=_OPENING.format(prompt=prompt, more=", trust_remote_code=True" if has_code else ""),
+        opening=_OPENING.format(inputs=inputs, more=more),
         notes=[where, begins],
     )
     (folder / "README.md").write_text(text, encoding="utf-8")

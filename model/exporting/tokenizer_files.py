@@ -89,42 +89,40 @@ def special_ids(tokenizer: TextTokenizer) -> Mapping[str, int]:
     return {each["content"]: each["id"] for each in added if each["special"]}
 
 
-def is_chat(tokenizer: TextTokenizer) -> bool:
-    """Whether it has the special tokens of a conversation."""
-    return set(CHAT_TOKENS) <= set(special_ids(tokenizer))
+def end_token(tokenizer: TextTokenizer, *, chats: bool) -> str:
+    """The special token that ends what a model writes. ``chats``: it was trained on conversations;
+    a tokenizer may have their tokens before that."""
+    return ASSISTANT_END if chats else bos_token(tokenizer)
 
 
-def end_token(tokenizer: TextTokenizer) -> str:
-    """The special token that ends what a model writes."""
-    return ASSISTANT_END if is_chat(tokenizer) else bos_token(tokenizer)
-
-
-def tokenizer_config(tokenizer: TextTokenizer, sequence: int) -> dict[str, Any]:
+def tokenizer_config(tokenizer: TextTokenizer, sequence: int, *, chats: bool) -> dict[str, Any]:
     """Return ``tokenizer_config.json``."""
     made: dict[str, Any] = {
         "tokenizer_class": "PreTrainedTokenizerFast",
-        **special_tokens_map(tokenizer),
+        **special_tokens_map(tokenizer, chats=chats),
         "model_max_length": sequence,
         "clean_up_tokenization_spaces": False,
         "model_input_names": ["input_ids", "attention_mask"],
     }
-    if is_chat(tokenizer):
+    if chats:
         made["chat_template"] = _CHAT_TEMPLATE.read_text(encoding="utf-8").strip()
     return made
 
 
-def special_tokens_map(tokenizer: TextTokenizer) -> dict[str, Any]:
+def special_tokens_map(tokenizer: TextTokenizer, *, chats: bool) -> dict[str, Any]:
     """Return ``special_tokens_map.json``."""
-    bos = bos_token(tokenizer)
-    others = [each for each in special_ids(tokenizer) if each not in (bos, end_token(tokenizer))]
-    made: dict[str, Any] = {"bos_token": bos, "eos_token": end_token(tokenizer)}
+    bos, end = bos_token(tokenizer), end_token(tokenizer, chats=chats)
+    others = [each for each in special_ids(tokenizer) if each not in (bos, end)]
+    made: dict[str, Any] = {"bos_token": bos, "eos_token": end}
     return made | ({"additional_special_tokens": others} if others else {})
 
 
-def generation_config(tokenizer: TextTokenizer, vocab_size: int, sequence: int) -> dict[str, Any]:
+def generation_config(
+    tokenizer: TextTokenizer, vocab_size: int, sequence: int, *, chats: bool
+) -> dict[str, Any]:
     """Return ``generation_config.json``; ids beyond the tokenizer's, which no text has, are never
     drawn."""
-    ends = sorted({tokenizer.bos, special_ids(tokenizer)[end_token(tokenizer)]})
+    ends = sorted({tokenizer.bos, special_ids(tokenizer)[end_token(tokenizer, chats=chats)]})
     made: dict[str, Any] = {
         "bos_token_id": tokenizer.bos,
         "eos_token_id": ends[0] if len(ends) == 1 else ends,

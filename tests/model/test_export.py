@@ -263,24 +263,26 @@ RENDERED = (
 )
 
 
-def test_a_tokenizer_with_the_tokens_of_a_conversation_brings_its_template() -> None:
+def test_a_model_of_conversations_brings_its_template() -> None:
     tokenizer = _chat_tokenizer()
-    config = tf.tokenizer_config(tokenizer, 128)
+    config = tf.tokenizer_config(tokenizer, 128, chats=True)
     template = jinja2.Environment(trim_blocks=True, lstrip_blocks=True).from_string(
         config["chat_template"]
     )
     text = template.render(messages=MESSAGES, add_generation_prompt=True, bos_token="<|bos|>")
     assert text == RENDERED
     assert config["eos_token"] == "<|assistant_end|>"
-    generation = tf.generation_config(tokenizer, 320, 128)
+    generation = tf.generation_config(tokenizer, 320, 128, chats=True)
     assert generation["eos_token_id"] == [0, tf.special_ids(tokenizer)[tf.ASSISTANT_END]]
     assert generation["suppress_tokens"] == list(range(tokenizer.vocab_size, 320))
 
 
-def test_a_tokenizer_without_them_has_none() -> None:
-    tokenizer = train_tokenizer("bpe", [TEXT], 300)
-    assert "chat_template" not in tf.tokenizer_config(tokenizer, 128)
-    assert tf.tokenizer_config(tokenizer, 128)["eos_token"] == "<|bos|>"
+@pytest.mark.parametrize("has_tokens", [False, True])
+def test_before_a_chat_phase_there_is_none(has_tokens: bool) -> None:
+    tokenizer = _chat_tokenizer() if has_tokens else train_tokenizer("bpe", [TEXT], 300)
+    config = tf.tokenizer_config(tokenizer, 128, chats=False)
+    assert "chat_template" not in config
+    assert config["eos_token"] == "<|bos|>"
 
 
 @pytest.mark.parametrize("kind", ["bpe", "char"])
