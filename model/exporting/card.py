@@ -32,7 +32,7 @@ def read_about(path: Path | None) -> Rows:
 
 
 def rows_of(loaded: LoadedModel) -> Rows:
-    """What the checkpoint itself says."""
+    """Return the rows that the checkpoint itself has."""
     manifest, settings = loaded.manifest, loaded.settings
     made = [
         ("recipe", f"{manifest.recipe}, phase {manifest.phase}, family {settings.family}"),

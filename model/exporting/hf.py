@@ -40,7 +40,7 @@ inputs = tokenizer.apply_chat_template(
 
 @dataclass(frozen=True)
 class Exported:
-    """What was written, and whether the other software found it equal."""
+    """A written export, and whether the other software found it equal."""
 
     folder: Path
     format: str
@@ -129,7 +129,7 @@ def chats(loaded: LoadedModel) -> bool:
 
 
 def common_config(loaded: LoadedModel) -> dict[str, Any]:
-    """What every ``config.json`` says beside the architecture."""
+    """Return the keys of every ``config.json`` beside the architecture's."""
     tokenizer = loaded.tokenizer
     end = tf.special_ids(tokenizer)[tf.end_token(tokenizer, chats=chats(loaded))]
     return {

@@ -24,7 +24,7 @@ TEXTS = ("", "First Citizen:\nSpeak.", "def f(x):\n    return x  # é 漢字 �
 
 @dataclass(frozen=True)
 class Verified:
-    """What a comparison of logits found."""
+    """The outcome of a comparison of logits."""
 
     by: str
     """The software that opened the export, and its version."""

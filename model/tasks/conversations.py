@@ -203,7 +203,7 @@ def _count(node: ast.AST) -> int:
 
 
 def _result_ids(said: Sequence[int], tokenizer: TextTokenizer, tokens: ChatTokens) -> list[int]:
-    """What follows a call that has just ended; nothing where none has, or it has no result."""
+    """The ids behind a call that has just ended; none where none has, or it has no result."""
     if said[-1] != tokens.python_end or tokens.python_start not in said:
         return []
     start = len(said) - 1 - list(reversed(said)).index(tokens.python_start)

@@ -54,7 +54,7 @@ class _Batch(NamedTuple):
 
 
 class Outcomes(NamedTuple):
-    """What came of each example of one rank, by its number: asked or not, and right or wrong."""
+    """The outcome of each example of one rank, by its number: asked or not, right or wrong."""
 
     correct: Mapping[int, bool]
     cropped: int

@@ -233,7 +233,7 @@ class TrainingState:
     decision: Decision | None = None
     """In which number format, and why."""
     carried: Mapping[str, Tensor] = field(default_factory=dict)
-    """What the model continues from: see ``LanguageModel.carry_on``."""
+    """The state that the model continues from: see ``LanguageModel.carry_on``."""
 
     def judged(self) -> AbstractContextManager[None]:
         """The model has the weights that are evaluated and handed out, for the block."""

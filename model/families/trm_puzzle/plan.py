@@ -47,7 +47,7 @@ class Settings(_UpdateKeys, PhaseRecipe):
     prefix: int = 16
     """Places before the puzzle. The first has a learned vector, the others are zero."""
     hidden_multiple: int = 256
-    """What the hidden width of an MLP, 8/3 of its input, is rounded up to a multiple of."""
+    """The hidden width of an MLP, 8/3 of its input, is rounded up to a multiple of it."""
     augmentations: int = 1000
     """Shuffles of each training puzzle, beside the puzzle itself; 0: none."""
     atan2: bool = True
@@ -105,7 +105,7 @@ class Settings(_UpdateKeys, PhaseRecipe):
 
     @property
     def carried_bytes(self) -> int:
-        """What a training keeps from step to step: answer and latent state of every place."""
+        """Bytes that a training keeps from step to step: answer and latent state of every place."""
         size = 4 if self.dtype == "float32" else 2
         return 2 * self.batch * self.accumulation * self.places * self.width * size
 

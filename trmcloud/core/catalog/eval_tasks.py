@@ -389,7 +389,7 @@ class SuiteResult:
 
     @property
     def label(self) -> str:
-        """What the score may be called: ``CORE`` only where nothing is left out."""
+        """The name of the score: ``CORE`` only where nothing is left out."""
         if self.suite not in SUITES:
             return "centred accuracy"
         if self.is_whole:

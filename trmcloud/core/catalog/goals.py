@@ -23,7 +23,7 @@ METRICS: Mapping[str, str] = {
     "val_loss": "nats per token",
     "exact_accuracy": "exact accuracy",
 }
-"""What a goal is judged by, and its name on a screen. ``val_bpb`` and ``val_loss`` are those of a
+"""The metrics of goals, and their names on a screen. ``val_bpb`` and ``val_loss`` are those of a
 checkpoint's own validation text; every other one is a figure that its trainer logs."""
 OF_CHECKPOINTS = ("val_bpb", "val_loss")
 """Metrics that a checkpoint's manifest has."""
@@ -64,7 +64,7 @@ class Goal:
     """``--set`` of the run that reached it."""
     evidence: tuple[Evidence, ...] = ()
     not_shown: tuple[str, ...] = ()
-    """What this project has not shown itself, a sentence each."""
+    """Facts that this project has not shown itself, a sentence each."""
 
     @property
     def words(self) -> str:
