@@ -30,6 +30,7 @@ from model.machine.telemetry import (
 from trmcloud.core.contract.pod_contract import CHECKPOINTS_DIR
 from trmcloud.core.contract.records import ContractError
 from trmcloud.core.contract.recovery import read_overrides
+from trmcloud.core.contract.scoring import scoring_of
 from trmcloud.core.contract.trainer_contract import (
     CLEAN,
     ENV_ACCEPT_CHANGE,
@@ -48,6 +49,7 @@ if TYPE_CHECKING:
     from model.families.protocol import LanguageModel
     from model.machine.distributed import World
     from trmcloud.core.catalog.eval_tasks import SuiteResult
+    from trmcloud.core.contract.scoring import ScoringJob
 
 _ALLOCATOR = "PYTORCH_CUDA_ALLOC_CONF"
 """Segments that grow: a training that climbs to a larger micro-batch leaves no holes behind. What
@@ -263,8 +265,9 @@ def _train(
     reporter = Reporter(settings, world, metrics, peak)
     reporter.takes(trained.progress.step, decision, number_format.descent.left)
     reporter.attends(trained.progress.step, attention)
-    score = _scorer(job, settings, model, data, world)
-    outlets = TrainingOutputs(checkpoints, reporter, pulse, clock, score)
+    scoring = scoring_of(job.scoring)
+    score = _scorer(scoring, settings, model, data, world) if scoring is not None else None
+    outlets = TrainingOutputs(checkpoints, reporter, pulse, clock, scoring, score)
     trainer = Trainer(job, settings, world, data, trained, together, landing, outlets)
     outcome = trainer.run()
     if cache is not None and world.is_main:
@@ -276,12 +279,13 @@ def _train(
 
 
 def _scorer(
-    job: PhaseJob, settings: PhaseRecipe, model: LanguageModel, data: PreparedData, world: World
-) -> Callable[[Callable[[], bool]], SuiteResult] | None:
-    """The scoring of the tasks that the job names; None where it names none."""
-    scoring = job.scoring
-    if scoring is None:
-        return None
+    scoring: ScoringJob,
+    settings: PhaseRecipe,
+    model: LanguageModel,
+    data: PreparedData,
+    world: World,
+) -> Callable[[Callable[[], bool]], SuiteResult]:
+    """Return a function that scores the model on the tasks that the job names."""
     from model.machine.precision import autocast
     from model.tasks.scoring import evaluate_suite
     from trmcloud.core.catalog.eval_tasks import suite_of

@@ -33,6 +33,7 @@ from model.training.stepping import ObjectiveSums, Paces, Step, Stepper
 from trmcloud.core.catalog.eval_tasks import SuiteResult
 from trmcloud.core.contract import gate
 from trmcloud.core.contract.pace import WARM_UP_STEPS, PaceMeter
+from trmcloud.core.contract.scoring import ScoringJob
 from trmcloud.core.contract.trainer_contract import PhaseJob
 from trmcloud.core.errors import DataError, TrmcloudError
 from trmcloud.core.spec.settings import PhaseRecipe
@@ -48,6 +49,7 @@ class TrainingOutputs:
     reporter: Reporter
     pulse: HeartbeatWriter
     clock: Clock
+    scoring: ScoringJob | None = None
     score: Callable[[Callable[[], bool]], SuiteResult] | None = None
     """Scores the model on the tasks that the job names, until what it is given is true; None where
     the job names none. A collective call."""
@@ -67,12 +69,12 @@ class Trainer:
         landing: Landing,
         outlets: TrainingOutputs,
     ) -> None:
-        self._job, self._settings, self._world, self._data = job, settings, world, data
+        self._settings, self._world, self._data = settings, world, data
         self._trained = trained
         self._model, self._progress = trained.model, trained.progress
         self._landing, self._reporter = landing, outlets.reporter
         self._pulse, self._clock = outlets.pulse, outlets.clock
-        self._score_tasks = outlets.score
+        self._scoring, self._score_tasks = outlets.scoring, outlets.score
         self._schedule = Schedule.of(settings)
         self._autocast = autocast(settings.dtype, world.device)
         self._validation = data.validation_rows(settings)
@@ -482,7 +484,7 @@ class Trainer:
     def _score(self) -> None:
         """Score these weights on the tasks that the job names. What keeps it from that is told, and
         fails no training that is saved."""
-        scoring = self._job.scoring
+        scoring = self._scoring
         if scoring is None or self._score_tasks is None:
             return
         began = self._clock.epoch()

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -286,6 +286,7 @@ class FakeTokenizer:
 
 class FakeData:
     tokenizer = FakeTokenizer()
+    meta: ClassVar[Mapping[str, Any]] = {}
 
 
 class FakeRows:

@@ -12,7 +12,8 @@ import pytest
 from tests.model.test_tasks import choices, continued, schemas, task_of, write
 from trmcloud.core.catalog.eval_tasks import CHOICE, LANGUAGE, SCHEMA, SUITES, Suite
 from trmcloud.core.contract.records import dump
-from trmcloud.core.contract.trainer_contract import ScoringJob, load_job
+from trmcloud.core.contract.scoring import ScoringJob
+from trmcloud.core.contract.trainer_contract import load_job
 
 pytestmark = pytest.mark.usefixtures("keep_generator")
 NewRun = Callable[..., Any]
@@ -39,7 +40,8 @@ def suite(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Suite:
 
 
 def scored(run: Any, folder: Path, within_s: float = 600.0) -> Any:
-    job = dataclasses.replace(run.job, scoring=ScoringJob("core", str(folder), within_s))
+    scoring = ScoringJob("core", str(folder), within_s).to_json()
+    job = dataclasses.replace(run.job, scoring=scoring)
     assert load_job(dump(job)) == job
     return dataclasses.replace(run, job=job)
 

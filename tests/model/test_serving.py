@@ -282,7 +282,7 @@ def test_a_character_that_no_id_stands_for_is_named() -> None:
         start("a" * 8)
     with pytest.raises(RefusedRequest, match="5,000 tokens"):  # on a thread of its own
         start("a" * 5_000)
-    source = TextSource(None, CharTokenizer("ab\n"), 5, 5)  # type: ignore[arg-type]
+    source = TextSource(None, CharTokenizer("ab\n"), 5, least_given=5)  # type: ignore[arg-type]
     assert start("abab") == [3, 0, 1, 0, 1]
     with pytest.raises(RefusedRequest, match="2 tokens, but the model needs 4"):
         start("ab")

@@ -22,7 +22,8 @@ from trmcloud.core.catalog.hardware import GPUS, LOCAL
 from trmcloud.core.clock import Instant
 from trmcloud.core.contract import pod_contract as contract
 from trmcloud.core.contract.command import Command
-from trmcloud.core.contract.trainer_contract import DataJob, PhaseJob, ScoringJob
+from trmcloud.core.contract.scoring import ScoringJob
+from trmcloud.core.contract.trainer_contract import DataJob, PhaseJob
 from trmcloud.core.control.actions import is_held
 from trmcloud.core.control.boards import slower_boards
 from trmcloud.core.control.continuing import trained_s
@@ -239,13 +240,14 @@ def pod_request(
 
 def _scoring(
     context: Context, plan: Plan, phase: PhasePlan, folder: str, rented: bool
-) -> ScoringJob | None:
-    """The tasks that a phase's last checkpoint is scored on; None without files of any."""
+) -> dict[str, Any]:
+    """The tasks that a phase's last checkpoint is scored on; empty without files of any."""
     goal = plan.spec.goal
     if goal is None or not goal.suite or not folder:
-        return None
+        return {}
     there = context.folder_on_pod(TASKS_DIR, Path(folder)) if rented else folder
-    return ScoringJob(goal.suite, there, SCORING_MARGIN * phase.parts_s.get("scoring", 0.0))
+    within_s = SCORING_MARGIN * phase.parts_s.get("scoring", 0.0)
+    return ScoringJob(goal.suite, there, within_s).to_json()
 
 
 def _most_s(run: RunState, plan: Plan) -> float:

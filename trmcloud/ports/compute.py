@@ -205,8 +205,8 @@ class PodRequest:
         """Return the environment of a rented pod's agent. ``provider`` names the ways to end it."""
         packed = {
             contract.ENV_LEASE: contract.dump(self.lease),
-            contract.ENV_JOBS: "[" + ",".join(contract.dump(job) for job in self.jobs) + "]",
-            contract.ENV_CHECK: json.dumps(dict(check), separators=(",", ":"), sort_keys=True),
+            contract.ENV_JOBS: _compact([_told(job) for job in self.jobs]),
+            contract.ENV_CHECK: _compact(dict(check)),
             contract.ENV_HOST_KEY: keys.host_private,
         }
         return {
@@ -216,6 +216,17 @@ class PodRequest:
             contract.ENV_AUTHORIZED_KEY: keys.user_public.strip(),
             **{name: base64.b64encode(text.encode()).decode() for name, text in packed.items()},
         }
+
+
+def _told(job: PhaseJob) -> dict[str, Any]:
+    """A job's fields without those that are empty: a request has little room, and they are empty
+    where they are missing."""
+    fields: dict[str, Any] = json.loads(contract.dump(job))
+    return {name: value for name, value in fields.items() if value not in ("", None, {})}
+
+
+def _compact(content: Any) -> str:
+    return json.dumps(content, separators=(",", ":"), sort_keys=True)
 
 
 class TransientError(ProviderError):

@@ -20,7 +20,7 @@ from trmcloud.app.pod_request import (
 from trmcloud.app.staging import stage_items
 from trmcloud.core.catalog.eval_tasks import SUITES
 from trmcloud.core.clock import Instant
-from trmcloud.core.contract.trainer_contract import ScoringJob
+from trmcloud.core.contract.scoring import ScoringJob, scoring_of
 from trmcloud.core.control.run_state import Generation, RunState
 from trmcloud.core.errors import DataError
 from trmcloud.core.spec.plan import Plan
@@ -59,7 +59,7 @@ def test_the_last_phase_scores_within_its_part_of_the_landing(tmp_path: Path) ->
     assert plan.recommended is not None
     [phase] = plan.recommended.phases
     within_s = SCORING_MARGIN * phase.parts_s["scoring"]
-    assert job.scoring == ScoringJob("core", "/workspace/tasks/eval-tasks", within_s)
+    assert scoring_of(job.scoring) == ScoringJob("core", "/workspace/tasks/eval-tasks", within_s)
     assert plan.recommended.landing_s > within_s > 60
     assert plan.recommended.soft_stop_s + plan.recommended.landing_s <= plan.recommended.hard_stop_s
 
@@ -67,7 +67,7 @@ def test_the_last_phase_scores_within_its_part_of_the_landing(tmp_path: Path) ->
 def test_a_run_without_a_goal_scores_nothing(tmp_path: Path) -> None:
     plan = planned(tmp_path, recipe="speedrun", hardware="8xH100")
     [job] = jobs_of(plan, {"data_dir": "/data", "initial_weights": ""})
-    assert job.scoring is None
+    assert scoring_of(job.scoring) is None
     assert plan.recommended is not None
     assert "scoring" not in plan.recommended.phases[0].parts_s
     with_goal = planned(tmp_path, goal="gpt2", hardware="8xH100").recommended

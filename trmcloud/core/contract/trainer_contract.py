@@ -200,17 +200,6 @@ class DataJob:
 
 
 @dataclass(frozen=True)
-class ScoringJob:
-    """Tasks that the last checkpoint of a phase is scored on, once it is saved and evaluated."""
-
-    suite: str
-    folder: str
-    """Of the tasks' files, on this machine."""
-    within_s: float
-    """For so long; or until the deadline of the training, if that is later."""
-
-
-@dataclass(frozen=True)
 class PhaseJob:
     """``job.json``: one phase, ready to be trained.
 
@@ -233,7 +222,8 @@ class PhaseJob:
     """A trainer of the user's own, in place of the bundled one: see ``command``."""
     code_dir: str = ""
     """The folder of its ``code.tar``."""
-    scoring: ScoringJob | None = None
+    scoring: Mapping[str, Any] = field(default_factory=dict)
+    """Tasks that its last checkpoint is scored on; see ``scoring``."""
     version: int = CONTRACT_VERSION
 
 
