@@ -67,6 +67,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         )
         if chosen.json and result:
             print(json.dumps(result))
+        if "RANK" in os.environ:
+            sys.stdout.flush()
+            # Taking down the process groups' threads may abort a rank that has done its work.
+            os._exit(0)
 
     return run_command(command)
 

@@ -764,8 +764,10 @@ suite = Suite("core", "CORE", tuple(EvalTask(**task) for task in json.loads(task
 tokenizer = CharTokenizer(characters)
 result = evaluate_suite(model, tokenizer, suite, Path(folder), world=world, batch=1)
 if world.is_main:
-    print(json.dumps({"held": sharding.is_sharded(settings, world), **result.to_json()}))
+    told = {"held": sharding.is_sharded(settings, world), **result.to_json()}
+    print(json.dumps(told), flush=True)
 world.part()
+os._exit(0)
 """
 
 
