@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import shutil
 from collections.abc import Callable, Iterator
 from itertools import islice
 from pathlib import Path
@@ -18,6 +17,7 @@ from model.data.folder import DTYPES, WHOLE_VERSION
 from model.data.tokenizers import BOS, TextTokenizer, load_tokenizer
 from model.preparing.conversations import TRAIN_NAME, VALIDATION_NAME, VERSION
 from model.preparing.entropy import ByteCounts
+from model.preparing.whole import made_aside
 from trmcloud.core.contract.pod_contract import (
     DATA_META_NAME,
     DATA_TOKENIZER_NAME,
@@ -53,54 +53,48 @@ def tokenize_conversations(
     tokenizer = load_tokenizer(tokenizer_json, str(folder))
     tokens = ChatTokens.of(tokenizer, str(folder))
     wanted = hashlib.sha256(tokenizer_json.encode()).hexdigest()
-    making = out.with_name(f".{out.name}.making-{os.getpid()}")
     try:
         said = json.loads((folder / DATA_META_NAME).read_text())
         source = str(said["source_sha256"])
         if _is_made(out, source, wanted):
             return out
-        shutil.rmtree(making, ignore_errors=True)
-        making.mkdir(parents=True)
         dtype = "uint16" if tokenizer.vocab_size <= 1 << 16 else "uint32"
-        written = [
-            _Written(making / name, tokenizer, tokens, dtype)
-            for name in (DATA_TRAIN_NAME, DATA_VALIDATION_NAME)
-        ]
-        for each, name in zip(written, (TRAIN_NAME, VALIDATION_NAME), strict=True):
-            each.take(folder / name, between)
-        train, held_out = written
-        meta = {
-            "version": WHOLE_VERSION,
-            CHAT: True,
-            "source": said["source"],
-            "source_sha256": source,
-            "documents": train.conversations + held_out.conversations,
-            "validation_documents": held_out.conversations,
-            "tokenizer": {
-                "kind": tokenizer.kind,
-                "vocab_size": tokenizer.vocab_size,
-                "sha256": wanted,
-            },
-            "dtype": dtype,
-            "train_tokens": train.tokens,
-            "validation_tokens": held_out.tokens,
-            "validation_bytes": held_out.counts.total,
-            "special_tokens": {BOS: tokenizer.bos},
-            "byte_unigram_bits": held_out.counts.unigram_bits(),
-            "byte_bigram_bits": held_out.counts.bigram_bits(),
-        }
-        (making / DATA_TOKENIZER_NAME).write_text(tokenizer_json, encoding="utf-8")
-        (making / DATA_META_NAME).write_text(json.dumps(meta, indent=1) + "\n")
-        shutil.rmtree(out, ignore_errors=True)
-        os.replace(making, out)
+        with made_aside(out) as making:
+            written = [
+                _Written(making / name, tokenizer, tokens, dtype)
+                for name in (DATA_TRAIN_NAME, DATA_VALIDATION_NAME)
+            ]
+            for each, name in zip(written, (TRAIN_NAME, VALIDATION_NAME), strict=True):
+                each.take(folder / name, between)
+            train, held_out = written
+            meta = {
+                "version": WHOLE_VERSION,
+                CHAT: True,
+                "source": said["source"],
+                "source_sha256": source,
+                "documents": train.conversations + held_out.conversations,
+                "validation_documents": held_out.conversations,
+                "tokenizer": {
+                    "kind": tokenizer.kind,
+                    "vocab_size": tokenizer.vocab_size,
+                    "sha256": wanted,
+                },
+                "dtype": dtype,
+                "train_tokens": train.tokens,
+                "validation_tokens": held_out.tokens,
+                "validation_bytes": held_out.counts.total,
+                "special_tokens": {BOS: tokenizer.bos},
+                "byte_unigram_bits": held_out.counts.unigram_bits(),
+                "byte_bigram_bits": held_out.counts.bigram_bits(),
+            }
+            (making / DATA_TOKENIZER_NAME).write_text(tokenizer_json, encoding="utf-8")
+            (making / DATA_META_NAME).write_text(json.dumps(meta, indent=1) + "\n")
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise DataError(
             f"the conversations cannot be used: {error!r}",
             where=str(folder),
             next_step="prepare them again",
         ) from None
-    finally:
-        shutil.rmtree(making, ignore_errors=True)
     return out
 
 

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 from model.data.chat import Messages, check_messages
 from model.preparing import questions
+from model.preparing.whole import made_aside
 from trmcloud.core.contract.pod_contract import DATA_META_NAME
 from trmcloud.core.errors import ConflictError, DataError
 from trmcloud.core.spec.settings import CHAT
@@ -76,43 +75,44 @@ def prepare_conversations(
     ordered = sorted(places)
     held_out = min(max(1, sum(each < fraction * _SPACE for each in ordered)), len(ordered) - 1)
     limit = ordered[held_out]
-    making = out.with_name(f".{out.name}.making-{os.getpid()}")
-    shutil.rmtree(making, ignore_errors=True)
     try:
-        making.mkdir(parents=True)
-        counts, sizes = [0, 0], [0, 0]
-        hashes = [hashlib.sha256(), hashlib.sha256()]
-        names = (TRAIN_NAME, VALIDATION_NAME)
-        with open(making / TRAIN_NAME, "wb") as train, open(making / VALIDATION_NAME, "wb") as held:
-            for line in _lines(source, is_generated=is_generated):
-                place = int.from_bytes(hashlib.sha256(line).digest()[:8])
-                side = int(place < limit)
-                (train, held)[side].write(line + b"\n")
-                hashes[side].update(line + b"\n")
-                counts[side] += 1
-                sizes[side] += len(line) + 1
-                if sum(counts) % _TELL_EVERY == 0:
-                    progress("write", sum(counts), count)
-        meta = {
-            "version": VERSION,
-            CHAT: True,
-            "source": source,
-            "source_sha256": whole.hexdigest(),
-            "conversations": counts[0],
-            "validation_conversations": counts[1],
-            "train_bytes": sizes[0],
-            "validation_bytes": sizes[1],
-            "files": {name: digest.hexdigest() for name, digest in zip(names, hashes, strict=True)},
-        }
-        (making / DATA_META_NAME).write_text(json.dumps(meta, indent=1) + "\n", encoding="utf-8")
-        shutil.rmtree(out, ignore_errors=True)
-        os.replace(making, out)
+        with made_aside(out) as making:
+            counts, sizes = [0, 0], [0, 0]
+            hashes = [hashlib.sha256(), hashlib.sha256()]
+            names = (TRAIN_NAME, VALIDATION_NAME)
+            with (
+                open(making / TRAIN_NAME, "wb") as train,
+                open(making / VALIDATION_NAME, "wb") as held,
+            ):
+                for line in _lines(source, is_generated=is_generated):
+                    place = int.from_bytes(hashlib.sha256(line).digest()[:8])
+                    side = int(place < limit)
+                    (train, held)[side].write(line + b"\n")
+                    hashes[side].update(line + b"\n")
+                    counts[side] += 1
+                    sizes[side] += len(line) + 1
+                    if sum(counts) % _TELL_EVERY == 0:
+                        progress("write", sum(counts), count)
+            meta = {
+                "version": VERSION,
+                CHAT: True,
+                "source": source,
+                "source_sha256": whole.hexdigest(),
+                "conversations": counts[0],
+                "validation_conversations": counts[1],
+                "train_bytes": sizes[0],
+                "validation_bytes": sizes[1],
+                "files": {
+                    name: digest.hexdigest() for name, digest in zip(names, hashes, strict=True)
+                },
+            }
+            (making / DATA_META_NAME).write_text(
+                json.dumps(meta, indent=1) + "\n", encoding="utf-8"
+            )
     except OSError as error:
         raise DataError(
             f"the conversations cannot be written: {error.strerror or error}", where=str(out)
         ) from None
-    finally:
-        shutil.rmtree(making, ignore_errors=True)
     return meta
 
 

@@ -11,6 +11,7 @@ import hashlib
 import json
 import os
 import shutil
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Callable, Iterator, Sequence
@@ -32,6 +33,25 @@ TOKENIZER_SAMPLE_BYTES = 16 << 20
 _ENCODE_AT_ONCE = 4 << 20
 
 Progress = Callable[[str, int, int], None]
+
+
+@contextmanager
+def made_aside(out: Path) -> Iterator[Path]:
+    """An empty folder that takes the place of ``out`` once all of it is written; an error leaves
+    ``out`` as it was.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    making = out.with_name(f".{out.name}.making-{os.getpid()}")
+    shutil.rmtree(making, ignore_errors=True)
+    try:
+        making.mkdir(parents=True)
+        yield making
+        shutil.rmtree(out, ignore_errors=True)
+        os.replace(making, out)
+    finally:
+        shutil.rmtree(making, ignore_errors=True)
 
 
 def prepare(
@@ -88,47 +108,43 @@ def prepare(
         progress("tokenizer", size, size)
     check_ids(tokenizer.vocab_size, settings, source_name)
 
-    making = out.with_name(f".{out.name}.making-{os.getpid()}")
-    shutil.rmtree(making, ignore_errors=True)
     try:
-        making.mkdir(parents=True)
-        writer = _Encoder(tokenizer, making, source.size_bytes, progress)
-        train_tokens, _, _ = writer.write(DATA_TRAIN_NAME, parts.train)
-        validation_tokens, counts, documents = writer.write(DATA_VALIDATION_NAME, parts.validation)
-        check_size(train_tokens, validation_tokens, settings, source_name)
-        tokenizer_text = tokenizer.to_json()
-        _write(making / DATA_TOKENIZER_NAME, tokenizer_text)
-        meta = {
-            "version": WHOLE_VERSION,
-            "source": source_called or source_name,
-            "source_sha256": digest,
-            "source_bytes": source.size_bytes,
-            "documents": len(source.documents),
-            "validation_documents": documents,
-            "skipped_files": source.skipped,
-            "tokenizer": {
-                "kind": tokenizer.kind,
-                "vocab_size": tokenizer.vocab_size,
-                "sha256": hashlib.sha256(tokenizer_text.encode()).hexdigest(),
-            },
-            "dtype": writer.dtype,
-            "train_tokens": train_tokens,
-            "validation_tokens": validation_tokens,
-            "validation_bytes": counts.total,
-            "special_tokens": {BOS: tokenizer.bos},
-            "byte_unigram_bits": counts.unigram_bits(),
-            "byte_bigram_bits": counts.bigram_bits(),
-            "seconds": round(seconds(), 3),
-        }
-        _write(making / DATA_META_NAME, json.dumps(meta, indent=1) + "\n")
-        shutil.rmtree(out, ignore_errors=True)
-        os.replace(making, out)
+        with made_aside(out) as making:
+            writer = _Encoder(tokenizer, making, source.size_bytes, progress)
+            train_tokens, _, _ = writer.write(DATA_TRAIN_NAME, parts.train)
+            validation_tokens, counts, documents = writer.write(
+                DATA_VALIDATION_NAME, parts.validation
+            )
+            check_size(train_tokens, validation_tokens, settings, source_name)
+            tokenizer_text = tokenizer.to_json()
+            _write(making / DATA_TOKENIZER_NAME, tokenizer_text)
+            meta = {
+                "version": WHOLE_VERSION,
+                "source": source_called or source_name,
+                "source_sha256": digest,
+                "source_bytes": source.size_bytes,
+                "documents": len(source.documents),
+                "validation_documents": documents,
+                "skipped_files": source.skipped,
+                "tokenizer": {
+                    "kind": tokenizer.kind,
+                    "vocab_size": tokenizer.vocab_size,
+                    "sha256": hashlib.sha256(tokenizer_text.encode()).hexdigest(),
+                },
+                "dtype": writer.dtype,
+                "train_tokens": train_tokens,
+                "validation_tokens": validation_tokens,
+                "validation_bytes": counts.total,
+                "special_tokens": {BOS: tokenizer.bos},
+                "byte_unigram_bits": counts.unigram_bits(),
+                "byte_bigram_bits": counts.bigram_bits(),
+                "seconds": round(seconds(), 3),
+            }
+            _write(making / DATA_META_NAME, json.dumps(meta, indent=1) + "\n")
     except OSError as error:
         raise DataError(
             f"the prepared data cannot be written: {error.strerror or error}", where=str(out)
         ) from None
-    finally:
-        shutil.rmtree(making, ignore_errors=True)
     return meta
 
 

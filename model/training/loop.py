@@ -482,8 +482,8 @@ class Trainer:
             self._evaluate(landing)
 
     def _score(self) -> None:
-        """Score these weights on the tasks that the job names. What keeps it from that is told, and
-        fails no training that is saved."""
+        """Score these weights on the tasks that the job names. An error is reported, and the saved
+        training is kept."""
         scoring = self._scoring
         if scoring is None or self._score_tasks is None:
             return

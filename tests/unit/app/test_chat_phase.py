@@ -110,7 +110,7 @@ def test_settings_that_a_chat_phase_cannot_have(overrides: dict[str, Any], what:
 
 
 class Files:
-    """What is here of the run's checkpoints."""
+    """The run's checkpoints on this machine."""
 
     def __init__(self, *manifests: Any) -> None:
         self._manifests = manifests

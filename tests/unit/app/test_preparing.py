@@ -289,7 +289,7 @@ MADE = LaunchData(source=source_of("fineweb-edu"), hosts="huggingface.co=http://
 
 
 class Files:
-    """What is here of the run's checkpoints."""
+    """The run's checkpoints on this machine."""
 
     def __init__(self, *manifests: CheckpointManifest) -> None:
         self._manifests = manifests

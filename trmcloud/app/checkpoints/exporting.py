@@ -93,7 +93,9 @@ def facts(
     if run.recorded_plan is not None:
         rows.append(("plan", f"{run.plan.id}, at most {run.cap}"))
     found = (run.candidate(each.candidate_id) for each in run.generations)
-    machines = dict.fromkeys(f"{c.hardware}, {c.provider}" for c in found if c is not None)
+    machines = dict.fromkeys(
+        ", ".join(dict.fromkeys((c.hardware, c.provider))) for c in found if c is not None
+    )
     if machines:
         rows.append(("machine", "; ".join(machines)))
     bill = run.billed if not run.live else None
