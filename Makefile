@@ -194,7 +194,8 @@ demo: $(READY)
 WORKERS ?= $(shell echo $$(( $$(nproc) * 4 )))
 PAGE ?= build/tests.md
 test: $(READY)
-	$(BIN)/python -m pytest -n $(WORKERS) --slowest-page=$(PAGE)
+	$(BIN)/python -m pytest -n $(WORKERS) --slowest-page=$(PAGE) || { [ $$? -eq 1 ] && \
+		$(BIN)/python -m pytest -n 0 --last-failed --last-failed-no-failures none --again; }
 
 # Variants of what other tests hold, with the marker `more`.
 test-all: $(READY)

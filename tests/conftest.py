@@ -24,6 +24,7 @@ from hypothesis import HealthCheck, settings
 import tests.registered  # noqa: F401  providers and families
 from tests.scheduling import (
     pytest_addoption,
+    pytest_collection_finish,
     pytest_collection_modifyitems,
     pytest_configure,
     pytest_terminal_summary,
@@ -34,6 +35,7 @@ from tests.standins.receiver import receiver
 
 __all__ = [
     "pytest_addoption",
+    "pytest_collection_finish",
     "pytest_collection_modifyitems",
     "pytest_configure",
     "pytest_terminal_summary",

@@ -9,6 +9,11 @@ in whole commands. Two run tests of real processes, which mostly wait and need l
 Each begins with the slowest that is known, and takes work of another kind when its own is done,
 except that no more tests compute at a time than there are cores. ``--dist`` with another name than
 ``load`` switches this off.
+
+``--again`` is the second part of ``make test``: a test of real processes that failed is run once
+more with nothing beside it, since its deadlines are for a machine that has a core for it. It counts
+as failed if it fails there as well. A test that computes, and more than ``MOST_AGAIN`` failures,
+get no second try.
 """
 
 from __future__ import annotations
@@ -33,6 +38,8 @@ except ImportError:  # without it there is one process, and nothing to share out
 ENV_MORE = "TRMCLOUD_TEST_MORE"
 _BEGAN = pytest.StashKey[float]()
 _NOT_RUN = pytest.StashKey[Sequence[str]]()
+MOST_AGAIN = 8
+"""A machine that is only busy fails a handful of tests; where more failed, something is broken."""
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "tests.md"
 SHOWN = 30
 NICENESS = 10
@@ -159,6 +166,21 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(pytest.mark.skip(reason=f"there is no {absent[-1]} on this machine"))
 
 
+def pytest_collection_finish(session: pytest.Session) -> None:
+    if session.config.getoption("again") and (
+        why := no_second_try([i.nodeid for i in session.items])
+    ):
+        pytest.exit(why, returncode=1)
+
+
+def no_second_try(failed: Sequence[str]) -> str:
+    """Return why the tests that failed are not run again; empty where they are."""
+    computing = [nodeid for nodeid in failed if not starts_processes(nodeid)]
+    if computing:
+        return f"not run again, as it depends on no other process: {computing[0]}"
+    return f"{len(failed)} failed: more than a busy machine explains" * (len(failed) > MOST_AGAIN)
+
+
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     return ByKind(config, log) if config.getoption("dist") == "load" else None
 
@@ -166,6 +188,9 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--slowest-page", type=Path, metavar="FILE", help="write the table of the slowest there"
+    )
+    parser.addoption(
+        "--again", action="store_true", help="with --last-failed: judge what failed, one at a time"
     )
 
 
@@ -180,6 +205,9 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
     """The slowest thirty; a page of them where one is asked for."""
     skipped = terminalreporter.stats.get("skipped", ())
     config.stash[_NOT_RUN] = last_lines(_reason(report) for report in skipped)
+    if config.getoption("again"):
+        for report in terminalreporter.stats.get("passed", ()):
+            terminalreporter.write_line(f"failed beside other tests, passed alone: {report.nodeid}")
     spent_s: dict[str, float] = {}
     for reports in terminalreporter.stats.values():
         for report in reports:

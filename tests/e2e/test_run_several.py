@@ -76,7 +76,7 @@ def test_a_command_meets_itself_on_two_machines_and_goes_on_where_it_was(
         *("--checkpoints", "out", "--metric", "val_loss=([0-9.]+)", "--env", "GIVEN"),
         *("--resume", f"{' '.join(TORCHRUN)} {{checkpoint}}", "--", *TORCHRUN),
     )
-    until(lambda: bool(kept(sailor)) or launch.poll() is not None, within_s=150.0, what="saves")
+    until(lambda: bool(kept(sailor)) or launch.poll() is not None, what="saves")
     assert launch.poll() is None, launch.communicate()
     _, other = sorted(sailor.live(), key=lambda pod: pod.name)
     there = sailor.standin.control.inside(
@@ -105,7 +105,6 @@ def test_a_command_meets_itself_on_two_machines_and_goes_on_where_it_was(
     again = sailor.start("resume", run.run_id)
     until(
         lambda: max(kept(sailor)) > reached or again.poll() is not None,
-        within_s=150.0,
         what="a newer checkpoint",
     )
     assert again.poll() is None, again.communicate()

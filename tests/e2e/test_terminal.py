@@ -261,9 +261,12 @@ def test_logs_follow_and_end_with_the_run(user: User) -> None:
 
 
 def test_stop_says_what_is_lost_and_asks(user: User, terminal: Desk) -> None:
-    user.run(*LAUNCH, "--rate", "3.60", "--steps", "100000", "-y", "-d")
+    user.hold()  # after a step that is not saved: 40 steps, of which every 19th is
+    user.run(
+        *(*LAUNCH, "--rate", "3.60", "--steps", "100000", "-y", "-d", "--set", "save_every=19")
+    )
     run_id = user.only_run().run_id
-    until(lambda: (user.json("status", "--json")["runs"][0]["step"] or 0) > 5)
+    until(lambda: user.json("status", "--json")["runs"][0]["step"] == 40)
     window = terminal(user, "stop", "--now")
     window.sees("End it now? [y/N]")
     assert f"{run_id}: stop this run at once" in window.shown

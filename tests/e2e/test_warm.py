@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.user import User, until
-from tests.scheduling import KINDS, kinds_for, slowest_known, table
+from tests.scheduling import KINDS, MOST_AGAIN, kinds_for, no_second_try, slowest_known, table
 from tests.stress import outcomes
 from tests.warm import Warm, can_warm
 
@@ -61,3 +61,12 @@ def test_failures_of_a_report_are_counted_by_test() -> None:
     case = '<testcase classname="a" name="{}">{}</testcase>'
     cases = case.format("t", "<failure/>") + case.format("u", "") + case.format("v", "<skipped/>")
     assert outcomes(f"<testsuites><testsuite>{cases}</testsuite></testsuites>") == ({"a::t": 1}, 2)
+
+
+def test_who_is_tried_again_alone() -> None:
+    real = "tests/e2e/test_run.py::test"
+    assert no_second_try([real] * MOST_AGAIN) == ""
+    assert "more than" in no_second_try([real] * (MOST_AGAIN + 1))
+    assert "tests/unit/core/test_money.py::t" in no_second_try(
+        [real, "tests/unit/core/test_money.py::t"]
+    )

@@ -141,7 +141,7 @@ class User:
             text=True,
         )
 
-    def run(self, *arguments: str, code: int | Sequence[int] = 0, within_s: float = 200) -> str:
+    def run(self, *arguments: str, code: int | Sequence[int] = 0, within_s: float = 400) -> str:
         """stdout of a command that must end with ``code``."""
         process = self.start(*arguments)
         out, err = process.communicate(timeout=within_s)
@@ -158,7 +158,7 @@ class User:
     def fails(self, *arguments: str, code: int) -> str:
         """stderr of a command that must fail with ``code``: one line, then at most a next step."""
         process = self.start(*arguments)
-        out, err = process.communicate(timeout=120)
+        out, err = process.communicate(timeout=400)
         assert process.returncode == code, f"{arguments}: {process.returncode}\n{out}\n{err}"
         lines = [line for line in err.splitlines() if not line.startswith("data: ")]
         assert lines[0].startswith("error: "), err
@@ -254,7 +254,7 @@ def kill(pid: int) -> None:
         os.kill(pid, signal.SIGKILL)
 
 
-def until(condition: Callable[[], bool], *, within_s: float = 150.0, what: str = "") -> None:
+def until(condition: Callable[[], bool], *, within_s: float = 300.0, what: str = "") -> None:
     """Poll until ``condition`` holds; fails at the deadline.
 
     Where the question is a whole command, what is waited for needs the cores more than it does.

@@ -207,10 +207,12 @@ class LocalCompute(Compute, PodLink):
             return None
         rate = Usd(record["rate_usd_per_hour"])
         ended = noted_end(folder)
-        if ended is None and not self._lives(pod_name, folder):
+        # Read before its processes are looked for: one that appears meanwhile was not looked for.
+        watchdog = watchdog_of(folder)
+        if ended is None and not self._lives(pod_name, watchdog):
             ended = noted_end(folder)
             if ended is None:
-                last = self._last_sign_of_life(folder)
+                last = self._last_sign_of_life(folder, watchdog)
                 if last is None:
                     return None
                 ended = self._freeze_end(folder, last, "its processes are gone")
@@ -220,8 +222,7 @@ class LocalCompute(Compute, PodLink):
                 os.unlink(folder / GIVEN_NAME)
         return PodSeen(pod_name, pod_name, status, rate, ended)
 
-    def _lives(self, pod_name: str, folder: Path) -> bool:
-        watchdog = watchdog_of(folder)
+    def _lives(self, pod_name: str, watchdog: tuple[int, str] | None) -> bool:
         if watchdog is not None and processes.alive(*watchdog):
             return True
         return bool(processes.of_pod(pod_name))
@@ -232,10 +233,10 @@ class LocalCompute(Compute, PodLink):
             write_atomic(folder / contract.ENDED_NAME, record)
         return at
 
-    def _last_sign_of_life(self, folder: Path) -> float | None:
+    def _last_sign_of_life(self, folder: Path, watchdog: tuple[int, str] | None) -> float | None:
         """When a pod whose end was not seen was last alive; None where it never had a process."""
         name = contract.parse_pod_name(folder.name)
-        if watchdog_of(folder) is None or name is None:
+        if watchdog is None or name is None:
             return None
         lease = load_small(folder / contract.LEASE_NAME, contract.load_lease)
         run_dir = self._home / contract.RUNS_DIR / lease.run_id if lease is not None else folder
