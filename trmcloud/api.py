@@ -23,7 +23,7 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
-from trmcloud.app import commands, ledger_care, preparing, short_rentals
+from trmcloud.app import commands, grants, ledger_care, preparing, short_rentals
 from trmcloud.app.balances import funds_reader
 from trmcloud.app.checkpoints import fetching
 from trmcloud.app.checkpoints.inventory import Checkpoint, Place, checkpoints_of
@@ -32,6 +32,7 @@ from trmcloud.app.commands import CommandRequest
 from trmcloud.app.context import Context, find_run, is_quiet
 from trmcloud.app.curves import Curves, Series, draw_curves, metrics_files
 from trmcloud.app.drive import RunDriver
+from trmcloud.app.grants import ApprovalRequest, GrantAccount
 from trmcloud.app.kill_layers import Layer, MaxOverspend
 from trmcloud.app.labels import Labels, find_earlier, is_left_alone, labels_of
 from trmcloud.app.launch_checks import check_bucket, check_capped
@@ -58,7 +59,7 @@ from trmcloud.core.control.bookkeeping import KeyUsed
 from trmcloud.core.control.budget import Line
 from trmcloud.core.control.reason import ReasonKind, make_reason
 from trmcloud.core.control.run_state import RunState
-from trmcloud.core.errors import ConflictError, TrmcloudError, UsageError
+from trmcloud.core.errors import ConflictError, NotFoundError, TrmcloudError, UsageError
 from trmcloud.core.health import Finding
 from trmcloud.core.money import Usd
 from trmcloud.core.spec.plan import Plan
@@ -70,9 +71,9 @@ from trmcloud.wiring import build_context, build_trial, offers_for_errand
 from trmcloud.wiring_plans import build_planner
 
 __all__ = [
-    "VERBS", "Check", "Checkpoint", "CheckpointCopy", "Curves", "Event", "Finding", "Forecast",
-    "Home", "Layer", "Line", "MaxOverspend", "Money", "Place", "Plan", "Run", "Series", "Training",
-    "Trial", "TrmcloudError", "Usd",
+    "VERBS", "ApprovalRequest", "Check", "Checkpoint", "CheckpointCopy", "Curves", "Event",
+    "Finding", "Forecast", "GrantAccount", "Home", "Layer", "Line", "MaxOverspend", "Money",
+    "Place", "Plan", "Run", "Series", "Training", "Trial", "TrmcloudError", "Usd",
 ]  # fmt: skip
 
 _LOOK_S = 0.5
@@ -93,6 +94,22 @@ def _nothing(*_: object) -> None:
     pass
 
 
+def _money(name: str, amount: Usd | str) -> Usd:
+    parsed = parse_money(name, amount) if isinstance(amount, str | Usd) else None
+    if parsed is None:
+        raise UsageError(f"{amount!r} is not an amount", next_step=f"{name} 2.50")
+    return parsed
+
+
+def _amounts(terms: Mapping[str, Any]) -> dict[str, Any]:
+    """``terms`` with amounts of money as such."""
+    amounts = ("more", "per_run", "per_day")
+    return {
+        name: _money(name, value) if name in amounts and value is not None else value
+        for name, value in terms.items()
+    }
+
+
 def _folder(here: str | os.PathLike[str] | None) -> Path:
     return Path(here).expanduser().absolute() if here is not None else Path.cwd()
 
@@ -103,13 +120,38 @@ class Home:
     Args:
         path: its folder; ``$TRMCLOUD_HOME``, else ``~/.trmcloud``, where None.
         unasked: providers to leave alone: what is known of their pods is what was heard of them.
+        principal: whom it acts for, under that principal's grant: it launches within it, sees and
+            steers that principal's runs alone, and changes neither caps nor grants. None: for the
+            ledger's owner.
+        run_as: the user of this machine, by name or number, as whom commands that the principal
+            starts here are run. None: this process's own user, where a grant guards against
+            mistakes only. Empty: it is not known, and nothing is started here.
+
+    Raises:
+        UsageError: ``principal`` is no name, or there is no such user. NotSupported: this process
+            cannot become that user, or would be the ledger's owner as that.
     """
 
     def __init__(
-        self, path: str | os.PathLike[str] | None = None, *, unasked: Iterable[str] = ()
+        self,
+        path: str | os.PathLike[str] | None = None,
+        *,
+        unasked: Iterable[str] = (),
+        principal: str | None = None,
+        run_as: str | None = None,
     ) -> None:
         context = build_context(Path(path) if path is not None else None)
-        self._context = replace(context, unasked=frozenset(unasked))
+        if principal is not None:
+            grants.require_principal(principal)
+        elif run_as is not None:
+            raise UsageError("run_as goes with a principal")
+        self._run_as = run_as
+        self._context = replace(context, unasked=frozenset(unasked), principal=principal or "")
+
+    @property
+    def principal(self) -> str:
+        """Whom it acts for; empty: the ledger's owner."""
+        return self._context.principal
 
     @property
     def context(self) -> Context:
@@ -127,8 +169,9 @@ class Home:
 
         Raises:
             UsageError: an option that is none, or out of its limits. NotFoundError, DoesNotFit,
-                BudgetRefused: there is no such plan.
+                BudgetRefused: there is no such plan. GrantRefused: an option is the owner's alone.
         """
+        grants.require_wish(self._context, wish)
         planner, request = self._planner(), request_from(wish)
         return planner.save(planner.plan(planner.spec(request)))
 
@@ -146,11 +189,14 @@ class Home:
         Raises:
             TrmcloudError: whatever keeps it from being launched; nothing is rented then.
         """
+        grants.require_wish(self._context, wish)
+        self._require_weights(str(wish.get("initial_from") or wish.get("from") or ""))
         request = request_from({**wish, "hardware": hardware})
         labels = labels_of("launch", request)
         if (earlier := find_earlier(self._context, labels)) is not None:
             return self._again(earlier)
         ready = preparing.prepare(self._context, self._planner(), request, _nothing)
+        grants.require_allowed(self._context, ready.plan)
         return self._begin(ready, progress or _nothing, labels, detached=request.detach)
 
     def plan_command(
@@ -165,6 +211,7 @@ class Home:
         Raises:
             UsageError, DataError, NotFoundError, DoesNotFit, BudgetRefused: there is no such plan.
         """
+        grants.require_wish(self._context, wish)
         folder, planner = _folder(here), self._planner()
         request, asked = commands.requests_of(words, wish)
         spec = commands.wish_of(planner, request, asked, folder)
@@ -191,6 +238,7 @@ class Home:
         Raises:
             TrmcloudError: whatever keeps it from being launched; nothing is rented then.
         """
+        grants.require_wish(self._context, wish)
         folder, planner = _folder(here), self._planner()
         request, asked = commands.requests_of(words, wish)
         spec = commands.wish_of(planner, request, asked, folder)
@@ -199,6 +247,7 @@ class Home:
             return self._again(earlier)
         ready, _ = commands.prepare(self._context, planner, request, spec, folder)
         check_capped(self._context, ready.plan, confirmed=False)
+        grants.require_allowed(self._context, ready.plan)
         return self._begin(ready, progress or _nothing, labels, detached=request.detach)
 
     def try_command(
@@ -224,6 +273,7 @@ class Home:
             UsageError: an option that is none, or out of its limits; there is no such command.
             DataError: there is nothing to send, or too much.
         """
+        grants.require_wish(self._context, wish)
         known = {field.name for field in fields(CommandRequest)} - {"words", "typed"}
         for name in sorted(wish.keys() - known):
             raise UsageError(f"there is no option {name!r}", next_step=", ".join(sorted(known)))
@@ -244,11 +294,11 @@ class Home:
         Raises:
             NotFoundError: there is none.
         """
-        return self._facts(find_run(self._context, run_id))
+        return self._facts(self._find(run_id))
 
     def states(self) -> tuple[RunState, ...]:
         """The runs as the ledger has them, and nothing else: quick, however many there are."""
-        known = self._context.ledger.read().runs.values()
+        known = grants.own_runs(self._context, tuple(self._context.ledger.read().runs.values()))
         return tuple(sorted(known, key=lambda run: run.created_at))
 
     def budgets(self) -> tuple[Line, ...]:
@@ -270,14 +320,16 @@ class Home:
             NotFoundError: no such run.
         """
         if run_id is not None:
-            run_id = find_run(self._context, run_id).run_id
+            run_id = self._find(run_id).run_id
         caught_up_at = self._context.clock.now().boot
         while True:
             # Asked first: what is appended in between belongs to what is told.
-            over = run_id is not None and not find_run(self._context, run_id).live
+            over = run_id is not None and not self._find(run_id).live
+            mine = {state.run_id for state in self.states()} if self.principal else None
             for event in events_since(self._context, run_id, after):
                 after = event.id
-                yield event
+                if mine is None or event.run in mine:
+                    yield event
             if over or not follow:
                 return
             self._context.clock.sleep(_LOOK_S)
@@ -287,12 +339,12 @@ class Home:
 
     def checkpoints(self, run_id: str) -> tuple[Checkpoint, ...]:
         """Return its checkpoints and their places, as far as this home knows."""
-        return checkpoints_of(self._context, find_run(self._context, run_id))
+        return checkpoints_of(self._context, self._find(run_id))
 
     def curves(self, run_id: str, *, points: int = 800) -> Curves:
         """Loss, bits per byte and supervision steps over steps, paid hours and dollars, thinned out
         to ``points`` of each phase so that no spike is lost."""
-        state = find_run(self._context, run_id)
+        state = self._find(run_id)
         files = metrics_files(self._context, state)
         for file in files:
             file.read_all()
@@ -300,7 +352,7 @@ class Home:
 
     def health(self, run_id: str) -> dict[str, tuple[Finding, ...]]:
         """Return its own numbers' symptoms, by phase; empty where there are none."""
-        return find_symptoms(self._context, find_run(self._context, run_id))
+        return find_symptoms(self._context, self._find(run_id))
 
     def catch_up(self) -> None:
         """Bring runs without a driver up to date, and end pods without an owner, as every command
@@ -325,7 +377,7 @@ class Home:
             late = timeout_s is not None and context.clock.now().boot - began >= timeout_s
             return late or settling(state) or (until is not None and until(self._facts(state)))
 
-        state = find_run(context, run_id)
+        state = self._find(run_id)
         if state.live and not over(state):
             state = follow_or_drive(context, state.run_id, over, _nothing)
         return self._facts(state)
@@ -336,7 +388,7 @@ class Home:
         """Return the most that ``land``, ``save``, ``stop``, ``fetch`` or ``raise`` would cost, or
         the reason why it cannot be done now. ``cap``: the whole run's budget that a raise would
         set."""
-        context, state = self._context, find_run(self._context, run_id)
+        context, state = self._context, self._find(run_id)
         offers, disk_rate = self._offers(state) if verb == FETCH else ((), Usd(0))
         whole = parse_money("cap", cap)
         return foresee(context, state, verb, cap=whole, offers=offers, disk_rate=disk_rate)
@@ -365,7 +417,8 @@ class Home:
             ConflictError: it is not training. NotSupported: its pod cannot be asked. LinkError: it
                 could not be confirmed in time.
         """
-        asked = request_save(self._context, run_id, "trmcloud.api")
+        mine = grants.require_paying(self._context, self._find(run_id)).run_id
+        asked = request_save(self._context, mine, self.principal or "trmcloud.api")
         waiting = SaveWaiter(self._context, asked, timeout_s)
         state = follow_or_drive(self._context, asked.run_id, waiting.is_over, _nothing)
         return waiting.place(state).at
@@ -391,7 +444,7 @@ class Home:
             UsageError: it would have to be rented for.
         """
         context = self._context
-        state = self._from_volume(find_run(context, run_id), rent=rent)
+        state = self._from_volume(self._find(run_id), rent=rent)
         found = fetching.find_best(context, state, weights_only=weights_only)
         folder = (
             Path(into) if into is not None else fetching.default_folder(found.manifest, Path.cwd())
@@ -427,7 +480,8 @@ class Home:
             ConflictError: there is nothing to go on with. BudgetRefused: its budget is spent, or a
                 level above it lacks the money.
         """
-        check_bucket(self._context, find_run(self._context, run_id).spec)
+        run_id = grants.require_paying(self._context, self._find(run_id)).run_id
+        check_bucket(self._context, self._find(run_id).spec)
         policy = str(parse_balance_policy("balance", balance)) if balance else ""
         driver = resume(
             self._context,
@@ -447,13 +501,129 @@ class Home:
         Raises:
             UsageError: no such level, no amount, or no more than its cap is.
         """
+        grants.require_owner(self._context)
         cap = parse_money("amount", amount)
         if cap is None:
             raise UsageError(f"{amount!r} is not an amount")
         line = ledger_care.line_of(self._context, level, key)
         return ledger_care.raise_cap(self._context, line, cap, by=by or "trmcloud.api")
 
+    # -- grants ----------------------------------------------------------------------------------
+
+    def grant(self, principal: str | None = None) -> GrantAccount:
+        """Return a principal's grant as it stands; its own where this acts for one.
+
+        Raises:
+            NotFoundError: there is none, or it is another's.
+        """
+        name = self.principal if principal is None else principal
+        found = [each for each in self.grants() if each.principal == name]
+        if not found:
+            raise NotFoundError(
+                f"{name[:80] or 'the owner'} has no grant",
+                next_step="the ledger's owner gives one: trmcloud grant give NAME USD",
+            )
+        return found[0]
+
+    def grants(self) -> tuple[GrantAccount, ...]:
+        """Every principal's latest grant; its own alone where this acts for a principal."""
+        return grants.grants(self._context)
+
+    def give_grant(
+        self, principal: str, total: Usd | str, *, by: str = "", **terms: Any
+    ) -> GrantAccount:
+        """Let ``principal`` spend up to ``total`` USD, from now on.
+
+        Args:
+            terms: ``per_run`` and ``per_day`` in USD, ``runs_at_once`` (1; 0: any number),
+                ``hardware``, ``providers``, ``expires_at`` (epoch s), ``idle_s``.
+
+        Raises:
+            UsageError: no such term or name. ConflictError: there is a grant. GrantRefused: this
+                acts for a principal.
+        """
+        made = grants.make_terms(_money("total", total), _amounts(terms), None)
+        return grants.give(self._context, principal, made, by or "trmcloud.api")
+
+    def raise_grant(
+        self, principal: str, total: Usd | str | None = None, *, by: str = "", **terms: Any
+    ) -> GrantAccount:
+        """Raise a grant to ``total`` USD, the spent part included, or others of its terms.
+
+        Raises:
+            UsageError: it would allow less than before. NotFoundError: there is none. GrantRefused:
+                this acts for a principal.
+        """
+        grants.require_owner(self._context)
+        before = grants.standing_terms(self._context, principal)
+        whole = before.total if total is None else _money("total", total)
+        made = grants.make_terms(whole, _amounts(terms), before)
+        return grants.raise_grant(self._context, principal, made, by or "trmcloud.api")
+
+    def revoke_grant(self, principal: str, *, now: bool = False, by: str = "") -> GrantAccount:
+        """Nothing is reserved under the grant any more; its runs land, or end ``now``.
+
+        Raises:
+            NotFoundError, ConflictError: there is none. GrantRefused: this acts for a principal.
+        """
+        return grants.revoke(self._context, principal, by or "trmcloud.api", at_once=now)
+
+    def ask_approval(self, why: str = "", **more: Any) -> ApprovalRequest:
+        """Ask the owner for more: see ``ApprovalRequest``. The same request is made once.
+
+        Args:
+            more: ``more`` USD in total; or at least so much of ``per_run``, ``per_day``,
+                ``runs_at_once``, ``hardware``, ``providers``, ``expires_at``.
+
+        Raises:
+            UsageError: nothing is asked for that the grant does not allow. NotFoundError: there is
+                no grant. GrantRefused: too many are open, or were made today.
+        """
+        return grants.ask(self._context, why, _amounts(more))
+
+    def approvals(self) -> tuple[ApprovalRequest, ...]:
+        """Requests for approval, the earliest first; as in ``grants``."""
+        return grants.approvals(self._context)
+
+    def approve(self, approval_id: str, *, by: str = "") -> ApprovalRequest:
+        """
+        Raises:
+            NotFoundError, ConflictError: no open request. GrantRefused: this acts for a principal.
+        """
+        return grants.answer(self._context, approval_id, by or "trmcloud.api", give=True)
+
+    def deny(self, approval_id: str, *, by: str = "") -> ApprovalRequest:
+        """As ``approve``."""
+        return grants.answer(self._context, approval_id, by or "trmcloud.api", give=False)
+
     # -- own -------------------------------------------------------------------------------------
+
+    def _find(self, run_id: str | None) -> RunState:
+        """
+        Raises:
+            NotFoundError: there is none, or it is not the principal's.
+        """
+        context = self._context
+        if not context.principal:
+            return find_run(context, run_id)
+        mine = self.states()
+        if run_id is None and mine:
+            return mine[-1]
+        named = [run for run in mine if run_id and run_id in (run.run_id, run.name)]
+        if not named:
+            raise NotFoundError(
+                f"{context.principal} has no run {run_id or 'yet'}",
+                next_step=", ".join(run.run_id for run in mine[-5:]) or "launch one",
+            )
+        return max(named, key=lambda run: (run.run_id == run_id, run.live, run.created_at))
+
+    def _require_weights(self, start: str) -> None:
+        """
+        Raises:
+            NotFoundError: ``start`` is a run of another's.
+        """
+        if self.principal and start:
+            self._find(start)
 
     def _facts(self, state: RunState) -> Run:
         return facts_of(self._context, state)
@@ -464,7 +634,8 @@ class Home:
     def _begin(
         self, ready: PreparedLaunch, progress: Progress, labels: Labels, *, detached: bool
     ) -> Run:
-        make_room(self._context, ready.plan, _nothing)
+        if not self.principal:  # it lowers stops of other runs
+            make_room(self._context, ready.plan, _nothing)
         preparing.upload_data(self._context, ready, progress)
         try:
             driver = start(
@@ -501,8 +672,9 @@ class Home:
         return self.run(state.run_id)
 
     def _tell_to_end(self, run_id: str, kind: ReasonKind) -> Run:
-        require_no_stop_order(find_run(self._context, run_id), kind)
-        return self._facts(request_stop(self._context, run_id, make_reason(kind)))
+        mine = grants.require_paying(self._context, self._find(run_id))
+        require_no_stop_order(mine, kind)
+        return self._facts(request_stop(self._context, mine.run_id, make_reason(kind)))
 
     def _offers(self, state: RunState) -> tuple[Sequence[Any], Usd]:
         """Return the offers for fetching checkpoints, where that needs a rented machine."""

@@ -106,6 +106,8 @@ class Context:
     """Providers that this command leaves alone: what is known of their pods is what was heard."""
     intents: Intents | None = None
     """The stops that users requested while the ledger could not be written."""
+    principal: str = ""
+    """Whom this process acts for, under a grant; empty: the ledger's owner."""
     unswept: dict[str, float] = field(default_factory=dict)
     """When this process asked a bucket in vain: one that is down is not asked for every run."""
 

@@ -125,6 +125,11 @@ def find_earlier(context: Context, labels: Labels) -> RunState | None:
         if labels.name:
             require_free_name(ledger, labels.name)
         return None
+    if context.principal and earlier.creator != context.principal:
+        raise UsageError(
+            f"the idempotency key {labels.key!r:.60} is not {context.principal}'s",
+            next_step="use another key",
+        )
     if earlier.keys[labels.key] != labels.request:
         raise UsageError(
             f"the idempotency key {labels.key!r:.60} belongs to {earlier.run_id}, which was "

@@ -86,6 +86,7 @@ def start(
         tags=tags,
         key=key,
         request=request,
+        principal=context.principal,
     )
     try:
         epoch = context.ledger.open_run(
@@ -215,6 +216,7 @@ def resume(
         balance="" if policy == run.spec.balance else policy,
         key=key,
         request=request,
+        principal=context.principal,
     )
     epoch = context.ledger.reopen_run(run.run_id, reopened, amount, context.who, context.wall())
     if wait_s:

@@ -254,7 +254,7 @@ def start(context: Context, run: RunState, candidate: Candidate) -> RunDriver:
     check_needs(context, candidate.provider)
     amount = candidate.worst_case
     cap = max(run.cap, line.settled + line.reserved + amount)
-    reopened = ev.Reopened(cap, candidate_to_json(candidate))
+    reopened = ev.Reopened(cap, candidate_to_json(candidate), principal=context.principal)
     epoch = context.ledger.reopen_run(run.run_id, reopened, amount, context.who, context.wall())
     return RunDriver(context, run.run_id, epoch)
 

@@ -82,6 +82,10 @@ class BudgetRefused(TrmcloudError):
     exit_code = 4
 
 
+class GrantRefused(BudgetRefused):
+    """A principal's grant does not allow it; ``next_step`` says what would be allowed."""
+
+
 class DoesNotFit(TrmcloudError):
     exit_code = 5
 

@@ -150,6 +150,14 @@ class Ledger(Protocol):
 
     def set_cap(self, event: ev.CapSet, at: float) -> None: ...
 
+    def set_grant(self, event: ev.GrantEvent, at: float) -> None:
+        """Give, raise or revoke a principal's grant; ask for approval, or answer that.
+
+        Raises:
+            UsageError, ConflictError, NotFoundError, GrantRefused: see ``bookkeeping.add_grant``;
+                nothing was written.
+        """
+
     def verify_layer(self, event: ev.LayerVerified, at: float) -> None:
         """Record that a kill layer was seen to work for this account."""
 

@@ -36,7 +36,7 @@ from trmcloud.ports.ledger import ControllerId, Driver
 if TYPE_CHECKING:
     import sqlite3
 
-VERSION = 8
+VERSION = 9
 """Of the file and of every event in it: raised with any new event or field, which a test holds.
 
 1  2026-11-21  the first
@@ -58,6 +58,8 @@ VERSION = 8
                another machine may stand by while one works, and the run move to it; a run may have
                a name, tags and the idempotency key of its launch; the stop of a machine may be
                lowered, and the money beyond it be free for another run
+9  2026-11-27  principals have grants, and ask for approval; a run names the principal that it is
+               for; a run may end because it was idle, or its grant was revoked
 """
 SCHEMA = """
 CREATE TABLE meta(version INTEGER NOT NULL, ledger_id TEXT NOT NULL);

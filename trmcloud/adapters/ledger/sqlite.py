@@ -152,6 +152,9 @@ class SqliteLedger:
     def set_cap(self, event: ev.CapSet, at: float) -> None:
         self._written(lambda into: into.add_by(bookkeeping.add_cap, event, at))
 
+    def set_grant(self, event: ev.GrantEvent, at: float) -> None:
+        self._written(lambda into: into.add_by(bookkeeping.add_grant, event, at))
+
     def verify_layer(self, event: ev.LayerVerified, at: float) -> None:
         self._written(lambda into: into.add_by(bookkeeping.add_verified, event, at))
 

@@ -37,6 +37,9 @@ SENTENCES: Mapping[ReasonKind, str] = {
     _Kind.BALANCE_ENDS: (
         "the {provider} balance of {balance_usd} lasts {left_s} more at {spending_usd_per_hour}"
     ),
+    _Kind.GRANT_REVOKED: "the grant of {principal} was revoked",
+    _Kind.GRANT_REVOKED_NOW: "the grant of {principal} was revoked, to end at once",
+    _Kind.IDLE: "it has made no step for {idle_s}; its limit is {limit_s}",
     _Kind.LAUNCH_KILLED: "its launch was killed before anything was rented",
     _Kind.NO_CANDIDATE: "the plan has no candidate",
     _Kind.NOT_ASKED_FOR: "stopped before a machine was requested",

@@ -23,7 +23,16 @@ from trmcloud.core.control.budget import (
     overdrawn,
     with_run_event,
 )
-from trmcloud.core.control.ledger_facts import LedgerFacts, Quarantine, StrayPod
+from trmcloud.core.control.grants import (
+    MOST_A_DAY,
+    MOST_OPEN,
+    allows_less,
+    day_of,
+    is_principal,
+    raised,
+    refuse_by_grant,
+)
+from trmcloud.core.control.ledger_facts import Grant, LedgerFacts, Quarantine, StrayPod
 from trmcloud.core.control.observation import PodSeen
 from trmcloud.core.control.reason import Reason, ReasonKind, make_reason
 from trmcloud.core.control.room import require_cover
@@ -31,13 +40,14 @@ from trmcloud.core.control.run_state import Generation, IllegalTransition, RunSt
 from trmcloud.core.errors import (
     BudgetRefused,
     ConflictError,
+    GrantRefused,
     NotFoundError,
     RunQuarantined,
     StaleEpoch,
     UsageError,
 )
 from trmcloud.core.money import ZERO, Usd, affordable_seconds, cost
-from trmcloud.core.values import dataclass
+from trmcloud.core.values import dataclass, replace
 
 if TYPE_CHECKING:
     from trmcloud.core.control.observation import Bill
@@ -210,7 +220,13 @@ class Governance:
         """Runs whose budget, at any level, is below what it holds: (run id, reason)."""
         land = []
         for run in self.ledger.runs.values():
-            if run.stop is not None or run.state not in _LANDABLE:
+            if run.state not in _LANDABLE:
+                continue
+            revoked = _revocation(self.ledger, run)
+            if revoked is not None:
+                land.append((run.run_id, revoked))
+                continue
+            if run.stop is not None:
                 continue
             for line in overdrawn(self.ledger, run, self.now):
                 why = _why_land(run, line, self.now)
@@ -257,6 +273,19 @@ class Governance:
             elif self.now > name.hard_stop_at:
                 orphans.append(Orphan(pod, make_reason(ReasonKind.HARD_STOP_PASSED)))
         return tuple(orphans)
+
+
+def _revocation(ledger: LedgerState, run: RunState) -> Reason | None:
+    """Why a run lands, or ends at once, whose grant is revoked; None where it is not, or the run
+    was told to already."""
+    grant = ledger.grants.get(run.principal) if run.principal else None
+    if grant is None or (run.grant == grant.number and grant.revoked_at is None):
+        return None
+    at_once = run.grant == grant.number and grant.ends_at_once
+    if run.stop is not None and (run.stop.at_once or not at_once):
+        return None
+    kind = ReasonKind.GRANT_REVOKED_NOW if at_once else ReasonKind.GRANT_REVOKED
+    return make_reason(kind, principal=run.principal)
 
 
 def _kill_latency_s(provider: str) -> float:
@@ -325,7 +354,8 @@ def add_events(
         if isinstance(event, ev.Reserved):
             require_money(ledger, run, event.amount, at)
         elif isinstance(event, ev.MoveStarted):
-            require_money(ledger, run, run.reserved + event.amount, at)
+            amount = run.reserved + event.amount
+            require_money(ledger, run, amount, at, [event.candidate_id])
         elif isinstance(event, ev.StopLowered) and (short := require_cover(run, event)):
             raise IllegalTransition(f"{event.amount} cannot be everything in {run_id}: {short}")
         ledger, run = moved, moved.runs[run_id]
@@ -363,6 +393,124 @@ def add_cap(
         )
     record = ev.Record(last_seq + 1, "", 0, at, event)
     return extend_ledger(ledger, (record,)), record
+
+
+def add_grant(
+    ledger: LedgerState, last_seq: int, event: ev.GrantEvent, at: float
+) -> tuple[LedgerState, ev.Record]:
+    """Give, raise or revoke a grant; ask for approval, or answer.
+
+    Raises:
+        UsageError: no such terms, or no such name. ConflictError: the grant, or the request, is not
+            one that this can be done to. NotFoundError: there is none.
+        GrantRefused: the principal has asked too often.
+    """
+    if isinstance(event, ev.GrantGiven):
+        _require_name(event.principal)
+        _require_terms(event.terms, at)
+        mine = ledger.grants.get(event.principal)
+        if mine is not None and mine.revoked_at is None:
+            raise ConflictError(
+                f"{event.principal} has a grant of {mine.terms.total} already",
+                next_step=f"trmcloud grant raise {event.principal} USD, or trmcloud grant revoke "
+                f"{event.principal} first",
+            )
+    elif isinstance(event, ev.GrantRaised):
+        mine = _require_grant(ledger, event.principal)
+        _require_terms(event.terms, at)
+        less = allows_less(event.terms, mine.terms)
+        if less:
+            raise UsageError(
+                f"a grant is only ever raised: {less} would allow less than before",
+                next_step=f"trmcloud grant revoke {event.principal}, then give another",
+            )
+    elif isinstance(event, ev.GrantRevoked):
+        mine = ledger.grants.get(event.principal)
+        if mine is None:
+            _require_grant(ledger, event.principal)
+        elif mine.revoked_at is not None and (mine.ends_at_once or not event.at_once):
+            raise ConflictError(f"the grant of {event.principal} is revoked already")
+    elif isinstance(event, ev.ApprovalAsked):
+        _require_request(ledger, event, at)
+    else:
+        _require_open(ledger, event.id)
+    record = ev.Record(last_seq + 1, "", 0, at, event)
+    return extend_ledger(ledger, (record,)), record
+
+
+def _require_name(name: str) -> None:
+    if not is_principal(name):
+        raise UsageError(
+            f"{name[:80]!r} is no name of a principal",
+            next_step="up to 64 letters, digits and ._@-: research-agent; owner is taken",
+        )
+
+
+def _require_terms(terms: ev.GrantTerms, at: float) -> None:
+    amounts = (terms.total, terms.per_run, terms.per_day)
+    if any(amount is not None and amount < ZERO for amount in amounts):
+        raise UsageError("an amount of a grant is below zero", next_step="use 0 to allow nothing")
+    if terms.runs_at_once < 0:
+        raise UsageError("the number of runs at once is below zero", next_step="0 allows any")
+    if not 0 <= terms.idle_s < float("inf"):
+        raise UsageError(f"{terms.idle_s:g} seconds is no time without a step")
+    if terms.expires_at is not None and terms.expires_at <= at:
+        raise UsageError("the grant would have expired already", next_step="--expires 7d")
+    for name in terms.providers:
+        if find_traits(name) is None:
+            known = ", ".join(sorted(name for name in TRAITS if TRAITS[name].can_be_named))
+            raise UsageError(f"there is no provider {name[:80]!r}", next_step=f"one of: {known}")
+
+
+def _require_grant(ledger: LedgerState, principal: str) -> Grant:
+    mine = ledger.grants.get(principal)
+    if mine is None or mine.revoked_at is not None:
+        state = "has no grant" if mine is None else "has no grant any more: it is revoked"
+        raise NotFoundError(
+            f"{principal[:80]} {state}", next_step=f"trmcloud grant give {principal[:80]} USD"
+        )
+    return mine
+
+
+def _require_request(ledger: LedgerState, event: ev.ApprovalAsked, at: float) -> None:
+    mine = _require_grant(ledger, event.principal)
+    asked = replace(event, id="", why="", principal="")
+    if asked == ev.ApprovalAsked("", "") or raised(mine.terms, event) == mine.terms:
+        raise UsageError(
+            "the request asks for nothing that the grant does not allow",
+            next_step="ask for more money, for example: 2.50",
+        )
+    amounts = (event.more, event.per_run, event.per_day)
+    if any(amount is not None and amount < ZERO for amount in amounts) or event.runs_at_once < 0:
+        raise UsageError("a request for approval asks for less than nothing")
+    earlier = [
+        each for each in ledger.approvals.values() if each.asked.principal == event.principal
+    ]
+    waiting = [each.id for each in earlier if each.is_given is None and each.grant == mine.number]
+    today = [each for each in earlier if day_of(each.asked_at) == day_of(at)]
+    if len(waiting) >= MOST_OPEN or len(today) >= MOST_A_DAY:
+        raise GrantRefused(
+            f"{event.principal} has asked for approval {len(today)} times today, and "
+            f"{len(waiting)} requests are open",
+            next_step=f"wait for an answer to {waiting[0]}" if waiting else "ask again tomorrow",
+        )
+
+
+def _require_open(ledger: LedgerState, approval_id: str) -> None:
+    asked = ledger.approvals.get(approval_id)
+    if asked is None:
+        raise NotFoundError(
+            f"there is no request {approval_id[:80]!r}", next_step="trmcloud grant list"
+        )
+    if asked.is_given is not None:
+        answer = "approved" if asked.is_given else "denied"
+        raise ConflictError(f"{approval_id} was {answer} already")
+    mine = ledger.grants.get(asked.asked.principal)
+    if mine is None or mine.revoked_at is not None or mine.number != asked.grant:
+        raise ConflictError(
+            f"the grant that {approval_id} is about is revoked",
+            next_step=f"trmcloud grant give {asked.asked.principal} USD",
+        )
 
 
 def add_verified(
@@ -514,10 +662,16 @@ def require_wish(event: ev.RunEvent) -> None:
         raise IllegalTransition(f"only the run's controller may do this: {type(event).__name__}")
 
 
-def require_money(ledger: LedgerState, run: RunState, amount: Usd, at: float) -> None:
+def require_money(
+    ledger: LedgerState, run: RunState, amount: Usd, at: float, machines: Sequence[str] = ()
+) -> None:
     """
+    Args:
+        machines: ids of candidates that are about to be rented; empty: all that its plan tries.
+
     Raises:
         BudgetRefused: ``amount`` cannot be reserved for ``run`` at ``at`` (epoch s).
+        GrantRefused: the grant of its principal does not pay for that.
         UsageError: it is below zero.
     """
     if amount < ZERO:
@@ -532,6 +686,12 @@ def require_money(ledger: LedgerState, run: RunState, amount: Usd, at: float) ->
     for lost in ledger.unread:
         is_cap = lost.kind == "CapSet"
         what = "which sets a cap" if is_cap else "of the whole ledger"
+        if lost.kind == "GrantRevoked":
+            raise BudgetRefused(
+                f"record {lost.seq}, which revokes a grant, is damaged",
+                next_step="trmcloud ledger restore; or revoke the grant again (trmcloud grant "
+                f"list), then trmcloud ledger settle {lost.name} 0",
+            )
         raise BudgetRefused(
             f"record {lost.seq}, {what}, is damaged: the money that may be spent is not known",
             next_step="trmcloud ledger restore; or check trmcloud budget show, and set the missing "
@@ -545,6 +705,9 @@ def require_money(ledger: LedgerState, run: RunState, amount: Usd, at: float) ->
             "yet",
             next_step="repeat trmcloud reap --yes until it reports that the ledger is reconciled",
         )
+    by_grant = refuse_by_grant(ledger, run, amount, at, machines)
+    if by_grant is not None:
+        raise GrantRefused(by_grant.why, next_step=by_grant.allowed)
     refusal = admit(ledger, run, amount, at)
     if refusal is not None:
         raise BudgetRefused(str(refusal), next_step=_raise_hint(refusal))

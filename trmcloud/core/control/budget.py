@@ -9,7 +9,9 @@ from functools import cached_property, lru_cache
 from trmcloud.core.catalog.providers import ProviderTraits
 from trmcloud.core.contract.bucket import CachedFile
 from trmcloud.core.control import events as ev
+from trmcloud.core.control.grants import GrantBook, money_of
 from trmcloud.core.control.ledger_facts import (
+    Grant,
     LedgerFacts,
     Quarantine,
     RestoredCopy,
@@ -113,6 +115,8 @@ def unaccepted_exposure(
 # midnight is not held against two months.
 
 LEVELS = ("account", "month", "project", "run")
+GRANT = "grant"
+"""The level of a principal's grant, which stands beside those and is given, not set."""
 
 
 @lru_cache(maxsize=4096)
@@ -278,10 +282,13 @@ def extend_ledger(ledger: LedgerState, records: Iterable[ev.Record]) -> LedgerSt
     tokens, data = dict(ledger.tokens), dict(ledger.data)
     quarantined, unread = dict(ledger.quarantined), ledger.unread
     low_balances = dict(ledger.low_balances)
+    grants = GrantBook.of(ledger)
     for record in records:
         event = record.event
         if not isinstance(event, ev.LedgerEvent):
-            _of_a_run(runs, strays, record)
+            _of_a_run(runs, strays, grants.grants, record)
+        elif isinstance(event, ev.GrantEvent):
+            grants.add(record, event)
         elif isinstance(event, ev.CapSet):
             history.append(record)
             if event.cap is None:
@@ -333,6 +340,9 @@ def extend_ledger(ledger: LedgerState, records: Iterable[ev.Record]) -> LedgerSt
         quarantined,
         unread,
         low_balances,
+        grants.grants,
+        grants.approvals,
+        grants.history,
     )
 
 
@@ -352,15 +362,21 @@ def with_run_event(ledger: LedgerState, record: ev.Record) -> LedgerState:
         IllegalTransition: it is none of a run's, or cannot follow those before it.
     """
     runs, strays = dict(ledger.runs), dict(ledger.strays)
-    _of_a_run(runs, strays, record)
+    _of_a_run(runs, strays, ledger.grants, record)
     return replace(ledger, runs=runs, strays=strays)
 
 
 def _of_a_run(
-    runs: dict[str, RunState], strays: dict[tuple[str, str], StrayPod], record: ev.Record
+    runs: dict[str, RunState],
+    strays: dict[tuple[str, str], StrayPod],
+    grants: Mapping[str, Grant],
+    record: ev.Record,
 ) -> None:
     """A pod that a run comes to own is no stray any more: its run settles it."""
     run = apply_event(runs.get(record.run_id) or RunState(record.run_id), record)
+    if run.principal and isinstance(record.event, ev.RunPlanned | ev.Reopened):
+        grant = grants.get(run.principal)
+        run = replace(run, grant=grant.number if grant is not None else 0)
     runs[record.run_id] = run
     if isinstance(record.event, ev.PodUp):
         owner = run.generations[record.event.generation - 1]
@@ -432,9 +448,32 @@ def overdrawn(ledger: LedgerState, run: RunState, at: float) -> tuple[Line, ...]
         # What a damaged record may hold at the most is no reason to end a run that is sound.
         if line.over > line.quarantined:
             lines.append(line)
+    of_grant = grant_line(ledger, run.principal, run.grant) if run.principal else None
+    if of_grant is not None and of_grant.over > of_grant.quarantined:
+        lines.append(of_grant)
     if known and not lines and run.reserved_at:
         ledger._kept_within.add(run.run_id)
     return tuple(lines)
+
+
+def grant_line(ledger: LedgerState, principal: str, number: int | None = None) -> Line | None:
+    """Return the budget of a principal's grant; None where they have none, or not one of that
+    number."""
+    grant = ledger.grants.get(principal)
+    if grant is None or number not in (None, grant.number):
+        return None
+    held = money_of(ledger, grant)
+    return Line(
+        GRANT,
+        principal,
+        grant.terms.total,
+        held.settled,
+        held.reserved,
+        held.strays,
+        held.unproven,
+        held.volumes,
+        held.quarantined,
+    )
 
 
 def _holds(hurt: Quarantine, level: str, key: str) -> bool:

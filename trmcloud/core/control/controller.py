@@ -520,7 +520,7 @@ def _why_terminate(
     if now >= generation.hard_stop_at:
         return make_reason(ReasonKind.HARD_STOP)
     if run.stop is not None and run.stop.at_once:
-        return make_reason(ReasonKind.STOP_NOW)
+        return replace(run.stop.reason, more=None)
     pod = find_pod(seen, generation)
     if pod is not None and pod.status is PodStatus.STOPPED and report is None:
         return make_reason(ReasonKind.HOST_STOPPED)
@@ -594,8 +594,9 @@ def _closing(run: RunState, plan: Plan, now: float) -> ev.Closed:
     if generation.ended_at is not None and generation.ended_at >= generation.hard_stop_at - 1:
         return ev.Closed(Outcome.KILLED.value, make_reason(ReasonKind.KILLED_BEFORE_LANDING))
     if run.stop is not None:
-        kind = ReasonKind.STOP_NOW if run.stop.at_once else ReasonKind.STOPPED_UNREPORTED
-        return ev.Closed(Outcome.STOPPED.value, make_reason(kind))
+        unreported = make_reason(ReasonKind.STOPPED_UNREPORTED)
+        why = replace(run.stop.reason, more=None) if run.stop.at_once else unreported
+        return ev.Closed(Outcome.STOPPED.value, why)
     ended = run.actions.get(action_key(run, TERMINATE, 1))
     if ended is not None and ended.reason is not None:
         return ev.Closed(Outcome.LOST.value, make_reason(ReasonKind.POD_ENDED, ended.reason))

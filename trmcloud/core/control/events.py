@@ -13,7 +13,7 @@ from typing import Any
 from trmcloud.core.clock import Instant
 from trmcloud.core.contract.bucket import CachedFile
 from trmcloud.core.control.reason import Reason, ReasonKind
-from trmcloud.core.money import Usd
+from trmcloud.core.money import ZERO, Usd
 from trmcloud.core.values import dataclass, replace
 
 # How an action is named, and how one can fail. Pure.
@@ -113,6 +113,8 @@ class RunPlanned(RunEvent):
     tags: tuple[tuple[str, str], ...] = ()
     key: str = ""
     request: str = ""
+    principal: str = ""
+    """Who it is for, and whose grant pays for it; empty: the ledger's owner, who needs none."""
 
 
 @dataclass(frozen=True)
@@ -281,7 +283,7 @@ class StopRequested(RunEvent):
     @property
     def at_once(self) -> bool:
         """Whether its pod is to be ended without landing."""
-        return self.reason.kind is ReasonKind.STOP_NOW
+        return self.reason.kind in (ReasonKind.STOP_NOW, ReasonKind.GRANT_REVOKED_NOW)
 
 
 @dataclass(frozen=True)
@@ -453,6 +455,8 @@ class Reopened(RunEvent):
     key: str = ""
     request: str = ""
     """As in ``RunPlanned``, of what reopened it."""
+    principal: str = ""
+    """Whose grant pays for what is reserved from now on; empty: the ledger's owner."""
 
 
 @dataclass(frozen=True)
@@ -496,6 +500,91 @@ class CapSet(LedgerEvent):
     key: str
     cap: Usd | None
     by: str = ""
+
+
+@dataclass(frozen=True)
+class GrantTerms:
+    """What a grant allows: ``total`` USD for everything, ``per_run`` for each run and ``per_day``
+    for each UTC day; None: as much as there is. ``runs_at_once`` 0: any number; ``hardware`` and
+    ``providers``: those alone, empty: any. Nothing is reserved from ``expires_at`` (epoch s) on. A
+    run is ended that has made no step for ``idle_s`` s; 0: it is not."""
+
+    total: Usd
+    per_run: Usd | None = None
+    per_day: Usd | None = None
+    runs_at_once: int = 0
+    hardware: tuple[str, ...] = ()
+    providers: tuple[str, ...] = ()
+    expires_at: float | None = None
+    idle_s: float = 0.0
+
+
+@dataclass(frozen=True)
+class GrantGiven(LedgerEvent):
+    """``principal``, a person, an agent or a CI job, may spend what ``terms`` say, from now on.
+    What an earlier grant of theirs paid for does not count. Ledger-wide."""
+
+    principal: str
+    terms: GrantTerms
+    by: str = ""
+
+
+@dataclass(frozen=True)
+class GrantRaised(LedgerEvent):
+    """``terms`` take the place of those of the principal's grant, which allowed no more.
+    Ledger-wide."""
+
+    principal: str
+    terms: GrantTerms
+    by: str = ""
+
+
+@dataclass(frozen=True)
+class GrantRevoked(LedgerEvent):
+    """Nothing is reserved under the principal's grant any more; its runs land, or, ``at_once``, end
+    without that. Ledger-wide."""
+
+    principal: str
+    by: str = ""
+    at_once: bool = False
+
+
+@dataclass(frozen=True)
+class ApprovalAsked(LedgerEvent):
+    """The principal asks for ``more`` USD in total, and for at least so much of the rest; what is
+    empty, None or 0 is not asked for. ``id`` is new in the ledger. Ledger-wide."""
+
+    id: str
+    principal: str
+    why: str = ""
+    more: Usd = ZERO
+    per_run: Usd | None = None
+    per_day: Usd | None = None
+    runs_at_once: int = 0
+    hardware: tuple[str, ...] = ()
+    providers: tuple[str, ...] = ()
+    expires_at: float | None = None
+
+
+@dataclass(frozen=True)
+class ApprovalGiven(LedgerEvent):
+    """The principal's grant allows what was asked for from now on. Ledger-wide."""
+
+    id: str
+    by: str = ""
+
+
+@dataclass(frozen=True)
+class ApprovalDenied(LedgerEvent):
+    """It does not. Ledger-wide."""
+
+    id: str
+    by: str = ""
+
+
+GrantEvent = (
+    GrantGiven | GrantRaised | GrantRevoked | ApprovalAsked | ApprovalGiven | ApprovalDenied
+)
 
 
 @dataclass(frozen=True)

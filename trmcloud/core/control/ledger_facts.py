@@ -86,6 +86,8 @@ class Quarantine:
     settled_at: float = 0.0
     created_at: float = 0.0
     pods: tuple[str, ...] = ()
+    principals: tuple[str, ...] | None = None
+    """Those whose grants may have paid for it; None: that is not known, and all bear it."""
 
     @property
     def is_open(self) -> bool:
@@ -95,6 +97,38 @@ class Quarantine:
     @property
     def words(self) -> str:
         return f"its records are damaged; {self.read} of {self.read + len(self.lost)} could be read"
+
+
+@dataclass(frozen=True)
+class Grant:
+    """A principal's grant, the ``number``-th of theirs, as it stands: what it allows, since when
+    and by whom; ``revoked_at``: nothing is reserved under it since then."""
+
+    principal: str
+    number: int
+    terms: ev.GrantTerms
+    given_at: float
+    by: str = ""
+    revoked_at: float | None = None
+    ends_at_once: bool = False
+    """Whether its runs end without landing."""
+
+
+@dataclass(frozen=True)
+class Approval:
+    """A principal's request for more under their grant of that number; ``is_given`` is None until
+    it is answered."""
+
+    asked: ev.ApprovalAsked
+    asked_at: float
+    grant: int
+    is_given: bool | None = None
+    answered_at: float = 0.0
+    by: str = ""
+
+    @property
+    def id(self) -> str:
+        return self.asked.id
 
 
 @dataclass(frozen=True)
@@ -122,6 +156,11 @@ class LedgerFacts:
     """Damaged records of the whole ledger that stop reservations."""
     low_balances: Mapping[str, ev.BalanceLow] = field(default_factory=dict)
     """By provider: the last warning of an account's balance, until it lasts again."""
+    grants: Mapping[str, Grant] = field(default_factory=dict)
+    """By principal: their latest grant."""
+    approvals: Mapping[str, Approval] = field(default_factory=dict)
+    """By id, the earliest first."""
+    grant_history: tuple[ev.Record, ...] = ()
 
 
 # Network volumes that outlive their pods: until when their rent is reserved, and what then. Pure.
@@ -150,6 +189,9 @@ class Hold:
     then: str
     fetched: bool
     deleted_at: float | None = None
+    principal: str = ""
+    grant: int = 0
+    """Whose grant pays for it: that of the pod's."""
 
     @property
     def amount(self) -> Usd:
@@ -276,6 +318,8 @@ def _holds_of(run: RunState) -> list[Hold]:
             until=ended_at + run.spec.volume_days * DAY_S,
             then=run.spec.volume_then,
             fetched=_is_fetched(run),
+            principal=generation.principal,
+            grant=generation.grant,
         )
         found.append(hold)
     return found

@@ -147,7 +147,7 @@ def _now(outcome: Any) -> Any:
 # whole ledger stops new reservations where it may have been a cap or a charge. What cannot be
 # known is never zero.
 
-_BURDENS = ("CapSet", "StrayCharged", "LedgerRestored")
+_BURDENS = ("CapSet", "GrantRevoked", "StrayCharged", "LedgerRestored")
 _HARMLESS = (
     "LayerVerified",
     "StrayBilled",
@@ -157,6 +157,11 @@ _HARMLESS = (
     "TokensPinned",
     "DataPinned",
     "BalanceLow",
+    "GrantGiven",
+    "GrantRaised",
+    "ApprovalAsked",
+    "ApprovalGiven",
+    "ApprovalDenied",
 )
 """Without one of these the ledger holds more money, or trusts less, than with it."""
 
@@ -277,6 +282,7 @@ def _quarantine(
     caps: list[Usd] = []
     settled: list[Usd] = []
     project, reserved_at = None, 0.0
+    principals: dict[str, None] = {}
     for record in records:
         event = record.event
         if isinstance(event, (ev.Reserved, ev.MoveStarted)):
@@ -285,6 +291,7 @@ def _quarantine(
         elif isinstance(event, (ev.RunPlanned, ev.Reopened)):
             caps.append(event.cap)
             project = event.project if isinstance(event, ev.RunPlanned) else project
+            principals[event.principal] = None
         elif isinstance(event, (ev.Settled, ev.Billed, ev.BucketSwept)):
             settled.append(event.amount)
     kinds = {each.kind for each in lost}
@@ -302,6 +309,7 @@ def _quarantine(
         reserved_at=reserved_at if when_known else None,
         created_at=records[0].at if records else 0.0,
         pods=tuple(r.event.pod_id for r in records if isinstance(r.event, ev.PodUp)),
+        principals=None if kinds & {"RunPlanned", "Reopened", ""} else tuple(principals),
     )
 
 

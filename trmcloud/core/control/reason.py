@@ -57,6 +57,10 @@ class ReasonKind(str, Enum):
     BUDGET_REFUSED = "budget_refused"
     BALANCE_ENDS = "balance_ends"
     LAUNCH_KILLED = "launch_killed"
+    GRANT_REVOKED = "grant_revoked"
+    GRANT_REVOKED_NOW = "grant_revoked_now"
+    """Without landing."""
+    IDLE = "idle"
     # Why there is no pod.
     NO_CANDIDATE = "no_candidate"
     NOT_ASKED_FOR = "not_asked_for"
@@ -140,6 +144,9 @@ FACTS: Mapping[ReasonKind, Mapping[str, type[Fact]]] = {
     _Kind.BUDGET_CUT: {"level": str, "cap_usd": str},
     _Kind.ORPHANS_COST: {"level": str, "orphans_usd": str},
     _Kind.BUDGET_REFUSED: {"text": str},
+    _Kind.GRANT_REVOKED: {"principal": str},
+    _Kind.GRANT_REVOKED_NOW: {"principal": str},
+    _Kind.IDLE: {"idle_s": float, "limit_s": float},
     _Kind.BALANCE_ENDS: {
         "provider": str,
         "balance_usd": str,

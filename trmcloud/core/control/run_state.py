@@ -163,6 +163,10 @@ class Generation:
     """Its hard stop before that was lowered; None: it never was."""
     frees: Usd = ZERO
     """Of what was reserved for it, the part that its earlier stop has made free."""
+    principal: str = ""
+    """Whose grant pays for it; empty: the ledger's owner does."""
+    grant: int = 0
+    """The number of that grant among the principal's; 0: none was there."""
 
     @property
     def granted_until(self) -> float:
@@ -197,6 +201,12 @@ class RunState:
     """None in state new alone: see ``plan``."""
     cap: Usd = ZERO
     project: str = ""
+    creator: str = ""
+    """The principal that launched it; empty: the ledger's owner."""
+    principal: str = ""
+    """The principal whose grant pays for what is reserved: who launched it, or reopened it last."""
+    grant: int = 0
+    """The number of that grant among the principal's; 0: none was there."""
     detached: bool = False
     """Launched to be left alone: no controller is expected to be there."""
     name: str = ""
@@ -534,6 +544,8 @@ def _planned(run: RunState, event: ev.RunPlanned, at: float) -> RunState:
         recorded_plan=RecordedPlan(event.plan),
         cap=event.cap,
         project=event.project,
+        creator=event.principal,
+        principal=event.principal,
         created_at=at,
         detached=event.detached,
         name=event.name,
@@ -572,6 +584,8 @@ def _made(run: RunState, event: ev.PodIntended, at: float) -> Generation:
         intended_at=at,
         boot=event.boot,
         boot_id=event.boot_id,
+        principal=run.principal,
+        grant=run.grant,
     )
 
 
@@ -676,7 +690,7 @@ def _stop_requested(run: RunState, event: ev.StopRequested, at: float) -> RunSta
     if run.stop is None:
         return replace(run, stop=event, stop_at=at)
     # One that is landing may still be ended at once; its landing counts from the first wish on.
-    sooner = event.reason.kind is ReasonKind.STOP_NOW and not run.stop.at_once
+    sooner = event.at_once and not run.stop.at_once
     return replace(run, stop=event) if sooner else run
 
 
@@ -766,6 +780,8 @@ def _reopened(run: RunState, event: ev.Reopened, at: float) -> RunState:
         kept_outcome=run.outcome if errand is not None else None,
         kept_reason=run.reason if errand is not None else None,
         cap=event.cap,
+        principal=event.principal,
+        grant=0,
         keys={**run.keys, event.key: event.request} if event.key else run.keys,
         first_generation=len(run.generations) + 1,
         wait=None,

@@ -245,6 +245,11 @@ class RecordedPlan:
     def recommended_id(self) -> str | None:
         return self._data["recommended_id"]  # type: ignore[no-any-return]
 
+    @property
+    def launchable(self) -> tuple[str, ...]:
+        """Ids of the candidates that are tried, one after the other."""
+        return tuple(self._data["launchable"])
+
     def candidate(self, candidate_id: str) -> Candidate | None:
         """None where it has none of that id."""
         if candidate_id not in self._candidates:

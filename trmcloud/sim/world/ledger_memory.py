@@ -120,6 +120,10 @@ class MemoryLedger:
         seen, record = bookkeeping.add_cap(self._seen, len(self._records), event, at)
         self._keep(seen, (record,))
 
+    def set_grant(self, event: ev.GrantEvent, at: float) -> None:
+        seen, record = bookkeeping.add_grant(self._seen, len(self._records), event, at)
+        self._keep(seen, (record,))
+
     def verify_layer(self, event: ev.LayerVerified, at: float) -> None:
         seen, record = bookkeeping.add_verified(self._seen, len(self._records), event, at)
         self._keep(seen, (record,))

@@ -1,0 +1,372 @@
+"""Grants of principals: given, raised and revoked by the owner, asked for and shown to both."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from trmcloud.app.context import Context
+from trmcloud.app.reconciling import reconcile
+from trmcloud.core.catalog.hardware import parse_hardware
+from trmcloud.core.control import events as ev
+from trmcloud.core.control.budget import LedgerState
+from trmcloud.core.control.grants import (
+    DEFAULT_IDLE_S,
+    GrantRefusal,
+    day_of,
+    is_principal,
+    left_in,
+    live_runs,
+    money_of,
+    refuse_by_grant,
+    standing_of,
+)
+from trmcloud.core.control.ledger_facts import Approval, Grant
+from trmcloud.core.control.run_state import RunState
+from trmcloud.core.errors import ConflictError, GrantRefused, NotFoundError, UsageError
+from trmcloud.core.money import ZERO, Usd
+from trmcloud.core.spec.plan import Plan, RecordedPlan, plan_to_json
+from trmcloud.core.values import dataclass, replace
+
+STANDING, EXPIRED, REVOKED = "standing", "expired", "revoked"
+OPEN, APPROVED, DENIED = "open", "approved", "denied"
+NOT_FOR_PRINCIPALS: Mapping[str, str] = {
+    "env": "a variable of this process, which is the owner's",
+    "accept_exposure": "money beyond every cap",
+    "allow_account_key_on_pod": "the owner's account",
+}
+"""Options that a principal cannot use, and what each would give away."""
+_MOST_WORDS = 300
+
+
+@dataclass(frozen=True)
+class GrantAccount:
+    """A principal's grant: what it allows, and what of that is spent (settled), reserved and left.
+    Money is USD, instants epoch seconds; ``left`` is the most that a new run can reserve now."""
+
+    principal: str
+    state: str
+    """standing, expired or revoked."""
+    total: Usd
+    spent: Usd
+    reserved: Usd
+    left: Usd
+    per_run: Usd | None
+    per_day: Usd | None
+    spent_today: Usd
+    reserved_today: Usd
+    """Of the UTC day."""
+    runs_at_once: int
+    """0: any number."""
+    live_runs: tuple[str, ...]
+    hardware: tuple[str, ...]
+    providers: tuple[str, ...]
+    """Empty: any."""
+    expires_at: float | None
+    idle_s: float
+    given_at: float
+    given_by: str
+    revoked_at: float | None = None
+
+
+@dataclass(frozen=True)
+class ApprovalRequest:
+    """A principal's request for more; what is 0, None or empty was not asked for."""
+
+    id: str
+    principal: str
+    state: str
+    """open, approved or denied."""
+    why: str
+    more: Usd
+    per_run: Usd | None
+    per_day: Usd | None
+    runs_at_once: int
+    hardware: tuple[str, ...]
+    providers: tuple[str, ...]
+    expires_at: float | None
+    asked_at: float
+    answered_at: float | None = None
+    answered_by: str = ""
+
+
+# -- looking ---------------------------------------------------------------------------------------
+
+
+def account_of(ledger: LedgerState, grant: Grant, now: float) -> GrantAccount:
+    terms, held = grant.terms, money_of(ledger, grant)
+    today = money_of(ledger, grant, day_of(now))
+    expired = terms.expires_at is not None and now >= terms.expires_at
+    state = EXPIRED if expired else STANDING
+    state = REVOKED if grant.revoked_at is not None else state
+    return GrantAccount(
+        principal=grant.principal,
+        state=state,
+        total=terms.total,
+        spent=held.settled,
+        reserved=held.reserved,
+        left=left_in(ledger, grant, now) if state == STANDING else ZERO,
+        per_run=terms.per_run,
+        per_day=terms.per_day,
+        spent_today=today.settled,
+        reserved_today=today.reserved,
+        runs_at_once=terms.runs_at_once,
+        live_runs=tuple(run.run_id for run in live_runs(ledger, grant)),
+        hardware=terms.hardware,
+        providers=terms.providers,
+        expires_at=terms.expires_at,
+        idle_s=terms.idle_s,
+        given_at=grant.given_at,
+        given_by=grant.by,
+        revoked_at=grant.revoked_at,
+    )
+
+
+def grants(context: Context) -> tuple[GrantAccount, ...]:
+    """Every principal's latest grant; where the process acts for one, theirs alone."""
+    ledger, now = context.ledger.read(), context.wall()
+    return tuple(
+        account_of(ledger, each, now)
+        for name, each in ledger.grants.items()
+        if context.principal in ("", name)
+    )
+
+
+def approvals(context: Context) -> tuple[ApprovalRequest, ...]:
+    """Requests for approval, the earliest first; as in ``grants``."""
+    known = context.ledger.read().approvals.values()
+    return tuple(
+        request_of(each) for each in known if context.principal in ("", each.asked.principal)
+    )
+
+
+def request_of(approval: Approval) -> ApprovalRequest:
+    asked, state = approval.asked, OPEN
+    if approval.is_given is not None:
+        state = APPROVED if approval.is_given else DENIED
+    return ApprovalRequest(
+        id=asked.id,
+        principal=asked.principal,
+        state=state,
+        why=asked.why,
+        more=asked.more,
+        per_run=asked.per_run,
+        per_day=asked.per_day,
+        runs_at_once=asked.runs_at_once,
+        hardware=asked.hardware,
+        providers=asked.providers,
+        expires_at=asked.expires_at,
+        asked_at=approval.asked_at,
+        answered_at=approval.answered_at if state != OPEN else None,
+        answered_by=approval.by,
+    )
+
+
+# -- by the owner ----------------------------------------------------------------------------------
+
+
+def make_terms(total: Usd, given: Mapping[str, Any], before: ev.GrantTerms | None) -> ev.GrantTerms:
+    """Return the terms of ``total`` and of the others that are ``given``, by their fields' names;
+    what is not given stays as ``before``.
+
+    Raises:
+        UsageError: there is no such term, or no such hardware.
+    """
+    usual = ev.GrantTerms(total, runs_at_once=1, idle_s=DEFAULT_IDLE_S)
+    terms = replace(before or usual, total=total)
+    known = {name for name in vars(usual) if name != "total"}
+    for name in given:
+        if name not in known:
+            raise UsageError(
+                f"a grant has no term {name!r:.80}", next_step=", ".join(sorted(known))
+            )
+    made = dict(given)
+    if "hardware" in made:
+        made["hardware"] = tuple(parse_hardware(each).text for each in made["hardware"])
+    if "providers" in made:
+        made["providers"] = tuple(made["providers"])
+    return replace(terms, **made)
+
+
+def give(context: Context, principal: str, terms: ev.GrantTerms, by: str) -> GrantAccount:
+    """
+    Raises:
+        UsageError, ConflictError: see ``bookkeeping.add_grant``.
+    """
+    return _written(context, principal, ev.GrantGiven(principal, terms, by))
+
+
+def raise_grant(context: Context, principal: str, terms: ev.GrantTerms, by: str) -> GrantAccount:
+    """
+    Raises:
+        UsageError, NotFoundError: see ``bookkeeping.add_grant``.
+    """
+    return _written(context, principal, ev.GrantRaised(principal, terms, by))
+
+
+def standing_terms(context: Context, principal: str) -> ev.GrantTerms:
+    """
+    Raises:
+        NotFoundError: the principal has no grant.
+    """
+    mine = context.ledger.read().grants.get(principal)
+    if mine is None or mine.revoked_at is not None:
+        raise NotFoundError(
+            f"{principal[:80]} has no grant", next_step=f"trmcloud grant give {principal[:80]} USD"
+        )
+    return mine.terms
+
+
+def revoke(context: Context, principal: str, by: str, *, at_once: bool = False) -> GrantAccount:
+    """Revoke a grant, and have its runs land, or end ``at_once``: as every command does later, too.
+
+    Raises:
+        NotFoundError, ConflictError: there is none to revoke.
+    """
+    _written(context, principal, ev.GrantRevoked(principal, by, at_once))
+    reconcile(context)
+    ledger = context.ledger.read()
+    return account_of(ledger, ledger.grants[principal], context.wall())
+
+
+def answer(context: Context, approval_id: str, by: str, *, give: bool) -> ApprovalRequest:
+    """Approve or deny a request.
+
+    Raises:
+        NotFoundError, ConflictError: it is no open one.
+    """
+    require_owner(context)
+    event = ev.ApprovalGiven(approval_id, by) if give else ev.ApprovalDenied(approval_id, by)
+    context.ledger.set_grant(event, context.wall())
+    return request_of(context.ledger.read().approvals[approval_id])
+
+
+def _written(context: Context, principal: str, event: ev.GrantEvent) -> GrantAccount:
+    require_owner(context)
+    context.ledger.set_grant(event, context.wall())
+    ledger = context.ledger.read()
+    return account_of(ledger, ledger.grants[principal], context.wall())
+
+
+def require_owner(context: Context) -> None:
+    if context.principal:
+        raise GrantRefused(
+            f"{context.principal} cannot change caps or grants",
+            next_step="ask the ledger's owner for approval",
+        )
+
+
+# -- by the principal ------------------------------------------------------------------------------
+
+
+def require_principal(name: str) -> None:
+    """
+    Raises:
+        UsageError: no principal has such a name.
+    """
+    if not is_principal(name):
+        raise UsageError(
+            f"{name[:80]!r} is no name of a principal",
+            next_step="up to 64 letters, digits and ._@-: research-agent; owner is taken",
+        )
+
+
+def ask(context: Context, why: str, wish: Mapping[str, Any]) -> ApprovalRequest:
+    """Ask the owner for what ``wish`` names, by the fields of ``events.ApprovalAsked``.
+
+    Raises:
+        UsageError: nothing is asked for that the grant does not allow. NotFoundError: there is no
+            grant. GrantRefused: too many requests are open, or were made today.
+    """
+    if not context.principal:
+        raise UsageError("the ledger's owner needs no approval")
+    if "hardware" in wish:
+        named = tuple(parse_hardware(each).text for each in wish["hardware"])
+        wish = {**wish, "hardware": named}
+    event = ev.ApprovalAsked(
+        id=f"a-{secrets.token_hex(4)}",
+        principal=context.principal,
+        why=why.strip()[:_MOST_WORDS],
+        **wish,
+    )
+    same = [each for each in approvals(context) if each.state == OPEN and _asks_same(each, event)]
+    if same:
+        return same[0]
+    context.ledger.set_grant(event, context.wall())
+    return request_of(context.ledger.read().approvals[event.id])
+
+
+def _asks_same(request: ApprovalRequest, event: ev.ApprovalAsked) -> bool:
+    names = (
+        *("more", "per_run", "per_day", "runs_at_once"),
+        *("hardware", "providers", "expires_at"),
+    )
+    return all(getattr(request, name) == getattr(event, name) for name in names)
+
+
+def require_allowed(context: Context, plan: Plan) -> None:
+    """Look before anything is made ready whether the principal's grant pays for a plan now; what
+    counts is the look of the transaction that reserves.
+
+    Raises:
+        GrantRefused: it does not.
+    """
+    if not context.principal:
+        return
+    ledger, now = context.ledger.read(), context.wall()
+    found = standing_of(ledger, context.principal, now)
+    if isinstance(found, GrantRefusal):
+        raise GrantRefused(found.why, next_step=found.allowed)
+    run = RunState(
+        "",
+        recorded_plan=RecordedPlan(plan_to_json(plan)),
+        principal=context.principal,
+        grant=found.number,
+    )
+    refused = refuse_by_grant(ledger, run, plan.reservation, now)
+    if refused is not None:
+        raise GrantRefused(refused.why, next_step=refused.allowed)
+
+
+def require_wish(context: Context, wish: Mapping[str, Any]) -> None:
+    """
+    Raises:
+        GrantRefused: an option that is the owner's alone.
+    """
+    for name, gives in NOT_FOR_PRINCIPALS.items():
+        if context.principal and wish.get(name):
+            raise GrantRefused(
+                f"{name}: a grant does not cover {gives}", next_step=f"leave out {name}"
+            )
+
+
+def require_own(context: Context, run: RunState) -> RunState:
+    """
+    Raises:
+        NotFoundError: the run is not the principal's.
+    """
+    if context.principal and context.principal not in (run.principal, run.creator):
+        raise NotFoundError(
+            f"{context.principal} has no run {run.run_id}", next_step="list your own runs"
+        )
+    return run
+
+
+def require_paying(context: Context, run: RunState) -> RunState:
+    """
+    Raises:
+        ConflictError: the owner has resumed the run since, and pays for it.
+    """
+    if context.principal and run.principal != context.principal:
+        raise ConflictError(
+            f"{run.run_id} was resumed by {run.principal or 'the owner'}, who pays for it",
+            next_step="start a run of your own",
+        )
+    return run
+
+
+def own_runs(context: Context, runs: Sequence[RunState]) -> tuple[RunState, ...]:
+    """Those that the process may see."""
+    mine = context.principal
+    return tuple(run for run in runs if not mine or mine in (run.principal, run.creator))
