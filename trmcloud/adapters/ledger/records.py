@@ -29,7 +29,7 @@ from trmcloud.core.control.ledger_records import (
     text_sha256,
 )
 from trmcloud.core.control.run_state import IllegalTransition
-from trmcloud.core.errors import LedgerDamaged, LedgerOlder, LedgerTooNew
+from trmcloud.core.errors import LedgerDamaged, LedgerError, LedgerOlder, LedgerTooNew
 from trmcloud.core.values import dataclass
 from trmcloud.io.installation import update_command
 from trmcloud.ports.ledger import ControllerId, Driver
@@ -142,6 +142,9 @@ class LedgerSnapshot:
 class LedgerRecords:
     """Reads and writes within a transaction that the caller holds on the ledger at ``path``, which
     errors name; ``head_path`` is where its head is kept."""
+
+    touch = ""
+    """What else is set where a driver's row is written."""
 
     def __init__(self, path: str, head_path: str = "") -> None:
         self._path = path
@@ -341,7 +344,7 @@ class LedgerRecords:
             " VALUES (?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (run_id) DO UPDATE SET"
             " epoch = excluded.epoch, host = excluded.host, pid = excluded.pid,"
             " pid_started = excluded.pid_started, beat_at = excluded.beat_at,"
-            " released = excluded.released, seal = excluded.seal",
+            f" released = excluded.released, seal = excluded.seal{self.touch}",
             (run_id, *row, _seal(run_id, *row)),
         )
 
@@ -480,6 +483,18 @@ def damaged(path: str, why: str) -> LedgerDamaged:
         f"the ledger is damaged: {why}",
         where=path,
         next_step="trmcloud ledger restore; nothing was changed",
+    )
+
+
+class LedgerMoved(LedgerError):
+    """These records are not the ledger any more: it was moved elsewhere."""
+
+
+def moved(path: str, to: str) -> LedgerMoved:
+    return LedgerMoved(
+        f"this ledger was moved to {to}",
+        where=path,
+        next_step="use it there: TRMCLOUD_LEDGER=URL; or move it back: trmcloud ledger move",
     )
 
 
