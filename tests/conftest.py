@@ -22,6 +22,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 import tests.registered  # noqa: F401  providers and families
+from tests.postgres import postgres_server, postgres_url
 from tests.scheduling import (
     pytest_addoption,
     pytest_collection_finish,
@@ -34,6 +35,8 @@ from tests.scheduling import (
 from tests.standins.receiver import receiver
 
 __all__ = [
+    "postgres_server",
+    "postgres_url",
     "pytest_addoption",
     "pytest_collection_finish",
     "pytest_collection_modifyitems",

@@ -51,3 +51,13 @@ def edit(path: Path, *statements: str) -> None:
 
 def head_of(path: Path) -> Path:
     return path.with_name("ledger.head")
+
+
+def edit_database(url: str, *statements: str) -> None:
+    """Likewise, in the tables of a ledger in PostgreSQL."""
+    import psycopg
+
+    with psycopg.connect(url) as conn:
+        conn.execute("SET search_path = trmcloud")
+        for statement in statements:
+            conn.execute(statement.encode())

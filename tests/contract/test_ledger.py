@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.contract.ledger_file import AT, WHO, begun, edit
+from tests.contract.ledger_file import AT, WHO, begun, edit, edit_database
 from tests.plans import plan_json
 from tests.reasons import quoted
+from trmcloud.adapters.ledger.postgres import PostgresLedger
 from trmcloud.adapters.ledger.sqlite import SqliteLedger
 from trmcloud.core.catalog.providers import TRAITS
 from trmcloud.core.control import events as ev
@@ -34,10 +35,12 @@ LAPTOP = ControllerId("laptop", 101, "boot-1")
 SERVER = ControllerId("server", 202, "boot-2")
 
 
-@pytest.fixture(params=["sqlite", "memory"])
+@pytest.fixture(params=["sqlite", "postgres", "memory"])
 def ledger(request: pytest.FixtureRequest, tmp_path: Path) -> Ledger:
     if request.param == "sqlite":
         return SqliteLedger(tmp_path / "home" / "ledger.db")
+    if request.param == "postgres":
+        return PostgresLedger(request.getfixturevalue("postgres_url"), tmp_path / "home")
     return MemoryLedger("abcd1234")
 
 
@@ -309,7 +312,8 @@ def test_records_are_numbered_without_gaps_and_belong_to_runs(ledger: Ledger) ->
 
 
 # -- ledger quarantine --------------------------------------------------------------------------
-# Quarantine, as both ledgers keep it: in the file, and in the memory of simulated worlds.
+# Quarantine, as every ledger keeps it: in the file, in the database, and in the memory of simulated
+# worlds.
 
 
 class InMemory:
@@ -336,14 +340,29 @@ class InFile:
         return self.ledger.read()
 
 
-@pytest.fixture(params=["memory", "file"])
-def ground(request: pytest.FixtureRequest, path: Path) -> InMemory | InFile:
+class InPostgres:
+    def __init__(self, url: str, home: Path) -> None:
+        self.ledger = PostgresLedger(url, home)
+        self._url, self._home = url, home
+
+    def flip(self, seq: int) -> None:
+        edit_database(self._url, f"UPDATE events SET body = body || ' ' WHERE seq = {seq}")
+        self.ledger = PostgresLedger(self._url, self._home)
+
+    def read(self) -> LedgerState:
+        return self.ledger.read()
+
+
+@pytest.fixture(params=["memory", "file", "postgres"])
+def ground(request: pytest.FixtureRequest, path: Path) -> InMemory | InFile | InPostgres:
+    if request.param == "postgres":
+        return InPostgres(request.getfixturevalue("postgres_url"), path.parent)
     return InMemory() if request.param == "memory" else InFile(path)
 
 
 @pytest.mark.parametrize(("seq", "most"), [(1, Usd(3)), (2, Usd(10)), (3, Usd(3))])
 def test_a_damaged_record_costs_its_run_alone(
-    ground: InMemory | InFile, seq: int, most: Usd
+    ground: InMemory | InFile | InPostgres, seq: int, most: Usd
 ) -> None:
     planned = ev.RunPlanned(plan_json(), Usd(10), "thesis")
     first = ground.ledger.open_run("r1", planned, Usd(3), WHO, AT)

@@ -55,18 +55,19 @@ class LedgerBackups:
         """Return the last record of the newest backup that can be opened; it is not verified
         again."""
         for _, path in reversed(self._named()):
-            with suppress(LedgerError, OSError), _connected(str(path), "ro") as conn:
+            with suppress(LedgerError, OSError), connected(str(path), "ro") as conn:
                 row = conn.execute("SELECT max(seq) FROM events").fetchone()
                 return int(row[0] or 0)
         return None
 
-    def make(self, *, for_pod: bool = False) -> Backup:
+    def make(self, *, for_pod: bool = False, copy: Callable[[Path], None] | None = None) -> Backup:
         """Copy the ledger as it stands; ``for_pod``: since a pod is on record, and no run ended.
+        ``copy`` fills a file with a ledger that is kept elsewhere.
 
         Raises:
             LedgerError, OSError: nothing was kept; what was there before is as it was.
         """
-        self.folder.mkdir(mode=0o700, exist_ok=True)
+        self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         with self._locked():
             for name in os.listdir(self.folder):
                 if name.startswith(_LEFT):  # by a process that was killed
@@ -74,11 +75,7 @@ class LedgerBackups:
             temporary = self.folder / f"{_LEFT}{self._random_bytes(8).hex()}"
             os.close(os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
             try:
-                with (
-                    _connected(self._path, "ro") as source,
-                    _connected(str(temporary), "rw") as target,
-                ):
-                    source.backup(target)
+                (copy or self._copy)(temporary)
                 known = self._known(temporary)
                 named = self._named()
                 number = named[-1][0] + 1 if named else 1
@@ -122,15 +119,7 @@ class LedgerBackups:
             backup = usable[0]
             temporary = f"{self._path}.new-{self._random_bytes(8).hex()}"
             try:
-                with open(temporary, "xb") as target:
-                    os.fchmod(target.fileno(), 0o600)
-                    with open(backup.path, "rb") as source:
-                        shutil.copyfileobj(source, target)
-                known = self._known(Path(temporary))
-                if newest != (known.seq, known.chain):
-                    self._note(temporary, known, at)
-                _fence(temporary, known, at)
-                _sync(Path(temporary))
+                self.prepare(backup, temporary, at, newest)
                 aside = self._put_aside(at)
                 os.replace(temporary, self._path)
             finally:
@@ -140,10 +129,25 @@ class LedgerBackups:
             sync_folder(Path(self._path).parent)
         return Restoration(backup, at, aside, newest[0] if newest is not None else None, why)
 
+    def prepare(
+        self, backup: Backup, temporary: str, at: float, newest: tuple[int, str] | None
+    ) -> None:
+        """Make the file ``temporary`` what the ledger is to be after ``backup`` was restored; see
+        ``restore``."""
+        with open(temporary, "xb") as target:
+            os.fchmod(target.fileno(), 0o600)
+            with open(backup.path, "rb") as source:
+                shutil.copyfileobj(source, target)
+        known = self._known(Path(temporary))
+        if newest != (known.seq, known.chain):
+            self._note(temporary, known, at)
+        _fence(temporary, known, at)
+        _sync(Path(temporary))
+
     def find_record(self, seq: int, chain: str) -> tuple[object, ...] | None:
         """Record ``seq`` as a backup has it, if its hash is ``chain``."""
         for _, path in reversed(self._named()):
-            with suppress(LedgerError, OSError), _connected(str(path), "ro") as conn:
+            with suppress(LedgerError, OSError), connected(str(path), "ro") as conn:
                 known = LedgerRecords(str(path))
                 if known.verify(known.fetch(conn, None, None), None).lost:
                     continue
@@ -152,12 +156,16 @@ class LedgerBackups:
                     return tuple(row)
         return None
 
+    def _copy(self, to: Path) -> None:
+        with connected(self._path, "ro") as source, connected(str(to), "rw") as target:
+            source.backup(target)
+
     def _note(self, path: str, known: VerifiedLedger, at: float) -> None:
         records = LedgerRecords(path)
         _, record = bookkeeping.add_note(
             known.state, known.seq, ev.LedgerRestored(_last_at(known)), at
         )
-        with _connected(path, "rw") as conn:
+        with connected(path, "rw") as conn:
             conn.execute("BEGIN IMMEDIATE")
             records.insert(conn, known, (record,))
             conn.execute("COMMIT")
@@ -186,7 +194,7 @@ class LedgerBackups:
 
     def _known(self, path: Path) -> VerifiedLedger:
         records = LedgerRecords(str(path))
-        with _connected(str(path), "ro") as conn:
+        with connected(str(path), "ro") as conn:
             fetched = records.fetch(conn, None, None)
             known = records.verify(fetched, None)
             if known.lost:
@@ -231,7 +239,7 @@ def _fence(path: str, known: VerifiedLedger, at: float) -> None:
     """Let no run have a driver, and its next one an epoch beyond all that were: the lost file may
     have named later drivers than the backup does, of whom one may still live."""
     records = LedgerRecords(path)
-    with _connected(path, "rw") as conn:
+    with connected(path, "rw") as conn:
         conn.execute("BEGIN IMMEDIATE")
         for run_id, run in known.state.runs.items():
             driver = records.driver(conn, run_id)
@@ -276,7 +284,7 @@ def uri(path: str, mode: str = "rw") -> str:
 
 
 @contextmanager
-def _connected(path: str, mode: str) -> Iterator[sqlite3.Connection]:
+def connected(path: str, mode: str) -> Iterator[sqlite3.Connection]:
     import sqlite3
 
     try:

@@ -1,4 +1,5 @@
-"""The content of the ledger's file: its schema, its hash chain, and the signs of damage.
+"""The content of a ledger, whatever database keeps it: its schema, its hash chain, and the signs of
+damage.
 
 Every record's hash covers the record before it, so that a changed, missing or reordered one is
 seen. Who drives a run is rewritten in place, so each such row bears a hash of its own.
@@ -10,7 +11,7 @@ import json
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from trmcloud.core.control import events as ev
 from trmcloud.core.control.budget import LedgerState, extend_ledger
@@ -28,13 +29,10 @@ from trmcloud.core.control.ledger_records import (
     text_sha256,
 )
 from trmcloud.core.control.run_state import IllegalTransition
-from trmcloud.core.errors import LedgerDamaged, LedgerOlder, LedgerTooNew
+from trmcloud.core.errors import LedgerDamaged, LedgerError, LedgerOlder, LedgerTooNew
 from trmcloud.core.values import dataclass
 from trmcloud.io.installation import update_command
 from trmcloud.ports.ledger import ControllerId, Driver
-
-if TYPE_CHECKING:
-    import sqlite3
 
 VERSION = 9
 """Of the file and of every event in it: raised with any new event or field, which a test holds.
@@ -87,6 +85,20 @@ _PROOF_BYTES = 2
 """A head that differs in no more bytes from a record's number and hash is that record's."""
 
 
+class Rows(Protocol):
+    """The answer to one statement."""
+
+    def fetchone(self) -> Any: ...
+
+    def fetchall(self) -> list[Any]: ...
+
+
+class Session(Protocol):
+    """A transaction of SQLite or of PostgreSQL; parameters stand as ``?``."""
+
+    def execute(self, sql: str, parameters: Sequence[Any] = ..., /) -> Rows: ...
+
+
 @dataclass(frozen=True)
 class Head:
     """Number and hash of the newest record that is known to have been committed; ``seq`` is None
@@ -130,13 +142,18 @@ class LedgerSnapshot:
 
 
 class LedgerRecords:
-    """Reads and writes within a transaction that somebody else holds on the file at ``path``."""
+    """Reads and writes within a transaction that the caller holds on the ledger at ``path``, which
+    errors name; ``head_path`` is where its head is kept."""
 
-    def __init__(self, path: str) -> None:
+    touch = ""
+    """What else is set where a driver's row is written."""
+
+    def __init__(self, path: str, head_path: str = "") -> None:
         self._path = path
+        self._head_path = head_path or os.path.join(os.path.dirname(path), "ledger.head")
 
     def fetch(
-        self, conn: sqlite3.Connection, known: VerifiedLedger | None, head: Head | None
+        self, conn: Session, known: VerifiedLedger | None, head: Head | None
     ) -> LedgerSnapshot:
         """Everything after ``known``, in one snapshot; to be checked by ``verify``."""
         ledger_id = self._meta(conn)
@@ -254,7 +271,7 @@ class LedgerRecords:
         if head.seq is None:
             raise LedgerDamaged(
                 "the ledger's side file is damaged",
-                where=os.path.join(os.path.dirname(self._path), "ledger.head"),
+                where=self._head_path,
                 next_step="remove it, unless a backup was restored; nothing was changed",
             )
         raise LedgerOlder(
@@ -265,16 +282,14 @@ class LedgerRecords:
         )
 
     def insert(
-        self, conn: sqlite3.Connection, before: VerifiedLedger, records: tuple[ev.Record, ...]
+        self, conn: Session, before: VerifiedLedger, records: tuple[ev.Record, ...]
     ) -> VerifiedLedger:
         """Store ``records`` after ``before``, and say what the file holds then.
 
         The state is folded from what will be read back, not from what was passed in. From here on
         the file is of this version: an older one must not take what it does not know for damage.
         """
-        conn.execute(
-            "UPDATE meta SET version = ?, ledger_id = ?", (VERSION, before.state.ledger_id)
-        )
+        self._stamp(conn, before.state.ledger_id)
         chain, counts = before.chain, dict(before.counts)
         stored: list[ev.Record] = []
         for record in records:
@@ -295,7 +310,7 @@ class LedgerRecords:
         state = extend_ledger(before.state, stored)
         return VerifiedLedger(state, (*before.records, *stored), seq, chain, counts, before.lost)
 
-    def driver(self, conn: sqlite3.Connection, run_id: str) -> Driver | None:
+    def driver(self, conn: Session, run_id: str) -> Driver | None:
         """Return the driver of a run. A row that is damaged or lost is not trusted: the run has no
         driver, under an epoch beyond all that are known, so that every controller is fenced."""
         self._meta(conn)  # A newer version's drivers are none of ours to read or to rewrite.
@@ -304,10 +319,10 @@ class LedgerRecords:
             " WHERE run_id = ?",
             (run_id,),
         ).fetchone()
-        (known,) = conn.execute(
-            "SELECT max(epoch) FROM events WHERE run_id = ? AND typeof(epoch) = 'integer'",
-            (run_id,),
-        ).fetchone()
+        epochs = conn.execute("SELECT DISTINCT epoch FROM events WHERE run_id = ?", (run_id,))
+        # SQLite keeps text in a column of numbers, where a page is damaged.
+        whole = (epoch for (epoch,) in epochs.fetchall() if isinstance(epoch, int))
+        known = max(whole, default=None)
         if row is None and known is None:
             return None
         if (
@@ -321,14 +336,23 @@ class LedgerRecords:
         epoch, host, pid, pid_started, beat_at, released, _ = row
         return Driver(epoch, None if released else ControllerId(host, pid, pid_started), beat_at)
 
-    def put_driver(self, conn: sqlite3.Connection, run_id: str, driver: Driver) -> None:
+    def put_driver(self, conn: Session, run_id: str, driver: Driver) -> None:
         who = driver.controller or ControllerId("", 0, "")
         released = int(driver.controller is None)
         row = (driver.epoch, who.host, who.pid, who.pid_started, float(driver.beat_at), released)
         conn.execute(
-            "INSERT OR REPLACE INTO drivers VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+            "INSERT INTO drivers"
+            " (run_id, epoch, host, pid, pid_started, beat_at, released, seal)"
+            " VALUES (?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (run_id) DO UPDATE SET"
+            " epoch = excluded.epoch, host = excluded.host, pid = excluded.pid,"
+            " pid_started = excluded.pid_started, beat_at = excluded.beat_at,"
+            f" released = excluded.released, seal = excluded.seal{self.touch}",
             (run_id, *row, _seal(run_id, *row)),
         )
+
+    def _stamp(self, conn: Session, ledger_id: str) -> None:
+        """Record which version writes."""
+        conn.execute("UPDATE meta SET version = ?, ledger_id = ?", (VERSION, ledger_id))
 
     def _record(self, place: _Place) -> ev.Record | None:
         """None where what stands there, though its hash is right, cannot be read."""
@@ -342,7 +366,7 @@ class LedgerRecords:
             return None
         return ev.Record(number, run_id, epoch, at, event)
 
-    def _meta(self, conn: sqlite3.Connection) -> str:
+    def _meta(self, conn: Session) -> str:
         """The ledger's id. Where its row is damaged, the first record's hash proves what it was."""
         found = conn.execute("SELECT version, ledger_id FROM meta").fetchall()
         version, ledger_id = found[0] if len(found) == 1 else (None, None)
@@ -366,7 +390,7 @@ class LedgerRecords:
                 return ledger_id
         raise damaged(self._path, "its first page is damaged")
 
-    def _id_test(self, conn: sqlite3.Connection) -> Callable[[str], bool] | None:
+    def _id_test(self, conn: Session) -> Callable[[str], bool] | None:
         """Return a test whether an id is the one that the first record's hash covers; None without
         a record."""
         row = conn.execute(
@@ -461,6 +485,18 @@ def damaged(path: str, why: str) -> LedgerDamaged:
         f"the ledger is damaged: {why}",
         where=path,
         next_step="trmcloud ledger restore; nothing was changed",
+    )
+
+
+class LedgerMoved(LedgerError):
+    """These records are not the ledger any more: it was moved elsewhere."""
+
+
+def moved(path: str, to: str) -> LedgerMoved:
+    return LedgerMoved(
+        f"this ledger was moved to {to}",
+        where=path,
+        next_step="use it there: TRMCLOUD_LEDGER=URL; or move it back: trmcloud ledger move",
     )
 
 

@@ -1,0 +1,376 @@
+"""The ledger in a PostgreSQL database, which a team shares.
+
+The rows and their hashes are those of ``SqliteLedger``. What a home keeps beside it: its backups,
+and a head for each database, ``ledger-<hash>.head``, so that a database that was restored from an
+older copy is found out.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from hashlib import sha256
+from pathlib import Path
+from typing import TypeVar
+
+from trmcloud.adapters.ledger.backups import LedgerBackups, connected
+from trmcloud.adapters.ledger.database import (
+    LOCK_TIMEOUT_S,
+    MIGRATIONS,
+    PATIENCE_S,
+    LedgerDatabase,
+    PostgresSession,
+    parse_address,
+    schema_too_new,
+    schema_too_old,
+)
+from trmcloud.adapters.ledger.recorded import LedgerWrite, RecordedLedger
+from trmcloud.adapters.ledger.records import SCHEMA as FILE_SCHEMA
+from trmcloud.adapters.ledger.records import (
+    VERSION,
+    FullReadNeeded,
+    Head,
+    LedgerRecords,
+    Session,
+    VerifiedLedger,
+    damaged,
+    moved,
+)
+from trmcloud.core.errors import LedgerError, LedgerOlder
+from trmcloud.core.values import dataclass, replace
+from trmcloud.ports.ledger import Backup, Driver, Restoration
+
+_EVENTS = "seq, run_id, n, epoch, at, kind, body, chain"
+_DRIVERS = "run_id, epoch, host, pid, pid_started, beat_at, released, seal"
+_PLACES = "?, ?, ?, ?, ?, ?, ?, ?"
+_ROWS_AT_ONCE = 5_000
+_Answer = TypeVar("_Answer")
+
+
+@dataclass(frozen=True)
+class SeenHead:
+    """The newest record that this home has seen, and when an older copy was last accepted then."""
+
+    ledger_id: str
+    seq: int
+    chain: str
+    restored_at: float
+
+    @property
+    def head(self) -> Head:
+        return Head(self.seq, self.chain, f"{self.seq} {self.chain}\n".encode())
+
+
+class HeadFile:
+    """``<home>/ledger-<hash of the address>.head``. Losing it loses the comparison alone."""
+
+    def __init__(self, home: Path, display: str, random_bytes: Callable[[int], bytes]) -> None:
+        name = sha256(display.encode()).hexdigest()[:12]
+        self.path = home / f"ledger-{name}.head"
+        self._random_bytes = random_bytes
+
+    def read(self) -> SeenHead | None:
+        """To be read *before* the ledger, since others may write both."""
+        try:
+            ledger_id, seq, chain, restored_at = self.path.read_text(encoding="ascii").split()
+            return SeenHead(ledger_id, int(seq), chain, float(restored_at))
+        except (OSError, ValueError):
+            return None
+
+    def write(self, known: VerifiedLedger) -> None:
+        restored_at = known.state.restored.at if known.state.restored is not None else 0.0
+        line = f"{known.state.ledger_id} {known.seq} {known.chain} {restored_at!r}\n"
+        folder, prefix = self.path.parent, f"{self.path.name}.new-"
+        temporary = folder / f"{prefix}{self._random_bytes(8).hex()}"
+        with suppress(OSError):
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            # A killed process left it, or a living one is about to rename it: either may go.
+            for name in os.listdir(folder):
+                if name.startswith(prefix):
+                    (folder / name).unlink()
+            with open(temporary, "x", encoding="ascii") as file:
+                file.write(line)
+            os.replace(temporary, self.path)
+
+
+class PostgresRecords(LedgerRecords):
+    """Records in the tables of ``database.MIGRATIONS``."""
+
+    touch = ", touched_at = extract(epoch FROM clock_timestamp())"
+
+    def _meta(self, conn: Session) -> str:
+        rows = conn.execute(
+            "SELECT version, ledger_id, schema_version, moved_to FROM meta"
+        ).fetchall()
+        if len(rows) != 1:
+            raise damaged(self._path, "it has no id")
+        version, ledger_id, schema_version, moved_to = rows[0]
+        if schema_version > len(MIGRATIONS):
+            raise schema_too_new(self._path, schema_version)
+        if schema_version < len(MIGRATIONS):
+            raise schema_too_old(self._path, schema_version)
+        if moved_to:
+            raise moved(self._path, moved_to)
+        if 1 <= version <= VERSION and len(ledger_id) == 8:
+            return str(ledger_id)
+        return super()._meta(conn)
+
+    def _stamp(self, conn: Session, ledger_id: str) -> None:
+        conn.execute(
+            "UPDATE meta SET version = ?, ledger_id = ? WHERE version <> ? OR ledger_id <> ?",
+            (VERSION, ledger_id, VERSION, ledger_id),
+        )
+
+
+class PostgresLedger(RecordedLedger):
+    """A ``Ledger`` in the database at ``url``; its tables are made on first use.
+
+    With ``wall``, the time of a driver's last heartbeat is told by that clock from its age by the
+    database's: clocks of machines may be minutes apart.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        home: Path,
+        *,
+        wall: Callable[[], float] | None = None,
+        lock_timeout_s: float = LOCK_TIMEOUT_S,
+        patience_s: float = PATIENCE_S,
+        monotonic: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+        random_bytes: Callable[[int], bytes] = os.urandom,
+    ) -> None:
+        address = parse_address(url)
+        self._database = LedgerDatabase(
+            address,
+            lock_timeout_s=lock_timeout_s,
+            patience_s=patience_s,
+            monotonic=monotonic,
+            sleep=sleep,
+            random_bytes=random_bytes,
+        )
+        self.where = address.display
+        self._wall = wall
+        self._random_bytes = random_bytes
+        self._heads = HeadFile(home, address.display, random_bytes)
+        self._records = PostgresRecords(address.display, str(self._heads.path))
+        self._backups = LedgerBackups(str(home / "ledger.db"), random_bytes)
+
+    def close(self) -> None:
+        self._database.close()
+
+    def driver(self, run_id: str) -> Driver | None:
+        def ask(session: Session) -> Driver | None:
+            driver = self._records.driver(session, run_id)
+            if driver is None or driver.controller is None or self._wall is None:
+                return driver
+            (age_s,) = session.execute(
+                "SELECT (extract(epoch FROM clock_timestamp()) - touched_at)::float8"
+                " FROM drivers WHERE run_id = ?",
+                (run_id,),
+            ).fetchone()
+            return replace(driver, beat_at=self._wall() - max(0.0, age_s))
+
+        return self._answered(ask)
+
+    def accept_restored(self, at: float) -> bool:
+        seen = self._heads.read()
+
+        def use(session: Session) -> VerifiedLedger | None:
+            if seen is None:
+                return None
+            try:
+                self._verified(session, None, seen)
+                return None
+            except LedgerOlder:
+                fetched = self._records.fetch(session, None, None)
+                write = LedgerWrite(self._records, session, self._records.verify(fetched, None))
+            write.accept_restored(seen.seq, at)
+            return write.known
+
+        known = self._database.write(use)
+        if known is None:
+            return False
+        self._known = known
+        self._heads.write(known)
+        return True
+
+    def back_up(self, *, for_pod: bool = False) -> Backup | None:
+        """Export the chain to a file of SQLite in this home. Made when it is asked for: the
+        database has backups of its own."""
+        return self._tried_backup(lambda: self._backups.make(for_pod=for_pod, copy=self.export))
+
+    def backup_trouble(self) -> str:
+        """Empty: no loss of this home loses a record."""
+        return ""
+
+    def restore(self, at: float, why: str, number: int | None = None) -> Restoration | None:
+        """Put a backup in the tables' place; the damaged tables are kept under other names."""
+        usable = [b for b in self.backups() if not b.why and number in (None, b.number)]
+        if not usable:
+            return None
+        backup, seen = usable[0], self._heads.read()
+        newest = (seen.seq, seen.chain) if seen is not None else None
+        temporary = f"{self._heads.path}.new-{self._random_bytes(8).hex()}"
+        stamp = time.strftime("%Y%m%dT%H%M%S", time.gmtime(at))
+        try:
+            self._backups.prepare(backup, temporary, at, newest)
+
+            def use(session: Session) -> None:
+                self._require_its_own(session, Path(temporary))
+                for table in ("events", "drivers"):
+                    session.execute(f"ALTER TABLE {table} RENAME TO {table}_damaged_{stamp}")
+                    session.execute(
+                        f"CREATE TABLE {table} (LIKE {table}_damaged_{stamp} INCLUDING ALL)"
+                    )
+                load(Path(temporary), session)
+
+            self._database.write(use)
+        finally:
+            with suppress(FileNotFoundError):
+                os.unlink(temporary)
+        self._known = None
+        self._heads.path.unlink(missing_ok=True)
+        self._refreshed()
+        aside = Path(f"events_damaged_{stamp}")
+        return Restoration(backup, at, aside, newest[0] if newest else None, why)
+
+    def migrate(self) -> tuple[int, int]:
+        """Bring the tables to this version's: (version before, version now)."""
+        return self._database.migrate()
+
+    def export(self, to: Path) -> None:
+        """Write all records and drivers into the empty file ``to``, as a ledger of SQLite."""
+
+        def use(session: Session) -> None:
+            ledger_id = self._records.fetch(session, self._known, None).known.state.ledger_id
+            store(session, to, ledger_id)
+
+        self._database.read(use)
+
+    def _answered(self, ask: Callable[[Session], _Answer]) -> _Answer:
+        return self._database.read(ask)
+
+    def _changed(self, run_id: str, change: Callable[[Session], None]) -> None:
+        def use(session: Session) -> None:
+            session.execute("SELECT 1 FROM drivers WHERE run_id = ? FOR UPDATE", (run_id,))
+            change(session)
+
+        self._database.write(use, lock=False)
+
+    def _mended(self, put_back: Callable[[Session], None]) -> None:
+        self._database.write(put_back)
+
+    def _refreshed(self) -> VerifiedLedger:
+        seen = self._heads.read()
+        before = self._known
+        known = self._database.read(lambda session: self._verified(session, before, seen))
+        self._known = known
+        if seen is None or seen.seq < known.seq:
+            self._heads.write(known)
+        return known
+
+    def _written(self, write: Callable[[LedgerWrite], _Answer]) -> _Answer:
+        if self._known is None:
+            self._refreshed()  # the long read, while others may write
+        seen, start = self._heads.read(), self._known
+        begun: list[tuple[VerifiedLedger, LedgerWrite]] = []
+
+        def use(session: Session) -> _Answer:
+            known = self._verified(session, start, seen)
+            begun[:] = [(known, LedgerWrite(self._records, session, known))]
+            return write(begun[0][1])
+
+        def has_landed(session: Session) -> bool:
+            known, into = begun[0]
+            if into.known.seq == known.seq:
+                return True
+            row = session.execute(
+                "SELECT chain FROM events WHERE seq = ?", (into.known.seq,)
+            ).fetchone()
+            return row is not None and row[0] == into.known.chain
+
+        answer = self._database.write(use, has_landed)
+        known, into = begun[0]
+        self._known = into.known
+        if into.known.seq > known.seq:
+            self._heads.write(into.known)
+        return answer
+
+    def _verified(
+        self, session: Session, start: VerifiedLedger | None, seen: SeenHead | None
+    ) -> VerifiedLedger:
+        """All that the ledger holds, held to what this home has seen of it.
+
+        Raises:
+            LedgerOlder: it lacks what this home has seen, and nobody has accepted that since.
+        """
+        head = seen.head if seen is not None else None
+        try:
+            try:
+                fetched = self._records.fetch(session, start, head)
+                self._require_same(fetched.known.state.ledger_id, seen)
+                return self._records.verify(fetched, head)
+            except FullReadNeeded:
+                return self._records.verify(self._records.fetch(session, None, head), head)
+        except LedgerOlder:
+            known = self._records.verify(self._records.fetch(session, None, None), None)
+            restored = known.state.restored
+            if seen is not None and restored is not None and restored.at > seen.restored_at:
+                return known  # another home has accepted the older copy
+            raise
+
+    def _require_its_own(self, session: Session, backup: Path) -> None:
+        """A database that holds another ledger is not overwritten."""
+        with connected(str(backup), "ro") as file:
+            (own,) = file.execute("SELECT ledger_id FROM meta").fetchone()
+        (there,) = session.execute("SELECT ledger_id FROM meta").fetchone()
+        if own != there and session.execute("SELECT 1 FROM events LIMIT 1").fetchone():
+            raise LedgerError(
+                f"the backup is of ledger {own}, and the database holds ledger {there}",
+                where=self.where,
+                next_step="name an empty database in TRMCLOUD_LEDGER",
+            )
+
+    def _require_same(self, ledger_id: str, seen: SeenHead | None) -> None:
+        if seen is not None and seen.ledger_id != ledger_id:
+            raise LedgerError(
+                f"the database holds ledger {ledger_id}, but this home has used {seen.ledger_id} "
+                "there",
+                where=self.where,
+                next_step=f"restore the earlier one; or, if it was given up, remove "
+                f"{self._heads.path}",
+            )
+
+
+def store(session: Session, to: Path, ledger_id: str) -> None:
+    """Write what ``session`` reads into the empty file ``to``, as a ledger of SQLite."""
+    with connected(str(to), "rw") as file:
+        file.execute("PRAGMA journal_mode = MEMORY")
+        file.executescript(f"BEGIN; {FILE_SCHEMA}")
+        file.execute("INSERT INTO meta VALUES (?, ?)", (VERSION, ledger_id))
+        first = 0
+        while rows := session.execute(
+            f"SELECT {_EVENTS} FROM events WHERE seq > ? ORDER BY seq LIMIT {_ROWS_AT_ONCE}",
+            (first,),
+        ).fetchall():
+            file.executemany(f"INSERT INTO events VALUES ({_PLACES})", rows)
+            first = rows[-1][0]
+        rows = session.execute(f"SELECT {_DRIVERS} FROM drivers").fetchall()
+        file.executemany(f"INSERT INTO drivers VALUES ({_PLACES})", rows)
+        file.execute("COMMIT")
+
+
+def load(source: Path, session: Session) -> None:
+    """Write the ledger in the file ``source`` into empty tables."""
+    assert isinstance(session, PostgresSession)
+    with connected(str(source), "ro") as file:
+        version, ledger_id = file.execute("SELECT version, ledger_id FROM meta").fetchone()
+        session.execute("UPDATE meta SET version = ?, ledger_id = ?", (version, ledger_id))
+        for table, columns in (("events", _EVENTS), ("drivers", _DRIVERS)):
+            cursor = file.execute(f"SELECT {columns} FROM {table}")
+            while rows := cursor.fetchmany(_ROWS_AT_ONCE):
+                session.execute_many(f"INSERT INTO {table}({columns}) VALUES ({_PLACES})", rows)

@@ -1,0 +1,260 @@
+"""What the ledgers on SQLite and on PostgreSQL share: each write reads what is new, judges it by
+``bookkeeping``, appends to the chain and commits, under the database's write lock.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import TypeVar
+
+from trmcloud.adapters.ledger.backups import LedgerBackups
+from trmcloud.adapters.ledger.records import LedgerRecords, Session, VerifiedLedger
+from trmcloud.core.control import bookkeeping
+from trmcloud.core.control import events as ev
+from trmcloud.core.control.budget import LedgerState
+from trmcloud.core.control.ledger_facts import LostRecord
+from trmcloud.core.control.ledger_records import Link
+from trmcloud.core.errors import LedgerError
+from trmcloud.core.money import Usd
+from trmcloud.ports.ledger import Backup, ControllerId, Driver, Restoration
+
+_Answer = TypeVar("_Answer")
+
+
+class RecordedLedger(ABC):
+    """A ``Ledger`` whose records are rows with a chain of hashes. Subclasses give transactions and
+    backups."""
+
+    _records: LedgerRecords
+    _backups: LedgerBackups
+    _known: VerifiedLedger | None = None
+
+    @abstractmethod
+    def _answered(self, ask: Callable[[Session], _Answer]) -> _Answer:
+        """Return the answer of ``ask``, in one snapshot."""
+
+    @abstractmethod
+    def _refreshed(self) -> VerifiedLedger:
+        """All that the ledger holds now."""
+
+    @abstractmethod
+    def _written(self, write: Callable[[LedgerWrite], _Answer]) -> _Answer:
+        """Return the result of ``write``, committed, under the lock over all records."""
+
+    @abstractmethod
+    def _changed(self, run_id: str, change: Callable[[Session], None]) -> None:
+        """Commit ``change``, which writes to the run's driver alone, under a lock on it."""
+
+    @abstractmethod
+    def back_up(self, *, for_pod: bool = False) -> Backup | None:
+        """Copy the ledger as it stands; None where that failed, and no command fails for it."""
+
+    @abstractmethod
+    def restore(self, at: float, why: str, number: int | None = None) -> Restoration | None:
+        """Put a backup, or the one of that ``number``, in the ledger's place; None where there is
+        none that is whole."""
+
+    @property
+    def ledger_id(self) -> str:
+        return self.read().ledger_id
+
+    def read(self) -> LedgerState:
+        return self._refreshed().state
+
+    def records(self, run_id: str | None = None) -> Sequence[ev.Record]:
+        records = self._refreshed().records
+        return tuple(r for r in records if run_id is None or r.run_id == run_id)
+
+    def links(self) -> Sequence[Link]:
+        self._known = None
+        return self._refreshed().links
+
+    def driver(self, run_id: str) -> Driver | None:
+        return self._answered(lambda session: self._records.driver(session, run_id))
+
+    def open_run(
+        self, run_id: str, planned: ev.RunPlanned, amount: Usd, who: ControllerId, at: float
+    ) -> int:
+        def write(into: LedgerWrite) -> int:
+            bookkeeping.require_new(into.state, run_id, planned)
+            epoch = into.drive(run_id, who, at)
+            into.add(run_id, epoch, (planned, ev.Reserved(amount)), at)
+            return epoch
+
+        return self._written(write)
+
+    def reopen_run(
+        self, run_id: str, reopened: ev.Reopened, amount: Usd, who: ControllerId, at: float
+    ) -> int:
+        def write(into: LedgerWrite) -> int:
+            bookkeeping.require_unused(into.state, reopened.key)
+            bookkeeping.require_closed(into.state, run_id)
+            epoch = into.drive(run_id, who, at)
+            into.add(run_id, epoch, (reopened, ev.Reserved(amount)), at)
+            return epoch
+
+        return self._written(write)
+
+    def take_over(self, run_id: str, who: ControllerId, at: float) -> int:
+        def write(into: LedgerWrite) -> int:
+            bookkeeping.require_run(into.state, run_id)
+            return into.drive(run_id, who, at)
+
+        return self._written(write)
+
+    def release(self, run_id: str, epoch: int) -> None:
+        """A controller that was taken over has nothing to release: no error, no effect."""
+
+        def change(session: Session) -> None:
+            driver = self._records.driver(session, run_id)
+            if driver is not None and driver.epoch == epoch:
+                self._records.put_driver(session, run_id, replace(driver, controller=None))
+
+        self._changed(run_id, change)
+
+    def beat(self, run_id: str, epoch: int, at: float) -> None:
+        def change(session: Session) -> None:
+            driver = self._records.driver(session, run_id)
+            bookkeeping.require_epoch(run_id, epoch, driver.epoch if driver else 0)
+            if driver is not None:
+                self._records.put_driver(session, run_id, replace(driver, beat_at=at))
+
+        self._changed(run_id, change)
+
+    def append(self, run_id: str, epoch: int, events: Sequence[ev.RunEvent], at: float) -> None:
+        def write(into: LedgerWrite) -> None:
+            bookkeeping.require_run(into.state, run_id)
+            bookkeeping.require_epoch(run_id, epoch, into.newest_epoch(run_id))
+            into.add(run_id, epoch, events, at)
+
+        self._written(write)
+
+    def request(self, run_id: str, event: ev.RunEvent, at: float) -> None:
+        bookkeeping.require_wish(event)
+
+        def write(into: LedgerWrite) -> None:
+            run = bookkeeping.require_run(into.state, run_id)
+            into.add(run_id, run.epoch, (event,), at)
+
+        self._written(write)
+
+    def set_cap(self, event: ev.CapSet, at: float) -> None:
+        self._written(lambda into: into.add_by(bookkeeping.add_cap, event, at))
+
+    def set_grant(self, event: ev.GrantEvent, at: float) -> None:
+        self._written(lambda into: into.add_by(bookkeeping.add_grant, event, at))
+
+    def verify_layer(self, event: ev.LayerVerified, at: float) -> None:
+        self._written(lambda into: into.add_by(bookkeeping.add_verified, event, at))
+
+    def note(self, event: ev.Note, at: float) -> None:
+        self._written(lambda into: into.add_by(bookkeeping.add_note, event, at))
+
+    def backups(self) -> Sequence[Backup]:
+        """The newest first, each read in full."""
+        return self._backups.listed()
+
+    def backup_trouble(self) -> str:
+        """Why a loss of the ledger would lose a run that has ended, or a pod; empty where it would
+        not."""
+        records, live = self.records(), {r.run_id for r in self.read().runs.values() if r.live}
+        backed = self._backups.newest_seq() or 0
+        behind = sum(r.seq > backed for r in records if isinstance(r.event, ev.Closed))
+        runs = "1 run that has" if behind == 1 else f"{behind} runs that have"
+        lost = [f"{runs} ended"] if behind else []
+        lost += sorted(
+            f"the pod of {r.run_id}"
+            for r in {r.run_id: r for r in records if isinstance(r.event, ev.PodIntended)}.values()
+            if r.seq > backed and r.run_id in live
+        )
+        if not lost:
+            return ""
+        return f"no backup in {self._backups.folder} holds {', '.join(lost)}"
+
+    def check(self) -> tuple[LostRecord, ...]:
+        """Read all of it anew, and name the records that are not what was written.
+
+        Raises:
+            LedgerDamaged: more than single records is damaged.
+        """
+        self._known = None
+        return self._refreshed().lost
+
+    def mend(self) -> tuple[LostRecord, ...]:
+        """Put damaged records back from backups, where their hashes prove that they are the same.
+        Returns those that were."""
+        lost = self.check()
+        mended: list[LostRecord] = []
+
+        def put_back(session: Session) -> None:
+            mended.clear()
+            for each in lost:
+                (chain,) = session.execute(
+                    "SELECT chain FROM events WHERE seq = ?", (each.seq,)
+                ).fetchone()
+                row = self._backups.find_record(each.seq, str(chain))
+                if row is not None:
+                    session.execute("DELETE FROM events WHERE seq = ?", (each.seq,))
+                    session.execute("INSERT INTO events VALUES (?, ?, ?, ?, ?, ?, ?, ?)", row)
+                    mended.append(each)
+
+        self._mended(put_back)
+        self._known = None
+        self._refreshed()
+        return tuple(mended)
+
+    @abstractmethod
+    def _mended(self, put_back: Callable[[Session], None]) -> None:
+        """Commit ``put_back`` under the lock over all records."""
+
+    def _tried_backup(self, make: Callable[[], Backup]) -> Backup | None:
+        try:
+            return make()
+        except (LedgerError, OSError):
+            return None
+
+
+class LedgerWrite:
+    """One transaction's view: ``known`` moves on with what is added."""
+
+    def __init__(self, records: LedgerRecords, session: Session, known: VerifiedLedger) -> None:
+        self._records = records
+        self._session = session
+        self.known = known
+
+    @property
+    def state(self) -> LedgerState:
+        return self.known.state
+
+    def add(self, run_id: str, epoch: int, events: Sequence[ev.RunEvent], at: float) -> None:
+        _, records = bookkeeping.add_events(self.state, self.known.seq, run_id, epoch, events, at)
+        self.known = self._records.insert(self._session, self.known, records)
+
+    def add_by(
+        self, add: Callable[..., tuple[LedgerState, ev.Record]], event: object, at: float
+    ) -> None:
+        """Add an event that is no run's; ``add`` is its function in ``bookkeeping``."""
+        _, record = add(self.state, self.known.seq, event, at)
+        self.known = self._records.insert(self._session, self.known, (record,))
+
+    def newest_epoch(self, run_id: str) -> int:
+        driver = self._records.driver(self._session, run_id)
+        run = self.state.runs.get(run_id)
+        recorded = run.epoch if run is not None else 0
+        return max(driver.epoch if driver is not None else 0, recorded)
+
+    def drive(self, run_id: str, who: ControllerId, at: float) -> int:
+        """Make ``who`` the run's driver, under the next epoch."""
+        epoch = self.newest_epoch(run_id) + 1 if run_id in self.state.runs else 1
+        self._records.put_driver(self._session, run_id, Driver(epoch, who, at))
+        return epoch
+
+    def accept_restored(self, newest_seq: int, at: float) -> None:
+        """Note that this is an older copy; ``newest_seq`` is the newest record that there was."""
+        known = self.known
+        # A copy that went on by itself has records of its own: what it shares is not known.
+        last = -1 if known.seq < newest_seq else 0
+        since = known.records[last].at if known.records else 0.0
+        self.add_by(bookkeeping.add_note, ev.LedgerRestored(since), at)
