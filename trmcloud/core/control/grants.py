@@ -17,7 +17,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from trmcloud.core.control import events as ev
-from trmcloud.core.control.ledger_facts import Approval, Grant, LedgerFacts, holds
+from trmcloud.core.control.ledger_facts import Approval, Grant, LedgerFacts, holds, rents_volume
 from trmcloud.core.control.run_state import IllegalTransition, RunState
 from trmcloud.core.money import ZERO, Usd, total
 from trmcloud.core.values import dataclass, replace
@@ -219,9 +219,9 @@ def _shares(ledger: LedgerFacts, grant: Grant) -> Iterator[_Share]:
     mine = grant.principal, grant.number
     has_volumes = False
     for run in ledger.runs.values():
-        if run.principal == grant.principal or run.creator == grant.principal:
-            yield from _shares_of(run, grant)
-            has_volumes = True
+        # Also those of others: one that it resumed may have been resumed by another since.
+        yield from _shares_of(run, grant)
+        has_volumes = has_volumes or rents_volume(run)
     for hold in holds(ledger) if has_volumes else ():
         if (hold.principal, hold.grant) == mine:
             gone, amount = hold.deleted_at is not None, hold.amount
