@@ -13,7 +13,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from trmcloud.adapters.ledger.backups import LedgerBackups, connected
 from trmcloud.adapters.ledger.database import (
@@ -33,6 +33,7 @@ from trmcloud.adapters.ledger.records import (
     FullReadNeeded,
     Head,
     LedgerRecords,
+    LedgerSnapshot,
     Session,
     VerifiedLedger,
     damaged,
@@ -46,6 +47,7 @@ _EVENTS = "seq, run_id, n, epoch, at, kind, body, chain"
 _DRIVERS = "run_id, epoch, host, pid, pid_started, beat_at, released, seal"
 _PLACES = "?, ?, ?, ?, ?, ?, ?, ?"
 _ROWS_AT_ONCE = 5_000
+_HEAD_CHARS = 160
 _Answer = TypeVar("_Answer")
 
 
@@ -66,33 +68,42 @@ class SeenHead:
 class HeadFile:
     """``<home>/ledger-<hash of the address>.head``. Losing it loses the comparison alone."""
 
-    def __init__(self, home: Path, display: str, random_bytes: Callable[[int], bytes]) -> None:
+    def __init__(self, home: Path, display: str) -> None:
         name = sha256(display.encode()).hexdigest()[:12]
         self.path = home / f"ledger-{name}.head"
-        self._random_bytes = random_bytes
 
     def read(self) -> SeenHead | None:
         """To be read *before* the ledger, since others may write both."""
         try:
-            ledger_id, seq, chain, restored_at = self.path.read_text(encoding="ascii").split()
-            return SeenHead(ledger_id, int(seq), chain, float(restored_at))
+            line, _, check = self.path.read_text(encoding="ascii").rpartition(" ")
+            ledger_id, seq, chain, restored_at = line.split()
+            head = SeenHead(ledger_id, int(seq), chain, float(restored_at))
         except (OSError, ValueError):
             return None
+        # One that was written by halves, in a crash, proves nothing.
+        return head if check == _check(line) else None
 
     def write(self, known: VerifiedLedger) -> None:
+        """A failure is harmless: the record itself is committed. Written in place: to rename a
+        file takes as long as a commit."""
         restored_at = known.state.restored.at if known.state.restored is not None else 0.0
-        line = f"{known.state.ledger_id} {known.seq} {known.chain} {restored_at!r}\n"
-        folder, prefix = self.path.parent, f"{self.path.name}.new-"
-        temporary = folder / f"{prefix}{self._random_bytes(8).hex()}"
+        line = f"{known.state.ledger_id} {known.seq} {known.chain} {restored_at!r}".ljust(
+            _HEAD_CHARS
+        )
         with suppress(OSError):
-            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            # A killed process left it, or a living one is about to rename it: either may go.
-            for name in os.listdir(folder):
-                if name.startswith(prefix):
-                    (folder / name).unlink()
-            with open(temporary, "x", encoding="ascii") as file:
-                file.write(line)
-            os.replace(temporary, self.path)
+            try:
+                handle = os.open(self.path, os.O_WRONLY | os.O_CREAT, 0o600)
+            except FileNotFoundError:
+                self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+                handle = os.open(self.path, os.O_WRONLY | os.O_CREAT, 0o600)
+            try:
+                os.pwrite(handle, f"{line} {_check(line)}".encode(), 0)
+            finally:
+                os.close(handle)
+
+
+def _check(line: str) -> str:
+    return sha256(line.encode()).hexdigest()[:16]
 
 
 class PostgresRecords(LedgerRecords):
@@ -100,13 +111,27 @@ class PostgresRecords(LedgerRecords):
 
     touch = ", touched_at = extract(epoch FROM clock_timestamp())"
 
+    def fetch(
+        self, conn: Session, known: VerifiedLedger | None, head: Head | None
+    ) -> LedgerSnapshot:
+        """Likewise, by statements that are sent together."""
+        if known is None or known.lost or known.seq == 0 or head is None or not head.seq:
+            return super().fetch(conn, known, head)
+        new = conn.execute(f"SELECT {_EVENTS} FROM events WHERE seq > ? ORDER BY seq", (known.seq,))
+        marked = conn.execute(
+            "SELECT seq, chain FROM events WHERE seq IN (?, ?)", (known.seq, head.seq)
+        )
+        chains = dict(marked.fetchall())
+        same = self._meta(conn) == known.state.ledger_id
+        if not same or chains.get(known.seq) != known.chain or chains.get(head.seq) != head.chain:
+            return super().fetch(conn, known, head)
+        return LedgerSnapshot(known, new.fetchall(), head.chain)
+
     def _meta(self, conn: Session) -> str:
-        rows = conn.execute(
-            "SELECT version, ledger_id, schema_version, moved_to FROM meta"
-        ).fetchall()
-        if len(rows) != 1:
+        assert isinstance(conn, PostgresSession)
+        if conn.meta is None:
             raise damaged(self._path, "it has no id")
-        version, ledger_id, schema_version, moved_to = rows[0]
+        version, ledger_id, schema_version, moved_to, _ = conn.meta
         if schema_version > len(MIGRATIONS):
             raise schema_too_new(self._path, schema_version)
         if schema_version < len(MIGRATIONS):
@@ -117,11 +142,21 @@ class PostgresRecords(LedgerRecords):
             return str(ledger_id)
         return super()._meta(conn)
 
-    def _stamp(self, conn: Session, ledger_id: str) -> None:
-        conn.execute(
-            "UPDATE meta SET version = ?, ledger_id = ? WHERE version <> ? OR ledger_id <> ?",
-            (VERSION, ledger_id, VERSION, ledger_id),
+    def _driver_row(self, conn: Session, run_id: str) -> tuple[tuple[Any, ...] | None, int | None]:
+        found = conn.execute(
+            "SELECT epoch, host, pid, pid_started, beat_at, released, seal FROM drivers"
+            " WHERE run_id = ?",
+            (run_id,),
         )
+        newest = conn.execute("SELECT max(epoch) FROM events WHERE run_id = ?", (run_id,))
+        row = found.fetchone()
+        self._meta(conn)
+        return row, newest.fetchone()[0]
+
+    def _stamp(self, conn: Session, ledger_id: str) -> None:
+        assert isinstance(conn, PostgresSession)
+        if conn.meta is not None and conn.meta[:2] != (VERSION, ledger_id):
+            conn.execute("UPDATE meta SET version = ?, ledger_id = ?", (VERSION, ledger_id))
 
 
 class PostgresLedger(RecordedLedger):
@@ -155,7 +190,7 @@ class PostgresLedger(RecordedLedger):
         self.where = address.display
         self._wall = wall
         self._random_bytes = random_bytes
-        self._heads = HeadFile(home, address.display, random_bytes)
+        self._heads = HeadFile(home, address.display)
         self._records = PostgresRecords(address.display, str(self._heads.path))
         self._backups = LedgerBackups(str(home / "ledger.db"), random_bytes)
 

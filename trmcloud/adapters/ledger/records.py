@@ -311,16 +311,7 @@ class LedgerRecords:
     def driver(self, conn: Session, run_id: str) -> Driver | None:
         """Return the driver of a run. A row that is damaged or lost is not trusted: the run has no
         driver, under an epoch beyond all that are known, so that every controller is fenced."""
-        self._meta(conn)  # A newer version's drivers are none of ours to read or to rewrite.
-        row = conn.execute(
-            "SELECT epoch, host, pid, pid_started, beat_at, released, seal FROM drivers"
-            " WHERE run_id = ?",
-            (run_id,),
-        ).fetchone()
-        epochs = conn.execute("SELECT DISTINCT epoch FROM events WHERE run_id = ?", (run_id,))
-        # SQLite keeps text in a column of numbers, where a page is damaged.
-        whole = (epoch for (epoch,) in epochs.fetchall() if isinstance(epoch, int))
-        known = max(whole, default=None)
+        row, known = self._driver_row(conn, run_id)
         if row is None and known is None:
             return None
         if (
@@ -333,6 +324,19 @@ class LedgerRecords:
             return Driver(min(newest, _MOST_EPOCHS) + _EPOCHS_APART, None, 0.0)
         epoch, host, pid, pid_started, beat_at, released, _ = row
         return Driver(epoch, None if released else ControllerId(host, pid, pid_started), beat_at)
+
+    def _driver_row(self, conn: Session, run_id: str) -> tuple[tuple[Any, ...] | None, int | None]:
+        """(a run's row, the newest epoch of its records)"""
+        self._meta(conn)  # A newer version's drivers are none of ours to read or to rewrite.
+        row = conn.execute(
+            "SELECT epoch, host, pid, pid_started, beat_at, released, seal FROM drivers"
+            " WHERE run_id = ?",
+            (run_id,),
+        ).fetchone()
+        epochs = conn.execute("SELECT DISTINCT epoch FROM events WHERE run_id = ?", (run_id,))
+        # SQLite keeps text in a column of numbers, where a page is damaged.
+        whole = (epoch for (epoch,) in epochs.fetchall() if isinstance(epoch, int))
+        return row, max(whole, default=None)
 
     def put_driver(self, conn: Session, run_id: str, driver: Driver) -> None:
         who = driver.controller or ControllerId("", 0, "")
