@@ -105,6 +105,14 @@ class PostgresSession:
             self._meta_row = rows[0] if len(rows) == 1 else None
         return self._meta_row
 
+    def set_meta(self, version: int, ledger_id: str, moved_to: str) -> None:
+        assert self.meta is not None
+        self.execute(
+            "UPDATE meta SET version = ?, ledger_id = ?, moved_to = ?",
+            (version, ledger_id, moved_to),
+        )
+        self._meta_row = (version, ledger_id, self.meta[2], moved_to, self.meta[4])
+
     def execute(self, sql: str, parameters: Sequence[Any] = (), /) -> Rows:
         return self._conn.execute(sql.replace("?", "%s").encode(), parameters)
 

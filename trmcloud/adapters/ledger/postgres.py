@@ -38,6 +38,7 @@ from trmcloud.adapters.ledger.records import (
     VerifiedLedger,
     damaged,
     moved,
+    too_new,
 )
 from trmcloud.core.errors import LedgerError, LedgerOlder
 from trmcloud.core.values import dataclass, replace
@@ -136,9 +137,11 @@ class PostgresRecords(LedgerRecords):
             raise schema_too_new(self._path, schema_version)
         if schema_version < len(MIGRATIONS):
             raise schema_too_old(self._path, schema_version)
-        if moved_to:
+        if moved_to and not self.allows_moved:
             raise moved(self._path, moved_to)
-        if 1 <= version <= VERSION and len(ledger_id) == 8:
+        if version > VERSION:
+            raise too_new(self._path, f"its format is {version}, but {VERSION} is the newest known")
+        if version >= 1 and len(ledger_id) == 8:
             return str(ledger_id)
         return super()._meta(conn)
 
@@ -156,7 +159,7 @@ class PostgresRecords(LedgerRecords):
     def _stamp(self, conn: Session, ledger_id: str) -> None:
         assert isinstance(conn, PostgresSession)
         if conn.meta is not None and conn.meta[:2] != (VERSION, ledger_id):
-            conn.execute("UPDATE meta SET version = ?, ledger_id = ?", (VERSION, ledger_id))
+            conn.set_meta(VERSION, ledger_id, conn.meta[3])
 
 
 class PostgresLedger(RecordedLedger):
@@ -179,7 +182,7 @@ class PostgresLedger(RecordedLedger):
         random_bytes: Callable[[int], bytes] = os.urandom,
     ) -> None:
         address = parse_address(url)
-        self._database = LedgerDatabase(
+        self.database = LedgerDatabase(
             address,
             lock_timeout_s=lock_timeout_s,
             patience_s=patience_s,
@@ -195,7 +198,7 @@ class PostgresLedger(RecordedLedger):
         self._backups = LedgerBackups(str(home / "ledger.db"), random_bytes)
 
     def close(self) -> None:
-        self._database.close()
+        self.database.close()
 
     def driver(self, run_id: str) -> Driver | None:
         def ask(session: Session) -> Driver | None:
@@ -226,7 +229,7 @@ class PostgresLedger(RecordedLedger):
             write.accept_restored(seen.seq, at)
             return write.known
 
-        known = self._database.write(use)
+        known = self.database.write(use)
         if known is None:
             return False
         self._known = known
@@ -263,7 +266,7 @@ class PostgresLedger(RecordedLedger):
                     )
                 load(Path(temporary), session)
 
-            self._database.write(use)
+            self.database.write(use)
         finally:
             with suppress(FileNotFoundError):
                 os.unlink(temporary)
@@ -275,7 +278,7 @@ class PostgresLedger(RecordedLedger):
 
     def migrate(self) -> tuple[int, int]:
         """Bring the tables to this version's: (version before, version now)."""
-        return self._database.migrate()
+        return self.database.migrate()
 
     def export(self, to: Path) -> None:
         """Write all records and drivers into the empty file ``to``, as a ledger of SQLite."""
@@ -284,27 +287,27 @@ class PostgresLedger(RecordedLedger):
             ledger_id = self._records.fetch(session, self._known, None).known.state.ledger_id
             store(session, to, ledger_id)
 
-        self._database.read(use)
+        self.database.read(use)
 
     def _answered(self, ask: Callable[[Session], _Answer]) -> _Answer:
-        return self._database.read(ask)
+        return self.database.read(ask)
 
     def _changed(self, run_id: str, change: Callable[[Session], None]) -> None:
         def use(session: Session) -> None:
             session.execute("SELECT 1 FROM drivers WHERE run_id = ? FOR UPDATE", (run_id,))
             change(session)
 
-        self._database.write(use, lock=False)
+        self.database.write(use, lock=False)
 
     def _mended(self, put_back: Callable[[Session], None]) -> None:
-        self._database.write(put_back)
+        self.database.write(put_back)
 
     def _refreshed(self) -> VerifiedLedger:
         seen = self._heads.read()
         before = self._known
-        known = self._database.read(lambda session: self._verified(session, before, seen))
+        known = self.database.read(lambda session: self._verified(session, before, seen))
         self._known = known
-        if seen is None or seen.seq < known.seq:
+        if known.seq and (seen is None or seen.seq < known.seq):
             self._heads.write(known)
         return known
 
@@ -328,7 +331,7 @@ class PostgresLedger(RecordedLedger):
             ).fetchone()
             return row is not None and row[0] == into.known.chain
 
-        answer = self._database.write(use, has_landed)
+        answer = self.database.write(use, has_landed)
         known, into = begun[0]
         self._known = into.known
         if into.known.seq > known.seq:
@@ -403,8 +406,8 @@ def load(source: Path, session: Session) -> None:
     """Write the ledger in the file ``source`` into empty tables."""
     assert isinstance(session, PostgresSession)
     with connected(str(source), "ro") as file:
-        version, ledger_id = file.execute("SELECT version, ledger_id FROM meta").fetchone()
-        session.execute("UPDATE meta SET version = ?, ledger_id = ?", (version, ledger_id))
+        (ledger_id,) = file.execute("SELECT ledger_id FROM meta").fetchone()
+        session.set_meta(VERSION, ledger_id, session.meta[3] if session.meta is not None else "")
         for table, columns in (("events", _EVENTS), ("drivers", _DRIVERS)):
             cursor = file.execute(f"SELECT {columns} FROM {table}")
             while rows := cursor.fetchmany(_ROWS_AT_ONCE):

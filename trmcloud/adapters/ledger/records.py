@@ -72,6 +72,9 @@ _EVENT_TYPES = (int, str, int, int, float, str, str, str)
 _DRIVER_TYPES = (int, str, int, str, float, int, str)
 _LEDGER_ID = re.compile(r"[0-9a-f]{8}")
 _HASH = re.compile(r"[0-9a-f]{64}")
+MOVED_VERSION = 15
+"""Of a file whose ledger was moved to a database; never a format's number. Earlier versions of
+trmcloud take it for a newer format, and write no more."""
 _NEWEST_NEW = VERSION + 7
 """A version beyond this one is damage: no release has so many in front of another."""
 _EPOCHS_APART = 1000
@@ -143,6 +146,8 @@ class LedgerRecords:
     """Reads and writes within a transaction that the caller holds on the ledger at ``path``, which
     errors name; ``head_path`` is where its head is kept."""
 
+    allows_moved = False
+    """Whether records are read although they were moved elsewhere."""
     touch = ""
     """What else is set where a driver's row is written."""
 
@@ -372,6 +377,10 @@ class LedgerRecords:
         """The ledger's id. Where its row is damaged, the first record's hash proves what it was."""
         found = conn.execute("SELECT version, ledger_id FROM meta").fetchall()
         version, ledger_id = found[0] if len(found) == 1 else (None, None)
+        if version == MOVED_VERSION and not self.allows_moved:
+            raise moved(self._path, moved_to(conn))
+        if version == MOVED_VERSION:
+            version = VERSION
         if isinstance(version, int) and VERSION < version <= _NEWEST_NEW:
             raise too_new(self._path, f"its format is {version}, but {VERSION} is the newest known")
         if not isinstance(ledger_id, str):
@@ -488,6 +497,12 @@ def damaged(path: str, why: str) -> LedgerDamaged:
         where=path,
         next_step="trmcloud ledger restore; nothing was changed",
     )
+
+
+def moved_to(conn: Session) -> str:
+    """Where a file that is marked so says that its ledger is."""
+    row = conn.execute("SELECT place FROM moved").fetchone()
+    return str(row[0]) if row is not None else "a database"
 
 
 class LedgerMoved(LedgerError):
