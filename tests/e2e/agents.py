@@ -45,16 +45,16 @@ class Agent:
     def tools(self) -> dict[str, Any]:
         return {tool.name: tool for tool in self._portal.call(self.client.list_tools).tools}
 
-    def raw(self, name: str, given: dict[str, Any]) -> Any:
-        return self._portal.call(self.client.call_tool, name, given, WITHIN_S)
+    def raw(self, tool: str, given: dict[str, Any]) -> Any:
+        return self._portal.call(self.client.call_tool, tool, given, WITHIN_S)
 
-    def call(self, name: str, **given: Any) -> dict[str, Any]:
-        answer = self.raw(name, given)
+    def call(self, tool: str, /, **given: Any) -> dict[str, Any]:
+        answer = self.raw(tool, given)
         assert not answer.is_error, answer.content[0].text
         return document(answer)
 
-    def refused(self, name: str, **given: Any) -> dict[str, Any]:
-        answer = self.raw(name, given)
+    def refused(self, tool: str, /, **given: Any) -> dict[str, Any]:
+        answer = self.raw(tool, given)
         assert answer.is_error, answer.content[0].text
         return document(answer)
 

@@ -13,7 +13,14 @@ from collections.abc import Mapping, Sequence
 from enum import Enum
 from typing import Any
 
-from trmcloud.core.errors import TrmcloudError
+from trmcloud.core.errors import (
+    BudgetRefused,
+    ConflictError,
+    DoesNotFit,
+    NotFoundError,
+    TrmcloudError,
+    UsageError,
+)
 from trmcloud.core.money import Usd
 from trmcloud.core.text import one_line, strip_control
 from trmcloud.io.redaction import Redactor
@@ -33,6 +40,19 @@ _NEVER_CUT = frozenset(("money", "error", "schema"))
 def from_machine(**content: Any) -> dict[str, Any]:
     """Return content that a machine or a program wrote, marked as such."""
     return {"notice": NOTICE, **content}
+
+
+def _usual_step(error: TrmcloudError) -> str:
+    """Return the next step after an error that names none."""
+    usual: dict[type[TrmcloudError], str] = {
+        UsageError: "correct the arguments: the tool's schema describes each",
+        NotFoundError: "call status for the runs of this grant",
+        ConflictError: "call status for the run's state",
+        BudgetRefused: "plan within what the grant has left, or call ask_approval",
+        DoesNotFit: "plan with other hardware or a larger budget",
+    }
+    kind = next((kind for kind in usual if isinstance(error, kind)), None)
+    return usual[kind] if kind is not None else "tell the owner: trmcloud doctor"
 
 
 def code_of(error: TrmcloudError) -> str:
@@ -91,8 +111,7 @@ class Writer:
     ) -> dict[str, Any]:
         """Return a refusal: what happened, the next step, and what would be allowed."""
         made: dict[str, Any] = {"code": code_of(error), "message": self.line(str(error))}
-        if error.next_step:
-            made["next"] = self.hint(error.next_step)
+        made["next"] = self.hint(error.next_step or _usual_step(error))
         if allowed:
             made["allowed"] = dict(allowed)
         return {"error": made}

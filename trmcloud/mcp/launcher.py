@@ -14,6 +14,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,8 @@ from trmcloud.api import Home
 from trmcloud.core.errors import BudgetRefused, ConflictError, TrmcloudError, UsageError
 from trmcloud.io.files import write_atomic
 from trmcloud.mcp.answers import code_of
+
+_TRIES, _TRY_EVERY_S = 10, 0.1
 
 
 def begin(
@@ -51,7 +54,7 @@ def is_running(claim: Path) -> bool:
     except OSError:
         return False
     try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except OSError:
         return True
     finally:
@@ -80,12 +83,22 @@ def launch(home: Home, ledger_key: str, claimed: Mapping[str, Any]) -> str:
     return home.run_command(quote["words"], here=quote["folder"], quoted=quote["id"], **wish).id
 
 
+def _lock(claim: Path) -> bool:
+    """Hold the claim's lock until this process ends; return whether that can be done. One who
+    looks at it (``is_running``) holds it for a moment."""
+    handle = os.open(claim, os.O_RDONLY)
+    for _ in range(_TRIES):
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return True
+        except OSError:
+            time.sleep(_TRY_EVERY_S)
+    return False
+
+
 def main() -> None:
     home_path, grant, claim_path = Path(sys.argv[1]), sys.argv[2], Path(sys.argv[3])
-    handle = os.open(claim_path, os.O_RDONLY)
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
+    if not _lock(claim_path):
         return
     claimed = json.loads(claim_path.read_text("utf-8"))
     result = claim_path.with_suffix(".result")

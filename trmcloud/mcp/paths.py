@@ -84,6 +84,8 @@ class Project:
                     f"{name} takes https:// addresses, not {text[:80]!r}", next_step="https://…"
                 )
             return text
+        if text.startswith("~"):
+            raise self._refusal(name, text)
         found = self.inside(name, os.path.join(here, text))
         if not found.exists():
             if _WORD.fullmatch(text):
@@ -101,6 +103,8 @@ class Project:
         return text
 
     def _above(self, here: Path, name: str, text: str) -> str:
+        if text.startswith("~"):
+            raise self._refusal(name, text)
         return str(self.inside(name, os.path.join(here, text)))
 
     def _require_links_inside(self, name: str, found: Path) -> None:

@@ -6,6 +6,7 @@ of its own that acts under the grant: what the grant does not allow, the ledger 
 
 from __future__ import annotations
 
+import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -24,6 +25,7 @@ from trmcloud.mcp.quotes import Claim, Launches, Quote, Quotes
 _TEXT_BYTES = 2_600
 """Of text from a machine in an answer of usual size."""
 _LOOK_S = 0.05
+_MOST_BEGUN = 2
 _MOST_RUNS = 12
 _MOST_POINTS = 24
 _MOST_REQUESTS = 5
@@ -320,29 +322,35 @@ def _begun(desk: Desk, home: Home, claim: Claim) -> Run | None:
     Raises:
         TrmcloudError: the launch was refused; nothing was rented.
     """
-    if not launcher.is_running(claim.path):
-        claim.forget_result()
-        try:
-            process = launcher.begin(
-                desk.path, desk.grant, claim.path, desk.project.folder, desk.run_as
-            )
-        except OSError as error:
-            raise TrmcloudError(f"the launch could not be started: {error.strerror}") from None
-    else:
-        process = None
-    until = time.monotonic() + desk.wait_s
+    until, begun = time.monotonic() + desk.wait_s, 0
+    process: subprocess.Popen[bytes] | None = None
     while time.monotonic() < until:
         if (run := home.run_of_key(claim.ledger_key)) is not None:
             return run
-        if (told := claim.result()) is not None and "error" in told:
+        told = claim.result() if begun else None
+        if told is not None and "error" in told:
             raise launcher.refusal_of(told)
-        if process is not None and process.poll() is not None and claim.result() is None:
-            raise TrmcloudError(
-                f"the launch ended with exit code {process.returncode}, and nothing was rented",
-                next_step="call launch again with the same key; else tell the owner",
-            )
+        ended = process is None or process.poll() is not None
+        # Another server's process for the same key may hold the claim, and does the same.
+        if told is None and ended and not launcher.is_running(claim.path):
+            if begun == _MOST_BEGUN:
+                raise TrmcloudError(
+                    "the launch's process ended without a word, and nothing was rented",
+                    next_step="call launch again with the same key; else tell the owner",
+                )
+            begun += 1
+            process = _begin(desk, claim)
         time.sleep(_LOOK_S)
     return None
+
+
+def _begin(desk: Desk, claim: Claim) -> subprocess.Popen[bytes]:
+    claim.forget_result()
+    folder = desk.project.folder
+    try:
+        return launcher.begin(desk.path, desk.grant, claim.path, folder, desk.run_as)
+    except OSError as error:
+        raise TrmcloudError(f"the launch could not be started: {error.strerror}") from None
 
 
 # -- looking ---------------------------------------------------------------------------------------
@@ -591,7 +599,7 @@ def tools() -> dict[str, Tool]:
         ),
         Tool(
             "launch", "Launch a quote",
-            f"{_MOVES}: reserve what the quote says, at most, and start the run. It continues "
+            f"{_MOVES}: reserve the US dollars that the quote says and start the run. It continues "
             "without you, and ends at its budget. The same idempotency_key returns the same run "
             "and reserves nothing more.",
             (
@@ -649,13 +657,14 @@ def tools() -> dict[str, Tool]:
         ),
         Tool(
             "land", "Land a run",
-            "End a run after it has saved and evaluated. What it reserved and did not spend is "
-            "free again.",
+            "End a run after it has saved and evaluated; its reservation covers that. The dollars "
+            "that it does not spend are free again.",
             (_RUN,), _land,
         ),
         Tool(
             "stop", "Stop a run at once",
-            "End a run's machine at once. What is not saved is lost; land saves first.",
+            "End a run's machine at once. What is not saved is lost; land saves first. The dollars "
+            "that it did not spend are free again.",
             (_RUN,), _stop, destroys=True,
         ),
         Tool(
