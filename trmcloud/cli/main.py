@@ -44,6 +44,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "export": ("Write a launch as a standalone script.", "Running"),
     "status": ("Show runs, their money and their kill layers.", "Running"),
     "ui": ("Open a page with runs, curves and buttons, on this machine only.", "Running"),
+    "mcp": ("Serve agents, each under a grant in dollars, by the MCP protocol.", "Running"),
     "attach": ("Re-attach to a run.", "Running"),
     "logs": ("Show a run's training log; -f follows it.", "Running"),
     "ssh": ("Open a shell on a run's pod.", "Running"),
