@@ -41,6 +41,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "try": ("Run a command here for a minute, free, to see what a run needs.", "Before"),
     "launch": ("Launch a plan: reserve its worst case, train, stop in time.", "Running"),
     "run": ("Run any training script under a hard budget; keep its best checkpoint.", "Running"),
+    "sweep": ("Search settings under one budget; keep the best checkpoint.", "Running"),
     "export": ("Write a launch as a standalone script.", "Running"),
     "status": ("Show runs, their money and their kill layers.", "Running"),
     "ui": ("Open a page with runs, curves and buttons, on this machine only.", "Running"),
