@@ -312,7 +312,7 @@ mcp-hostile: $(READY)
 		--date "$$(date +%F)"
 
 # The TypeScript SDK's client, which another project wrote, against the same server.
-MCP_PEER := @modelcontextprotocol/inspector
+MCP_PEER := @modelcontextprotocol/sdk@1.32.2
 .PHONY: mcp-peer
 mcp-peer: build/mcp-peer/.ready $(READY)
 	TRMCLOUD_MCP_PEER=build/mcp-peer $(BIN)/python -m pytest -rP tests/e2e/test_mcp_peer.py
