@@ -27,6 +27,8 @@ help:
 	@echo "make soak     200,000 simulated worlds that the hash of the code draws; resumable (JOBS=2)"
 	@echo "make soak-crashes  ten thousand kills of the writers of ledger and checkpoints; resumable; then of commands"
 	@echo "make soak-stops  sixty local runs whose processes are stopped and killed, all but one"
+	@echo "make mcp-hostile  100,000 random calls of a hostile client of trmcloud mcp (CALLS=2000: fewer)"
+	@echo "make mcp-peer  another implementation of the protocol calls trmcloud mcp (npm)"
 	@echo "make e2e-slurm  an exported sbatch script under a real Slurm of one node (root, slurm-wlm)"
 	@echo "make e2e-nodes  one training on two nodes, in two network namespaces (root)"
 	@echo "make e2e-own  scripts with both of them under run, and what they print"
@@ -303,6 +305,23 @@ soak-crashes: $(READY)
 soak-stops: $(READY)
 	$(BIN)/python -m tests.e2e.stops --rounds $(or $(ROUNDS),60) --jobs $(JOBS) --page docs/soak/stops.md \
 		--date "$$(date +%F)"
+
+# A real server and real local runs; the page is docs/soak/mcp.md.
+.PHONY: mcp-hostile
+mcp-hostile: $(READY)
+	$(BIN)/python -m tests.e2e.hostile_agent --calls $(or $(CALLS),100000) --page docs/soak/mcp.md \
+		--date "$$(date +%F)"
+
+# The TypeScript SDK's client, which another project wrote, against the same server.
+MCP_PEER := @modelcontextprotocol/sdk@1.32.2
+.PHONY: mcp-peer
+mcp-peer: build/mcp-peer/.ready $(READY)
+	TRMCLOUD_MCP_PEER=build/mcp-peer $(BIN)/python -m pytest -rP tests/e2e/test_mcp_peer.py
+
+build/mcp-peer/.ready: Makefile
+	npm install --prefix build/mcp-peer --ignore-scripts --no-audit --no-fund --no-save \
+		'$(MCP_PEER)'
+	@touch $@
 
 # Each in an environment of its own, without torch; what is not found here is named and left out.
 .PHONY: pythons
