@@ -11,14 +11,14 @@ import stat
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from tests.contract.ledger_file import AT, WHO, begun, edit_database
 from tests.contract.ledger_processes import drain, exit_code, plan, spawn
-from tests.postgres import PostgresServer
+from tests.postgres import PostgresServer, Proxy
 from tests.reasons import quoted
 from trmcloud.adapters.ledger import database, moving
 from trmcloud.adapters.ledger.moving import move_to_database, move_to_file
@@ -68,64 +68,9 @@ def one_line(error: TrmcloudError) -> str:
 # -- connections ---------------------------------------------------------------------------------
 
 
-class Proxy:
-    """Passes bytes between a client and the server's socket, until it is told to cut them off."""
-
-    def __init__(self, server: PostgresServer) -> None:
-        self._target = str(server.folder / ".s.PGSQL.5432")
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self.port = self._listener.getsockname()[1]
-        self.cut_at_commit = ""
-        """"before" the server sees it, or "after" it, without the answer."""
-        self.cuts = 0
-        threading.Thread(target=self._serve, daemon=True).start()
-
-    def url(self, database: str) -> str:
-        return f"postgresql://ada:{SECRET}@127.0.0.1:{self.port}/{database}"
-
-    def close(self) -> None:
-        self._listener.close()
-
-    def _serve(self) -> None:
-        with suppress(OSError):
-            while True:
-                client, _ = self._listener.accept()
-                server = socket.socket(socket.AF_UNIX)
-                server.connect(self._target)
-                pair = [client, server]
-                mute = threading.Event()
-                for ends in ((client, server, True), (server, client, False)):
-                    threading.Thread(
-                        target=self._pass, args=(*ends, pair, mute), daemon=True
-                    ).start()
-
-    def _pass(
-        self,
-        source: socket.socket,
-        target: socket.socket,
-        from_client: bool,
-        pair: list[socket.socket],
-        mute: threading.Event,
-    ) -> None:
-        with suppress(OSError):
-            while data := source.recv(65536):
-                if from_client and self.cut_at_commit and b"COMMIT" in data:
-                    how, self.cut_at_commit = self.cut_at_commit, ""
-                    self.cuts += 1
-                    if how == "before":
-                        break
-                    mute.set()
-                if not from_client and mute.is_set():
-                    break  # the server has answered: the commit is done
-                target.sendall(data)
-        for end in pair:
-            with suppress(OSError):
-                end.shutdown(socket.SHUT_RDWR)
-
-
 @pytest.fixture
 def proxy(postgres_server: PostgresServer) -> Iterator[Proxy]:
-    made = Proxy(postgres_server)
+    made = Proxy(postgres_server, SECRET)
     yield made
     made.close()
 
@@ -383,7 +328,8 @@ def test_a_wrong_password_is_not_shown(home: Path) -> None:
         with pytest.raises(LedgerError, match="password authentication failed") as caught:
             PostgresLedger(wrong, home).read()
         one_line(caught.value)
-        PostgresLedger(url.replace("//ada@", "//ada:right@"), home).read()
+        right = PostgresLedger(url.replace("//ada@", "//ada:right@"), home)
+        right.set_cap(ev.CapSet("account", "", Usd(5)), AT)
         shown = [path.read_bytes() for path in home.rglob("*") if path.is_file()]
         assert shown
         assert not any(b"right" in text for text in shown)
