@@ -24,6 +24,7 @@ from trmcloud.adapters.ledger import database, moving
 from trmcloud.adapters.ledger.moving import move_to_database, move_to_file
 from trmcloud.adapters.ledger.place import ENV_LEDGER, keep_url, ledger_url, open_ledger
 from trmcloud.adapters.ledger.postgres import PostgresLedger
+from trmcloud.adapters.ledger.recorded import RecordedLedger
 from trmcloud.adapters.ledger.records import LedgerMoved
 from trmcloud.adapters.ledger.sqlite import SqliteLedger
 from trmcloud.core.control import events as ev
@@ -588,7 +589,7 @@ def test_a_move_that_is_killed_is_finished_by_the_next(
     records = filled.records()
     with killed_at(monkeypatch, step, after=after):
         move_to_database(home, postgres_url)
-    places = [filled, PostgresLedger(postgres_url, home.parent / "other")]
+    places: list[RecordedLedger] = [filled, PostgresLedger(postgres_url, home.parent / "other")]
     assert sum(map(can_write, places)) <= 1
     move_to_database(home, postgres_url)
     assert open_ledger(home, {}).records()[: len(records)] == records
@@ -609,7 +610,7 @@ def test_a_move_back_that_is_killed_is_finished_by_the_next(
     move_to_database(home, postgres_url)
     with killed_at(monkeypatch, step, after=after):
         move_to_file(home, {})
-    places = [filled, PostgresLedger(postgres_url, home.parent / "other")]
+    places: list[RecordedLedger] = [filled, PostgresLedger(postgres_url, home.parent / "other")]
     assert sum(map(can_write, places)) <= 1
     if (home / "ledger-url").exists():
         move_to_file(home, {})
@@ -618,7 +619,7 @@ def test_a_move_back_that_is_killed_is_finished_by_the_next(
     assert not list(home.glob("ledger.db.new-*"))
 
 
-def can_write(ledger: SqliteLedger | PostgresLedger) -> bool:
+def can_write(ledger: RecordedLedger) -> bool:
     """Whether the ledger is there, and takes a record."""
     try:
         if not ledger.read().runs:

@@ -128,6 +128,8 @@ def _caps(rows: Iterable[Row]) -> list[str]:
             change = Decimal(body["amount"])
             held[row.run_id] = change
         elif row.kind == "Settled":
+            if row.run_id not in held:
+                return [f"record {row.seq} settles what nothing was reserved for"]
             change = Decimal(body["amount"]) - held.pop(row.run_id)
         else:
             continue

@@ -40,8 +40,10 @@ LIFE: tuple[tuple[ev.RunEvent, ...], ...] = (
     (
         ev.PodIntended(1, "pod-1", "local", "c", Usd(1), AT, AT),
         ev.ActionStarted("r/g1/create/1", "create"),
+        ev.ActionFinished("r/g1/create/1", "create"),
+        ev.PodUp(1, "id-1", Usd(1)),
+        ev.AgentUp(1),
     ),
-    (ev.ActionFinished("r/g1/create/1", "create"), ev.PodUp(1, "id-1", Usd(1)), ev.AgentUp(1)),
     (
         ev.ResultKnown("finished"),
         ev.PodGone(1, AT),
