@@ -649,7 +649,7 @@ def test_a_copy_that_went_on_is_not_overwritten(
     (copy / "ledger.db").write_bytes((home / "ledger.db").read_bytes())
     move_to_database(copy, postgres_url)
     open_ledger(copy, {}).open_run("r7", plan(), Usd(1), WHO, AT + 9)
-    with pytest.raises(ConflictError, match="went on by itself") as caught:
+    with pytest.raises(ConflictError, match="was written to since") as caught:
         move_to_database(home, postgres_url)
     one_line(caught.value)
     assert len(filled.records()) > 0

@@ -29,7 +29,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "prices": ("Prices of offers: list, refresh, diff, show.", "Before"),
     "data": ("Data sets by name: list, show, get, check.", "Before"),
     "budget": ("Spending caps of account, month and project: set, show, raise, history.", "Before"),
-    "ledger": ("The record of runs and money: check, backups, restore, settle.", "Before"),
+    "ledger": ("The record of runs and money: check, backups, restore, settle, move.", "Before"),
     "doctor": ("Diagnose problems of this machine and its accounts, with fixes.", "Before"),
     "smoke": ("Check on rented pods that each stop works; --train: the trainer.", "Before"),
     "guard": (
