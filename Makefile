@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: help install demo test pod-torch nanochat bd3lm core trm test-quick test-all older stress check format bench bench-train bench-reach bench-control bench-stop bench-own bench-sm90 calibrate soak soak-crashes soak-stops mock own gguf sky vast sky-tasks e2e-slurm e2e-nodes e2e-own own-all clean
+.PHONY: help install demo test pod-torch nanochat bd3lm core trm test-quick test-all older stress check format bench bench-train bench-reach bench-control bench-stop bench-own bench-sm90 calibrate soak soak-crashes soak-stops pg-torture mock own gguf sky vast sky-tasks e2e-slurm e2e-nodes e2e-own own-all clean
 
 help:
 	@echo "make demo     the main job: plan, launch, stop at the budget, fetch the best, report"
@@ -26,6 +26,7 @@ help:
 	@echo "make calibrate  how far the planner's predictions are from published trainings"
 	@echo "make soak     200,000 simulated worlds that the hash of the code draws; resumable (JOBS=2)"
 	@echo "make soak-crashes  ten thousand kills of the writers of ledger and checkpoints; resumable; then of commands"
+	@echo "make pg-torture  clients and controllers of a ledger in PostgreSQL, killed, cut off and restarted"
 	@echo "make soak-stops  sixty local runs whose processes are stopped and killed, all but one"
 	@echo "make mcp-hostile  100,000 random calls of a hostile client of trmcloud mcp (CALLS=2000: fewer)"
 	@echo "make mcp-peer  another implementation of the protocol calls trmcloud mcp (npm)"
@@ -86,7 +87,7 @@ lock: $(READY)
 	sed -n 's/^\([^ ;]*==[^\]*\).*/\1/p' $(LOCKED) constraints-torch.txt | sort -u > build/pins
 	printf 'hatchling>=1.27,<2\nhatch-vcs>=0.5,<1\neditables>=0.5\n' > build/build.in
 	echo 'runpod>=1.10,<2' > build/sdk.in
-	$(LOCK) --extra train --extra runpod --extra s3 --extra serve --extra ui --extra mcp --extra notify --extra wandb --extra dev -o build/with-torch.txt \
+	$(LOCK) --extra train --extra runpod --extra s3 --extra postgres --extra serve --extra ui --extra mcp --extra notify --extra wandb --extra dev -o build/with-torch.txt \
 		pyproject.toml build/build.in
 	awk '/^[a-z]/ { keep = !/^(torch|triton|nvidia-|cuda-)/ } keep' build/with-torch.txt \
 		> build/constraints.lock
@@ -300,6 +301,10 @@ soak-crashes: $(READY)
 	$(BIN)/python -m tests.crash --kills 10000 --state build/soak-crashes.json
 	TRMCLOUD_TEST_ALL_MOMENTS=1 $(BIN)/python -m pytest -n $$(( $$(nproc) * 2 )) \
 		tests/e2e/test_crashes.py tests/crash/test_each_write.py
+
+# 32 clients and 4 controllers of one ledger on a real server: docs/soak/postgres.md.
+pg-torture: $(READY)
+	$(BIN)/python -m tests.crash.postgres_torture --runs $(or $(RUNS),10000) --seconds $(or $(SECONDS),3600)
 
 # Rounds of SIGSTOP and SIGKILL on real local runs; JOBS=1 where the machine is busy.
 soak-stops: $(READY)
