@@ -74,6 +74,7 @@ _NO_RESULT: Mapping[Reason, str] = {
     Reason.CRASHES: "every trial crashed",
     Reason.NO_METRIC: "no trial gave the metric",
     Reason.NOT_A_NUMBER: "the metric of every trial is not a number",
+    Reason.TOO_SMALL: "less is left than one rung costs",
 }
 _ENDS: Mapping[Reason, str] = {
     Reason.BUDGET: "its dollars are spent",
