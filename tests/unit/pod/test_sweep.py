@@ -34,7 +34,7 @@ from trmcloud.core.values import dataclass, replace
 from trmcloud.io.files import write_atomic
 from trmcloud.pod.sweep.children import TrialStart, filled, manifests_in, slot_gpus, trial_name
 from trmcloud.pod.sweep.executor import JOURNAL_NAME, SweepExecutor
-from trmcloud.pod.sweep.publishing import JOURNAL_FILE, PublishedCheckpoints, about_of
+from trmcloud.pod.sweep.publishing import PublishedCheckpoints, about_of, journal_of
 
 BEGAN_AT = 1_795_000_000.0
 STEP_S = 1.0
@@ -279,7 +279,9 @@ def test_a_sweep_ends_with_its_best_checkpoint_published(tmp_path: Path) -> None
     folder = world.folder / contract.CHECKPOINTS_DIR / step_dir_name(best.step)
     for file in best.files:
         assert hashlib.sha256((folder / file.name).read_bytes()).hexdigest() == file.sha256
-    assert len(json.loads((folder / JOURNAL_FILE).read_text())) > 3
+    told_there = journal_of(best)
+    assert [ev.read_event(line) for line in told_there] == list(world.events[: len(told_there)])
+    assert len(told_there) > 3
     lines = (world.folder / contract.METRICS_NAME).read_text().splitlines()
     told = [line for line in map(json.loads, lines) if line["kind"] == "sweep"]
     assert [line["n"] for line in told] == list(range(len(world.events)))

@@ -133,11 +133,26 @@ def report(
                 print(f"{report.run_id}: {text}")
         for line in failure_lines(context, states[0]) if run else ():
             print(line)
+        for state in states:
+            if state.spec.sweep is not None:
+                print("\n".join(_swept(context, state, whole=bool(run), verbose=verbose)))
         for text in volume_lines(
             context.ledger.read(), context.wall(), states[0].run_id if run else ""
         ):
             print(text)
     sys.exit(trouble_code(context, states[0].run_id if run else ""))
+
+
+def _swept(context: Context, run: RunState, *, whole: bool, verbose: bool) -> list[str]:
+    """What a sweep's dollars bought; its trials, too, where it alone is reported."""
+    from trmcloud.app.sweep_facts import sweep_of
+    from trmcloud.cli.views.sweep import report_lines, trial_lines
+
+    swept = sweep_of(context, run)
+    if swept is None:
+        return []
+    lines = [f"{run.run_id}: {line}" for line in report_lines(swept)]
+    return lines + (trial_lines(swept, verbose=verbose) if whole else [])
 
 
 def _write_receipt(context: Context, run: RunState, file: str, *, as_json: bool) -> None:

@@ -7,25 +7,27 @@ sweep's, and another machine continues from what came home.
 
 from __future__ import annotations
 
-import hashlib
-import json
+import base64
 import os
 import shutil
+import zlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from trmcloud.core.contract import manifest as mf
-from trmcloud.core.contract.manifest import CheckpointFile, CheckpointManifest
+from trmcloud.core.contract.manifest import CheckpointManifest
 from trmcloud.core.values import replace
-from trmcloud.io.files import read_small, sync_folder, write_atomic
+from trmcloud.io.files import sync_folder, write_atomic
 from trmcloud.pod.sweep.children import manifests_in
 
 SWEEP = "sweep"
 """The key in ``extra`` of a published checkpoint: its trial, rung and settings, and the trial's own
 manifest's fields that differ."""
-JOURNAL_FILE = "sweep_journal.json"
-"""Among a published checkpoint's files: the journal until then, as a list of its lines."""
+JOURNAL = "journal"
+"""The key in that of the journal until then: its lines, compressed, as pieces of base64. Not a file
+of its own: a bucket grants a checkpoint's files by their names."""
+_PIECE_CHARS = 12_000
 _MOST_JOURNAL_BYTES = 16 << 20
 
 
@@ -64,16 +66,12 @@ class PublishedCheckpoints:
         try:
             for file in made.files:
                 _link(source / file.name, making / file.name)
-            text = json.dumps(list(journal)).encode()
-            (making / JOURNAL_FILE).write_bytes(text)
-            digest = hashlib.sha256(text).hexdigest()
-            files = (*made.files, CheckpointFile(JOURNAL_FILE, "state", len(text), digest))
             own = {"step": made.step, "cooldown_from": made.cooldown_from}
+            own[JOURNAL] = packed_journal(journal)
             published = replace(
                 made,
                 step=number,
                 created_at=at,
-                files=files,
                 cooldown_from=None,
                 extra={**made.extra, SWEEP: {**about, **own}},
             )
@@ -103,7 +101,7 @@ class PublishedCheckpoints:
         """Return the lines of the longest journal that a checkpoint here has."""
         found: list[str] = []
         for made in self.manifests():
-            lines = _journal_of(self._folder / mf.step_dir_name(made.step), made)
+            lines = journal_of(made)
             found = lines if len(lines) > len(found) else found
         return found
 
@@ -124,15 +122,13 @@ class PublishedCheckpoints:
         target = into / mf.step_dir_name(step)
         shutil.rmtree(target, ignore_errors=True)
         target.mkdir(parents=True)
-        own = tuple(file for file in made.files if file.name != JOURNAL_FILE)
-        for file in own:
+        for file in made.files:
             _link(source / file.name, target / file.name)
         extra = {key: value for key, value in made.extra.items() if key != SWEEP}
         before = about.get("cooldown_from")
         restored = replace(
             made,
             step=step,
-            files=own,
             extra=extra,
             cooldown_from=before if isinstance(before, int) else None,
         )
@@ -149,18 +145,20 @@ def about_of(made: CheckpointManifest) -> Mapping[str, Any]:
     return about if is_known else {}
 
 
-def _journal_of(folder: Path, made: CheckpointManifest) -> list[str]:
-    file = next((file for file in made.files if file.name == JOURNAL_FILE), None)
-    if file is None:
-        return []
+def packed_journal(lines: Sequence[str]) -> list[str]:
+    text = base64.b64encode(zlib.compress("\n".join(lines).encode(), 9)).decode()
+    return [text[start : start + _PIECE_CHARS] for start in range(0, len(text), _PIECE_CHARS)]
+
+
+def journal_of(made: CheckpointManifest) -> list[str]:
+    """Return the lines of the journal that a published checkpoint has; none where it is damaged."""
     try:
-        text = read_small(folder / JOURNAL_FILE, _MOST_JOURNAL_BYTES) or ""
-        if hashlib.sha256(text.encode()).hexdigest() != file.sha256:
-            return []
-        lines = json.loads(text)
-    except (OSError, ValueError):
+        packed = base64.b64decode("".join(about_of(made)[JOURNAL]), validate=True)
+        opened = zlib.decompressobj()
+        text = opened.decompress(packed, _MOST_JOURNAL_BYTES)
+        return text.decode().split("\n") if opened.eof and text else []
+    except (KeyError, TypeError, ValueError, zlib.error):
         return []
-    return [str(line) for line in lines] if isinstance(lines, list) else []
 
 
 def _link(source: Path, target: Path) -> None:
