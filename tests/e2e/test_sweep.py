@@ -171,12 +171,12 @@ def test_a_setting_that_crashes_every_trial_ends_it_with_one_line(user: User) ->
 @pytest.mark.parametrize(
     ("typed", "said"),
     [
-        (("--recipe", "trm-tiny", "lr=log:1,0.1"), "below its start"),
-        (("--recipe", "trm-tiny", "lr=wide:1,2"), "lr"),
+        (("--recipe", "trm-tiny", "lr=log:1,0.1", "--phase", "fast"), "below its start"),
+        (("--recipe", "trm-tiny", "lr=wide:1,2", "--phase", "fast"), "takes a number above zero"),
         (("--recipe", "trm-tiny", "nothing=1|2", "--phase", "fast"), "has no setting 'nothing'"),
         (("--recipe", "trm-tiny", "steps=1|2", "--phase", "fast"), "is the same in all trials"),
         (("--recipe", "trm-tiny", "lr=0.1|0.2"), "a sweep trains one phase"),
-        (("--recipe", "trm-tiny"), "the space has no parameter"),
+        (("--recipe", "trm-tiny", "--phase", "fast"), "the space has no parameter"),
         (("lr=0.1|0.2",), "name what is trained"),
         (("lr=0.1|0.2", "--", "python3", "train.py"), "is not in the command"),
         (("lr=0.1|0.2", "--", "python3", "{lr}", "{x}"), "which is not in the space"),
@@ -222,7 +222,16 @@ def test_a_sweep_whose_rented_machine_is_lost_continues_on_another(
     prefix = renter_in.folder.name.replace("_", "-")
     words = (
         *("sweep", "1xRTX4090", "--recipe", "trm-tiny", "--phase", "fast", "-y"),
-        *("--budget", "0.30", "--hours", "0.02", "--bucket", f"s3://{BUCKET}/{prefix}"),
+        *(
+            "--budget",
+            "0.30",
+            "--hours",
+            "0.05",
+            "--set",
+            "compile=false",
+            "--bucket",
+            f"s3://{BUCKET}/{prefix}",
+        ),
         *(*renter_in.data, *ACCEPT, SPACE),
     )
     launch = renter_in.start(*words)

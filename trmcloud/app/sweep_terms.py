@@ -43,6 +43,8 @@ def terms_of(plan: Plan) -> SweepTerms:
     unit = "usd" if rate else "s"
     slot_rate = Usd.from_micros(rate.micros // slots) if rate else Usd(3600)
     available_s = max(0.0, chosen.soft_stop_s - chosen.startup_s.p50)
+    if plan.spec.hours is not None:
+        available_s = min(available_s, plan.spec.hours * 3600.0)
     usd = Usd.from_micros(int(slot_rate.micros * slots * available_s / 3600))
     command = plan.spec.command
     start_s = _START_S
@@ -51,7 +53,7 @@ def terms_of(plan: Plan) -> SweepTerms:
     least = cost(slot_rate, start_s + _LEAST_TRIAL_S)
     full = Usd.from_micros(usd.micros // _FULL_PARTS)
     if full < least * wish.eta**2:  # with fewer than three rungs, more trials instead
-        full = Usd.from_micros(max(usd.micros // (3 * _FULL_PARTS), min(least, full).micros))
+        full = max(Usd.from_micros(usd.micros // (3 * _FULL_PARTS)), least)
     if command is None:
         full = min(full, cost(slot_rate, phase.seconds.p50 * slots))
     goal = Goal.MAX if command is not None and command.higher_is_better else Goal.MIN

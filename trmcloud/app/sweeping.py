@@ -122,18 +122,17 @@ def wish_of(
     Raises:
         UsageError: naming the option, or the setting, at fault.
     """
-    placed(search)  # each value is checked
     named, words = divide_words(asked.words)
+    for each in (search, request, replace(asked, words=words or ("command",))):
+        placed(each)  # each value by itself, before what they say together
+    recipes = None if words else _of_recipe(planner, request, asked)
     space = _space(named, search.space, here)
     if request.budget is None and request.hours is None and request.deadline is None:
         raise UsageError(
             "a sweep needs a limit: the number of its trials follows from it",
             next_step="--budget 2, or --hours 1",
         )
-    if words:
-        spec = _of_command(planner, request, asked, words, space, here)
-    else:
-        spec = _of_recipe(planner, request, asked)
+    spec = recipes or _of_command(planner, request, asked, words, space, here)
     wish = SweepWish(
         space=tuple(str(each) for each in space.parameters),
         default=tuple(_known(search.default, space).items()),

@@ -27,6 +27,7 @@ from trmcloud.core.contract.trainer_contract import Heartbeat, PhaseJob, load_he
 from trmcloud.core.money import Usd
 from trmcloud.core.sweep import events as ev
 from trmcloud.core.sweep.job import SweepJob, dump_job, load_job
+from trmcloud.core.sweep.journal import about_trial, unpack_journal
 from trmcloud.core.sweep.space import read_words
 from trmcloud.core.sweep.state import SweepState, TrialState, fold
 from trmcloud.core.sweep.terms import Goal, SweepTerms, make_terms
@@ -34,7 +35,7 @@ from trmcloud.core.values import dataclass, replace
 from trmcloud.io.files import write_atomic
 from trmcloud.pod.sweep.children import TrialStart, filled, manifests_in, slot_gpus, trial_name
 from trmcloud.pod.sweep.executor import JOURNAL_NAME, SweepExecutor
-from trmcloud.pod.sweep.publishing import PublishedCheckpoints, about_of, journal_of
+from trmcloud.pod.sweep.publishing import PublishedCheckpoints
 
 BEGAN_AT = 1_795_000_000.0
 STEP_S = 1.0
@@ -268,7 +269,7 @@ def test_a_sweep_ends_with_its_best_checkpoint_published(tmp_path: Path) -> None
     assert dict(state.trials[1].point) == {"lr": 0.2}, "the default is the first"
     best = pick_best(world.published)
     assert best is not None
-    about = about_of(best)
+    about = about_trial(best.extra)
     assert f"trial {about['trial']}" in message
     winner = state.trials[about["trial"]]
     assert winner.state is TrialState.COMPLETE
@@ -279,7 +280,7 @@ def test_a_sweep_ends_with_its_best_checkpoint_published(tmp_path: Path) -> None
     folder = world.folder / contract.CHECKPOINTS_DIR / step_dir_name(best.step)
     for file in best.files:
         assert hashlib.sha256((folder / file.name).read_bytes()).hexdigest() == file.sha256
-    told_there = journal_of(best)
+    told_there = unpack_journal(best.extra)
     assert [ev.read_event(line) for line in told_there] == list(world.events[: len(told_there)])
     assert len(told_there) > 3
     lines = (world.folder / contract.METRICS_NAME).read_text().splitlines()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from trmcloud.app.sweep_facts import SweepFacts, quarters
 from trmcloud.cli.views.text import table
+from trmcloud.core.errors import ConflictError
 from trmcloud.core.money import Usd
 from trmcloud.core.sweep.space import format_point
 from trmcloud.core.sweep.state import Trial, TrialState
@@ -120,3 +121,50 @@ def report_lines(facts: SweepFacts) -> list[str]:
         if trial.state is TrialState.FAILED:
             lines.append(one_line(f"trial {trial.number} failed: {trial.error}")[:160])
     return lines
+
+
+_STYLE = (
+    "<style>text{font:12px sans-serif;fill:#444}.grid{stroke:#ddd;fill:none}"
+    ".s0{stroke:#1b6ac9;fill:none;stroke-width:2}circle.s1{fill:#888;stroke:none}"
+    "polyline.s1{stroke:none}svg{background:#fff}</style>"
+)
+
+
+def picture(facts: SweepFacts) -> str:
+    """An SVG: the best so far against the dollars spent, and each trial's result at its rungs.
+
+    Raises:
+        ConflictError: no trial has a result yet.
+    """
+    from trmcloud.cli.views.charts import Series, line_chart  # it loads the plans' views
+
+    terms = facts.terms
+    steps: list[tuple[float, float]] = []
+    for point in facts.curve:
+        if steps:
+            steps.append((float(point.spent), steps[-1][1]))
+        steps.append((float(point.spent), point.metric))
+    if not steps:
+        raise ConflictError("no trial has a result yet", next_step="trmcloud status")
+    whole = float(facts.state.spent + facts.state.idle)
+    steps.append((whole, steps[-1][1]))
+    results = [
+        (float(result.spent), result.metric)
+        for trial in facts.state.trials.values()
+        for result in trial.results
+        if result.metric is not None
+    ]
+    unit = "USD spent" if terms.unit == "usd" else "seconds of slots"
+    made = line_chart(
+        f"best {terms.metric} so far against what was spent",
+        [
+            Series("best so far", tuple(steps)),
+            Series("trials at their rungs", tuple(sorted(results)), dots=True),
+        ],
+        x_words=lambda x: f"{x:g}",
+        x_title=f"{unit}; line: best {terms.metric} so far, dots: trials at their rungs",
+        x_from=0.0,
+    )
+    head, title, rest = made.partition("<title>")
+    head = head.replace("<svg ", '<svg xmlns="http://www.w3.org/2000/svg" ')
+    return f"{head}{_STYLE}{title}{rest}\n"

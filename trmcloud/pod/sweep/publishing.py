@@ -7,28 +7,24 @@ sweep's, and another machine continues from what came home.
 
 from __future__ import annotations
 
-import base64
 import os
 import shutil
-import zlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from trmcloud.core.contract import manifest as mf
 from trmcloud.core.contract.manifest import CheckpointManifest
+from trmcloud.core.sweep.journal import (
+    JOURNAL,
+    SWEEP,
+    about_trial,
+    pack_journal,
+    unpack_journal,
+)
 from trmcloud.core.values import replace
 from trmcloud.io.files import sync_folder, write_atomic
 from trmcloud.pod.sweep.children import manifests_in
-
-SWEEP = "sweep"
-"""The key in ``extra`` of a published checkpoint: its trial, rung and settings, and the trial's own
-manifest's fields that differ."""
-JOURNAL = "journal"
-"""The key in that of the journal until then: its lines, compressed, as pieces of base64. Not a file
-of its own: a bucket grants a checkpoint's files by their names."""
-_PIECE_CHARS = 12_000
-_MOST_JOURNAL_BYTES = 16 << 20
 
 
 class PublishedCheckpoints:
@@ -66,8 +62,11 @@ class PublishedCheckpoints:
         try:
             for file in made.files:
                 _link(source / file.name, making / file.name)
-            own = {"step": made.step, "cooldown_from": made.cooldown_from}
-            own[JOURNAL] = packed_journal(journal)
+            own = {
+                "step": made.step,
+                "cooldown_from": made.cooldown_from,
+                JOURNAL: pack_journal(journal),
+            }
             published = replace(
                 made,
                 step=number,
@@ -101,7 +100,7 @@ class PublishedCheckpoints:
         """Return the lines of the longest journal that a checkpoint here has."""
         found: list[str] = []
         for made in self.manifests():
-            lines = journal_of(made)
+            lines = unpack_journal(made.extra)
             found = lines if len(lines) > len(found) else found
         return found
 
@@ -112,11 +111,11 @@ class PublishedCheckpoints:
         Raises:
             OSError: it cannot be written.
         """
-        mine = [m for m in self.manifests() if about_of(m).get("trial") == trial]
+        mine = [m for m in self.manifests() if about_trial(m.extra).get("trial") == trial]
         made = mf.pick_latest(mine)
         if made is None:
             return None
-        about = about_of(made)
+        about = about_trial(made.extra)
         source = self._folder / mf.step_dir_name(made.step)
         step = int(about["step"])
         target = into / mf.step_dir_name(step)
@@ -134,31 +133,6 @@ class PublishedCheckpoints:
         )
         write_atomic(target / mf.MANIFEST_NAME, mf.to_json(restored))
         return int(about["rung"])
-
-
-def about_of(made: CheckpointManifest) -> Mapping[str, Any]:
-    """The facts of a published checkpoint's trial; empty for one that is no sweep's."""
-    about = made.extra.get(SWEEP)
-    if not isinstance(about, dict):
-        return {}
-    is_known = all(type(about.get(name)) is int for name in ("trial", "rung", "step"))
-    return about if is_known else {}
-
-
-def packed_journal(lines: Sequence[str]) -> list[str]:
-    text = base64.b64encode(zlib.compress("\n".join(lines).encode(), 9)).decode()
-    return [text[start : start + _PIECE_CHARS] for start in range(0, len(text), _PIECE_CHARS)]
-
-
-def journal_of(made: CheckpointManifest) -> list[str]:
-    """Return the lines of the journal that a published checkpoint has; none where it is damaged."""
-    try:
-        packed = base64.b64decode("".join(about_of(made)[JOURNAL]), validate=True)
-        opened = zlib.decompressobj()
-        text = opened.decompress(packed, _MOST_JOURNAL_BYTES)
-        return text.decode().split("\n") if opened.eof and text else []
-    except (KeyError, TypeError, ValueError, zlib.error):
-        return []
 
 
 def _link(source: Path, target: Path) -> None:
