@@ -260,6 +260,7 @@ class SweepExecutor:
             os.fsync(file.fileno())
         self._lines.append(line)
         self._tell.event(len(self._lines) - 1, line)
+        self._tell.count(len(self._state.trials), len(self._state.running))
 
     # -- trials that run --------------------------------------------------------------------------
 
@@ -564,6 +565,11 @@ class _Reporter:
 
     def event(self, number: int, line: str) -> None:
         self._line(EVENT_KIND, {"n": number, "said": json.loads(line)})
+
+    def count(self, trials: int, running: int) -> None:
+        """Trials that have begun, and those that run."""
+        parts = {"trials": float(trials), "running": float(running)}
+        self.beat = replace(self.beat, parts=parts)
 
     def stepped(self, trial: int, step: int) -> None:
         self._steps[trial] = max(step, self._steps.get(trial, 0))
