@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: help install demo test pod-torch nanochat bd3lm core trm test-quick test-all older stress check format bench bench-train bench-reach bench-control bench-stop bench-own bench-sm90 calibrate soak soak-crashes soak-stops pg-torture mock own gguf sky vast sky-tasks e2e-slurm e2e-nodes e2e-own own-all clean
+.PHONY: help install demo test pod-torch nanochat bd3lm core trm test-quick test-all older stress check format bench bench-train bench-reach bench-control bench-stop bench-own bench-sm90 calibrate soak soak-crashes soak-stops pg-torture mock own gguf sky vast sky-tasks e2e-slurm e2e-nodes e2e-own own-all clean sweep-worlds
 
 help:
 	@echo "make demo     the main job: plan, launch, stop at the budget, fetch the best, report"
@@ -25,6 +25,7 @@ help:
 	@echo "make bench-sm90 CUDA_PYTHON=…  what is compiled, for an H100 that is not there"
 	@echo "make calibrate  how far the planner's predictions are from published trainings"
 	@echo "make soak     200,000 simulated worlds that the hash of the code draws; resumable (JOBS=2)"
+	@echo "make sweep-worlds  20,000 simulated sweeps with faults: docs/soak/sweep-worlds.md (WORLDS=…)"
 	@echo "make soak-crashes  ten thousand kills of the writers of ledger and checkpoints; resumable; then of commands"
 	@echo "make pg-torture  clients and controllers of a ledger in PostgreSQL, killed, cut off and restarted"
 	@echo "make soak-stops  sixty local runs whose processes are stopped and killed, all but one"
@@ -295,6 +296,11 @@ soak: $(READY)
 	@mkdir -p build
 	$(BIN)/python -m tests.sim.soak --seeds $(SEEDS) --jobs $(JOBS) --state build/soak.json \
 		--page docs/soak/README.md --kept tests/sim/kept.json --date "$$(date +%F)"
+
+# The pure core of sweeps against trials and machines that fail; the hash of its code draws the worlds.
+sweep-worlds: $(READY)
+	$(BIN)/python -m tests.sim.sweep_soak --worlds $(or $(WORLDS),20000) \
+		--page docs/soak/sweep-worlds.md --date "$$(date +%F)"
 
 soak-crashes: $(READY)
 	@mkdir -p build

@@ -44,6 +44,7 @@ _ARGUMENTS = {
 #: What else is typed, where another lack would be reported first.
 _BESIDE = {
     ("run",): ("--budget", "5"),
+    ("sweep",): ("--budget", "5", "--recipe", "shakespeare"),
     ("rehearse", "--best"): ("--", "python", "train.py"),
     ("smoke", "--recipe"): ("--train", "--hardware", "local"),
     ("smoke", "--accept-exposure"): ("--train",),
