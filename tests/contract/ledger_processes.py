@@ -1,6 +1,6 @@
 """Real processes that make one ledger, race for it and fill its disk: run by ``test_ledger_disk``.
 
-    python ledger_processes.py race|create|full FOLDER ROUNDS SEED
+    python ledger_processes.py race|grant|create|full FOLDER ROUNDS SEED
 
 Prints one JSON object. Children are forked from a process that holds nothing open, since starting
 an interpreter for each of them would take minutes.
@@ -58,19 +58,42 @@ def exit_code(pid: int) -> int:
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
-def plan(cap: int = 10) -> ev.RunPlanned:
-    return ev.RunPlanned(plan_json(), Usd(cap), "thesis")
+def plan(cap: int = 10, principal: str = "") -> ev.RunPlanned:
+    return ev.RunPlanned(plan_json(), Usd(cap), "thesis", principal=principal)
 
 
 def race(folder: Path, rounds: int, rng: random.Random) -> dict[str, int]:
     """Two processes ask for money that is there only once, at the same moment."""
+    cap = ev.CapSet("account", "", Usd(5))
+    return raced(folder, rounds, "", lambda ledger, _: ledger.set_cap(cap, AT))
+
+
+def grant(folder: Path, rounds: int, rng: random.Random) -> dict[str, int]:
+    """Likewise under one grant, which is short of money in total, on a day, or of runs at once."""
+    short = (
+        ev.GrantTerms(Usd(5)),
+        ev.GrantTerms(Usd(50), per_day=Usd(5)),
+        ev.GrantTerms(Usd(50), runs_at_once=1),
+    )
+
+    def give(ledger: SqliteLedger, number: int) -> None:
+        ledger.set_grant(ev.GrantGiven("agent", short[number % len(short)]), AT)
+
+    return raced(folder, rounds, "agent", give)
+
+
+def raced(
+    folder: Path, rounds: int, principal: str, limit: Callable[[SqliteLedger, int], None]
+) -> dict[str, int]:
     won = [0, 0]
     for number in range(rounds):
         path = folder / str(number) / "ledger.db"
-        SqliteLedger(path).set_cap(ev.CapSet("account", "", Usd(5)), AT)
+        limit(SqliteLedger(path), number)
         go_read, go_write = os.pipe()
 
-        children = [spawn(contender(path, name, (go_read, go_write))) for name in ("r0", "r1")]
+        children = [
+            spawn(contender(path, name, principal, (go_read, go_write))) for name in ("r0", "r1")
+        ]
         for _, pipe in children:
             os.read(pipe, 5)
         os.close(go_write)
@@ -85,14 +108,16 @@ def race(folder: Path, rounds: int, rng: random.Random) -> dict[str, int]:
     return {"rounds": rounds, "first_won": won[0], "second_won": won[1]}
 
 
-def contender(path: Path, run_id: str, gates: tuple[int, int]) -> Callable[[int], int]:
+def contender(
+    path: Path, run_id: str, principal: str, gates: tuple[int, int]
+) -> Callable[[int], int]:
     def work(pipe: int) -> int:
         os.close(gates[1])
         ledger = SqliteLedger(path, busy_timeout_s=PATIENCE_S)
         os.write(pipe, b"ready")
         os.read(gates[0], 1)  # Returns once the parent has closed the other end.
         try:
-            ledger.open_run(run_id, plan(), Usd(3), WHO, AT)
+            ledger.open_run(run_id, plan(principal=principal), Usd(3), WHO, AT)
         except BudgetRefused as error:
             return error.exit_code
         return 0
@@ -161,7 +186,7 @@ def full(folder: Path, rounds: int, rng: random.Random) -> dict[str, int]:
 
 def main() -> None:
     what, folder, rounds, seed = sys.argv[1:]
-    done = {"race": race, "create": create, "full": full}[what](
+    done = {"race": race, "grant": grant, "create": create, "full": full}[what](
         Path(folder), int(rounds), random.Random(int(seed))
     )
     print(json.dumps(done))

@@ -251,6 +251,11 @@ def test_of_two_processes_that_race_for_one_budget_one_wins(tmp_path: Path) -> N
     assert counts["first_won"] + counts["second_won"] == 60
 
 
+def test_of_two_processes_that_race_under_one_grant_one_wins(tmp_path: Path) -> None:
+    counts = run("grant", tmp_path, 30)
+    assert counts["first_won"] + counts["second_won"] == 30
+
+
 def test_processes_that_create_one_ledger_at_once_agree_on_it(tmp_path: Path) -> None:
     assert run("create", tmp_path, 40)["rounds"] == 40
 

@@ -110,6 +110,8 @@ class Run:
     name: str = ""
     """The user's own name for it; empty for none."""
     tags: Mapping[str, str] = field(default_factory=dict)
+    principal: str = ""
+    """Who launched it; empty: the ledger's owner."""
 
 
 def gains_of(run: RunState, beat: Heartbeat) -> tuple[float | None, float | None]:
@@ -187,6 +189,7 @@ def facts_of(context: Context, run: RunState) -> Run:
         unasked=run.live and is_unasked(context, run),
         name=run.name,
         tags=dict(run.tags),
+        principal=run.creator,
     )
 
 

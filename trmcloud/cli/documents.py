@@ -207,11 +207,12 @@ class RunAccount:
     """One run: what it is, what it costs, what it bought. ``state`` is the word that screens show:
     the outcome of a run that has ended. ``planned_usd`` is the plan's P50, ``accrued_usd`` rate ×
     time, ``billed_usd`` the provider's word, null while it is unknown; ``at_most_usd`` holds until
-    every bill is final."""
+    every bill is final. ``principal``: who launched it; null: the ledger's owner."""
 
     run: str
     name: str | None
     tags: Mapping[str, str]
+    principal: str | None
     recipe: str
     project: str
     hardware: str
@@ -638,6 +639,83 @@ class CapHistory:
 
 
 @dataclass(frozen=True, kw_only=True)
+class GrantLine:
+    """A principal's grant and what stands against it. ``state``: standing, expired or revoked.
+    ``left_usd``: the most that a new run can reserve now. ``per_run_usd`` and ``per_day_usd`` are
+    null without such a limit, ``runs_at_once`` is 0 for any number; no ``hardware`` or
+    ``providers``: any."""
+
+    principal: str
+    state: str
+    total_usd: Usd
+    settled_usd: Usd
+    reserved_usd: Usd
+    left_usd: Usd
+    per_run_usd: Usd | None
+    per_day_usd: Usd | None
+    settled_today_usd: Usd
+    reserved_today_usd: Usd
+    runs_at_once: int
+    live_runs: tuple[str, ...]
+    hardware: tuple[str, ...]
+    providers: tuple[str, ...]
+    expires_at: float | None
+    idle_s: float
+    given_at: float
+    given_by: str
+    revoked_at: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ApprovalLine:
+    """A request for more. ``state``: open, approved or denied; what is null, 0 or empty was not
+    asked for."""
+
+    id: str
+    principal: str
+    state: str
+    why: str
+    more_usd: Usd
+    per_run_usd: Usd | None
+    per_day_usd: Usd | None
+    runs_at_once: int
+    hardware: tuple[str, ...]
+    providers: tuple[str, ...]
+    expires_at: float | None
+    asked_at: float
+    answered_at: float | None = None
+    answered_by: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Grants:
+    """The grants that were asked for, or changed, and the open requests."""
+
+    schema: ClassVar[str] = "grant/1"
+    grants: tuple[GrantLine, ...]
+    requests: tuple[ApprovalLine, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class GrantChange:
+    """``kind``: given, raised, revoked, asked, approved or denied; ``total_usd`` is what the grant
+    allows in total from then on, and null where that does not change."""
+
+    changed_at: float
+    kind: str
+    principal: str
+    total_usd: Usd | None
+    request: str
+    by: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class GrantHistory:
+    schema: ClassVar[str] = "grant-history/1"
+    changes: tuple[GrantChange, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
 class DamagedRecord:
     seq: int
     kind: str | None
@@ -966,6 +1044,7 @@ class Launched:
     tags: Mapping[str, str]
     idempotency_key: str | None
     existing: bool
+    principal: str | None
     plan: str
     recipe: str
     project: str

@@ -32,6 +32,9 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "prices": ("Prices of offers: list, refresh, diff, show.", "Before"),
     "data": ("Data sets by name: list, show, get, check.", "Before"),
     "budget": ("Spending caps of account, month and project: set, show, raise, history.", "Before"),
+    "grant": ("Let an agent or a CI job spend: give, list, raise, revoke, history.", "Before"),
+    "approve": ("Approve a principal's request for more.", "Before"),
+    "deny": ("Deny a principal's request for more.", "Before"),
     "ledger": ("The record of runs and money: check, backups, restore, settle.", "Before"),
     "doctor": ("Diagnose problems of this machine and its accounts, with fixes.", "Before"),
     "smoke": ("Check on rented pods that each stop works; --train: the trainer.", "Before"),
@@ -73,6 +76,8 @@ COMMANDS: dict[str, tuple[str, str]] = {
 
 #: command → its module in ``commands``, where that has another name
 _MODULES = {
+    "approve": "grant",
+    "deny": "grant",
     "adopt": "export",
     "attach": "status",
     "doctor": "guard",

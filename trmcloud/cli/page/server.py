@@ -30,6 +30,7 @@ from starlette.routing import Route
 from trmcloud.api import Home
 from trmcloud.app.checkpoints.fetching import default_folder, find_best
 from trmcloud.app.context import find_run
+from trmcloud.app.grants import OPEN
 from trmcloud.app.steering import Forecast
 from trmcloud.cli.documents import Serving
 from trmcloud.cli.page import details, shown
@@ -199,12 +200,14 @@ class Page:
     def all_runs(self) -> dict[str, Any]:
         with self._lock:
             runs, budgets = self._home.runs(), self._home.budgets()
+            asked = [each for each in self._home.approvals() if each.state == OPEN]
         return {
             "version": self._version,
             "home": shown.as_typed(self._home.context.home),
             "project": one_line(self._home.context.project),
             "runs": [shown.run_json(run) for run in runs],
             "budgets": [shown.line_json(line) for line in budgets],
+            "approvals": [shown.approval_json(each) for each in asked],
             "jobs": self.jobs.to_json(),
         }
 
@@ -300,6 +303,16 @@ class Page:
         self.feed.tell("budgets", [shown.line_json(each) for each in self._act().budgets()])
         return shown.line_json(line)
 
+    def answer(self, approval_id: str, wish: dict[str, str]) -> dict[str, Any]:
+        """Approve or deny a principal's request."""
+        home, by = self._act(), f"{getpass.getuser()}, on the page"
+        match wish.get("answer", ""):
+            case "approve":
+                return shown.approval_json(home.approve(approval_id, by=by))
+            case "deny":
+                return shown.approval_json(home.deny(approval_id, by=by))
+        raise UsageError("the answer to a request is approve or deny")
+
 
 def application(page: Page) -> Starlette:
     """The ASGI application, to stand behind ``GuardedApp``."""
@@ -392,6 +405,7 @@ def application(page: Page) -> Starlette:
             Route("/api/runs/{run}/foreseen", foreseen),
             route("/api/runs/{run}/do", page.do, "POST", 202),
             route("/api/budgets/{level}", page.raise_level, "POST"),
+            route("/api/approvals/{approval}", page.answer, "POST"),
             queried("/api/spend", page.views.spent, "month", "by"),
             queried("/api/compare", page.views.compared, "runs"),
             route("/api/plans", page.views.saved_plans),

@@ -10,12 +10,14 @@ from typing import Any
 from trmcloud.app.checkpoints.inventory import Checkpoint, Place
 from trmcloud.app.context import Context
 from trmcloud.app.curves import Phase, Series, draw_curves, starts, step_at
+from trmcloud.app.grants import ApprovalRequest
 from trmcloud.app.run_facts import Run, Training
 from trmcloud.app.short_rentals import meaning_of
 from trmcloud.app.steering import Forecast
 from trmcloud.app.trainings import recoveries_of
 from trmcloud.cli.page.details import refusals_of
 from trmcloud.cli.views.foreseen import question
+from trmcloud.cli.views.grants import wish_words
 from trmcloud.cli.views.health import recovered_json, remedy_text, trouble_text
 from trmcloud.cli.views.metrics import buys_words
 from trmcloud.cli.views.pace import pace_mark
@@ -45,6 +47,7 @@ def run_json(run: Run) -> dict[str, Any]:
         "tags": {one_line(key): one_line(value) for key, value in run.tags.items()},
         "recipe": one_line(run.recipe),
         "project": one_line(run.project),
+        "principal": one_line(run.principal),
         "outcome": run.outcome.value if run.outcome is not None else None,
         **pick(run, "hardware", "provider", "state", "live", "landing", "driven", "created_at"),
         **pick(run, "lands_at", "killed_at", "unasked"),
@@ -130,6 +133,15 @@ def line_json(line: Line) -> dict[str, Any]:
         "left": money(line.remaining),
         "unproven": money(line.unproven),
         "share": held.micros / line.cap.micros if line.cap else None,
+    }
+
+
+def approval_json(request: ApprovalRequest) -> dict[str, Any]:
+    """A principal's request: what it asks for in words."""
+    return {
+        **pick(request, "id", "principal", "state"),
+        "wish": wish_words(request),
+        "why": one_line(request.why),
     }
 
 

@@ -259,7 +259,7 @@ const SHOWN_ENDED = 50;
 function allRuns(told) {
   const runs = new Map(told.runs.map((run) => [run.id, run]));
   let every = false, budgets = told.budgets;
-  const box = element("div", { class: "cards" });
+  const box = element("div", { class: "cards" }), asks = element("div", { class: "cards" });
   const body = element("tbody", {});
   const heads = ["run", "state", "training", "bits per byte", "money", "kill layers", "ends"];
   const more = element("button", { type: "button", on: { click: () => { every = true; draw(); } } });
@@ -269,7 +269,7 @@ function allRuns(told) {
   main.replaceChildren(
     element("h1", { text: "Runs" }),
     element("p", { class: "dim", text: `${told.home} · project ${told.project}` }),
-    box,
+    asks, box,
     element("table", { class: "cardy" }, element("thead", {}, element("tr", {}, heads.map((head) => element("th", { scope: "col", text: head })))), body),
     more, key);
   document.title = "runs · trmcloud";
@@ -316,6 +316,23 @@ function allRuns(told) {
     more.hidden = shown.length === order.length;
     more.textContent = `Show ${order.length - shown.length} more that have ended`;
   }
+  function drawAsks() {
+    asks.replaceChildren(...(told.approvals || []).map((one) => {
+      const card = element("section", { class: "card", "data-approval": one.id }, element("h2", { text: `${one.principal} asks for ${one.wish}` }),
+        one.why ? element("p", { text: one.why }) : "");
+      for (const [answer, words] of [["approve", "Approve"], ["deny", "Deny"]]) {
+        const button = element("button", { type: "button", text: words, "aria-label": `${words} ${one.id} of ${one.principal}` });
+        button.addEventListener("click", async () => {
+          try {
+            const done = await ask(`/api/approvals/${encodeURIComponent(one.id)}`, { answer });
+            card.replaceChildren(element("p", { role: "status", text: `${one.id} is ${done.state}` }));
+          } catch (error) { card.append(element("p", { role: "alert", text: error.message })); }
+        });
+        card.append(button);
+      }
+      return card;
+    }));
+  }
   function drawBudgets() {
     box.replaceChildren(...budgets.filter((line) => line.cap).map((line) => {
       const bar = element("div", { class: "bar", role: "img", "aria-label": `${Math.round(100 * (line.share || 0))} % of ${line.name} is spent or reserved` });
@@ -345,10 +362,11 @@ function allRuns(told) {
   };
   hear.anew = hear.again = async () => {
     const news = await ask("/api/runs").catch(() => null);
-    if (news) { runs.clear(); news.runs.forEach((run) => runs.set(run.id, run)); draw(); hear.budgets(news.budgets); hear.jobs(news.jobs); }
+    if (news) { runs.clear(); news.runs.forEach((run) => runs.set(run.id, run)); draw(); hear.budgets(news.budgets); hear.jobs(news.jobs); told.approvals = news.approvals; drawAsks(); }
   };
   setInterval(() => { for (const run of runs.values()) if (run.live && run.lands_at) put(run); }, 5000);
   hear.jobs(told.jobs);
+  drawAsks();
   drawBudgets();
   draw();
 }
@@ -394,7 +412,7 @@ function oneRun(told) {
     const t = run.training;
     head.replaceChildren(element("h1", {}, run.name ? `${run.name} ` : "", element("span", { class: run.name ? "dim" : null, text: run.id }), " ", stateOf(run)),
       tagList(run.tags),
-      element("p", { text: `${run.recipe} on ${run.hardware}${run.provider && run.provider !== "local" ? `, ${run.provider}` : ""} · project ${run.project} · since ${when(run.created_at)}` }),
+      element("p", { text: `${run.recipe} on ${run.hardware}${run.provider && run.provider !== "local" ? `, ${run.provider}` : ""} · project ${run.project}${run.principal ? ` · for ${run.principal}` : ""} · since ${when(run.created_at)}` }),
       ...[run.meaning, run.why && `why: ${run.why}`, run.waits_for && `waits for ${run.waits_for}`, run.trouble, run.unasked && "its provider is not asked now: what is shown was heard before"]
         .filter(Boolean).map((text) => element("p", { class: "dim", text })));
     const m = run.money;

@@ -204,6 +204,8 @@ def _asked(account: Mapping[str, Any]) -> str:
                 rows.append((name, words(f"{value['name']}: {value['title']}")))
         elif name not in ("recipe", "phases") and value != usual.get(name):
             rows.append((name, words(_told(value))))
+    if "principal" in account:
+        rows.append(("principal", words(account["principal"])))
     return named_rows([*rows, ("project", words(account["project"]))])
 
 

@@ -254,6 +254,17 @@ def _title_and_text(notice: Notice) -> tuple[str, str]:
             text += f"{duration(facts['left_s'])}. Add credit. trmcloud status"
             title = f"the {facts['provider']} balance lasts less than {facts['hours']} hours"
             return title, text
+        case NoticeKind.APPROVAL:
+            asked = [f"{Usd(facts['more_usd'])} more"] if Usd(facts["more_usd"]) else []
+            for name, unit in (("per_run_usd", "per run"), ("per_day_usd", "per day")):
+                asked += [f"{Usd(facts[name])} {unit}"] if name in facts else []
+            asked += [f"{facts['runs_at_once']} runs at once"] if facts["runs_at_once"] else []
+            asked += [str(facts[name]) for name in ("hardware", "providers") if name in facts]
+            why = f" Its reason: {facts['why']}." if facts["why"] else ""
+            held = f"{Usd(facts['spent_or_reserved_usd'])} of {Usd(facts['total_usd'])}"
+            text = f"It asks for {', '.join(asked)}; {held} are spent or reserved.{why} "
+            text += f"trmcloud approve {facts['request']}, or trmcloud deny {facts['request']}"
+            return f"{facts['principal']} asks for approval", text
         case NoticeKind.TEST:
             return "trmcloud: test", "Notifications work. trmcloud notify list"
 

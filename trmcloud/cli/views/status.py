@@ -49,6 +49,7 @@ from trmcloud.core.catalog.providers import is_brokered, traits_of
 from trmcloud.core.control.billing import awaiting_bill
 from trmcloud.core.control.budget import LedgerState
 from trmcloud.core.control.events import BalanceLow
+from trmcloud.core.control.grants import OWNER
 from trmcloud.core.control.ledger_facts import Hold, due_volumes, holds
 from trmcloud.core.control.observation import MARK
 from trmcloud.core.control.report import Spending
@@ -126,6 +127,12 @@ def _via(run: RunState) -> str:
     return traits_of(run.generation.provider).via if run.generation is not None else ""
 
 
+def principal_words(run: RunState) -> str:
+    """Return who launched a run and, where that is another, who pays for it now."""
+    pays = f", resumed by {run.principal or OWNER}, who pays for it"
+    return (run.creator or OWNER) + (pays if run.principal != run.creator else "")
+
+
 def show_one(context: Context, run: RunState, *, verbose: bool = False) -> None:
     """One run: its state, money, training and checkpoints, what guards it, and what to type next;
     with ``verbose`` also what each kill layer lacks that is absent."""
@@ -135,6 +142,7 @@ def show_one(context: Context, run: RunState, *, verbose: bool = False) -> None:
     rows = [
         ("run", f"{run.run_id} · {report.recipe} on {report.hardware} · project {run.project}"),
         *([("name", run.name)] if run.name else []),
+        *([("principal", principal_words(run))] if run.creator or run.principal else []),
         *([("tags", ", ".join(f"{key}={value}" for key, value in run.tags))] if run.tags else []),
         ("state", " · ".join(filter(None, (_state(run), ended)))),
         ("spent", f"{spent.proven} of {run.cap} · {run.reserved} reserved"),

@@ -43,6 +43,7 @@ class NoticeKind(str, Enum):
     ORPHAN = "orphan"
     REAPER = "reaper"
     BALANCE = "balance"
+    APPROVAL = "approval"
     TEST = "test"
 
 

@@ -17,7 +17,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from trmcloud.core.control import events as ev
-from trmcloud.core.control.ledger_facts import Approval, Grant, LedgerFacts, holds
+from trmcloud.core.control.ledger_facts import Approval, Grant, LedgerFacts, holds, rents_volume
 from trmcloud.core.control.run_state import IllegalTransition, RunState
 from trmcloud.core.money import ZERO, Usd, total
 from trmcloud.core.values import dataclass, replace
@@ -82,14 +82,7 @@ class GrantBook:
             mine = self._standing(event.principal)
             self.grants[event.principal] = replace(mine, terms=event.terms)
         elif isinstance(event, ev.GrantRevoked):
-            mine = self.grants.get(event.principal)
-            if mine is None or (mine.revoked_at is not None and mine.ends_at_once):
-                raise IllegalTransition(f"{event.principal} has no grant")
-            if mine.revoked_at is not None and not event.at_once:
-                raise IllegalTransition(f"the grant of {event.principal} is revoked already")
-            revoked_at = record.at if mine.revoked_at is None else mine.revoked_at
-            done = replace(mine, revoked_at=revoked_at, ends_at_once=event.at_once)
-            self.grants[event.principal] = done
+            self._revoke(record, event)
         elif isinstance(event, ev.ApprovalAsked):
             mine = self._standing(event.principal)
             if event.id in self.approvals:
@@ -97,6 +90,16 @@ class GrantBook:
             self.approvals[event.id] = Approval(event, record.at, mine.number)
         else:
             self._answer(record, event)
+
+    def _revoke(self, record: ev.Record, event: ev.GrantRevoked) -> None:
+        mine = self.grants.get(event.principal)
+        if mine is None or (mine.revoked_at is not None and mine.ends_at_once):
+            raise IllegalTransition(f"{event.principal} has no grant")
+        if mine.revoked_at is not None and not event.at_once:
+            raise IllegalTransition(f"the grant of {event.principal} is revoked already")
+        revoked_at = record.at if mine.revoked_at is None else mine.revoked_at
+        done = replace(mine, revoked_at=revoked_at, ends_at_once=event.at_once)
+        self.grants[event.principal] = done
 
     def _answer(self, record: ev.Record, event: ev.ApprovalGiven | ev.ApprovalDenied) -> None:
         asked = self.approvals.get(event.id)
@@ -219,17 +222,17 @@ def _shares(ledger: LedgerFacts, grant: Grant) -> Iterator[_Share]:
     mine = grant.principal, grant.number
     has_volumes = False
     for run in ledger.runs.values():
-        if run.principal == grant.principal or run.creator == grant.principal:
-            yield from _shares_of(run, grant)
-            has_volumes = True
+        # Also those of others: one that it resumed may have been resumed by another since.
+        yield from _shares_of(run, grant)
+        has_volumes = has_volumes or rents_volume(run)
     for hold in holds(ledger) if has_volumes else ():
         if (hold.principal, hold.grant) == mine:
             gone, amount = hold.deleted_at is not None, hold.amount
             held = Held(settled=amount if gone else ZERO, reserved=ZERO if gone else amount)
             yield _Share(hold.since, max(hold.since, hold.until), replace(held, volumes=amount))
     for stray in ledger.strays.values():
-        run = ledger.runs.get(stray.run_id)
-        if run is not None and (run.principal, run.grant) == mine:
+        owner = ledger.runs.get(stray.run_id)
+        if owner is not None and (owner.principal, owner.grant) == mine:
             open_ = ZERO if stray.billed is not None else stray.amount
             held = Held(stray.billed or ZERO, open_, stray.cost, open_)
             until = stray.charged_at if stray.billed is not None else _FOREVER

@@ -26,6 +26,7 @@ from trmcloud.core.control import events as ev
 from trmcloud.core.control.budget import LedgerState, month_of
 from trmcloud.core.control.continuing import continues
 from trmcloud.core.control.controller import foreseen_end
+from trmcloud.core.control.grants import money_of
 from trmcloud.core.control.observation import POD
 from trmcloud.core.control.reason import ReasonKind
 from trmcloud.core.control.report import spent_so_far
@@ -111,6 +112,10 @@ def _of_records(
             if record.seq in fresh and pod not in seen:
                 yield _orphan(ledger, event, record.at)
             seen.add(pod)
+        elif isinstance(event, ev.ApprovalAsked):
+            asked = ledger.approvals.get(event.id)
+            if record.seq in fresh and asked is not None and asked.is_given is None:
+                yield _approval(ledger, event, record.at)
         elif isinstance(event, ev.BalanceLow):
             if record.seq in fresh and event.hours:
                 yield _low_balance(ledger, event, record)
@@ -249,6 +254,28 @@ def _low_balance(ledger: LedgerState, event: ev.BalanceLow, record: ev.Record) -
     }
     fact_id = f"{ledger.ledger_id}/balance/{event.provider}/{record.seq}"
     return Notice(fact_id, NoticeKind.BALANCE, "", record.at, facts)
+
+
+def _approval(ledger: LedgerState, event: ev.ApprovalAsked, at: float) -> Notice:
+    grant = ledger.grants.get(event.principal)
+    held = money_of(ledger, grant).whole if grant is not None else ZERO
+    wider = {
+        "per_run_usd": event.per_run.plain() if event.per_run is not None else "",
+        "per_day_usd": event.per_day.plain() if event.per_day is not None else "",
+        "hardware": ", ".join(event.hardware),
+        "providers": ", ".join(event.providers),
+    }
+    facts: dict[str, Fact] = {
+        "request": event.id,
+        "principal": event.principal,
+        "why": event.why,
+        "more_usd": event.more.plain(),
+        "total_usd": grant.terms.total.plain() if grant is not None else "0",
+        "spent_or_reserved_usd": held.plain(),
+        "runs_at_once": event.runs_at_once,
+        **{name: text for name, text in wider.items() if text},
+    }
+    return Notice(f"{ledger.ledger_id}/approval/{event.id}", NoticeKind.APPROVAL, "", at, facts)
 
 
 # -- how things stand -----------------------------------------------------------------------------

@@ -345,6 +345,7 @@ def account_of(run_id: str, sources: Sources, made_at: float) -> dict[str, Any]:
     return {
         "run": run_id,
         "project": run.project,
+        **({"principal": run.creator} if run.creator else {}),
         "state": run.state.value,
         "final": run.state is State.CLOSED and not awaiting_bill(run),
         "asked": codec.to_json(run.spec),

@@ -438,6 +438,11 @@ class LedgerView:
         self._ledger.set_cap(event, at)
         self._written("CapSet")
 
+    def set_grant(self, event: ev.GrantEvent, at: float) -> None:
+        self._may_write()
+        self._ledger.set_grant(event, at)
+        self._written(type(event).__name__)
+
     def verify_layer(self, event: ev.LayerVerified, at: float) -> None:
         self._may_write()
         self._ledger.verify_layer(event, at)

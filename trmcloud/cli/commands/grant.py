@@ -1,0 +1,307 @@
+"""``trmcloud grant``: what principals other than the owner may spend; ``approve`` and ``deny``."""
+
+from __future__ import annotations
+
+import getpass
+import shlex
+from collections.abc import Callable
+from typing import Annotated, Any
+
+import typer
+
+from trmcloud.app import grants
+from trmcloud.app.context import Context
+from trmcloud.app.grants import GrantAccount
+from trmcloud.cli import documents as doc
+from trmcloud.cli import options
+from trmcloud.cli.catch_up import catch_up, tell
+from trmcloud.cli.views.grants import (
+    account_lines,
+    as_line,
+    as_request,
+    grants_table,
+    history_lines,
+    request_words,
+)
+from trmcloud.cli.views.json_output import print_document
+from trmcloud.core.control.events import (
+    ApprovalAsked,
+    ApprovalGiven,
+    GrantGiven,
+    GrantRaised,
+    GrantRevoked,
+)
+from trmcloud.core.errors import UsageError
+from trmcloud.core.money import Usd, parse_budget
+from trmcloud.core.spec.spec import parse_deadline
+from trmcloud.wiring import build_context
+
+app = options.make_group(
+    "Let a principal (a person, an agent, a CI job) spend within a grant. The ledger's owner needs "
+    "none; all others start at $0.",
+    "trmcloud grant give agent 20 --per-run 5 --per-day 10",
+)
+
+_NAME = typer.Argument(help="Name of the principal.", metavar="NAME")
+_TOTAL = typer.Argument(help="USD for everything.", metavar="USD")
+_PER_RUN = typer.Option("--per-run", help="Most for one run.", metavar="USD")
+_PER_DAY = typer.Option("--per-day", help="Most on one UTC day.", metavar="USD")
+_AT_ONCE = typer.Option("--runs-at-once", help="Most runs at once (0: any number).", min=0)
+_HARDWARE = typer.Option(
+    "--hardware", help="Hardware that may be rented, repeatable (default: any).", metavar="NxSKU"
+)
+_PROVIDER = typer.Option("--provider", help="Provider that may be used, repeatable (default: any).")
+_EXPIRES = typer.Option(
+    "--expires", help="Nothing is reserved after this time: 12h, friday, 2026-12-31T18:00.",
+    metavar="TIME",
+)  # fmt: skip
+_IDLE = typer.Option(
+    "--idle", help="End a run that makes no step for this time: 30m, 2h; 0: never.", metavar="TIME"
+)
+
+
+@app.command("give")
+def give(
+    name: Annotated[str, _NAME],
+    total: Annotated[str, _TOTAL],
+    per_run: Annotated[str | None, _PER_RUN] = None,
+    per_day: Annotated[str | None, _PER_DAY] = None,
+    runs_at_once: Annotated[int, _AT_ONCE] = 1,
+    hardware: Annotated[list[str] | None, _HARDWARE] = None,
+    provider: Annotated[list[str] | None, _PROVIDER] = None,
+    expires: Annotated[str | None, _EXPIRES] = None,
+    idle: Annotated[str | None, _IDLE] = None,
+    as_json: options.Json = False,
+) -> None:
+    """Give a principal a grant.
+
+    Example: trmcloud grant give agent 20 --per-run 5 --per-day 10
+    """
+    context = build_context()
+    typed = _typed(context, per_run, per_day, hardware, provider, expires, idle)
+    terms = grants.make_terms(
+        _amount("USD", total), {**typed, "runs_at_once": runs_at_once}, before=None
+    )
+    _show(context, grants.give(context, name, terms, getpass.getuser()), as_json=as_json)
+
+
+@app.command("raise")
+def raise_(
+    name: Annotated[str, _NAME],
+    total: Annotated[
+        str | None,
+        typer.Argument(help="USD for everything, the spent part included.", metavar="USD"),
+    ] = None,
+    per_run: Annotated[str | None, _PER_RUN] = None,
+    per_day: Annotated[str | None, _PER_DAY] = None,
+    runs_at_once: Annotated[int | None, _AT_ONCE] = None,
+    hardware: Annotated[list[str] | None, _HARDWARE] = None,
+    provider: Annotated[list[str] | None, _PROVIDER] = None,
+    expires: Annotated[str | None, _EXPIRES] = None,
+    idle: Annotated[str | None, _IDLE] = None,
+    as_json: options.Json = False,
+) -> None:
+    """Raise a grant; the change is recorded. Hardware and providers are added to those allowed.
+
+    Example: trmcloud grant raise agent 40 --per-run 10
+    """
+    context = build_context()
+    before = grants.standing_terms(context, name)
+    typed = _typed(context, per_run, per_day, hardware, provider, expires, idle)
+    if runs_at_once is not None:
+        typed["runs_at_once"] = runs_at_once
+    if total is None and not typed:
+        raise UsageError(
+            "nothing was raised", next_step=f"trmcloud grant raise {shlex.quote(name)} 40"
+        )
+    for key in ("hardware", "providers"):
+        if key in typed:
+            typed[key] = (*getattr(before, key), *typed[key]) if getattr(before, key) else ()
+    whole = before.total if total is None else _amount("USD", total)
+    terms = grants.make_terms(whole, typed, before)
+    raised = grants.raise_grant(context, name, terms, getpass.getuser())
+    _show(context, raised, as_json=as_json)
+
+
+@app.command("revoke")
+def revoke(
+    name: Annotated[str, _NAME],
+    now: Annotated[
+        bool, typer.Option("--now", help="End its runs at once: what is not saved is lost.")
+    ] = False,
+    as_json: options.Json = False,
+) -> None:
+    """Revoke a grant: nothing more is reserved under it, and its runs land.
+
+    Example: trmcloud grant revoke agent
+    """
+    context = build_context()
+    tell(context)
+    revoked = grants.revoke(context, name, getpass.getuser(), at_once=now)
+    if as_json:
+        print_document(doc.Grants(grants=(as_line(revoked),)))
+        return
+    print(f"the grant of {name} is revoked")
+    for run_id in revoked.live_runs:
+        print(f"  {run_id} {'ends now' if now else 'lands'} · trmcloud status {run_id}")
+
+
+@app.command("list")
+def show(as_json: options.Json = False) -> None:
+    """Show each grant, with the money spent, reserved and left, and open requests.
+
+    Example: trmcloud grant list
+    """
+    context = build_context()
+    catch_up(context)
+    given = grants.grants(context)
+    waiting = [each for each in grants.approvals(context) if each.state == grants.OPEN]
+    if as_json:
+        print_document(
+            doc.Grants(
+                grants=tuple(as_line(each) for each in given),
+                requests=tuple(as_request(each) for each in waiting),
+            )
+        )
+        return
+    if not given:
+        print("no grant was given · trmcloud grant give NAME USD")
+        return
+    print("\n".join(grants_table(given)))
+    for each in waiting:
+        print(request_words(each))
+
+
+@app.command("history")
+def history(as_json: options.Json = False) -> None:
+    """Show all changes of grants and all requests: time, principal, user.
+
+    Example: trmcloud grant history
+    """
+    changes = [_change(each) for each in build_context().ledger.read().grant_history]
+    whose = {each.request: each.principal for each in changes if each.kind == "asked"}
+    made = tuple(
+        each if each.principal else doc.GrantChange(
+            changed_at=each.changed_at, kind=each.kind, by=each.by, request=each.request,
+            principal=whose.get(each.request, ""), total_usd=each.total_usd,
+        )
+        for each in changes
+    )  # fmt: skip
+    if as_json:
+        print_document(doc.GrantHistory(changes=made))
+        return
+    print("\n".join(history_lines(made)) or "no grant was given · trmcloud grant give NAME USD")
+
+
+def approve(
+    request: Annotated[str, typer.Argument(help="Id of the request.", metavar="ID")],
+    as_json: options.Json = False,
+) -> None:
+    """Approve a principal's request: its grant then allows what was asked for.
+
+    Example: trmcloud approve a-1f2e3d4c
+    """
+    _answer(request, give=True, as_json=as_json)
+
+
+def deny(
+    request: Annotated[str, typer.Argument(help="Id of the request.", metavar="ID")],
+    as_json: options.Json = False,
+) -> None:
+    """Deny a principal's request.
+
+    Example: trmcloud deny a-1f2e3d4c
+    """
+    _answer(request, give=False, as_json=as_json)
+
+
+def _answer(request: str, *, give: bool, as_json: bool) -> None:
+    context = build_context()
+    answered = grants.answer(context, request, getpass.getuser(), give=give)
+    mine = next(g for g in grants.grants(context) if g.principal == answered.principal)
+    if as_json:
+        print_document(doc.Grants(grants=(as_line(mine),), requests=(as_request(answered),)))
+        return
+    print(f"{answered.id} is {answered.state}")
+    print("\n".join(account_lines(mine)))
+
+
+# -- own -------------------------------------------------------------------------------------------
+
+
+def _typed(
+    context: Context,
+    per_run: str | None,
+    per_day: str | None,
+    hardware: list[str] | None,
+    provider: list[str] | None,
+    expires: str | None,
+    idle: str | None,
+) -> dict[str, Any]:
+    """The terms that were typed, by the names of their fields."""
+    made: dict[str, Any] = {}
+    if per_run is not None:
+        made["per_run"] = _amount("--per-run", per_run)
+    if per_day is not None:
+        made["per_day"] = _amount("--per-day", per_day)
+    if hardware:
+        made["hardware"] = tuple(hardware)
+    if provider:
+        made["providers"] = tuple(provider)
+    if expires is not None:
+        made["expires_at"] = _as_flag(
+            "--expires", lambda: parse_deadline(expires, context.wall(), None)
+        )
+    if idle is not None:
+        now = context.wall()
+        seconds = 0.0 if idle.strip() == "0" else -now
+        if seconds:
+            seconds += _as_flag("--idle", lambda: parse_deadline(idle, now, None))
+        made["idle_s"] = round(seconds, 3)
+    return made
+
+
+def _as_flag(flag: str, parse: Callable[[], float]) -> float:
+    try:
+        return parse()
+    except UsageError as error:
+        what, step = (text.replace("--deadline", flag) for text in (error.what, error.next_step))
+        raise UsageError(what, next_step=step) from None
+
+
+def _amount(flag: str, text: str) -> Usd:
+    try:
+        return Usd(0) if text.strip() in ("0", "$0") else parse_budget(text)
+    except ValueError as error:
+        raise UsageError(f"{flag}: {error}", next_step="trmcloud grant give agent 20") from None
+
+
+def _show(context: Context, account: GrantAccount, *, as_json: bool) -> None:
+    catch_up(context)
+    if as_json:
+        print_document(doc.Grants(grants=(as_line(account),)))
+        return
+    print("\n".join(account_lines(account)))
+
+
+def _change(record: Any) -> doc.GrantChange:
+    event = record.event
+    total, request, by, principal = None, "", getattr(event, "by", ""), ""
+    if isinstance(event, GrantGiven | GrantRaised):
+        kind = "given" if isinstance(event, GrantGiven) else "raised"
+        total, principal = event.terms.total, event.principal
+    elif isinstance(event, GrantRevoked):
+        kind, principal = "revoked", event.principal
+    elif isinstance(event, ApprovalAsked):
+        kind, principal, request, by = "asked", event.principal, event.id, event.principal
+    else:
+        kind = "approved" if isinstance(event, ApprovalGiven) else "denied"
+        request = event.id
+    return doc.GrantChange(
+        changed_at=record.at,
+        kind=kind,
+        principal=principal,
+        total_usd=total,
+        request=request,
+        by=by,
+    )

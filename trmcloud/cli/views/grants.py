@@ -1,0 +1,144 @@
+"""Grants and requests for approval, as text and as documents."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Sequence
+
+from trmcloud.app.grants import STANDING, ApprovalRequest, GrantAccount
+from trmcloud.cli import documents as doc
+from trmcloud.cli.views.text import duration, table
+from trmcloud.core.text import one_line
+
+SAME_USER = (
+    "a grant guards against mistakes of programs that run as your own user, and holds only against "
+    "other users: docs/guide/agents.md"
+)
+
+
+def grants_table(accounts: Sequence[GrantAccount]) -> list[str]:
+    header = ("principal", "state", "total", "spent", "reserved", "left", "today", "runs", "until")
+    return table(header, [_row(each) for each in accounts])
+
+
+def _row(account: GrantAccount) -> tuple[str, ...]:
+    today = account.spent_today + account.reserved_today
+    per_day = f" of {account.per_day}" if account.per_day is not None else ""
+    at_once = f" of {account.runs_at_once}" if account.runs_at_once else ""
+    return (
+        account.principal,
+        account.state,
+        str(account.total),
+        str(account.spent),
+        str(account.reserved),
+        str(account.left) if account.state == STANDING else "–",
+        f"{today}{per_day}",
+        f"{len(account.live_runs)}{at_once}",
+        _day(account.expires_at) if account.expires_at is not None else "–",
+    )
+
+
+def account_lines(account: GrantAccount) -> list[str]:
+    """One grant in words: what it allows, and what is left."""
+    limits = [f"{account.total} in total"]
+    if account.per_run is not None:
+        limits.append(f"{account.per_run} per run")
+    if account.per_day is not None:
+        limits.append(f"{account.per_day} per UTC day")
+    if account.runs_at_once:
+        limits.append(f"{account.runs_at_once} {_runs(account.runs_at_once)} at once")
+    limits += [" or ".join(names) for names in (account.hardware, account.providers) if names]
+    if account.expires_at is not None:
+        limits.append(f"until {_day(account.expires_at)}")
+    if account.idle_s:
+        limits.append(f"a run ends after {duration(account.idle_s)} without a step")
+    return [
+        f"{account.principal}: {'; '.join(limits)}",
+        f"  {account.spent} spent, {account.reserved} reserved, {account.left} left for a new run",
+        f"  {SAME_USER}",
+    ]
+
+
+def _runs(number: int) -> str:
+    return "run" if number == 1 else "runs"
+
+
+def wish_words(request: ApprovalRequest) -> str:
+    """Return the terms that a request asks for, in one line."""
+    wishes = [f"{request.more} more"] if request.more else []
+    if request.per_run is not None:
+        wishes.append(f"{request.per_run} per run")
+    if request.per_day is not None:
+        wishes.append(f"{request.per_day} per day")
+    if request.runs_at_once:
+        wishes.append(f"{request.runs_at_once} {_runs(request.runs_at_once)} at once")
+    wishes += [", ".join(names) for names in (request.hardware, request.providers) if names]
+    if request.expires_at is not None:
+        wishes.append(f"until {_day(request.expires_at)}")
+    return ", ".join(wishes)
+
+
+def request_words(request: ApprovalRequest) -> str:
+    """A request in one line, with the command that answers it."""
+    why = f' ("{one_line(request.why)}")' if request.why else ""
+    return (
+        f"{request.principal} asks for {wish_words(request)}{why} · trmcloud approve {request.id}"
+        f" · trmcloud deny {request.id}"
+    )
+
+
+def history_lines(changes: Sequence[doc.GrantChange]) -> list[str]:
+    lines = []
+    for each in changes:
+        when = dt.datetime.fromtimestamp(each.changed_at, dt.timezone.utc)
+        facts = [each.kind, *([str(each.total_usd)] if each.total_usd is not None else [])]
+        facts += [text for text in (each.request, each.by) if text]
+        lines.append(f"{when:%Y-%m-%d %H:%M:%S} UTC  {each.principal}  {'  '.join(facts)}")
+    return lines
+
+
+def as_line(account: GrantAccount) -> doc.GrantLine:
+    return doc.GrantLine(
+        principal=account.principal,
+        state=account.state,
+        total_usd=account.total,
+        settled_usd=account.spent,
+        reserved_usd=account.reserved,
+        left_usd=account.left,
+        per_run_usd=account.per_run,
+        per_day_usd=account.per_day,
+        settled_today_usd=account.spent_today,
+        reserved_today_usd=account.reserved_today,
+        runs_at_once=account.runs_at_once,
+        live_runs=account.live_runs,
+        hardware=account.hardware,
+        providers=account.providers,
+        expires_at=account.expires_at,
+        idle_s=account.idle_s,
+        given_at=account.given_at,
+        given_by=account.given_by,
+        revoked_at=account.revoked_at,
+    )
+
+
+def as_request(request: ApprovalRequest) -> doc.ApprovalLine:
+    return doc.ApprovalLine(
+        id=request.id,
+        principal=request.principal,
+        state=request.state,
+        why=request.why,
+        more_usd=request.more,
+        per_run_usd=request.per_run,
+        per_day_usd=request.per_day,
+        runs_at_once=request.runs_at_once,
+        hardware=request.hardware,
+        providers=request.providers,
+        expires_at=request.expires_at,
+        asked_at=request.asked_at,
+        answered_at=request.answered_at,
+        answered_by=request.answered_by,
+    )
+
+
+def _day(at: float) -> str:
+    return f"{dt.datetime.fromtimestamp(at, dt.timezone.utc):%Y-%m-%d %H:%M} UTC"
