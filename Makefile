@@ -84,7 +84,7 @@ lock: $(READY)
 	sed -n 's/^\([^ ;]*==[^\]*\).*/\1/p' $(LOCKED) constraints-torch.txt | sort -u > build/pins
 	printf 'hatchling>=1.27,<2\nhatch-vcs>=0.5,<1\neditables>=0.5\n' > build/build.in
 	echo 'runpod>=1.10,<2' > build/sdk.in
-	$(LOCK) --extra train --extra runpod --extra s3 --extra serve --extra ui --extra notify --extra wandb --extra dev -o build/with-torch.txt \
+	$(LOCK) --extra train --extra runpod --extra s3 --extra serve --extra ui --extra mcp --extra notify --extra wandb --extra dev -o build/with-torch.txt \
 		pyproject.toml build/build.in
 	awk '/^[a-z]/ { keep = !/^(torch|triton|nvidia-|cuda-)/ } keep' build/with-torch.txt \
 		> build/constraints.lock

@@ -28,7 +28,7 @@ from model.machine.telemetry import (
     ended_by_another,
 )
 from trmcloud.core.contract.pod_contract import CHECKPOINTS_DIR
-from trmcloud.core.contract.records import ContractError
+from trmcloud.core.contract.records import ContractError, parse
 from trmcloud.core.contract.recovery import read_overrides
 from trmcloud.core.contract.scoring import scoring_of
 from trmcloud.core.contract.trainer_contract import (
@@ -43,6 +43,7 @@ from trmcloud.core.contract.trainer_contract import (
 from trmcloud.core.errors import CheckpointError, DataError, MissingExtra, TrmcloudError, UsageError
 from trmcloud.core.spec.overrides import apply_overrides
 from trmcloud.core.spec.settings import AUTO, CHAT, PhaseRecipe
+from trmcloud.core.spec.trials import ENV_TRIAL, trial_settings
 
 if TYPE_CHECKING:
     from model.data.folder import PreparedData
@@ -309,6 +310,8 @@ def _read(environment: Mapping[str, str]) -> tuple[PhaseJob, PhaseRecipe, int]:
     try:
         job = load_job(Path(path).read_bytes())
         settings = PhaseRecipe.from_json(job.settings)
+        if trial := environment.get(ENV_TRIAL):
+            settings = trial_settings(settings, parse(trial))
         overrides = read_overrides(environment.get(ENV_OVERRIDES) or "{}")
         settings = apply_overrides(settings, overrides)
         return job, settings, int(environment.get(ENV_ATTEMPT, "1"))

@@ -35,7 +35,7 @@ from trmcloud.app.drive import RunDriver
 from trmcloud.app.grants import ApprovalRequest, GrantAccount
 from trmcloud.app.kill_layers import Layer, MaxOverspend
 from trmcloud.app.labels import Labels, find_earlier, is_left_alone, labels_of
-from trmcloud.app.launch_checks import check_bucket, check_capped
+from trmcloud.app.launch_checks import check_bucket, check_capped, check_launchable
 from trmcloud.app.launching import (
     OnlyBillPending,
     follow_or_drive,
@@ -45,30 +45,42 @@ from trmcloud.app.launching import (
     resume,
     start,
 )
-from trmcloud.app.planning import Planner
+from trmcloud.app.planning import Planner, load_plan
 from trmcloud.app.preparing import PreparedLaunch
 from trmcloud.app.reconciling import reconcile
 from trmcloud.app.room import make_room
-from trmcloud.app.run_facts import Money, Run, Training, facts_of
+from trmcloud.app.run_facts import Money, Run, Training, facts_of, report_run
+from trmcloud.app.run_logs import LogPiece, logs_of, read_log
 from trmcloud.app.short_rentals import is_needed
 from trmcloud.app.steering import FETCH, VERBS, Forecast, foresee
 from trmcloud.app.trainings import Event, events_since, find_symptoms
 from trmcloud.app.trial import Trial, TrialBounds, try_command
 from trmcloud.app.trial_checks import Check, RequestedMachine
-from trmcloud.core.control.bookkeeping import KeyUsed
+from trmcloud.core.catalog.hardware import find_gpu
+from trmcloud.core.catalog.offers import Offer
+from trmcloud.core.control.bookkeeping import KeyUsed, require_money, run_of_key
 from trmcloud.core.control.budget import Line
 from trmcloud.core.control.reason import ReasonKind, make_reason
+from trmcloud.core.control.report import RunReport
 from trmcloud.core.control.run_state import RunState
 from trmcloud.core.errors import ConflictError, NotFoundError, TrmcloudError, UsageError
 from trmcloud.core.health import Finding
 from trmcloud.core.money import Usd
+from trmcloud.core.nearest import suggest_name
 from trmcloud.core.spec.plan import Plan
 from trmcloud.core.spec.spec import parse_wait
 from trmcloud.core.values import dataclass
-from trmcloud.options import parse_balance_policy, parse_money, request_from
+from trmcloud.options import (
+    LaunchRequest,
+    Option,
+    parse_balance_policy,
+    parse_money,
+    request_from,
+    rows_of,
+)
 from trmcloud.ports.machine import Progress
 from trmcloud.wiring import build_context, build_trial, offers_for_errand
-from trmcloud.wiring_plans import build_planner
+from trmcloud.wiring_plans import build_planner, offers_of_home
 
 __all__ = [
     "VERBS", "ApprovalRequest", "Check", "Checkpoint", "CheckpointCopy", "Curves", "Event",
@@ -88,6 +100,27 @@ class CheckpointCopy:
     sha256: str
     val_bpb: float | None
     folder: str
+
+
+@dataclass(frozen=True)
+class OptionField:
+    """An option of a command: the name that the calls here take it by, its type and default."""
+
+    name: str
+    kind: Any
+    default: Any
+    option: Option
+
+
+def options_of(command: str) -> tuple[OptionField, ...]:
+    """Return the options of ``plan``, ``launch``, ``run`` or ``try`` that say what is planned."""
+    found = []
+    for request in (LaunchRequest, CommandRequest):
+        rows = rows_of(request, command)
+        for field in fields(request):
+            if field.name in rows:
+                found.append(OptionField(field.name, field.type, field.default, rows[field.name]))
+    return tuple(found)
 
 
 def _nothing(*_: object) -> None:
@@ -224,6 +257,7 @@ class Home:
         *,
         here: str | os.PathLike[str] | None = None,
         progress: Progress | None = None,
+        quoted: str = "",
         **wish: Any,
     ) -> Run:
         """Run a command of your own as ``run`` does, and return as ``launch`` does.
@@ -233,6 +267,7 @@ class Home:
             here: the folder whose files are sent and in which it is started; the working directory
                 where None. Relative paths in ``wish`` are relative to it.
             progress: told (done, total) bytes of what is sent to a bucket.
+            quoted: the id of a plan by ``plan_command``: no more is reserved than it says.
             wish: the options of ``run`` by their names there, ``_`` for ``-``; ``hardware`` is one.
 
         Raises:
@@ -245,7 +280,14 @@ class Home:
         labels = labels_of("run", request, asked)
         if (earlier := find_earlier(self._context, labels)) is not None:
             return self._again(earlier)
+        quote = self._loaded(quoted) if quoted else None
         ready, _ = commands.prepare(self._context, planner, request, spec, folder)
+        if quote is not None and ready.plan.reservation > quote.reservation:
+            raise ConflictError(
+                f"{quoted} quoted {quote.reservation}, and {ready.plan.reservation} would be "
+                "reserved by now",
+                next_step="make a new plan",
+            )
         check_capped(self._context, ready.plan, confirmed=False)
         grants.require_allowed(self._context, ready.plan)
         return self._begin(ready, progress or _nothing, labels, detached=request.detach)
@@ -282,6 +324,37 @@ class Home:
         told, ground = progress or _nothing, build_trial(self._context.home)
         return try_command(ground, request, bounds, RequestedMachine(), _folder(here), data, told)
 
+    def prices(self, *, sku: str = "", provider: str = "") -> tuple[Offer, ...]:
+        """Return the offers that plans are made from; of one GPU, of one provider.
+
+        Raises:
+            UsageError: no such GPU, or no offers of that provider.
+        """
+        offers = offers_of_home(self._context.home, self._context.wall())
+        wanted = find_gpu(sku).sku if sku else ""
+        found = [each for each in offers if wanted in ("", each.sku)]
+        if provider and all(each.provider != provider for each in offers):
+            raise UsageError(
+                f"there are no offers of {provider!r:.40}",
+                next_step=suggest_name(provider, sorted({each.provider for each in offers})),
+            )
+        return tuple(each for each in found if provider in ("", each.provider))
+
+    def check_launch(self, plan_id: str) -> Plan:
+        """Return a saved plan that could be reserved now. What counts is the look of the
+        transaction that reserves.
+
+        Raises:
+            UsageError, NotFoundError: there is no such plan, or it has expired. DoesNotFit: nothing
+                in it can be launched. BudgetRefused: a budget lacks its worst case.
+        """
+        context, plan = self._context, self._loaded(plan_id)
+        check_launchable(context, plan)
+        grants.require_allowed(context, plan)
+        new = RunState("", project=context.project, cap=plan.reservation)
+        require_money(context.ledger.read(), new, plan.reservation, context.wall())
+        return plan
+
     # -- looking ---------------------------------------------------------------------------------
 
     def runs(self, *, ended: bool = True) -> tuple[Run, ...]:
@@ -295,6 +368,11 @@ class Home:
             NotFoundError: there is none.
         """
         return self._facts(self._find(run_id))
+
+    def run_of_key(self, key: str) -> Run | None:
+        """Return the run that was launched with this idempotency key; None where there is none."""
+        found = run_of_key(self._context.ledger.read(), key)
+        return self.run(found.run_id) if found is not None else None
 
     def states(self) -> tuple[RunState, ...]:
         """The runs as the ledger has them, and nothing else: quick, however many there are."""
@@ -349,6 +427,24 @@ class Home:
         for file in files:
             file.read_all()
         return draw_curves(state, [file.phase for file in files], points)
+
+    def log(
+        self, run_id: str, *, phase: str = "", after: int | None = None
+    ) -> tuple[str, LogPiece]:
+        """Return a phase, the last one where none is named, and a piece of its log: the lines
+        behind byte ``after``, or the last ones.
+
+        Raises:
+            NotFoundError: it has no such log on this machine.
+        """
+        state = self._find(run_id)
+        known = logs_of(self._context, state)
+        chosen = phase or (known[-1] if known else "")
+        return chosen, read_log(self._context, state, chosen, after)
+
+    def report(self, run_id: str) -> RunReport:
+        """Return its cost planned, accrued and billed, its time by activity, its checkpoints."""
+        return report_run(self._context, self._find(run_id))
 
     def health(self, run_id: str) -> dict[str, tuple[Finding, ...]]:
         """Return its own numbers' symptoms, by phase; empty where there are none."""
@@ -624,6 +720,9 @@ class Home:
         """
         if self.principal and start:
             self._find(start)
+
+    def _loaded(self, plan_id: str) -> Plan:
+        return load_plan(self._context.home, plan_id, self._context.wall())
 
     def _facts(self, state: RunState) -> Run:
         return facts_of(self._context, state)

@@ -215,10 +215,11 @@ parse_balance_policy = _one_of(*BALANCE_POLICIES)
 _above_zero = checked(lambda value: 0 < value < 1e15, "{flag} must be above zero, not {value}")
 
 _PLANNED = "plan launch rehearse export"
-_ALL = _PLANNED + " run"
-_LAUNCHED = "launch rehearse run"
+_SWEPT = _PLANNED + " sweep"
+_ALL = _SWEPT + " run"
+_LAUNCHED = "launch rehearse run sweep"
 _TRAINED = "launch rehearse"
-_RENTED = "plan launch rehearse run"
+_RENTED = "plan launch rehearse run sweep"
 _MODEL, _LENGTH, _CHOICE = "Model and data", "Budget and length", "Choice of hardware"
 _KEPT, _RENTING, _LEAVING = "Checkpoints", "Renting", "Launch"
 
@@ -254,12 +255,12 @@ class LaunchRequest:
         },
     )
     recipe: str = option(
-        "--recipe", "trm", "Recipe: a name or a TOML file.", _PLANNED, _MODEL,
+        "--recipe", "trm", "Recipe: a name or a TOML file.", _SWEPT, _MODEL,
     )
     phase: str = option(
         "--phase", "both",
         "fast, extreme, train or chat; both: those of the recipe; or several: train,chat.",
-        _PLANNED, _MODEL,
+        _SWEPT, _MODEL,
         place="phases", parse=_phases,
     )
     budget: str | None = option(
@@ -268,6 +269,7 @@ class LaunchRequest:
         but={
             "resume": {"help": "Budget of the whole run, the spent part included."},
             "try": {"help": "Budget in the printed command."},
+            "sweep": {"help": "Most to spend on all trials, in USD."},
         },
     )
     rate: str | None = option(
@@ -298,7 +300,8 @@ class LaunchRequest:
             "run": {
                 "help": "Its number of steps, for the progress bar and for a plan from its probe; "
                         "not passed to the command.",
-            }
+            },
+            "sweep": {"help": "Optimizer steps of a whole training."},
         },
     )
     hours: float | None = option(
@@ -309,7 +312,7 @@ class LaunchRequest:
         parse=_above_zero,
     )
     setting: Sequence[str] = option(
-        "--set", (), "Set a recipe key, repeatable.", _PLANNED + " resume", _MODEL,
+        "--set", (), "Set a recipe key, repeatable.", _SWEPT + " resume", _MODEL,
         metavar="KEY=VALUE", place="overrides", parse=_settings,
         but={"resume": {"help": "Change a recipe key from now on, repeatable."}},
     )
@@ -317,12 +320,12 @@ class LaunchRequest:
         "--precision", "",
         "auto, fp8, bf16, fp16 or fp32; auto: the best that the machine supports, and fp8 only if "
         "it is faster in a test.",
-        _PLANNED, _MODEL, metavar="FORMAT", place="overrides", parse=_precision,
+        _SWEPT, _MODEL, metavar="FORMAT", place="overrides", parse=_precision,
     )
     scale_lr: str = option(
         "--scale-lr", "",
         "Scale the learning rates with the batch: sqrt, or table (the recipe's table).",
-        _PLANNED, _MODEL, metavar="RULE", place="overrides", parse=_scale_lr,
+        _SWEPT, _MODEL, metavar="RULE", place="overrides", parse=_scale_lr,
     )
     processes: int = option(
         "--processes", 0, "Number of torchrun processes (local).", _ALL + " resume", _MODEL,
@@ -366,7 +369,7 @@ class LaunchRequest:
         parse=checked(lambda n: 0 <= n <= 64, "{flag} must be from 1 to 64, not {value}"),
     )
     memory: float = option(
-        "--memory", 0.0, "With any: least memory of one GPU.", "rehearse run", _CHOICE,
+        "--memory", 0.0, "With any: least memory of one GPU.", "rehearse run sweep", _CHOICE,
         metavar="GB", place="gpu_memory_gb",
         parse=checked(
             lambda gb: 0 <= gb < 1e4, "{flag} takes the GB of one GPU, not {value:g}", "--memory 24"
@@ -380,12 +383,12 @@ class LaunchRequest:
     balance: str = option(
         "--balance", WARN,
         "If the provider's balance ends before the run: stop (saves and ends in time), warn, or "
-        "ignore (does not read it).", "plan launch run resume", _LENGTH, metavar="WHAT",
+        "ignore (does not read it).", "plan launch run sweep resume", _LENGTH, metavar="WHAT",
         parse=parse_balance_policy, beside_a_plan=True,
     )
     fit_balance: bool = option(
         "--fit-balance", False, "Reduce the budget to the free part of the provider's balance.",
-        "plan launch run resume", _LENGTH,
+        "plan launch run sweep resume", _LENGTH,
         but={"resume": {"help": "Reserve at most the free part of the provider's balance."}},
     )
     volume: bool = option(
@@ -436,7 +439,7 @@ class LaunchRequest:
     )
     deadline: str | None = option(
         "--deadline", None, "Latest end of the run: 12h, friday, 2026-11-27T18:00.",
-        "plan rehearse run", _LENGTH, metavar="TIME", place="deadline_at",
+        "plan rehearse run sweep", _LENGTH, metavar="TIME", place="deadline_at",
         but={"rehearse": {"help": "Latest end of a command: 12h, friday."}},
     )
     fill: bool = option(
@@ -476,17 +479,17 @@ class LaunchRequest:
         _LAUNCHED, _LEAVING, place="", beside_a_plan=True,
     )
     name: str = option(
-        "--name", "", "Name of the run; commands take it instead of the id.", "launch run",
+        "--name", "", "Name of the run; commands take it instead of the id.", "launch run sweep",
         _LEAVING, place="", beside_a_plan=True,
     )
     tag: Sequence[str] = option(
-        "--tag", (), "Tag to select the run by, repeatable.", "launch run", _LEAVING,
+        "--tag", (), "Tag to select the run by, repeatable.", "launch run sweep", _LEAVING,
         metavar="KEY=VALUE", place="", beside_a_plan=True,
     )
     idempotency_key: str = option(
         "--idempotency-key", "",
         "Launch only once: a second launch with this key returns the first run, and rents nothing.",
-        "launch run resume", _LEAVING, metavar="KEY", place="", beside_a_plan=True,
+        "launch run sweep resume", _LEAVING, metavar="KEY", place="", beside_a_plan=True,
         but={"resume": {"help": "Resume only once: a second call with this key rents nothing."}},
     )
     typed: tuple[str, ...] = ()

@@ -10,7 +10,14 @@ from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from trmcloud.adapters.ledger.sqlite import SqliteLedger
+from trmcloud.adapters.ledger.place import (
+    ENV_LEDGER,
+    has_ledger,
+    is_fit_for_a_timer,
+    ledger_url,
+    open_ledger,
+    secrets_of_ledger,
+)
 from trmcloud.adapters.local.machine import SystemClock, ThreadWorkers
 from trmcloud.adapters.local.run_files import IntentFiles, LocalRunFiles, intent_folders
 from trmcloud.app.context import Context, UnreachableProvider
@@ -21,7 +28,7 @@ from trmcloud.core.catalog.providers import (
     find_traits,
     rentable,
 )
-from trmcloud.core.errors import LedgerError, NotFoundError, TrmcloudError
+from trmcloud.core.errors import LedgerError, NotFoundError, TrmcloudError, UsageError
 from trmcloud.core.spec.settings import FAMILIES
 from trmcloud.io.families import FamilyFolders
 from trmcloud.pod.machine import processes
@@ -30,6 +37,8 @@ from trmcloud.providers.protocol import Site, no_smoke
 from trmcloud.providers.registry import Providers
 
 if TYPE_CHECKING:
+    from trmcloud.adapters.ledger.moving import LedgerMove
+    from trmcloud.adapters.ledger.recorded import RecordedLedger
     from trmcloud.adapters.local.timer import ReaperTimer
     from trmcloud.app.doctor import Finding
     from trmcloud.app.notifications import Notifier, Words
@@ -64,39 +73,82 @@ def build_context(home: Path | None = None) -> Context:
     return _build(home)[0]
 
 
-def build_ledger() -> tuple[SqliteLedger, Path]:
+def build_ledger() -> tuple[RecordedLedger, Path]:
     """This home's ledger by itself, which no backup replaces unless that is asked for; the home.
 
     Raises:
         NotFoundError: this home has none: a home is not made by a look.
     """
     home = home_dir(os.environ)
-    if not any((home / name).exists() for name in ("ledger.db", "ledger.head", "backups")):
+    if not has_ledger(home, os.environ):
         raise NotFoundError(f"there is no ledger in {home}", next_step="trmcloud plan")
-    return SqliteLedger(home / "ledger.db"), home
+    return open_ledger(home, os.environ), home
 
 
 def build_team(home: Path | None = None) -> Team:
     """People, tokens and audit log of the ledger: beside its file, or in its database."""
     from trmcloud.adapters.ledger.team import StoredTeam, database_store, file_store
 
-    url = os.environ.get("TRMCLOUD_LEDGER", "")
-    if url.startswith(("postgresql://", "postgres://")):
+    home = home or home_dir(os.environ)
+    if url := ledger_url(home, os.environ):
         from trmcloud.adapters.ledger.database import LedgerDatabase, parse_address
 
         return StoredTeam(database_store(LedgerDatabase(parse_address(url))))
-    return StoredTeam(file_store((home or home_dir(os.environ)) / "team.db"))
+    return StoredTeam(file_store(home / "team.db"))
 
 
-def build_chain() -> SqliteLedger:
+def build_chain() -> RecordedLedger:
     """This home's ledger, whose records can be shown with their places in its chain."""
-    return SqliteLedger(home_dir(os.environ) / "ledger.db")
+    return open_ledger(home_dir(os.environ), os.environ)
 
 
-def chain_if_any() -> SqliteLedger | None:
+def chain_if_any() -> RecordedLedger | None:
     """Likewise, where there is one: a home is not made by a look."""
-    path = home_dir(os.environ) / "ledger.db"
-    return SqliteLedger(path) if path.exists() else None
+    home = home_dir(os.environ)
+    is_there = (home / "ledger.db").exists() or ledger_url(home, os.environ)
+    return open_ledger(home, os.environ) if is_there else None
+
+
+def ledger_secrets() -> set[str]:
+    """Return what is never to be shown of the ledger's URL."""
+    return secrets_of_ledger(home_dir(os.environ), os.environ)
+
+
+def move_ledger(to: str) -> LedgerMove:
+    """Move this home's ledger to the database at a URL, that of ``TRMCLOUD_LEDGER`` where none is
+    given; or to this home's file: ``sqlite``.
+
+    Raises:
+        UsageError: no such place. ConflictError: another ledger is there. LedgerError, MissingExtra
+    """
+    from trmcloud.adapters.ledger.moving import move_to_database, move_to_file
+
+    close_home(os.environ)
+    home = home_dir(os.environ)
+    if to == "sqlite":
+        return move_to_file(home, os.environ)
+    url = to or os.environ.get(ENV_LEDGER, "")
+    if not url:
+        raise UsageError(
+            "the place to move the ledger to is missing",
+            next_step="trmcloud ledger move --to postgresql://HOST/DATABASE",
+        )
+    return move_to_database(home, url)
+
+
+def migrate_ledger() -> tuple[int, int]:
+    """Bring the tables of this home's database to this version: (version before, version now).
+
+    Raises:
+        UsageError: the ledger is a file, which needs no migration.
+    """
+    from trmcloud.adapters.ledger.postgres import PostgresLedger
+
+    home = home_dir(os.environ)
+    ledger = open_ledger(home, os.environ)
+    if not isinstance(ledger, PostgresLedger):
+        raise UsageError("the ledger is a file, and needs no migration", where=str(home))
+    return ledger.migrate()
 
 
 def signature_check(path: Path, signers: Path | None) -> Check:
@@ -151,8 +203,9 @@ def _build(named: Path | None = None) -> tuple[Context, Providers]:
     home = home_dir(os.environ) if named is None else named.absolute()
     close_home(os.environ)
     clock, files = SystemClock(), LocalRunFiles(home)
-    ledger = SqliteLedger(
-        home / "ledger.db",
+    ledger = open_ledger(
+        home,
+        os.environ,
         wall=lambda: clock.now().wall,
         on_restored=lambda done: _tell_restored(home, ledger, done),
     )
@@ -207,7 +260,7 @@ def providers_of(home: Path, environ: Mapping[str, str], ledger_id: Callable[[],
     return Providers(Site(home, environ, ledger_id, trainer_package, python_path))
 
 
-def _tell_restored(home: Path, ledger: SqliteLedger, done: Restoration) -> None:
+def _tell_restored(home: Path, ledger: RecordedLedger, done: Restoration) -> None:
     from trmcloud.app.ledger_care import restored_lines
     from trmcloud.core.text import one_line
 
@@ -362,11 +415,21 @@ def keys_unseen(
 
 
 def reaper_timer() -> ReaperTimer:
-    """The timer of this user that runs the reaper for this home."""
+    """The timer of this user that runs the reaper for this home.
+
+    Raises:
+        UsageError: the timer's file would show a password.
+    """
     from trmcloud.adapters.local.timer import ReaperTimer
 
+    home = home_dir(os.environ)
+    if not is_fit_for_a_timer(home, os.environ):
+        raise UsageError(
+            f"{ENV_LEDGER} holds a password, which the timer's file would show",
+            next_step=f"write the URL to {home / 'ledger-url'}, or its password to ~/.pgpass",
+        )
     variables = [name for each in _unledgered(os.environ).each() for name in each.variables]
-    return ReaperTimer(os.environ, home_dir(os.environ), Path.home(), variables)
+    return ReaperTimer(os.environ, home, Path.home(), [*variables, ENV_LEDGER])
 
 
 def account_checks(
@@ -389,7 +452,7 @@ def account_checks(
 def _unledgered(environ: Mapping[str, str]) -> Providers:
     """Providers that are asked for what needs no ledger."""
     home = home_dir(environ)
-    return providers_of(home, environ, lambda: SqliteLedger(home / "ledger.db").ledger_id)
+    return providers_of(home, environ, lambda: open_ledger(home, environ).ledger_id)
 
 
 def _rents(providers: Providers) -> bool:
@@ -428,7 +491,7 @@ def build_notifier(context: Context, words: Words) -> Notifier | None:
         return None
     if not destinations:
         return None
-    own = replace(context, ledger=SqliteLedger(context.home / "ledger.db"))
+    own = replace(context, ledger=open_ledger(context.home, os.environ))
     return Notifier(own, outbox_of(context.home), destinations, sender_of, words)
 
 

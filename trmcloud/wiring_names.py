@@ -7,12 +7,16 @@ import os
 from collections.abc import Sequence
 
 from trmcloud.adapters.ledger.names import RunNames, read_names
+from trmcloud.adapters.ledger.place import ledger_url
 from trmcloud.app.home import home_dir
 
 
 def run_names() -> Sequence[RunNames]:
-    """The runs of this home, the newest first."""
-    return read_names(home_dir(os.environ) / "ledger.db")
+    """The runs of this home, the newest first; none where a database would have to be asked."""
+    home = home_dir(os.environ)
+    if ledger_url(home, os.environ):
+        return ()
+    return read_names(home / "ledger.db")
 
 
 def provider_names() -> Sequence[str]:

@@ -155,7 +155,12 @@ def guides() -> list[Guide]:
 
 def known_offers(now: float) -> list[Offer]:
     """Every offer known at ``now`` (epoch s), no live ones among them."""
-    return LocalPlanInputs(home_dir(os.environ)).offers(now, ())
+    return offers_of_home(home_dir(os.environ), now)
+
+
+def offers_of_home(home: Path, now: float) -> list[Offer]:
+    """Likewise, of the home at ``home``."""
+    return LocalPlanInputs(home).offers(now, ())
 
 
 def shipped_offers(now: float) -> list[Offer]:

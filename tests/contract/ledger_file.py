@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from pathlib import Path
+from typing import Any
 
 from tests.plans import plan_json
 from trmcloud.adapters.ledger.sqlite import SqliteLedger
@@ -53,11 +54,12 @@ def head_of(path: Path) -> Path:
     return path.with_name("ledger.head")
 
 
-def edit_database(url: str, *statements: str) -> None:
-    """Likewise, in the tables of a ledger in PostgreSQL."""
+def edit_database(url: str, *statements: str) -> list[tuple[Any, ...]]:
+    """Likewise, in the tables of a ledger in PostgreSQL; the rows of the last statement."""
     import psycopg
 
     with psycopg.connect(url) as conn:
-        conn.execute("SET search_path = trmcloud")
+        cursor = conn.execute("SET search_path = trmcloud")
         for statement in statements:
-            conn.execute(statement.encode())
+            cursor = conn.execute(statement.encode())
+        return cursor.fetchall() if cursor.description else []

@@ -8,7 +8,7 @@ import re
 import shlex
 import shutil
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -198,7 +198,7 @@ def _bytes(flag: str, gigabytes: float) -> int:
 
 
 _OWN = "Your own command"
-_RUN = "rehearse run"
+_RUN = "rehearse run sweep"
 _TRIED = _RUN + " try"
 
 
@@ -216,7 +216,13 @@ class CommandRequest:
                 "help": "A command instead of a recipe, after --, as for run.",
                 "metavar": "[-- COMMAND…]",
                 "is_required": False,
-            }
+            },
+            "sweep": {
+                "help": "Settings to search (lr=log:1e-4,1e-2 width=int:64,256 depth=2|4), then "
+                        "-- and the command with {lr} {width}, if no recipe is trained.",
+                "metavar": "NAME=VALUES… [-- COMMAND…]",
+                "is_required": False,
+            },
         },
     )
     checkpoints: str = option(
@@ -288,7 +294,7 @@ class CommandRequest:
     probe: int = option(
         "--probe", 0,
         "Run and measure this many steps, then stop: their pace and memory, and estimates for "
-        "other hardware.", _RUN, _OWN, metavar="STEPS", place="probe_steps",
+        "other hardware.", "rehearse run", _OWN, metavar="STEPS", place="probe_steps",
         parse=checked(
             lambda n: 0 <= n <= 1_000_000, "{flag} must be from 1 to 1000000 steps, not {value}"
         ),
@@ -429,9 +435,15 @@ def dry_run(planner: Planner, spec: RunSpec, here: Path) -> tuple[Plan, WorkingT
 
 
 def prepare(
-    context: Context, planner: Planner, request: LaunchRequest, spec: RunSpec, here: Path
+    context: Context,
+    planner: Planner,
+    request: LaunchRequest,
+    spec: RunSpec,
+    here: Path,
+    more: Callable[[RunSpec], Mapping[str, bytes]] | None = None,
 ) -> tuple[PreparedLaunch, WorkingTree]:
-    """All that can be found wanting before anybody is asked for money; then the code.
+    """All that can be found wanting before anybody is asked for money; then the code. ``more``
+    gives further files that stand beside the code.
 
     Raises:
         TrmcloudError: whatever keeps this from being launched.
@@ -439,6 +451,7 @@ def prepare(
     exposure = parse_money("--accept-exposure", request.accept_exposure)
     tree = tree_of(spec, here)
     beside = {**(commands_share() if spec.hardware != LOCAL else {}), **_packages_share(tree)}
+    beside |= more(spec) if more is not None else {}
     code = pack(tree, context.home, beside)
     assert spec.command is not None
     source = _source_of(tree, code, spec.data)

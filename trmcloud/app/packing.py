@@ -100,8 +100,8 @@ def _share(trainer: Path, signature: tuple[tuple[str, int, int], ...]) -> Mappin
 
 @lru_cache(maxsize=1)
 def commands_share() -> Mapping[str, bytes]:
-    """Return the modules sent beside a command's code: those that start it, upload its checkpoints
-    and send notices."""
+    """Return the modules sent beside a command's code, and a sweep's: those that start it or its
+    trials, upload its checkpoints and send notices."""
     return own_sources(*LATER, JOB)
 
 

@@ -37,6 +37,7 @@ from trmcloud.core.spec.plan import Candidate, PhasePlan, Plan
 from trmcloud.core.spec.settings import CHAT
 from trmcloud.core.spec.spec import DataSource, RunSpec, growing_key
 from trmcloud.core.spec.stop_rules import rules_of
+from trmcloud.core.spec.sweep_wish import leased_command
 from trmcloud.core.storage import work_gb
 from trmcloud.core.values import dataclass
 from trmcloud.io.files import write_atomic
@@ -96,7 +97,8 @@ class LaunchData:
             return cls(folder, code=code, here=here, chat=chat, tasks=tasks)
         data_set = parse_data_set(made["data_set"], made["source"]) if made["data_set"] else None
         source = DataSource(made["source"], data_set)
-        return cls(folder, source, made["hosts"], chat=chat, tasks=tasks)
+        of_sweep = str(note.get("code", ""))
+        return cls(folder, source, made["hosts"], code=of_sweep, chat=chat, tasks=tasks)
 
 
 def write_launch_note(
@@ -193,7 +195,7 @@ def pod_request(
             ),
             data=None if chat_dir and phase.name == CHAT else making,
             accept_change=run.resumed is not None and run.resumed.accepted is not None,
-            command=plan.spec.command,
+            command=_job_command(plan.spec),
             code_dir=code_dir,
             scoring=_scoring(context, plan, phase, data.tasks if phase is last else "", rented),
         )
@@ -210,7 +212,7 @@ def pod_request(
         stop=rules_of(plan.spec, candidate.rate),
         set_by_hand=[key for key, _ in plan.spec.overrides],
         last_rungs=plan.spec.last_rungs,
-        command=plan.spec.command,
+        command=leased_command(plan.spec.command) if plan.spec.sweep else plan.spec.command,
         most_s=_most_s(run, plan),
         stands_by_s=stands_by_s(plan) if generation.stands_by else 0.0,
         # One without phases is rented to be looked at: it stays until its hard stop.
@@ -236,6 +238,13 @@ def pod_request(
         image=plan.spec.command.image if plan.spec.command is not None else "",
         is_waited_for=allows_waiting(run) or generation.stands_by,
     )
+
+
+def _job_command(spec: RunSpec) -> Command | None:
+    """A command, or what makes an agent start a sweep's executor."""
+    if spec.sweep is not None and spec.command is None:
+        return leased_command(None)
+    return spec.command
 
 
 def _scoring(

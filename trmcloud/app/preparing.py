@@ -49,7 +49,7 @@ from trmcloud.core.errors import (
 from trmcloud.core.money import Usd
 from trmcloud.core.spec.plan import Candidate, Plan
 from trmcloud.core.spec.settings import CHAT, PhaseRecipe
-from trmcloud.core.spec.spec import DataSource
+from trmcloud.core.spec.spec import DataSource, RunSpec
 from trmcloud.core.text import one_line
 from trmcloud.core.values import dataclass, replace
 from trmcloud.options import LaunchRequest, parse_balance_policy, parse_money, refuse_changes
@@ -83,6 +83,47 @@ def prepare(
     exposure = parse_money("--accept-exposure", request.accept_exposure)
     plan, source_name, weights = _checked(context, planner, request, exposure)
     saved = planning.is_plan_id(request.hardware)
+    return _prepared(
+        context, planner, request, progress, plan, source_name, weights, exposure, saved=saved
+    )
+
+
+def prepare_spec(
+    context: Context,
+    planner: Planner,
+    request: LaunchRequest,
+    spec: RunSpec,
+    progress: DataProgress,
+) -> PreparedLaunch:
+    """Do as ``prepare``, of a wish that was made of ``request`` already.
+
+    Raises:
+        TrmcloudError: see ``prepare``.
+    """
+    exposure = parse_money("--accept-exposure", request.accept_exposure)
+    check_trainer(planner.recipe(spec.recipe))
+    plan = planner.plan(spec)
+    source_name = _source_name(plan, request)
+    check_launch(context, plan, request, exposure)
+    weights = _sound_weights(context, plan)
+    return _prepared(
+        context, planner, request, progress, plan, source_name, weights, exposure, saved=False
+    )
+
+
+def _prepared(
+    context: Context,
+    planner: Planner,
+    request: LaunchRequest,
+    progress: DataProgress,
+    plan: Plan,
+    source_name: str,
+    weights: str,
+    exposure: Usd | None,
+    *,
+    saved: bool,
+) -> PreparedLaunch:
+    """Make the data of a checked plan ready."""
     conversations = _conversations(context, planner.inputs, plan, request, progress)
     if source_name:
         source = pinned_source(

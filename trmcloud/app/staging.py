@@ -77,13 +77,14 @@ def stage_items(
     Raises:
         DataError: something of it is missing here.
     """
-    if note.get("code"):
+    if run.spec.command is not None:
         items = [_item(CODE_DIR, Path(note["code"])), *data_items(note["data_dir"], "")]
         return (*items, *_to_go_on_from(files, run))
     made_there = bool(note.get("data"))
     if not made_there and not note["data_dir"]:
         return ()  # a run without phases; the empty path would be the working folder
-    items = [code_item(trainer, home)]
+    of_sweep = note.get("code")
+    items = [_item(CODE_DIR, Path(of_sweep)) if of_sweep else code_item(trainer, home)]
     if not made_there:
         items.append(_item(DATA_DIR, Path(note["data_dir"])))
     if chat := note.get("chat_dir"):
@@ -127,9 +128,9 @@ def data_items(data_dir: str, weights: str, chat: str = "") -> tuple[StageItem, 
     return tuple(_item(kind, Path(folder)) for kind, folder in named if folder)
 
 
-def code_item(package: Path, home: Path) -> StageItem:
+def code_item(package: Path, home: Path, beside: Mapping[str, bytes] | None = None) -> StageItem:
     """An allow-list: the sources of the trainer's package and what they import of trmcloud, put
-    together below ``home``, and nothing else that lies beside them."""
+    together below ``home``, with the files ``beside`` them, and nothing else that lies there."""
     files = {
         f"{package.name}/{path.relative_to(package).as_posix()}": path.read_bytes()
         for path in sorted(package.rglob("*"))
@@ -139,7 +140,7 @@ def code_item(package: Path, home: Path) -> StageItem:
     }
     if not files:
         raise DataError("the trainer's package has no source files", where=str(package))
-    files |= trainers_share(package)
+    files |= {**trainers_share(package), **(beside or {})}
     hashes = {name: hashlib.sha256(content).hexdigest() for name, content in files.items()}
     key = content_key(hashes)
     folder = home / CODE_DIR / key
@@ -182,6 +183,9 @@ def _to_go_on_from(files: RunFiles, run: RunState) -> Iterator[StageItem]:
     cooldown that it is in: a new pod has neither. Of a command, what is put back."""
     done = {name for name, account in run.phases.items() if account.outcome in DONE}
     manifests = [m for m in files.manifests(run.run_id) if m.phase not in done]
+    if run.spec.sweep is not None:  # each may be the one that a trial continues from
+        yield from (_checkpoint_item(files, run, manifest) for manifest in manifests)
+        return
     for phase in dict.fromkeys(m.phase for m in manifests):
         mine = [m for m in manifests if m.phase == phase]
         latest = mf.pick_latest(mine)
@@ -189,10 +193,13 @@ def _to_go_on_from(files: RunFiles, run: RunState) -> Iterator[StageItem]:
         is_of_command = latest is not None and latest.recipe == RECIPE
         for manifest in checkpoints_to_put_back(mine) if is_of_command else wanted:
             if is_of_command or any(file.kind == "optimizer" for file in manifest.files):
-                local = Path(files.folder_of(manifest))
-                folder = f"{contract.RUNS_DIR}/{run.run_id}/{phase}/{contract.CHECKPOINTS_DIR}"
-                remote = f"{contract.POD_ROOT}/{folder}/{local.name}"
-                yield StageItem(local, remote, hashes_of(local))
+                yield _checkpoint_item(files, run, manifest)
+
+
+def _checkpoint_item(files: RunFiles, run: RunState, manifest: mf.CheckpointManifest) -> StageItem:
+    local = Path(files.folder_of(manifest))
+    folder = f"{contract.RUNS_DIR}/{run.run_id}/{manifest.phase}/{contract.CHECKPOINTS_DIR}"
+    return StageItem(local, f"{contract.POD_ROOT}/{folder}/{local.name}", hashes_of(local))
 
 
 def _item(kind: str, local: Path) -> StageItem:

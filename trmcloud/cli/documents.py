@@ -776,6 +776,24 @@ class LedgerRestored:
 
 
 @dataclass(frozen=True, kw_only=True)
+class LedgerMoved:
+    """``source`` and ``target`` are a file or a URL without its password."""
+
+    schema: ClassVar[str] = "ledger-move/1"
+    ledger: str
+    records: int
+    source: str
+    target: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class LedgerMigrated:
+    schema: ClassVar[str] = "ledger-migrate/1"
+    version_before: int
+    version_now: int
+
+
+@dataclass(frozen=True, kw_only=True)
 class DamageCounted:
     schema: ClassVar[str] = "ledger-settle/1"
     name: str

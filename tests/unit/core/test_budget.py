@@ -245,20 +245,24 @@ def events_of(step: Step, book: LedgerState, at: float) -> tuple[ev.RunEvent, ..
 def test_no_sequence_of_writes_holds_more_than_a_cap(
     caps: dict[tuple[str, str], Usd], script: list[Step]
 ) -> None:
-    book = LedgerState("abcd1234", caps=caps)
+    book = read = LedgerState("abcd1234", caps=caps)
     for seq, step in enumerate(script):
         at = OCTOBER if step.october else SEPTEMBER
         before = {line: over(line) for line in all_lines(book)}
         try:
             if step.what == "cap":
                 event = ev.CapSet(*step.level, step.amount)
-                book, _ = bookkeeping.add_cap(book, seq * 10, event, at)
+                book, record = bookkeeping.add_cap(book, seq * 10, event, at)
+                read = extend_ledger(read, (record,))
             else:
                 events = events_of(step, book, at)
-                book, _ = bookkeeping.add_events(book, seq * 10, step.run_id, 1, events, at)
+                book, new = bookkeeping.add_events(book, seq * 10, step.run_id, 1, events, at)
+                read = extend_ledger(read, new)
         except (BudgetRefused, IllegalTransition):
             assert {line: over(line) for line in all_lines(book)} == before
             continue
+        counted_anew = all_lines(replace_value(book))
+        assert all_lines(book) == all_lines(read) == counted_anew, "sums moved on, and from nothing"
         for line in all_lines(book):
             # A cut, or a reopened run's lower cap, may leave a level overdrawn; nothing else may,
             # and then nothing but settling and closing goes on.

@@ -61,6 +61,13 @@ _IDLE_S = 20
 """A client that is stopped in mid-transaction loses its lock after so long: sooner than others
 give up."""
 _CONNECT_S = 10
+_READ = "BEGIN ISOLATION LEVEL REPEATABLE READ, READ ONLY"
+_WRITE = "BEGIN ISOLATION LEVEL READ COMMITTED, READ WRITE"
+_META = "SELECT version, ledger_id, schema_version, moved_to, '' FROM meta"
+_LOCKED_META = (
+    "SELECT version, ledger_id, schema_version, moved_to, pg_current_xact_id()::text"
+    " FROM meta FOR UPDATE"
+)
 _CREATE_LOCK = 0x74726D63
 """The advisory lock of those who create or migrate the tables."""
 _FIRST_DELAY_S = 0.05
@@ -81,10 +88,30 @@ class Cut(Exception):
 
 
 class PostgresSession:
-    """A transaction on one connection, with parameters as ``?``."""
+    """A transaction on one connection, with parameters as ``?``. Statements are sent at once; an
+    answer is waited for where it is fetched, and an error may be raised there."""
 
-    def __init__(self, conn: psycopg.Connection[Any]) -> None:
+    def __init__(self, conn: psycopg.Connection[Any], meta: psycopg.Cursor[Any]) -> None:
         self._conn = conn
+        self._meta = meta
+        self._meta_row: tuple[Any, ...] | None = None
+
+    @property
+    def meta(self) -> tuple[Any, ...] | None:
+        """(version, ledger id, schema's version, where it was moved to, transaction's id, which is
+        empty in one that does not hold the lock); None without such a row."""
+        if self._meta_row is None:
+            rows = self._meta.fetchmany(2)
+            self._meta_row = rows[0] if len(rows) == 1 else None
+        return self._meta_row
+
+    def set_meta(self, version: int, ledger_id: str, moved_to: str) -> None:
+        assert self.meta is not None
+        self.execute(
+            "UPDATE meta SET version = ?, ledger_id = ?, moved_to = ?",
+            (version, ledger_id, moved_to),
+        )
+        self._meta_row = (version, ledger_id, self.meta[2], moved_to, self.meta[4])
 
     def execute(self, sql: str, parameters: Sequence[Any] = (), /) -> Rows:
         return self._conn.execute(sql.replace("?", "%s").encode(), parameters)
@@ -179,8 +206,7 @@ class LedgerDatabase:
         Raises:
             LedgerError: in place of every error of the database.
         """
-        begin = "BEGIN ISOLATION LEVEL REPEATABLE READ, READ ONLY"
-        return self._patiently(lambda: self._used(begin, use, None))
+        return self._patiently(lambda: self._used(use, _READ, _META))
 
     def write(
         self,
@@ -194,9 +220,8 @@ class LedgerDatabase:
 
         ``landed`` looks for what was committed, where the answer to the commit was lost.
         """
-        begin = "BEGIN ISOLATION LEVEL READ COMMITTED, READ WRITE"
-        locked = "SELECT pg_current_xact_id()::text FROM meta FOR UPDATE" if lock else ""
-        return self._patiently(lambda: self._used(begin, use, landed, locked))
+        meta = _LOCKED_META if lock else _META
+        return self._patiently(lambda: self._used(use, _WRITE, meta, landed))
 
     def migrate(self) -> tuple[int, int]:
         """Bring the tables to the newest version: (version before, version now)."""
@@ -204,40 +229,35 @@ class LedgerDatabase:
 
     def _used(
         self,
-        begin: str,
         use: Callable[[Session], _Answer],
-        landed: Callable[[Session], bool] | None,
-        locked: str = "",
+        begin: str,
+        meta: str,
+        landed: Callable[[Session], bool] | None = None,
     ) -> _Answer:
         conn = self._taken()
-        xid = None
+        xid, is_committing = "", False
         try:
-            xid = self._begin(conn, begin, locked)
-            answer = use(PostgresSession(conn))
-        except BaseException as error:
-            self._leave(conn)
-            if isinstance(error, self._psycopg.Error):
-                raise self._translated(error) from error
-            raise
-        try:
-            committed = conn.execute("COMMIT").statusmessage
+            with conn.pipeline():
+                session = self._begin(conn, begin, meta)
+                answer = use(session)
+                xid = session.meta[4] if session.meta is not None else ""
+                is_committing = True
+                ended = conn.execute("COMMIT")
         except BaseException as error:
             self._leave(conn)
             if not isinstance(error, self._psycopg.Error):
                 raise
             translated = self._translated(error)
-            if xid is None or not isinstance(translated, Cut):
-                raise translated from error
-            if self._has_landed(xid, landed):
+            is_open = is_committing and xid and isinstance(translated, Cut)
+            if is_open and self._has_landed(xid, landed):
                 return answer
             raise translated from error
         self._idle.put(conn)
-        if committed != "COMMIT":
+        if ended.statusmessage != "COMMIT":
             raise self._unusable("the transaction was rolled back")
         return answer
 
-    def _begin(self, conn: psycopg.Connection[Any], begin: str, locked: str) -> str | None:
-        """Begin a transaction in one round trip; return its id where it takes the lock."""
+    def _begin(self, conn: psycopg.Connection[Any], begin: str, meta: str) -> PostgresSession:
         # Settings are the transaction's own, so that a pooler may stand between.
         settings = {
             "search_path": SCHEMA,
@@ -245,16 +265,12 @@ class LedgerDatabase:
             "idle_in_transaction_session_timeout": f"{_IDLE_S * 1000}",
             "extra_float_digits": "1",
         }
-        words = "; ".join(f"SET LOCAL {name} = '{value}'" for name, value in settings.items())
-        cursor = conn.execute(f"{begin}; {words}; {locked}".encode())
-        while cursor.nextset():
-            pass
-        if not locked:
-            return None
-        row = cursor.fetchone()
-        if row is None:
-            raise damaged(self.address.display, "it has no id")
-        return str(row[0])
+        conn.execute(begin.encode())
+        words = ", ".join(
+            f"set_config('{name}', '{value}', true)" for name, value in settings.items()
+        )
+        conn.execute(f"SELECT {words}".encode())
+        return PostgresSession(conn, conn.execute(meta.encode()))
 
     def _has_landed(self, xid: str, landed: Callable[[Session], bool] | None) -> bool:
         """Whether transaction ``xid`` was committed, of which the answer was lost."""
@@ -399,7 +415,7 @@ class LedgerDatabase:
         """Give the connection back after an error, if it can be used again."""
         with suppress(self._psycopg.Error):
             if not conn.closed and conn.info.transaction_status.name != "ACTIVE":
-                conn.rollback()
+                conn.execute("ROLLBACK")
                 self._idle.put(conn)
                 return
         with suppress(self._psycopg.Error):

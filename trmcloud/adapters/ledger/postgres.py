@@ -13,7 +13,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from trmcloud.adapters.ledger.backups import LedgerBackups, connected
 from trmcloud.adapters.ledger.database import (
@@ -33,10 +33,12 @@ from trmcloud.adapters.ledger.records import (
     FullReadNeeded,
     Head,
     LedgerRecords,
+    LedgerSnapshot,
     Session,
     VerifiedLedger,
     damaged,
     moved,
+    too_new,
 )
 from trmcloud.core.errors import LedgerError, LedgerOlder
 from trmcloud.core.values import dataclass, replace
@@ -46,6 +48,7 @@ _EVENTS = "seq, run_id, n, epoch, at, kind, body, chain"
 _DRIVERS = "run_id, epoch, host, pid, pid_started, beat_at, released, seal"
 _PLACES = "?, ?, ?, ?, ?, ?, ?, ?"
 _ROWS_AT_ONCE = 5_000
+_HEAD_CHARS = 160
 _Answer = TypeVar("_Answer")
 
 
@@ -66,33 +69,42 @@ class SeenHead:
 class HeadFile:
     """``<home>/ledger-<hash of the address>.head``. Losing it loses the comparison alone."""
 
-    def __init__(self, home: Path, display: str, random_bytes: Callable[[int], bytes]) -> None:
+    def __init__(self, home: Path, display: str) -> None:
         name = sha256(display.encode()).hexdigest()[:12]
         self.path = home / f"ledger-{name}.head"
-        self._random_bytes = random_bytes
 
     def read(self) -> SeenHead | None:
         """To be read *before* the ledger, since others may write both."""
         try:
-            ledger_id, seq, chain, restored_at = self.path.read_text(encoding="ascii").split()
-            return SeenHead(ledger_id, int(seq), chain, float(restored_at))
+            line, _, check = self.path.read_text(encoding="ascii").rpartition(" ")
+            ledger_id, seq, chain, restored_at = line.split()
+            head = SeenHead(ledger_id, int(seq), chain, float(restored_at))
         except (OSError, ValueError):
             return None
+        # One that was written by halves, in a crash, proves nothing.
+        return head if check == _check(line) else None
 
     def write(self, known: VerifiedLedger) -> None:
+        """A failure is harmless: the record itself is committed. Written in place: to rename a
+        file takes as long as a commit."""
         restored_at = known.state.restored.at if known.state.restored is not None else 0.0
-        line = f"{known.state.ledger_id} {known.seq} {known.chain} {restored_at!r}\n"
-        folder, prefix = self.path.parent, f"{self.path.name}.new-"
-        temporary = folder / f"{prefix}{self._random_bytes(8).hex()}"
+        line = f"{known.state.ledger_id} {known.seq} {known.chain} {restored_at!r}".ljust(
+            _HEAD_CHARS
+        )
         with suppress(OSError):
-            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            # A killed process left it, or a living one is about to rename it: either may go.
-            for name in os.listdir(folder):
-                if name.startswith(prefix):
-                    (folder / name).unlink()
-            with open(temporary, "x", encoding="ascii") as file:
-                file.write(line)
-            os.replace(temporary, self.path)
+            try:
+                handle = os.open(self.path, os.O_WRONLY | os.O_CREAT, 0o600)
+            except FileNotFoundError:
+                self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+                handle = os.open(self.path, os.O_WRONLY | os.O_CREAT, 0o600)
+            try:
+                os.pwrite(handle, f"{line} {_check(line)}".encode(), 0)
+            finally:
+                os.close(handle)
+
+
+def _check(line: str) -> str:
+    return sha256(line.encode()).hexdigest()[:16]
 
 
 class PostgresRecords(LedgerRecords):
@@ -100,28 +112,54 @@ class PostgresRecords(LedgerRecords):
 
     touch = ", touched_at = extract(epoch FROM clock_timestamp())"
 
+    def fetch(
+        self, conn: Session, known: VerifiedLedger | None, head: Head | None
+    ) -> LedgerSnapshot:
+        """Likewise, by statements that are sent together."""
+        if known is None or known.lost or known.seq == 0 or head is None or not head.seq:
+            return super().fetch(conn, known, head)
+        new = conn.execute(f"SELECT {_EVENTS} FROM events WHERE seq > ? ORDER BY seq", (known.seq,))
+        marked = conn.execute(
+            "SELECT seq, chain FROM events WHERE seq IN (?, ?)", (known.seq, head.seq)
+        )
+        chains = dict(marked.fetchall())
+        same = self._meta(conn) == known.state.ledger_id
+        if not same or chains.get(known.seq) != known.chain or chains.get(head.seq) != head.chain:
+            return super().fetch(conn, known, head)
+        return LedgerSnapshot(known, new.fetchall(), head.chain)
+
     def _meta(self, conn: Session) -> str:
-        rows = conn.execute(
-            "SELECT version, ledger_id, schema_version, moved_to FROM meta"
-        ).fetchall()
-        if len(rows) != 1:
+        assert isinstance(conn, PostgresSession)
+        if conn.meta is None:
             raise damaged(self._path, "it has no id")
-        version, ledger_id, schema_version, moved_to = rows[0]
+        version, ledger_id, schema_version, moved_to, _ = conn.meta
         if schema_version > len(MIGRATIONS):
             raise schema_too_new(self._path, schema_version)
         if schema_version < len(MIGRATIONS):
             raise schema_too_old(self._path, schema_version)
-        if moved_to:
+        if moved_to and not self.allows_moved:
             raise moved(self._path, moved_to)
-        if 1 <= version <= VERSION and len(ledger_id) == 8:
+        if version > VERSION:
+            raise too_new(self._path, f"its format is {version}, but {VERSION} is the newest known")
+        if version >= 1 and len(ledger_id) == 8:
             return str(ledger_id)
         return super()._meta(conn)
 
-    def _stamp(self, conn: Session, ledger_id: str) -> None:
-        conn.execute(
-            "UPDATE meta SET version = ?, ledger_id = ? WHERE version <> ? OR ledger_id <> ?",
-            (VERSION, ledger_id, VERSION, ledger_id),
+    def _driver_row(self, conn: Session, run_id: str) -> tuple[tuple[Any, ...] | None, int | None]:
+        found = conn.execute(
+            "SELECT epoch, host, pid, pid_started, beat_at, released, seal FROM drivers"
+            " WHERE run_id = ?",
+            (run_id,),
         )
+        newest = conn.execute("SELECT max(epoch) FROM events WHERE run_id = ?", (run_id,))
+        row = found.fetchone()
+        self._meta(conn)
+        return row, newest.fetchone()[0]
+
+    def _stamp(self, conn: Session, ledger_id: str) -> None:
+        assert isinstance(conn, PostgresSession)
+        if conn.meta is not None and conn.meta[:2] != (VERSION, ledger_id):
+            conn.set_meta(VERSION, ledger_id, conn.meta[3])
 
 
 class PostgresLedger(RecordedLedger):
@@ -144,7 +182,7 @@ class PostgresLedger(RecordedLedger):
         random_bytes: Callable[[int], bytes] = os.urandom,
     ) -> None:
         address = parse_address(url)
-        self._database = LedgerDatabase(
+        self.database = LedgerDatabase(
             address,
             lock_timeout_s=lock_timeout_s,
             patience_s=patience_s,
@@ -155,12 +193,12 @@ class PostgresLedger(RecordedLedger):
         self.where = address.display
         self._wall = wall
         self._random_bytes = random_bytes
-        self._heads = HeadFile(home, address.display, random_bytes)
+        self._heads = HeadFile(home, address.display)
         self._records = PostgresRecords(address.display, str(self._heads.path))
         self._backups = LedgerBackups(str(home / "ledger.db"), random_bytes)
 
     def close(self) -> None:
-        self._database.close()
+        self.database.close()
 
     def driver(self, run_id: str) -> Driver | None:
         def ask(session: Session) -> Driver | None:
@@ -191,7 +229,7 @@ class PostgresLedger(RecordedLedger):
             write.accept_restored(seen.seq, at)
             return write.known
 
-        known = self._database.write(use)
+        known = self.database.write(use)
         if known is None:
             return False
         self._known = known
@@ -228,7 +266,7 @@ class PostgresLedger(RecordedLedger):
                     )
                 load(Path(temporary), session)
 
-            self._database.write(use)
+            self.database.write(use)
         finally:
             with suppress(FileNotFoundError):
                 os.unlink(temporary)
@@ -240,7 +278,7 @@ class PostgresLedger(RecordedLedger):
 
     def migrate(self) -> tuple[int, int]:
         """Bring the tables to this version's: (version before, version now)."""
-        return self._database.migrate()
+        return self.database.migrate()
 
     def export(self, to: Path) -> None:
         """Write all records and drivers into the empty file ``to``, as a ledger of SQLite."""
@@ -249,27 +287,27 @@ class PostgresLedger(RecordedLedger):
             ledger_id = self._records.fetch(session, self._known, None).known.state.ledger_id
             store(session, to, ledger_id)
 
-        self._database.read(use)
+        self.database.read(use)
 
     def _answered(self, ask: Callable[[Session], _Answer]) -> _Answer:
-        return self._database.read(ask)
+        return self.database.read(ask)
 
     def _changed(self, run_id: str, change: Callable[[Session], None]) -> None:
         def use(session: Session) -> None:
             session.execute("SELECT 1 FROM drivers WHERE run_id = ? FOR UPDATE", (run_id,))
             change(session)
 
-        self._database.write(use, lock=False)
+        self.database.write(use, lock=False)
 
     def _mended(self, put_back: Callable[[Session], None]) -> None:
-        self._database.write(put_back)
+        self.database.write(put_back)
 
     def _refreshed(self) -> VerifiedLedger:
         seen = self._heads.read()
         before = self._known
-        known = self._database.read(lambda session: self._verified(session, before, seen))
+        known = self.database.read(lambda session: self._verified(session, before, seen))
         self._known = known
-        if seen is None or seen.seq < known.seq:
+        if known.seq and (seen is None or seen.seq < known.seq):
             self._heads.write(known)
         return known
 
@@ -293,7 +331,7 @@ class PostgresLedger(RecordedLedger):
             ).fetchone()
             return row is not None and row[0] == into.known.chain
 
-        answer = self._database.write(use, has_landed)
+        answer = self.database.write(use, has_landed)
         known, into = begun[0]
         self._known = into.known
         if into.known.seq > known.seq:
@@ -368,8 +406,8 @@ def load(source: Path, session: Session) -> None:
     """Write the ledger in the file ``source`` into empty tables."""
     assert isinstance(session, PostgresSession)
     with connected(str(source), "ro") as file:
-        version, ledger_id = file.execute("SELECT version, ledger_id FROM meta").fetchone()
-        session.execute("UPDATE meta SET version = ?, ledger_id = ?", (version, ledger_id))
+        (ledger_id,) = file.execute("SELECT ledger_id FROM meta").fetchone()
+        session.set_meta(VERSION, ledger_id, session.meta[3] if session.meta is not None else "")
         for table, columns in (("events", _EVENTS), ("drivers", _DRIVERS)):
             cursor = file.execute(f"SELECT {columns} FROM {table}")
             while rows := cursor.fetchmany(_ROWS_AT_ONCE):

@@ -74,6 +74,9 @@ _EVENT_TYPES = (int, str, int, int, float, str, str, str)
 _DRIVER_TYPES = (int, str, int, str, float, int, str)
 _LEDGER_ID = re.compile(r"[0-9a-f]{8}")
 _HASH = re.compile(r"[0-9a-f]{64}")
+MOVED_VERSION = 15
+"""Of a file whose ledger was moved to a database; never a format's number. Earlier versions of
+trmcloud take it for a newer format, and write no more."""
 _NEWEST_NEW = VERSION + 7
 """A version beyond this one is damage: no release has so many in front of another."""
 _EPOCHS_APART = 1000
@@ -145,6 +148,8 @@ class LedgerRecords:
     """Reads and writes within a transaction that the caller holds on the ledger at ``path``, which
     errors name; ``head_path`` is where its head is kept."""
 
+    allows_moved = False
+    """Whether records are read although they were moved elsewhere."""
     touch = ""
     """What else is set where a driver's row is written."""
 
@@ -313,16 +318,7 @@ class LedgerRecords:
     def driver(self, conn: Session, run_id: str) -> Driver | None:
         """Return the driver of a run. A row that is damaged or lost is not trusted: the run has no
         driver, under an epoch beyond all that are known, so that every controller is fenced."""
-        self._meta(conn)  # A newer version's drivers are none of ours to read or to rewrite.
-        row = conn.execute(
-            "SELECT epoch, host, pid, pid_started, beat_at, released, seal FROM drivers"
-            " WHERE run_id = ?",
-            (run_id,),
-        ).fetchone()
-        epochs = conn.execute("SELECT DISTINCT epoch FROM events WHERE run_id = ?", (run_id,))
-        # SQLite keeps text in a column of numbers, where a page is damaged.
-        whole = (epoch for (epoch,) in epochs.fetchall() if isinstance(epoch, int))
-        known = max(whole, default=None)
+        row, known = self._driver_row(conn, run_id)
         if row is None and known is None:
             return None
         if (
@@ -335,6 +331,19 @@ class LedgerRecords:
             return Driver(min(newest, _MOST_EPOCHS) + _EPOCHS_APART, None, 0.0)
         epoch, host, pid, pid_started, beat_at, released, _ = row
         return Driver(epoch, None if released else ControllerId(host, pid, pid_started), beat_at)
+
+    def _driver_row(self, conn: Session, run_id: str) -> tuple[tuple[Any, ...] | None, int | None]:
+        """(a run's row, the newest epoch of its records)"""
+        self._meta(conn)  # A newer version's drivers are none of ours to read or to rewrite.
+        row = conn.execute(
+            "SELECT epoch, host, pid, pid_started, beat_at, released, seal FROM drivers"
+            " WHERE run_id = ?",
+            (run_id,),
+        ).fetchone()
+        epochs = conn.execute("SELECT DISTINCT epoch FROM events WHERE run_id = ?", (run_id,))
+        # SQLite keeps text in a column of numbers, where a page is damaged.
+        whole = (epoch for (epoch,) in epochs.fetchall() if isinstance(epoch, int))
+        return row, max(whole, default=None)
 
     def put_driver(self, conn: Session, run_id: str, driver: Driver) -> None:
         who = driver.controller or ControllerId("", 0, "")
@@ -370,6 +379,10 @@ class LedgerRecords:
         """The ledger's id. Where its row is damaged, the first record's hash proves what it was."""
         found = conn.execute("SELECT version, ledger_id FROM meta").fetchall()
         version, ledger_id = found[0] if len(found) == 1 else (None, None)
+        if version == MOVED_VERSION and not self.allows_moved:
+            raise moved(self._path, moved_to(conn))
+        if version == MOVED_VERSION:
+            version = VERSION
         if isinstance(version, int) and VERSION < version <= _NEWEST_NEW:
             raise too_new(self._path, f"its format is {version}, but {VERSION} is the newest known")
         if not isinstance(ledger_id, str):
@@ -486,6 +499,12 @@ def damaged(path: str, why: str) -> LedgerDamaged:
         where=path,
         next_step="trmcloud ledger restore; nothing was changed",
     )
+
+
+def moved_to(conn: Session) -> str:
+    """Where a file that is marked so says that its ledger is."""
+    row = conn.execute("SELECT place FROM moved").fetchone()
+    return str(row[0]) if row is not None else "a database"
 
 
 class LedgerMoved(LedgerError):

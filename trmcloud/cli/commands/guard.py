@@ -38,6 +38,7 @@ from trmcloud.wiring import (
     build_context,
     funds_at,
     keys_unseen,
+    ledger_secrets,
     python_path,
     reaper_timer,
 )
@@ -107,7 +108,7 @@ def _write_bundle(name: str, into: str, *, as_json: bool) -> None:
     if path.exists():
         raise ConflictError("the file already exists", where=str(path), next_step="--into FILE")
     redactor = Redactor(
-        secrets_of(os.environ),
+        secrets_of(os.environ) | ledger_secrets(),
         folders=(str(context.home), str(Path.home())),
         names=(getpass.getuser(), socket.gethostname()),
     )

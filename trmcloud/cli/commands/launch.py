@@ -69,34 +69,36 @@ def launch(
     if dry_run:
         plan = preparing.dry_run(context, planner, request)
         if as_json:
-            print_document(_plan_document(context, plan))
+            print_document(planned_document(context, plan))
             return
         show_plan(context, plan, verbose=verbose)
         if plan.launchable:
             print(f"Launch it: trmcloud launch {plan.id}")
         return
     if (earlier := find_earlier(context, labels)) is not None:
-        sys.exit(_again(context, request, earlier, as_json=as_json))
+        sys.exit(again(context, request, earlier, as_json=as_json))
     ready = preparing.prepare(context, planner, request, DataProgress())
     show_plan(context, ready.plan, verbose=verbose)
     driver = start(context, request, ready, labels, yes=yes, as_json=as_json)
     if driver is None:
         return
     code = run_view.carry(context, driver, detach=request.detach, as_json=as_json)
-    if code == Outcome.NOT_STARTED.exit_code and _is_sold_out(driver.run()):
+    if code == Outcome.NOT_STARTED.exit_code and is_sold_out(driver.run()):
         print(f"  try: {preparing.next_best(planner, ready.plan)}")
         code = Outcome.NO_MACHINE.exit_code
     sys.exit(code)
 
 
-def _is_sold_out(run: RunState) -> bool:
+def is_sold_out(run: RunState) -> bool:
+    """Whether a machine that it asked for could not be had."""
     kinds = (action.failed_kind for action in run.actions.values())
     return any(kind is FailureKind.NO_CAPACITY for kind in kinds)
 
 
-def _plan_document(
+def planned_document(
     context: Context, plan: Plan, tree: WorkingTree | None = None
 ) -> documents.Planned:
+    """The document of a plan, and of the files that would be sent."""
     funds, unread = plan_funds(context, plan)
     return plan_document(plan, funds=funds, unread=unread, tree=tree)
 
@@ -128,7 +130,7 @@ def resume(
     changes = f"{'accepts' if accept_change else 'keeps'} what decides"
     labels = labels_of(f"resume {before.run_id} {changes}", request)
     if (earlier := find_earlier(context, labels)) is not None:
-        sys.exit(_again(context, request, earlier, as_json=as_json))
+        sys.exit(again(context, request, earlier, as_json=as_json))
     plan = before.plan
     if first_candidate(plan).provider == LOCAL:
         need_training_extra()
@@ -151,7 +153,7 @@ def resume(
         show_resume(context, driver.run(), driver.run().plan, verbose=verbose)
     tell(context)
     code = carry(context, driver, detach=request.detach, as_json=as_json)
-    if code == Outcome.NOT_STARTED.exit_code and _is_sold_out(driver.run()):
+    if code == Outcome.NOT_STARTED.exit_code and is_sold_out(driver.run()):
         code = Outcome.NO_MACHINE.exit_code
     sys.exit(code)
 
@@ -187,14 +189,14 @@ def run(
     if dry_run:
         plan, tree = commands.dry_run(planner, spec, here)
         if as_json:
-            print_document(_plan_document(context, plan, tree))
+            print_document(planned_document(context, plan, tree))
             return
         show_plan(context, plan, verbose=verbose)
         tried = trial_lines(context, plan, lambda: pack(tree, context.home))
         print("\n".join([*tree_lines(tree, verbose=verbose), *tried]))
         return
     if (earlier := find_earlier(context, labels)) is not None:
-        sys.exit(_again(context, request, earlier, as_json=as_json))
+        sys.exit(again(context, request, earlier, as_json=as_json))
     ready, tree = commands.prepare(context, planner, request, spec, here)
     show_plan(context, ready.plan, verbose=verbose)
     tried = trial_lines(context, ready.plan, lambda: Path(ready.data.code))
@@ -203,14 +205,14 @@ def run(
     if driver is None:
         return
     code = run_view.carry(context, driver, detach=request.detach, as_json=as_json)
-    if code == Outcome.NOT_STARTED.exit_code and _is_sold_out(driver.run()):
+    if code == Outcome.NOT_STARTED.exit_code and is_sold_out(driver.run()):
         code = Outcome.NO_MACHINE.exit_code
     if asked.probe and not request.detach:
         print("\n".join(probe_lines(measurements.probed_in(context, driver.run()), request.steps)))
     sys.exit(code)
 
 
-def _again(context: Context, request: LaunchRequest, run: RunState, *, as_json: bool) -> int:
+def again(context: Context, request: LaunchRequest, run: RunState, *, as_json: bool) -> int:
     """Show the run that was launched with this key before, and go on with it where its launch was
     killed before it trained; the exit code."""
     tell(context)
@@ -266,7 +268,7 @@ def start(
     except KeyUsed:  # by another command, while this one prepared its data or asked
         earlier = find_earlier(context, labels)
         assert earlier is not None
-        sys.exit(_again(context, request, earlier, as_json=as_json))
+        sys.exit(again(context, request, earlier, as_json=as_json))
     tell(context)
     tell_unreached(context)
     return driver

@@ -1,4 +1,4 @@
-"""``trmcloud ledger``: the one record of runs and money, checked, backed up and restored."""
+"""``trmcloud ledger``: the one record of runs and money, checked, backed up, restored, moved."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ from trmcloud.core.control.events import DamageSettled
 from trmcloud.core.errors import LedgerDamaged, LedgerError, NotFoundError, UsageError
 from trmcloud.core.money import Usd, parse_budget
 from trmcloud.ports.ledger import Restoration
-from trmcloud.wiring import build_context, build_ledger
+from trmcloud.wiring import build_context, build_ledger, migrate_ledger, move_ledger
 
 app = options.make_group(
-    "Check the record of runs and money, list its backups, restore one.",
+    "Check the record of runs and money, list its backups, restore one, move it to a database.",
     "trmcloud ledger check",
 )
 
@@ -193,6 +193,62 @@ def settle(
         print_document(doc.DamageCounted(name=name, cost_usd=cost))
         return
     print(f"{name}: counted as {cost}")
+
+
+@app.command("move")
+def move(
+    to: Annotated[
+        str,
+        typer.Option(
+            "--to",
+            metavar="URL",
+            help="postgresql://HOST/DATABASE, or sqlite for this home's file "
+            "(default: $TRMCLOUD_LEDGER).",
+        ),
+    ] = "",
+    yes: options.Yes = False,
+    as_json: options.Json = False,
+) -> None:
+    """Move the ledger to a PostgreSQL database that a team shares, or back to this home's file.
+
+    Every record, hash and driver is copied, read back and compared before the old place is marked
+    as moved. An interrupted move is finished by the same command. Nothing else may use the ledger
+    meanwhile. A password is best kept in ~/.pgpass.
+
+    Example: trmcloud ledger move --to postgresql://db.example.org/trmcloud
+    """
+    before = "commands that use the ledger where it is now are refused after the move"
+    if not yes and not is_confirmed(f"{before}: move it?", before=before):
+        sys.exit(1)
+    done = move_ledger(to)
+    if as_json:
+        print_document(
+            doc.LedgerMoved(
+                ledger=done.ledger_id,
+                records=done.records,
+                source=done.source,
+                target=done.target,
+            )
+        )
+        return
+    print(f"{done.ledger_id}: {done.records} records moved and compared")
+    print(f"from {done.source}")
+    print(f"to   {done.target}")
+
+
+@app.command("migrate")
+def migrate(as_json: options.Json = False) -> None:
+    """Bring the tables of a PostgreSQL ledger to this version of trmcloud.
+
+    Clients of earlier versions are refused from then on.
+
+    Example: trmcloud ledger migrate
+    """
+    before, now = migrate_ledger()
+    if as_json:
+        print_document(doc.LedgerMigrated(version_before=before, version_now=now))
+        return
+    print(f"the tables are of version {now}" + (f", and were of {before}" if before < now else ""))
 
 
 def _restored(

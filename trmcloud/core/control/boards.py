@@ -36,7 +36,7 @@ def slower_boards(
     known, or was not expected to fit.
     """
     planned = GPUS.get(candidate.sku)
-    if planned is None or spec.fills or spec.command is not None or not candidate.within_budget:
+    if planned is None or spec.fills or spec.is_open_ended or not candidate.within_budget:
         return {}
     available_s = train_s - candidate.startup_s.p90
     needed_s = sum(phase.seconds.p90 for phase in phases)

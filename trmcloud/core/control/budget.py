@@ -171,6 +171,36 @@ class Refusal:
 
 
 @dataclass(frozen=True)
+class _RunSums:
+    """What the runs of one budget have settled and reserved, by themselves."""
+
+    settled: Usd
+    reserved: Usd
+    unproven: Usd
+    renting_volumes: int
+    """The number of runs that rent a volume."""
+
+    def moved(self, before: RunState | None, after: RunState | None) -> _RunSums:
+        """The sums with ``after`` in the place of ``before``; None where the run does not count."""
+        settled, reserved, unproven = self.settled, self.reserved, self.unproven
+        renting = self.renting_volumes
+        if before is not None:
+            settled -= before.settled
+            reserved -= before.reserved
+            unproven -= before.unbilled
+            renting -= rents_volume(before)
+        if after is not None:
+            settled += after.settled
+            reserved += after.reserved
+            unproven += after.unbilled
+            renting += rents_volume(after)
+        return _RunSums(settled, reserved, unproven, renting)
+
+
+_NO_RUNS = _RunSums(ZERO, ZERO, ZERO, 0)
+
+
+@dataclass(frozen=True)
 class LedgerState(LedgerFacts):
     """Everything a ledger says, and the budgets that follow from it."""
 
@@ -190,21 +220,36 @@ class LedgerState(LedgerFacts):
         """Runs of which is known that no level is overdrawn, whenever that is asked."""
         return set()
 
-    def _line(self, level: str, key: str) -> Line:
-        settled = reserved = unproven = ZERO
+    @cached_property
+    def _known_sums(self) -> dict[tuple[str, str], _RunSums]:
+        """Sums over runs that were asked for, of this state or of one before it."""
+        return {}
+
+    def know_sums(self, project: str, month: str) -> None:
+        """Compute the sums that bind a reservation, so that states after this one know them."""
+        for level, key in (("account", ""), ("month", month), ("project", project)):
+            self._sums(level, key)
+
+    def _sums(self, level: str, key: str) -> _RunSums:
         if level == "run":
-            mine = self.runs.get(key)
-            counted = [mine] if mine is not None else []
-        else:
-            counted = [run for run in self.runs.values() if counts_towards(run, level, key)]
-        for run in counted:
-            settled += run.settled
-            reserved += run.reserved
-            unproven += run.unbilled
-        counted_ids = {run.run_id for run in counted if rents_volume(run)}
+            run = self.runs.get(key)
+            return _NO_RUNS if run is None else _NO_RUNS.moved(None, run)
+        known = self._known_sums.get((level, key))
+        if known is None:
+            known = _NO_RUNS
+            for run in self.runs.values():
+                if _counts(run, level, key):
+                    known = known.moved(None, run)
+            self._known_sums[level, key] = known
+        return known
+
+    def _line(self, level: str, key: str) -> Line:
+        sums = self._sums(level, key)
+        settled, reserved, unproven = sums.settled, sums.reserved, sums.unproven
         volumes = ZERO
-        for hold in holds(self) if counted_ids else ():
-            if hold.run_id in counted_ids:
+        for hold in holds(self) if sums.renting_volumes else ():
+            run = self.runs[hold.run_id]
+            if rents_volume(run) and _counts(run, level, key):
                 volumes += hold.amount
                 settled += hold.amount if hold.deleted_at is not None else ZERO
                 reserved += hold.amount if hold.deleted_at is None else ZERO
@@ -283,10 +328,15 @@ def extend_ledger(ledger: LedgerState, records: Iterable[ev.Record]) -> LedgerSt
     quarantined, unread = dict(ledger.quarantined), ledger.unread
     low_balances = dict(ledger.low_balances)
     grants = GrantBook.of(ledger)
+    changed: set[str] = set()
+    reserved: set[tuple[str, str]] = set()
     for record in records:
         event = record.event
         if not isinstance(event, ev.LedgerEvent):
+            changed.add(record.run_id)
             _of_a_run(runs, strays, grants.grants, record)
+            if isinstance(event, ev.Reserved):
+                reserved.add((runs[record.run_id].project, month_of(record.at)))
         elif isinstance(event, ev.GrantEvent):
             grants.add(record, event)
         elif isinstance(event, ev.CapSet):
@@ -326,7 +376,7 @@ def extend_ledger(ledger: LedgerState, records: Iterable[ev.Record]) -> LedgerSt
             if hurt is not None:
                 told = replace(hurt, settled=event.amount, settled_at=record.at)
                 quarantined[event.of] = told
-    return LedgerState(
+    after = LedgerState(
         ledger.ledger_id,
         runs,
         caps,
@@ -344,6 +394,10 @@ def extend_ledger(ledger: LedgerState, records: Iterable[ev.Record]) -> LedgerSt
         grants.approvals,
         grants.history,
     )
+    if ledger.runs:  # the first read is of all runs at once, and most commands reserve nothing
+        for project, month in reserved:
+            ledger.know_sums(project, month)
+    return _with_sums(ledger, after, changed)
 
 
 def _with_pins(
@@ -363,7 +417,25 @@ def with_run_event(ledger: LedgerState, record: ev.Record) -> LedgerState:
     """
     runs, strays = dict(ledger.runs), dict(ledger.strays)
     _of_a_run(runs, strays, ledger.grants, record)
-    return replace(ledger, runs=runs, strays=strays)
+    if isinstance(record.event, ev.Reserved):
+        ledger.know_sums(runs[record.run_id].project, month_of(record.at))
+    return _with_sums(ledger, replace(ledger, runs=runs, strays=strays), (record.run_id,))
+
+
+def _with_sums(before: LedgerState, after: LedgerState, changed: Iterable[str]) -> LedgerState:
+    """``after``, with the sums that ``before`` knows moved on: they differ in the ``changed`` runs,
+    and a sum over all would take as long as there are runs, for each reservation."""
+    if before._known_sums:
+        pairs = [(before.runs.get(run_id), after.runs.get(run_id)) for run_id in changed]
+        for (level, key), sums in before._known_sums.items():
+            for old, new in pairs:
+                counted = [
+                    run if run is not None and _counts(run, level, key) else None
+                    for run in (old, new)
+                ]
+                sums = sums.moved(*counted)
+            after._known_sums[level, key] = sums
+    return after
 
 
 def _of_a_run(
@@ -417,9 +489,9 @@ def admit(ledger: LedgerState, run: RunState, amount: Usd, at: float) -> Refusal
 
     The run's own open reservation, if any, is replaced by ``amount``, not added to it.
     """
-    others = {key: other for key, other in ledger.runs.items() if key != run.run_id}
     mine = replace(run, reserved=ZERO, reserved_at=at)
-    book = replace(ledger, runs={**others, run.run_id: mine})
+    book = replace(ledger, runs={**ledger.runs, run.run_id: mine})
+    book = _with_sums(ledger, book, (run.run_id,))
     for line in (*book.lines_for(run.project, at), book.line("run", run.run_id)):
         if line.remaining is not None and amount > line.remaining:
             return Refusal(line, amount)
@@ -483,6 +555,10 @@ def _holds(hurt: Quarantine, level: str, key: str) -> bool:
     if level == "project":
         return hurt.project is None or hurt.project == key
     return level == "account" or hurt.run_id == key
+
+
+def _counts(run: RunState, level: str, key: str) -> bool:
+    return run.run_id == key if level == "run" else counts_towards(run, level, key)
 
 
 def counts_towards(run: RunState, level: str, key: str) -> bool:

@@ -116,7 +116,8 @@ def keeps_uploads(run: RunState, plan: Plan) -> bool:
     """Whether another machine has something to continue from."""
     if run.errand is not None or not plan.spec.pod_uploads:
         return False
-    return plan.spec.command is None or bool(plan.spec.command.resume)
+    spec = plan.spec
+    return spec.command is None or spec.sweep is not None or bool(spec.command.resume)
 
 
 def _was_lost(run: RunState, generation: Generation) -> bool:

@@ -162,7 +162,7 @@ def _why_it_keeps_all(
 ) -> Reason | None:
     spec = run.spec
     fills = spec.fills or spec.hours is not None or not candidate.within_budget
-    if fills or (spec.command is not None and not candidate.phases):
+    if fills or spec.sweep is not None or (spec.command is not None and not candidate.phases):
         return make_reason(ReasonKind.TRAINS_TO_ITS_STOP)
     special = candidate.nodes != 1 or bool(candidate.volume_rate) or run.errand is not None
     if special or run.move is not None or run.stop is not None or generation.hands_over:

@@ -161,7 +161,9 @@ def make_candidate(row: RankedOffer, name: str, spec: RunSpec, now: float) -> Ca
     billed_s = hard_s + kill_latency_s(offer.provider)
     rent = cost(row.most, billed_s)
     seconds = outlook.seconds
-    if spec.fills or spec.command is not None:
+    if spec.sweep is not None:
+        seconds = seconds.each(lambda part: soft_s)
+    elif spec.fills or spec.command is not None:
         seconds = seconds.each(lambda part: min(part, hard_s))
     return Candidate(
         id=name,
@@ -223,7 +225,7 @@ def _stops(row: RankedOffer, spec: RunSpec, now: float) -> tuple[float, float]:
         wanted_s = outlook.startup.p90 + spec.hours * HOUR_S + outlook.landing_s
     elif not row.rate:
         wanted_s = max(FREE_HARD_STOP_S, 4 * outlook.seconds.p90)
-        if spec.command is not None and not spec.steps:
+        if spec.is_open_ended and not spec.steps:
             wanted_s = FREE_HARD_STOP_S  # nothing is known of its length
     elif (spec.budget is not None and not spec.may_move) or spec.fills:
         wanted_s = allowed_s
@@ -352,7 +354,7 @@ def _limits_met(row: RankedOffer, spec: RunSpec, soft_s: float, now: float) -> l
         whole = cost(row.most, outlook.useful_s) + row.storage.cost(outlook.useful_s)
         hours = outlook.useful_s / HOUR_S
         return [f"start-up, one step and a checkpoint need {whole} and {hours:,.2f} h"]
-    if spec.command is not None:
+    if spec.is_open_ended:
         return _of_a_command(row, spec)
     early = landing_point(outlook, soft_s)
     if spec.fills:

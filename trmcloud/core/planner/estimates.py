@@ -485,7 +485,7 @@ def landing_point(outlook: Estimates, soft_stop_s: float) -> tuple[str, int, int
 def trained_share(outlook: Estimates, spec: RunSpec) -> float:
     """The share of its planned tokens that the run trains at P50 within its hours of training; 1
     where those do not end it."""
-    if spec.hours is None or spec.fills or spec.command is not None:
+    if spec.hours is None or spec.fills or spec.is_open_ended:
         return 1.0
     point = landing_point(outlook, outlook.startup.p50 + spec.hours * HOUR_S)
     if point is None:

@@ -226,7 +226,7 @@ def check_spot(spec: RunSpec) -> None:
             "a spot machine may be taken back at any time, and its checkpoints would be lost",
             next_step=f"keep them with --bucket s3://BUCKET/PREFIX; or {without}",
         )
-    if spec.command is not None and not spec.command.resume:
+    if spec.command is not None and spec.sweep is None and not spec.command.resume:
         raise UsageError(
             "a spot machine may be taken back at any time, and this command has no --resume: it "
             "would start again from the beginning",
@@ -254,7 +254,7 @@ def check_move(spec: RunSpec) -> None:
             where=spec.bucket,
             next_step="leave out --move-if",
         )
-    if spec.fills or spec.hours or spec.command is not None:
+    if spec.fills or spec.hours or spec.is_open_ended:
         raise UsageError(
             "--move-if compares the cost of the remaining steps: their number must be known",
             next_step="leave out --move-if, or --fill and --hours",
@@ -431,7 +431,7 @@ def _usable(
         if row.outlook.fits
         and row.useful
         and can_be_rented(row.offer)
-        and (row.within or spec.hardware or spec.command is not None)
+        and (row.within or spec.hardware or spec.is_open_ended)
     ]
     if not usable:
         return []

@@ -20,7 +20,7 @@ from trmcloud.core.values import dataclass, replace
 #
 # ``planning.make_plan`` makes it; ``launch`` carries it out without planning again.
 
-PLAN_VERSION = 10
+PLAN_VERSION = 11
 """Raised with any new field, which a test holds.
 
 1  2026-11-21  the first
@@ -33,6 +33,7 @@ PLAN_VERSION = 10
 8  2026-11-26  what follows where a provider's balance will not last
 8  2026-11-26  for how long a run waits for a machine, at what price; for which saving it moves
 10 2026-11-27  the goal that it is to reach
+11 2026-11-27  a sweep: the settings that it searches
 """
 
 TRAINER = "trainer"

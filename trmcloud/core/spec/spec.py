@@ -17,6 +17,7 @@ from trmcloud.core.contract.command import Command
 from trmcloud.core.errors import UsageError
 from trmcloud.core.money import Usd
 from trmcloud.core.spec.settings import SEGMENTS, PhaseRecipe
+from trmcloud.core.spec.sweep_wish import SweepWish
 from trmcloud.core.values import dataclass
 
 # When a run must have ended, as a person says it.
@@ -281,6 +282,8 @@ class RunSpec:
     """The consequence where the machine is measured to be slow: see ``SLOW_POLICIES``."""
     goal: Goal | None = None
     """The published result that it is to reach; None: it has none."""
+    sweep: SweepWish | None = None
+    """The settings to search; None: one training."""
 
     @property
     def moves_if_slow(self) -> bool:
@@ -288,7 +291,12 @@ class RunSpec:
         bucket that pods use themselves, and work of known length."""
         if self.if_slow != MOVE or not self.pod_uploads or self.hardware == "local":
             return False
-        return self.nodes == 1 and not (self.fills or self.hours or self.command is not None)
+        return self.nodes == 1 and not (self.fills or self.hours or self.is_open_ended)
+
+    @property
+    def is_open_ended(self) -> bool:
+        """Whether its limits end it, and not a number of steps: a command, or a sweep."""
+        return self.command is not None or self.sweep is not None
 
     @property
     def may_move(self) -> bool:

@@ -45,6 +45,7 @@ from trmcloud.core.contract.trainer_contract import (
     load_job,
 )
 from trmcloud.core.errors import CheckpointError
+from trmcloud.core.sweep.job import SWEEP_NAME, TRIALS_DIR
 from trmcloud.core.text import one_line
 from trmcloud.core.values import replace
 from trmcloud.io.files import read_small, write_atomic
@@ -160,6 +161,8 @@ def reap_children(own: int = -1) -> None:
 WORK_DIR, RESUME_DIR, ON_PATH_DIR = "work", "resume", "on-path"
 SENT_NAME = "sent.json"
 """Beside the working folder: the files that were sent, which are no output while unchanged."""
+SWEEP_EXECUTOR = "trmcloud.pod.sweep.executor"
+"""The module that takes this one's place where a sweep's terms stand beside the code."""
 _MODULES = ("trmcloud_job.py", "trmcloud_job_transformers.py", "trmcloud_job_lightning.py")
 """The modules that a script may import; the last two need the packages in their names."""
 _TICK_S = 0.2
@@ -421,6 +424,8 @@ class Job:
         """Return the variables of --env, as they were given to this pod."""
         pod = self._environment.get(contract.ENV_POD, "")
         root = self._folder.parents[2]  # runs/RUN/PHASE
+        if self._folder.parent.name == TRIALS_DIR:
+            root = root.parents[1]
         path = root / contract.PODS_DIR / pod / GIVEN_NAME
         with contextlib.suppress(ValueError, ContractError):
             said = parse(read_small(path) or "{}")
@@ -711,6 +716,10 @@ def _ended(code: int) -> str:
 
 def main() -> None:
     job = load_job(read_small(Path(os.environ[ENV_JOB])) or "")
+    is_trial = Path(job.out_dir).parent.name == TRIALS_DIR
+    if (Path(job.code_dir) / SWEEP_NAME).is_file() and not is_trial:
+        # The agent knows this module alone. The same process, so that the agent's records hold.
+        os.execv(sys.executable, [sys.executable, "-m", SWEEP_EXECUTOR])
     if job.command is None:
         sys.exit("this job is not a command's")
     Job(job, job.command, dict(os.environ)).run()

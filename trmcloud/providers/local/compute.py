@@ -256,8 +256,9 @@ _TRAVELS_BY_PREFIX = (
 )
 
 
-#: Words of names that may hold a secret.
+#: Words of names that may hold a secret; the ledger's URL holds a password.
 _SECRET = re.compile(
+    r"^TRMCLOUD_LEDGER$|"
     r"TOKEN|SECRET|PASSW|PASSPHRASE|CREDENTIAL|COOKIE|WEBHOOK|SIGNATURE|PRIVATE|BEARER|AUTHORI"
     r"|KEYS?(?=_|$)|(?<![^_])(?:AUTH|PASS|PWD|DSN|PAT)(?=_|$)"
 )

@@ -1,0 +1,118 @@
+"""Agents as tests see them: the Model Context Protocol's official client, over stdio or HTTP."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import httpx2
+from anyio.from_thread import start_blocking_portal
+from mcp import Client, StdioServerParameters
+from mcp.client.streamable_http import streamable_http_client
+
+from tests.e2e.user import User
+from trmcloud.api import Home
+
+WITHIN_S = 200.0
+
+#: A command that prints, saves and hears its end; quick.
+TRAINS = """
+import os, signal, sys, time
+told = []
+signal.signal(signal.SIGTERM, lambda *_: told.append(1))
+os.makedirs("out", exist_ok=True)
+for step in range(1, int(sys.argv[1]) + 1 if len(sys.argv) > 1 else 41):
+    time.sleep(0.05)
+    print(f"step {step} train_loss={5 / step:.4f} val_loss={100 / step:.4f}", flush=True)
+    if step % 10 == 0 or told:
+        with open(f"out/step-{step}.pt", "w") as file:
+            file.write(str(step))
+    if told:
+        break
+"""
+
+
+class Agent:
+    """A client; ``call`` returns a tool's answer, and fails where the tool refused."""
+
+    def __init__(self, portal: Any, client: Client) -> None:
+        self._portal, self.client = portal, client
+
+    def tools(self) -> dict[str, Any]:
+        return {tool.name: tool for tool in self._portal.call(self.client.list_tools).tools}
+
+    def raw(self, tool: str, given: dict[str, Any]) -> Any:
+        return self._portal.call(self.client.call_tool, tool, given, WITHIN_S)
+
+    def call(self, tool: str, /, **given: Any) -> dict[str, Any]:
+        answer = self.raw(tool, given)
+        assert not answer.is_error, answer.content[0].text
+        return document(answer)
+
+    def refused(self, tool: str, /, **given: Any) -> dict[str, Any]:
+        answer = self.raw(tool, given)
+        assert answer.is_error, answer.content[0].text
+        return document(answer)
+
+
+def document(answer: Any) -> dict[str, Any]:
+    """The answer's document, which its text says, too."""
+    told = json.loads(answer.content[0].text)
+    assert told == answer.structured_content
+    return dict(told)
+
+
+@contextlib.contextmanager
+def connected(transport: Any, **more: Any) -> Iterator[Agent]:
+    with (
+        start_blocking_portal() as portal,
+        portal.wrap_async_context_manager(Client(transport, **more)) as client,
+    ):
+        yield Agent(portal, client)
+
+
+def stdio(user: User, grant: str = "agent", *more: str) -> StdioServerParameters:
+    words = ["-m", "trmcloud", "mcp", "--grant", grant, "--folder", str(project(user)), *more]
+    return StdioServerParameters(
+        command=sys.executable, args=words, env=user.env(), cwd=str(user.folder)
+    )
+
+
+@contextlib.contextmanager
+def http(url: str, token: str, **more: Any) -> Iterator[Agent]:
+    """An agent whose requests bear ``token``."""
+    headers = {"Authorization": f"Bearer {token}"}
+    made = httpx2.AsyncClient(headers=headers, timeout=WITHIN_S)
+    with connected(streamable_http_client(url, http_client=made), **more) as agent:
+        yield agent
+
+
+def project(user: User) -> Path:
+    folder = user.folder / "project"
+    folder.mkdir(exist_ok=True)
+    return folder
+
+
+def script(user: User, text: str = TRAINS, name: str = "train.py") -> Path:
+    path = project(user) / name
+    path.write_text(text)
+    return path
+
+
+def give(user: User, usd: str = "2", grant: str = "agent", **terms: Any) -> Home:
+    """The owner's home, in which ``grant`` has so much."""
+    owner = Home(user.home)
+    owner.give_grant(grant, usd, **terms)
+    return owner
+
+
+def own(words: Sequence[str] = ("python3", "train.py"), budget: str = "0.05") -> dict[str, Any]:
+    """What an agent plans: a command on this machine."""
+    return {
+        "command": list(words), "hardware": "local", "rate": "3.60", "budget": budget,
+        "grace": 2.0, "checkpoints": "out", "checkpoint_gb": 0.001, "metric": "val_loss",
+    }  # fmt: skip

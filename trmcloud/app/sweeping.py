@@ -1,0 +1,379 @@
+"""``sweep``: many trainings of one recipe, or of one command, within one budget.
+
+A sweep is one run. Its machine starts an executor in place of a trainer; what that needs to know
+travels beside the code, in ``sweep.json``.
+"""
+
+# Annotations are values here: a command's parameters are made from them.
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from trmcloud.app import commands, preparing
+from trmcloud.app.commands import CommandRequest
+from trmcloud.app.context import Context
+from trmcloud.app.packing import commands_share
+from trmcloud.app.planning import Planner
+from trmcloud.app.preparing import DataProgress, PreparedLaunch
+from trmcloud.app.staging import code_item
+from trmcloud.app.working_tree import WorkingTree
+from trmcloud.core.catalog.hardware import GPUS
+from trmcloud.core.errors import UsageError
+from trmcloud.core.money import Usd, cost
+from trmcloud.core.nearest import suggest_name
+from trmcloud.core.spec.plan import Candidate, PhasePlan, Plan
+from trmcloud.core.spec.spec import RunSpec
+from trmcloud.core.spec.sweep_wish import METRIC, SweepWish
+from trmcloud.core.spec.trials import trial_settings
+from trmcloud.core.sweep import space as sp
+from trmcloud.core.sweep.job import SWEEP_NAME, SweepJob, dump_job
+from trmcloud.core.sweep.space import Point, Space, Value
+from trmcloud.core.sweep.terms import Goal, SweepTerms, make_terms
+from trmcloud.core.values import dataclass, replace
+from trmcloud.options import LaunchRequest, checked, option
+
+_PARAMETER = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*=.*", re.DOTALL)
+_PLACE = re.compile(r"\{([A-Za-z_][A-Za-z0-9_.-]*)\}")
+_CHECKPOINT = "checkpoint"
+_FULL_PARTS = 4
+"""A whole training takes no more than one of so many parts of the budget."""
+_LEAST_TRIAL_S = 5.0
+"""A trial's first interval trains at least so long."""
+_START_S = 5.0
+_MOST_CORNERS = 64
+_SWEEP = "Sweep"
+
+
+# fmt: off
+@dataclass(frozen=True)
+class SweepRequest:
+    """The options about the search, as they were typed: nothing is checked."""
+
+    space: str = option(
+        "--space", "", "TOML file of the settings to search, in place of NAME=VALUES words.",
+        "sweep", _SWEEP, metavar="FILE",
+    )
+    default: Sequence[str] = option(
+        "--default", (), "Value of a setting that all trials are compared with, repeatable. "
+        "Default: the recipe's own; of a command, the middle.", "sweep", _SWEEP,
+        metavar="NAME=VALUE",
+    )
+    slots: int = option(
+        "--slots", 0, "Trials at a time (default: one per GPU; 1 without a GPU).", "sweep",
+        _SWEEP, parse=checked(lambda n: 0 <= n <= 64, "{flag} must be from 1 to 64, not {value}"),
+    )
+    sampler: str = option(
+        "--sampler", "", "How points are chosen: density, halton or uniform.", "sweep", _SWEEP,
+        metavar="NAME",
+    )
+    seed: int = option("--seed", 0, "Seed of the search.", "sweep", _SWEEP)
+    eta: int = option(
+        "--eta", 3, "One of so many trials continues to the next rung.", "sweep", _SWEEP,
+        parse=checked(lambda n: 2 <= n <= 16, "{flag} must be from 2 to 16, not {value}"),
+    )
+    rungs: int = option(
+        "--rungs", 0, "Number of rungs (default: up to 4, as the budget allows).", "sweep",
+        _SWEEP, parse=checked(lambda n: 0 <= n <= 8, "{flag} must be from 1 to 8, not {value}"),
+    )
+    typed: tuple[str, ...] = ()
+# fmt: on
+
+
+def divide_words(words: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """(the leading ``NAME=VALUES`` words, the command that follows them)"""
+    count = next((n for n, w in enumerate(words) if not _PARAMETER.fullmatch(w)), len(words))
+    return tuple(words[:count]), tuple(words[count:])
+
+
+def wish_of(
+    planner: Planner,
+    request: LaunchRequest,
+    asked: CommandRequest,
+    search: SweepRequest,
+    here: Path,
+) -> RunSpec:
+    """Return the checked wish of a sweep that is typed in ``here``.
+
+    Raises:
+        UsageError: naming the option, or the setting, at fault.
+    """
+    named, words = divide_words(asked.words)
+    space = _space(named, search.space, here)
+    if request.budget is None and request.hours is None and request.deadline is None:
+        raise UsageError(
+            "a sweep needs a limit: the number of its trials follows from it",
+            next_step="--budget 2, or --hours 1",
+        )
+    if words:
+        spec = _of_command(planner, request, asked, words, space, here)
+    else:
+        spec = _of_recipe(planner, request, asked)
+    wish = SweepWish(
+        space=tuple(str(each) for each in space.parameters),
+        default=tuple(_known(search.default, space).items()),
+        slots=search.slots,
+        sampler=search.sampler,
+        seed=search.seed,
+        eta=search.eta,
+        rungs=search.rungs,
+    )
+    return replace(spec, sweep=wish)
+
+
+def _space(words: Sequence[str], path: str, here: Path) -> Space:
+    if path and words:
+        raise UsageError("name the settings in --space or as words, not both")
+    if not path:
+        return sp.read_words(words)
+    import tomllib
+
+    try:
+        tables = tomllib.loads((here / path).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise UsageError(
+            f"--space {path}: it cannot be read: {error}", next_step="lr = {log = [1e-4, 1e-2]}"
+        ) from None
+    return sp.read_tables(tables)
+
+
+def _known(words: Sequence[str], space: Space) -> dict[str, Value]:
+    known = sp.read_default(words)
+    space.default(known)
+    return known
+
+
+def _of_command(
+    planner: Planner,
+    request: LaunchRequest,
+    asked: CommandRequest,
+    words: tuple[str, ...],
+    space: Space,
+    here: Path,
+) -> RunSpec:
+    names = [each.name for each in space.parameters]
+    placed = set(_PLACE.findall(" ".join((*words, asked.resume)))) - {_CHECKPOINT}
+    for name in names:
+        if name not in placed:
+            raise UsageError(
+                f"{{{name}}} is not in the command: all its trials would be the same",
+                next_step=f"add --{name} {{{name}}} to the command, or leave {name} out",
+            )
+    for name in sorted(placed.difference(names)):
+        raise UsageError(
+            f"the command has {{{name}}}, which is not in the space",
+            next_step=suggest_name(name, names),
+        )
+    if not asked.metric:
+        raise UsageError(
+            "a sweep of a command needs the metric that its trials are compared by",
+            next_step="--metric val_loss",
+        )
+    if "recipe" in request.typed:
+        raise UsageError("--recipe and a command exclude one another")
+    return commands.wish_of(planner, request, replace(asked, words=words), here)
+
+
+def _of_recipe(planner: Planner, request: LaunchRequest, asked: CommandRequest) -> RunSpec:
+    if "recipe" not in request.typed:
+        raise UsageError(
+            "name what is trained: a recipe or a command",
+            next_step="--recipe shakespeare, or -- python train.py --lr {lr}",
+        )
+    if asked.metric not in ("", METRIC):
+        raise UsageError(
+            f"the trials of a recipe are compared by {METRIC}, not {asked.metric!r:.60}",
+            next_step="leave --metric out",
+        )
+    for name in asked.typed:
+        if name not in ("words", "metric"):
+            raise UsageError(
+                f"--{name.replace('_', '-')} is about a command, and a recipe is trained",
+                next_step="leave it out",
+            )
+    spec = planner.spec_to_launch(request)
+    recipe = planner.recipe(spec.recipe)
+    phases = tuple(name for name in spec.phases if name in recipe.phases) or recipe.usual_phases
+    if len(phases) > 1:
+        raise UsageError(
+            f"a sweep trains one phase, and {recipe.name} has {' and '.join(phases)}",
+            next_step=f"--phase {phases[0]}",
+        )
+    return replace(spec, phases=phases)
+
+
+# -- the plan's terms ---------------------------------------------------------------------------
+
+
+def space_of(wish: SweepWish) -> Space:
+    return sp.read_words(wish.space)
+
+
+def terms_of(plan: Plan) -> SweepTerms:
+    """Return the dollars, rungs and reservations of a planned sweep.
+
+    Raises:
+        UsageError: the budget starts no trial, or a setting cannot be.
+    """
+    chosen, wish = plan.recommended, plan.spec.sweep
+    assert wish is not None
+    if chosen is None:
+        raise UsageError("no machine fits this sweep", next_step="trmcloud plan")
+    [phase] = chosen.phases
+    slots = slots_of(chosen, wish)
+    hourly = max((plan.candidate(name).reserved_rate for name in plan.launchable), default=None)
+    rate = hourly or chosen.reserved_rate
+    unit = "usd" if rate else "s"
+    slot_rate = Usd.from_micros(rate.micros // slots) if rate else Usd(3600)
+    available_s = max(0.0, chosen.soft_stop_s - chosen.startup_s.p50)
+    usd = Usd.from_micros(int(slot_rate.micros * slots * available_s / 3600))
+    command = plan.spec.command
+    full = Usd.from_micros(usd.micros // _FULL_PARTS)
+    start_s = _START_S
+    if command is None:
+        start_s = phase.parts_s.get("start", _START_S) + phase.parts_s.get("compile", 0.0)
+        full = min(full, cost(slot_rate, phase.seconds.p50 * slots))
+    goal = Goal.MAX if command is not None and command.higher_is_better else Goal.MIN
+    landing_s = command.grace_s if command is not None else chosen.landing_s / 2
+    space = space_of(wish)
+    return make_terms(
+        space,
+        default_of(plan, phase, space),
+        metric=command.metric_name if command is not None else METRIC,
+        goal=goal,
+        usd=usd,
+        full_usd=full,
+        slot_rate=slot_rate,
+        slots=slots,
+        least_usd=cost(slot_rate, start_s + _LEAST_TRIAL_S),
+        finish_s=landing_s,
+        overrun_s=landing_s,
+        restart_s=start_s,
+        eta=wish.eta,
+        rungs=wish.rungs or None,
+        can_resume=command is None or bool(command.resume),
+        seed=wish.seed,
+        unit=unit,
+        sampler=wish.sampler or SweepTerms.sampler,
+    )
+
+
+def slots_of(chosen: Candidate, wish: SweepWish) -> int:
+    """Return how many trials run at a time on ``chosen``.
+
+    Raises:
+        UsageError: more than it has GPUs, or a number that they cannot be divided by.
+    """
+    gpus = chosen.gpus if chosen.sku in GPUS else 0
+    if chosen.nodes > 1:
+        raise UsageError("a sweep runs on one machine", next_step="1xH100, 8xH100 or local")
+    if not gpus:
+        return wish.slots or 1
+    slots = wish.slots or gpus
+    if slots > gpus or gpus % slots:
+        raise UsageError(
+            f"--slots {slots}: {gpus} GPUs cannot be divided so",
+            next_step=f"--slots {gpus}",
+        )
+    return slots
+
+
+def default_of(plan: Plan, phase: PhasePlan, space: Space) -> Point:
+    """Return the point that all trials are compared with: what was said, else the recipe's own."""
+    assert plan.spec.sweep is not None
+    known: dict[str, Any] = {}
+    if plan.spec.command is None:
+        settings = phase.settings
+        for each in space.parameters:
+            name = "matrix_lr" if each.name == "lr" else each.name
+            if hasattr(settings, name):
+                known[each.name] = getattr(settings, name)
+    point, _ = space.default(known | dict(plan.spec.sweep.default))
+    return point
+
+
+def check_points(plan: Plan, terms: SweepTerms) -> None:
+    """Check the default and the ends of the space against the recipe.
+
+    Raises:
+        UsageError: settings that cannot be.
+    """
+    chosen = plan.recommended
+    if plan.spec.command is not None or chosen is None:
+        return
+    [phase] = chosen.phases
+    trial_settings(phase.settings, dict(terms.default))
+    free = terms.space.free
+    corners = 2 ** min(len(free), 6)
+    for number in range(min(corners, _MOST_CORNERS)):
+        shares = [float(number >> place & 1) for place in range(len(free))]
+        trial_settings(phase.settings, dict(terms.space.point(shares)))
+
+
+# -- from the wish to the launch ------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class PreparedSweep:
+    """A sweep that was checked; ``tree`` are a command's files."""
+
+    ready: PreparedLaunch
+    terms: SweepTerms
+    tree: WorkingTree | None = None
+
+
+def dry_run(
+    planner: Planner, spec: RunSpec, here: Path
+) -> tuple[Plan, SweepTerms, WorkingTree | None]:
+    """Return the plan that would be launched, saved, its terms and the files that would be sent.
+
+    Raises:
+        TrmcloudError: there can be no such plan.
+    """
+    tree = commands.tree_of(spec, here) if spec.command is not None else None
+    plan = planner.plan(spec)
+    terms = terms_of(plan)
+    check_points(plan, terms)
+    return planner.save(plan), terms, tree
+
+
+def prepare(
+    context: Context,
+    planner: Planner,
+    request: LaunchRequest,
+    spec: RunSpec,
+    here: Path,
+    trainer: Path,
+    progress: DataProgress,
+) -> PreparedSweep:
+    """Check everything before the user is asked for money; then make code and data ready.
+    ``trainer`` is the trainer's package.
+
+    Raises:
+        TrmcloudError: what keeps this from being launched.
+    """
+    tree = None
+    if spec.command is not None:
+        ready, tree = commands.prepare(context, planner, request, spec, here, _beside(planner))
+    else:
+        ready = preparing.prepare_spec(context, planner, request, spec, progress)
+    terms = terms_of(ready.plan)
+    check_points(ready.plan, terms)
+    if spec.command is None:
+        files = {SWEEP_NAME: write_job(terms), **commands_share()}
+        item = code_item(trainer, context.home, files)
+        ready = replace(ready, data=replace(ready.data, code=str(item.local)))
+    return PreparedSweep(ready, terms, tree)
+
+
+def _beside(planner: Planner) -> Any:
+    """Return a function from a command's wish to the files that stand beside its code."""
+
+    def beside(spec: RunSpec) -> Mapping[str, bytes]:
+        return {SWEEP_NAME: write_job(terms_of(planner.plan(spec)))}
+
+    return beside
+
+
+def write_job(terms: SweepTerms) -> bytes:
+    return dump_job(SweepJob(terms)).encode()

@@ -1,0 +1,338 @@
+"""Samplers: which settings a sweep tries next. Pure: history and seed decide the points.
+
+``uniform`` draws at random, ``halton`` fills the space evenly, ``density`` draws near the settings
+that did well. Others, outside of this package, keep the same interface.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
+from statistics import NormalDist
+from typing import Protocol
+
+from trmcloud.core.errors import UsageError
+from trmcloud.core.nearest import suggest_name
+from trmcloud.core.sweep.space import Point, Space
+from trmcloud.core.sweep.terms import Goal
+from trmcloud.core.values import dataclass
+
+_MASK = 2**64 - 1
+_TRIES = 200
+"""Draws for one point that is new and fits; after so many the space counts as used up."""
+
+Fits = Callable[[Point], bool]
+
+
+@dataclass(frozen=True)
+class Tried:
+    """A point that was tried, with its finite metrics as (rung, metric) pairs: none while its first
+    interval runs, or where it ``failed``. ``prior``: by an earlier sweep of the same code."""
+
+    point: Point
+    metrics: tuple[tuple[int, float], ...] = ()
+    failed: bool = False
+    prior: bool = False
+
+
+class Sampler(Protocol):
+    """Draws points. ``history`` has every trial of this sweep in its order, those that run too, and
+    may begin with trials of earlier ones. Fewer points than ``count``: no other can be found."""
+
+    def suggest(self, history: Sequence[Tried], count: int) -> list[Point]: ...
+
+
+def draw(*numbers: int) -> float:
+    """Return a number from 0 to 1, below 1, that looks random and depends on ``numbers`` alone:
+    SplitMix64 (Steele, Lea and Flood, OOPSLA 2014) over each."""
+    state = 0
+    for number in numbers:
+        state = (state ^ (number & _MASK)) + 0x9E3779B97F4A7C15 & _MASK
+        state = (state ^ (state >> 30)) * 0xBF58476D1CE4E5B9 & _MASK
+        state = (state ^ (state >> 27)) * 0x94D049BB133111EB & _MASK
+        state ^= state >> 31
+    return (state >> 11) / 2**53
+
+
+@dataclass(frozen=True)
+class ScalingRule:
+    """A learning rate that follows the model's width and the batch: ``rate`` × (width of the
+    default ÷ width) × √(batch ÷ batch of the default).
+
+    1 ÷ width is that of matrices under Adam in µP (Yang et al. 2022, arXiv 2203.03466, table 3);
+    the root of the batch is that of adaptive optimizers (Malladi et al. 2022, arXiv 2205.10287).
+    The rule moves the middle of the draw; the range stays. A name that the space does not have, or
+    that is empty, has no effect.
+    """
+
+    rate: str = ""
+    width: str = ""
+    batch: str = ""
+
+    def factor(self, point: Point, default: Point) -> float:
+        """Return by what the rate is multiplied at ``point``, where the default's is 1."""
+        here, there = dict(point), dict(default)
+        factor = 1.0
+        for name, power in ((self.width, -1.0), (self.batch, 0.5)):
+            one, other = here.get(name), there.get(name)
+            numbers = isinstance(one, int | float) and isinstance(other, int | float)
+            if numbers and one > 0 and other > 0:  # type: ignore[operator]
+                factor *= (one / other) ** power  # type: ignore[operator]
+        return factor
+
+
+@dataclass(frozen=True)
+class _Drawing:
+    """What every sampler here shares: new points that fit, from places of the unit cube."""
+
+    space: Space
+    default: Point
+    goal: Goal = Goal.MIN
+    seed: int = 0
+    rule: ScalingRule = ScalingRule()
+    fits: Fits | None = None
+
+    def suggest(self, history: Sequence[Tried], count: int) -> list[Point]:
+        known = list(history)
+        made: list[Point] = []
+        for _ in range(count):
+            point = self._suggest_one(known)
+            if point is None:
+                break
+            made.append(point)
+            known.append(Tried(point))
+        return made
+
+    def _suggest_one(self, history: Sequence[Tried]) -> Point | None:
+        tried = {each.point for each in history}
+        own = sum(not each.prior for each in history)
+        for attempt in range(_TRIES):
+            point = self.shift(self.space.point(self._shares(history, own, attempt)))
+            if point not in tried and (self.fits is None or self.fits(point)):
+                return point
+        return self._any_left(tried)
+
+    def _any_left(self, tried: set[Point]) -> Point | None:
+        """Return a point of a small space that draws have missed."""
+        if self.space.count > _MOST_LISTED:
+            return None
+        for point in self.space.points():
+            if point not in tried and (self.fits is None or self.fits(point)):
+                return point
+        return None
+
+    def _shares(self, history: Sequence[Tried], number: int, attempt: int) -> list[float]:
+        raise NotImplementedError
+
+    def shift(self, point: Point, power: int = 1) -> Point:
+        """Return the point with its learning rate moved by the rule (``power`` −1: moved back),
+        within its range."""
+        rate = next((p for p in self.space.free if p.name == self.rule.rate), None)
+        values = dict(point)
+        if rate is None or not rate.is_logarithmic or rate.name not in values:
+            return point
+        share = rate.share(values[rate.name])
+        factor = self.rule.factor(point, self.default)
+        moved = share + power * math.log(factor) / math.log(rate.high / rate.low)
+        return self.space.make(values | {rate.name: rate.value(moved)})
+
+
+@dataclass(frozen=True)
+class Uniform(_Drawing):
+    """Draws at random, each point for itself."""
+
+    def _shares(self, history: Sequence[Tried], number: int, attempt: int) -> list[float]:
+        return [draw(self.seed, number, attempt, place) for place in range(len(self.space.free))]
+
+
+@dataclass(frozen=True)
+class Halton(_Drawing):
+    """Fills the space evenly: Halton's sequence (1960), whose digits are permuted at random, each
+    place of each base by itself (Owen 2017, arXiv 1706.02808)."""
+
+    def _shares(self, history: Sequence[Tried], number: int, attempt: int) -> list[float]:
+        # Points that are not new, or do not fit, are passed over: the next of the sequence follows.
+        index = number + attempt * _STRIDE
+        return [
+            radical_inverse(index, base, self.seed) for base in first_primes(len(self.space.free))
+        ]
+
+
+@dataclass(frozen=True)
+class Density(Halton):
+    """Draws near the settings that did well: of candidates from the density of the good ones, the
+    one where that is highest, divided by the density of the others (tree-structured Parzen
+    estimator, Bergstra et al. 2011; on the highest rung with enough results, as BOHB, Falkner et
+    al. 2018, arXiv 1807.01774). Every third point, and as long as there are too few results, is
+    Halton's."""
+
+    def _shares(self, history: Sequence[Tried], number: int, attempt: int) -> list[float]:
+        plain = super()._shares(history, number, attempt)
+        if number % _PLAIN_EVERY == 0 or attempt > _TRIES // 2:
+            return plain
+        split = self._split(history)
+        if split is None:
+            return plain
+        good, bad = split
+        widths = [
+            (_bandwidths(good, place), _bandwidths(bad, place)) for place in range(len(plain))
+        ]
+        best, most = plain, -math.inf
+        for candidate in range(_CANDIDATES):
+            shares = self._candidate(good, widths, number, attempt, candidate)
+            score = sum(
+                _log_density(shares, each, [pair[which] for pair in widths], ordered) * sign
+                for which, each, sign in ((0, good, 1.0), (1, bad, -1.0))
+                for ordered in [[p.is_ordered for p in self.space.free]]
+            )
+            if score > most:
+                best, most = shares, score
+        return best
+
+    def _split(
+        self, history: Sequence[Tried]
+    ) -> tuple[list[tuple[float | None, ...]], list[tuple[float | None, ...]]] | None:
+        """Return the places of the good trials and of the others."""
+        least = len(self.space.free) + 2
+        rungs = sorted({rung for each in history for rung, _ in each.metrics}, reverse=True)
+        sign = 1.0 if self.goal is Goal.MIN else -1.0
+        for rung in rungs:
+            ranked = sorted(
+                (sign * metric, number)
+                for number, each in enumerate(history)
+                for at, metric in each.metrics
+                if at == rung
+            )
+            if len(ranked) >= 2 * least or (rung == 0 and len(ranked) >= least):
+                count = max(least // 2, math.ceil(_GOOD_SHARE * len(ranked)))
+                places = [self.space.shares(self.shift(each.point, -1)) for each in history]
+                bad = [places[number] for _, number in ranked[count:]]
+                bad += [places[n] for n, each in enumerate(history) if each.failed]
+                return [places[number] for _, number in ranked[:count]], bad
+        return None
+
+    def _candidate(
+        self,
+        good: list[tuple[float | None, ...]],
+        widths: list[tuple[float, float]],
+        *numbers: int,
+    ) -> list[float]:
+        """Return a draw from the density of the good ones: one of them, moved along each place."""
+        centre = good[int(draw(self.seed, *numbers, -1) * len(good))]
+        shares = []
+        for place, (middle, parameter) in enumerate(zip(centre, self.space.free, strict=True)):
+            moved = draw(self.seed, *numbers, place, 0)
+            if middle is not None and not parameter.is_ordered:
+                if draw(self.seed, *numbers, place, 1) >= widths[place][0]:
+                    moved = middle
+            elif middle is not None:
+                moved = _near(middle, widths[place][0], moved)
+            shares.append(moved)
+        return shares
+
+
+def _bandwidths(places: list[tuple[float | None, ...]], place: int) -> float:
+    """Return the width of each kernel along a place by Scott's rule, within bounds."""
+    values = [each[place] for each in places]
+    known = [value for value in values if value is not None]
+    if len(known) < 2:
+        return _MOST_WIDTH
+    mean = sum(known) / len(known)
+    spread = math.sqrt(sum((value - mean) ** 2 for value in known) / (len(known) - 1))
+    scott = 1.06 * spread * math.pow(len(known), -1 / (4 + len(places[0])))
+    return min(max(scott, _LEAST_WIDTH), _MOST_WIDTH)
+
+
+def _log_density(
+    shares: Sequence[float],
+    places: list[tuple[float | None, ...]],
+    widths: Sequence[float],
+    ordered: Sequence[bool],
+) -> float:
+    """Return the logarithm of the mean of the kernels at ``shares``; of none a uniform density."""
+    if not places:
+        return 0.0
+    kernels = []
+    for middle in places:
+        logarithm = 0.0
+        for share, one, width, is_ordered in zip(shares, middle, widths, ordered, strict=True):
+            if one is None:
+                continue
+            if is_ordered:
+                logarithm -= 0.5 * ((share - one) / width) ** 2 + math.log(width)
+            else:
+                logarithm += math.log(1 - width / 2 if share == one else width / 2)
+        kernels.append(logarithm)
+    most = max(kernels)
+    return most + math.log(sum(math.exp(each - most) for each in kernels) / len(kernels))
+
+
+def _near(middle: float, width: float, share: float) -> float:
+    """Return the place at ``share`` of a normal distribution around ``middle``, cut at 0 and 1."""
+    normal = NormalDist(middle, width)
+    low, high = normal.cdf(0.0), normal.cdf(1.0)
+    between = min(max(low + share * (high - low), 1e-12), 1 - 1e-12)
+    found: float = normal.inv_cdf(between)
+    return min(max(found, 0.0), 1.0)
+
+
+SAMPLERS: Mapping[str, type[_Drawing]] = {"density": Density, "halton": Halton, "uniform": Uniform}
+
+
+def make_sampler(
+    name: str,
+    space: Space,
+    default: Point,
+    goal: Goal,
+    seed: int,
+    *,
+    rule: ScalingRule | None = None,
+    fits: Fits | None = None,
+) -> Sampler:
+    """Return the sampler ``name``. ``fits`` says whether a point's training fits the machine's
+    memory: points that do not are never suggested.
+
+    Raises:
+        UsageError: there is none of that name here.
+    """
+    if name not in SAMPLERS:
+        raise UsageError(f"there is no sampler {name!r}", next_step=suggest_name(name, SAMPLERS))
+    return SAMPLERS[name](space, default, goal, seed, rule or ScalingRule(), fits)
+
+
+def radical_inverse(index: int, base: int, seed: int) -> float:
+    """Return the digits of ``index`` in ``base``, each permuted, mirrored at the point."""
+    share, unit = 0.0, 1.0
+    for place in range(_PLACES):
+        unit /= base
+        if unit < 1e-12:
+            break
+        share += _permutation(base, place, seed)[index % base] * unit
+        index //= base
+    return min(share, 1.0 - 2**-53)
+
+
+@lru_cache(maxsize=4096)
+def _permutation(base: int, place: int, seed: int) -> tuple[int, ...]:
+    return tuple(sorted(range(base), key=lambda digit: draw(seed, base, place, digit)))
+
+
+def first_primes(count: int) -> list[int]:
+    found: list[int] = []
+    number = 2
+    while len(found) < count:
+        if all(number % prime for prime in found):
+            found.append(number)
+        number += 1
+    return found
+
+
+_PLAIN_EVERY = 3
+_GOOD_SHARE = 0.2
+_CANDIDATES = 32
+_LEAST_WIDTH, _MOST_WIDTH = 0.05, 0.5
+_PLACES = 40
+_STRIDE = 4096
+_MOST_LISTED = 20_000
+"""Spaces with at most so many points are looked through for the last that are left."""

@@ -1,0 +1,661 @@
+"""A sweep's process on its machine: it starts trials on slots, and asks the core what is next.
+
+To the agent it is a trainer like any other: a job in, a heartbeat, metrics and checkpoints out, and
+SIGTERM asks it to land. Each event is in the journal before what it says is done, so that an
+executor that is killed at any moment, here or with its machine, is followed by one that continues.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import os
+import signal
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import FrameType
+from typing import Any, Protocol
+
+from trmcloud.core.contract import pod_contract as contract
+from trmcloud.core.contract.command import OFFSPRING_NAME, Command
+from trmcloud.core.contract.manifest import (
+    CheckpointManifest,
+    pick_best,
+    pick_latest,
+    step_dir_name,
+)
+from trmcloud.core.contract.trainer_contract import (
+    CLEAN,
+    DONE,
+    ENV_ATTEMPT,
+    ENV_DEADLINE_AT,
+    ENV_JOB,
+    Heartbeat,
+    PhaseJob,
+)
+from trmcloud.core.contract.trainer_contract import load_job as load_phase_job
+from trmcloud.core.money import Usd, cost
+from trmcloud.core.sweep import events as ev
+from trmcloud.core.sweep.halving import Begin, Continue, End, Reason, next_moves
+from trmcloud.core.sweep.job import SWEEP_NAME, SweepJob, load_job
+from trmcloud.core.sweep.samplers import Sampler, make_sampler
+from trmcloud.core.sweep.space import format_point
+from trmcloud.core.sweep.state import SweepState, Trial, TrialState, apply, fold, lost_events
+from trmcloud.core.text import one_line
+from trmcloud.core.values import dataclass, replace
+from trmcloud.io.files import read_small, write_atomic
+from trmcloud.pod.job.process import kill_all, offspring
+from trmcloud.pod.machine import processes
+from trmcloud.pod.sweep.children import (
+    Child,
+    Children,
+    TrialProcesses,
+    TrialStart,
+    format_word,
+    trial_name,
+)
+from trmcloud.pod.sweep.publishing import PublishedCheckpoints
+
+JOURNAL_NAME = "sweep.jsonl"
+INTERVAL_NAME = "interval.json"
+"""In a trial's folder: when its running interval began."""
+EVENT_KIND = "sweep"
+"""The kind of a line of metrics that has an event of the journal, with its number ``n``."""
+_TICK_S = 0.2
+_BEAT_EVERY_S = 1.0
+_IDLE_EVERY_S = 30.0
+_KILL_WITHIN_S = 10.0
+_MOST_JOURNAL_BYTES = 16 << 20
+_KEPT = frozenset({TrialState.PAUSED, TrialState.LANDED, TrialState.COMPLETE})
+_NO_FINITE = frozenset({"non_finite", "diverged"})
+_NO_RESULT: Mapping[Reason, str] = {
+    Reason.CRASHES: "every trial crashed",
+    Reason.NO_METRIC: "no trial gave the metric",
+    Reason.NOT_A_NUMBER: "the metric of every trial is not a number",
+}
+_ENDS: Mapping[Reason, str] = {
+    Reason.BUDGET: "its dollars are spent",
+    Reason.SPACE: "all points were tried",
+    Reason.ONE_POINT: "the space has one point",
+    Reason.TOO_SMALL: "less is left than one rung costs",
+    Reason.EQUAL: "all trials are equal",
+    Reason.STOPPED: "it was asked to stop",
+}
+
+
+class SweepClock(Protocol):
+    """``now`` is epoch seconds, ``steady`` seconds of a clock that cannot be set."""
+
+    def now(self) -> float: ...
+
+    def steady(self) -> float: ...
+
+    def sleep(self, seconds: float) -> None: ...
+
+
+class SystemClock:
+    def now(self) -> float:
+        return time.time()
+
+    def steady(self) -> float:
+        return time.monotonic()
+
+    def sleep(self, seconds: float) -> None:
+        time.sleep(seconds)
+
+
+@dataclass(frozen=True)
+class _Running:
+    """A trial's process and its limits, in steady seconds."""
+
+    child: Child
+    slot: int
+    began: float
+    kill_at: float
+    attempt: int
+    step_before: int
+
+
+class SweepExecutor:
+    """One attempt at a sweep. ``attempt`` is the agent's count, ``deadline_at`` the soft stop."""
+
+    def __init__(
+        self,
+        job: PhaseJob,
+        sweep: SweepJob,
+        children: Children,
+        clock: SweepClock,
+        *,
+        attempt: int = 1,
+        deadline_at: float = math.inf,
+    ) -> None:
+        self._job, self._children, self._clock = job, children, clock
+        self._folder = Path(job.out_dir)
+        self._deadline_at = deadline_at
+        self._command: Command | None = None
+        if job.settings.get("family") == "command":
+            self._command = job.command
+        self._published = PublishedCheckpoints(
+            self._folder / contract.CHECKPOINTS_DIR, int(job.settings.get("keep_best") or 2)
+        )
+        self._lines: list[str] = []
+        self._state = SweepState()
+        self._running: dict[int, _Running] = {}
+        self._landing_since: float | None = None
+        self._asked = False
+        self._idle_from = clock.steady()
+        self._idle_s = 0.0
+        self._terms = sweep.terms
+        self._sampler = sampler_of(sweep)
+        self._tell = _Reporter(self._folder, job, attempt, clock)
+        self._noted: dict[int, str] = {}
+
+    # -- what the agent asks --------------------------------------------------------------------
+
+    def ask_to_stop(self) -> None:
+        """Land: start nothing more, let what runs save and evaluate."""
+        self._asked = True
+
+    def run(self) -> tuple[str, str]:
+        """Until the sweep has ended; returns the outcome and a message."""
+        self._tell.write(force=True)
+        self._take_up()
+        self._tell.enter("training")
+        while True:
+            self._look()
+            if self._must_land():
+                self._land()
+            ended = self._start_trials()
+            if ended is not None:
+                return self._outcome(ended)
+            self._tell.write()
+            self._note_offspring()
+            self._clock.sleep(_TICK_S)
+
+    def kill_trials(self) -> None:
+        for running in self._running.values():
+            running.child.kill()
+
+    # -- the journal ----------------------------------------------------------------------------
+
+    def _take_up(self) -> None:
+        """Read the journal of the executor before, put checkpoints back, account for trials that
+        ran when it was ended."""
+        self._published.prune()
+        events = self._kept_events()
+        self._lines = [ev.write_event(event) for event in events]
+        self._state = fold(events)
+        text = "".join(f"{line}\n" for line in self._lines)
+        write_atomic(self._folder / JOURNAL_NAME, text)
+        self._tell.begin(self._lines)
+        kept = {number: self._kept_rung(trial) for number, trial in self._state.trials.items()}
+        for lost in lost_events(self._state, *self._spent_before_the_loss()):
+            self._append(replace(lost, kept_rung=min(lost.kept_rung, kept[lost.trial])))
+        for number, trial in tuple(self._state.trials.items()):
+            is_kept = trial.state in _KEPT
+            if is_kept and kept[number] < trial.rung:
+                self._append(ev.TrialDropped(number))
+        self._fit_terms()
+        self._tell_best()
+
+    def _kept_events(self) -> list[ev.SweepEvent]:
+        own: tuple[ev.SweepEvent, ...] = ()
+        with contextlib.suppress(ValueError):
+            text = read_small(self._folder / JOURNAL_NAME, _MOST_JOURNAL_BYTES) or ""
+            own = ev.read_journal(text)
+        published: tuple[ev.SweepEvent, ...] = ()
+        with contextlib.suppress(ValueError):
+            published = tuple(ev.read_event(line) for line in self._published.journal())
+        longer = own if len(own) >= len(published) else published
+        # A sweep that had ended, or was stopped, was given more time.
+        return [each for each in longer if not isinstance(each, ev.Ended | ev.StopAsked)]
+
+    def _kept_rung(self, trial: Trial) -> int:
+        """Return the rung of the newest checkpoint that there still is of a trial; put it back from
+        those that are published where its folder has none."""
+        if self._children.manifests(trial.number):
+            return trial.rung
+        into = self._children.folder(trial.number) / contract.CHECKPOINTS_DIR
+        rung = self._published.put_back(trial.number, into)
+        return -1 if rung is None else min(rung, trial.rung)
+
+    def _spent_before_the_loss(self) -> tuple[dict[int, Usd], dict[int, float]]:
+        """By trial, what a running interval had cost, as far as its last heartbeat tells."""
+        amounts, seconds = {}, {}
+        for trial in self._state.running:
+            beat = self._children.beat(trial.number)
+            began_at = _began_at(self._children.folder(trial.number))
+            if began_at is not None:
+                lasted_s = max(0.0, (beat.at if beat is not None else began_at) - began_at)
+                seconds[trial.number] = lasted_s
+                amounts[trial.number] = cost(self._terms.slot_rate, lasted_s)
+        return amounts, seconds
+
+    def _fit_terms(self) -> None:
+        """Hold the budget to what the lease's time buys from now on: a machine that booted slowly
+        leaves less, a run that was given more dollars leaves more."""
+        left_s = self._deadline_at - self._clock.now()
+        if math.isfinite(left_s):
+            rate = self._terms.slot_rate.micros * self._terms.slots
+            left = Usd.from_micros(max(0, int(rate * left_s / 3600)))
+            self._terms = replace(self._terms, usd=self._state.committed + left)
+
+    def _append(self, event: ev.SweepEvent) -> None:
+        """Write an event, durably, before it is acted on."""
+        self._state = apply(self._state, event)
+        line = ev.write_event(event)
+        with open(self._folder / JOURNAL_NAME, "a", encoding="utf-8") as file:
+            file.write(line + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+        self._lines.append(line)
+        self._tell.event(len(self._lines) - 1, line)
+
+    # -- trials that run --------------------------------------------------------------------------
+
+    def _look(self) -> None:
+        """At what runs: what has ended is accounted for, what exceeds its dollars is killed."""
+        steady = self._clock.steady()
+        self._count_idle(steady)
+        for number, running in tuple(self._running.items()):
+            beat = self._children.beat(number)
+            if beat is not None and beat.attempt == running.attempt:
+                self._note(number, beat)
+            code = running.child.poll()
+            if code is None and steady >= running.kill_at:
+                running.child.kill()
+                code = running.child.poll()
+                self._close(number, running, steady, code, was_killed=True)
+            elif code is not None:
+                self._close(number, running, steady, code)
+
+    def _note(self, number: int, beat: Heartbeat) -> None:
+        seen = f"{beat.state}/{beat.step}/{beat.signs}/{beat.at if beat.state == 'waiting' else ''}"
+        if self._noted.get(number) != seen:
+            self._noted[number] = seen
+            self._tell.sign()
+        self._tell.stepped(number, beat.step)
+
+    def _count_idle(self, steady: float) -> None:
+        free = self._terms.slots - len(self._running)
+        self._idle_s += max(0.0, steady - self._idle_from) * free
+        self._idle_from = steady
+
+    def _flush_idle(self) -> None:
+        self._count_idle(self._clock.steady())
+        amount = cost(self._terms.slot_rate, self._idle_s)
+        if amount:
+            self._append(ev.SlotsIdle(amount, round(self._idle_s, 3)))
+        self._idle_s = 0.0
+
+    def _close(
+        self,
+        number: int,
+        running: _Running,
+        steady: float,
+        code: int | None,
+        *,
+        was_killed: bool = False,
+    ) -> None:
+        """Account for an interval that has ended."""
+        del self._running[number]
+        running.child.kill()  # what it has left behind
+        seconds = round(max(0.0, steady - running.began), 3)
+        usd = cost(self._terms.slot_rate, seconds)
+        beat = self._children.beat(number)
+        if beat is not None and beat.attempt != running.attempt:
+            beat = None
+        outcome = beat.outcome if beat is not None else None
+        made = self._children.manifests(number)
+        trial = self._state.trials[number]
+        latest, best = pick_latest(made), pick_best(made)
+        gained = latest is not None and (latest.step > running.step_before or trial.rung >= 0)
+        landed = outcome in CLEAN or (was_killed and best is not None and gained)
+        early = self._state.stopping and outcome not in DONE and steady < running.kill_at
+        if early and landed:
+            metric = self._shown((best or latest).val_bpb) if latest is not None else None
+            finite = metric if metric is not None and math.isfinite(metric) else None
+            step = latest.step if latest is not None else 0
+            self._append(ev.TrialLanded(number, finite, usd, seconds, step))
+            self._publish(self._state.trials[number], made, usd)
+            return
+        if outcome in _NO_FINITE and latest is not None:
+            self._append(ev.rung_reached(number, trial.target, math.nan, usd, seconds, latest.step))
+            return
+        if not landed or latest is None or not gained:
+            error = self._error(code, beat, was_killed, has_checkpoint=latest is not None)
+            self._append(ev.TrialFailed(number, usd, seconds, error))
+            return
+        judged = best or latest
+        metric = self._shown(judged.val_bpb)
+        self._append(
+            ev.rung_reached(
+                number, trial.target, metric, usd, seconds, latest.step, complete=outcome in DONE
+            )
+        )
+        if beat is not None and beat.step > running.step_before and beat.step:
+            per_step = float(usd) / (beat.step - running.step_before)
+            self._append(ev.PaceMeasured(number, per_step, beat.step))
+        self._tell.judged(judged.val_bpb, number)
+        self._publish(self._state.trials[number], made, usd)
+
+    def _error(
+        self, code: int | None, beat: Heartbeat | None, was_killed: bool, *, has_checkpoint: bool
+    ) -> str:
+        if was_killed:
+            return "it ran beyond its dollars, and was killed"
+        if beat is not None and beat.outcome not in CLEAN and beat.message:
+            return one_line(f"{beat.outcome}: {beat.message}")[:300]
+        if beat is not None and beat.outcome in CLEAN and not has_checkpoint:
+            return one_line(beat.message or "it left no checkpoint")[:300]
+        if beat is not None and beat.outcome in CLEAN:
+            return "it saved nothing new"
+        if code is not None and code < 0:
+            return f"it was ended by signal {-code}"
+        return f"it ended with code {code}"
+
+    def _shown(self, score: float | None) -> float | None:
+        return score if self._command is None else self._command.shown(score)
+
+    def _publish(self, trial: Trial, made: Sequence[CheckpointManifest], usd: Usd) -> None:
+        """Make a trial's best and latest checkpoints the run's own."""
+        latest, best = pick_latest(made), pick_best(made)
+        about = {
+            "trial": trial.number,
+            "rung": trial.rung,
+            "point": dict(trial.point),
+            "seed": trial.seed,
+            "usd": trial.spent.plain(),
+        }
+        wanted = [m for m in (best, latest) if m is not None]
+        for manifest in dict.fromkeys(m.step for m in wanted):
+            each = next(m for m in wanted if m.step == manifest)
+            folder = self._children.folder(trial.number) / contract.CHECKPOINTS_DIR
+            try:
+                published = self._published.publish(
+                    folder / step_dir_name(each.step), each, about, self._lines, self._clock.now()
+                )
+            except OSError as error:
+                self._tell.say(f"trial {trial.number}: not published: {error}")
+                continue
+            self._tell.saved(published)
+        self._tell_best()
+
+    def _tell_best(self) -> None:
+        best = pick_best(self._published.manifests())
+        if best is not None:
+            self._tell.best(best)
+
+    # -- what is next ----------------------------------------------------------------------------
+
+    def _must_land(self) -> bool:
+        return self._asked or self._clock.now() >= self._deadline_at
+
+    def _land(self) -> None:
+        if not self._state.stopping:
+            why = "signal" if self._asked else "deadline"
+            self._append(ev.StopAsked(why))
+            self._tell.enter("landing")
+            for running in self._running.values():
+                running.child.land()
+
+    def _start_trials(self) -> End | None:
+        free = self._terms.slots - len(self._running)
+        if not free or (self._state.stopping and self._running):
+            return None
+        self._count_idle(self._clock.steady())
+        if self._idle_s >= _IDLE_EVERY_S or not self._running:
+            self._flush_idle()
+        moves = next_moves(
+            self._state,
+            self._terms,
+            free,
+            self._sampler,
+            seconds_left=max(0.0, self._deadline_at - self._clock.now()),
+        )
+        for move in moves:
+            if isinstance(move, End):
+                self._append(move.event)
+                return move
+            self._flush_idle()
+            self._begin(move)
+        return None
+
+    def _begin(self, move: Begin | Continue) -> None:
+        known = self._state.trials.get(move.trial)
+        self._append(move.event)
+        trial = self._state.trials[move.trial]
+        made = pick_latest(self._children.manifests(trial.number))
+        is_new = known is None or made is None or not self._terms.can_resume
+        slots = {running.slot for running in self._running.values()}
+        slot = min(set(range(self._terms.slots)) - slots)
+        attempt = 1 + sum(_starts(line, trial.number) for line in self._lines[:-1])
+        values: dict[str, Any] = dict(trial.point)
+        values.setdefault("seed", self._seed(trial))
+        steady, now = self._clock.steady(), self._clock.now()
+        train_s = self._terms.seconds(move.train_usd + self._terms.restart_usd)
+        start = TrialStart(
+            trial=trial.number,
+            values=values,
+            slot=slot,
+            attempt=attempt,
+            deadline_at=min(now + train_s, self._deadline_at),
+            is_fresh=is_new,
+        )
+        running = _Running(
+            child=_NoChild(),
+            slot=slot,
+            began=steady,
+            kill_at=steady + self._terms.seconds(move.most_usd),
+            attempt=attempt,
+            step_before=0 if made is None or is_new else made.step,
+        )
+        self._tell.say(
+            f"{trial_name(trial.number)} to rung {trial.target}: {format_point(trial.point)}"
+        )
+        self._count_idle(steady)
+        try:
+            child = self._children.start(start)
+        except OSError as error:
+            self._append(ev.TrialFailed(trial.number, Usd(0), 0.0, one_line(str(error))[:300]))
+            return
+        self._running[trial.number] = replace(running, child=child)
+        record = json.dumps({"began_at": now})
+        with contextlib.suppress(OSError):
+            path = self._children.folder(trial.number) / INTERVAL_NAME
+            write_atomic(path, record, durable=False)
+
+    def _seed(self, trial: Trial) -> int:
+        """Return the seed of a trial: the recipe's own, and others for repetitions."""
+        own = self._job.settings.get("seed")
+        return trial.seed + (own if isinstance(own, int) else 0)
+
+    def _note_offspring(self) -> None:
+        if self._command is None:
+            return
+        found = offspring(os.getpid())
+        with contextlib.suppress(OSError):
+            path = self._folder / OFFSPRING_NAME
+            write_atomic(path, json.dumps(sorted(found.items())), durable=False)
+
+    def _outcome(self, end: End) -> tuple[str, str]:
+        (self._folder / OFFSPRING_NAME).unlink(missing_ok=True)
+        best = pick_best(self._published.manifests())
+        trials = self._state.trials
+        count = f"{len(trials)} trial{'s' if len(trials) != 1 else ''}"
+        if best is None:
+            why = _NO_RESULT.get(end.reason, "no trial has a checkpoint with the metric")
+            errors = [t.error for t in trials.values() if t.error]
+            told = f"{why} ({count})" + (f": {errors[-1]}" if errors else "")
+            if end.reason is Reason.STOPPED:
+                return f"landed_{self._state.stopping}", told
+            return "bad_config", told
+        shown = self._shown(best.val_bpb)
+        about = best.extra.get("sweep", {})
+        point = " ".join(f"{k}={format_word(v)}" for k, v in about.get("point", {}).items())
+        told = (
+            f"{count}; best {self._terms.metric} {shown:.4g}, "
+            f"trial {about.get('trial')} with {point}; {_ENDS.get(end.reason, end.reason.value)}"
+        )
+        if self._state.stopping:
+            return f"landed_{self._state.stopping}", told
+        return "finished", told
+
+    @property
+    def reporter(self) -> _Reporter:
+        return self._tell
+
+
+class _NoChild:
+    """Stands for a process until it is started."""
+
+    def poll(self) -> int | None:
+        return 0
+
+    def land(self) -> None: ...
+
+    def kill(self) -> None: ...
+
+
+class _Reporter:
+    """Heartbeat and metrics of a sweep, as agent and controller read a trainer's."""
+
+    def __init__(self, folder: Path, job: PhaseJob, attempt: int, clock: SweepClock) -> None:
+        self._folder, self._clock = folder, clock
+        self._written_at = -math.inf
+        self._state_at = clock.now()
+        self._steps: dict[int, int] = {}
+        pid = os.getpid()
+        self.beat = Heartbeat(
+            run_id=job.run_id,
+            phase=job.phase,
+            attempt=attempt,
+            pid=pid,
+            pid_started=processes.started(pid) or "",
+            at=clock.now(),
+            state="starting",
+            step=0,
+            steps=0,
+        )
+
+    def begin(self, lines: Sequence[str]) -> None:
+        """Write the journal so far as lines of metrics, where these stayed on another machine."""
+        if lines and not (self._folder / contract.METRICS_NAME).exists():
+            for number, line in enumerate(lines):
+                self.event(number, line)
+
+    def event(self, number: int, line: str) -> None:
+        self._line(EVENT_KIND, {"n": number, "said": json.loads(line)})
+
+    def stepped(self, trial: int, step: int) -> None:
+        self._steps[trial] = max(step, self._steps.get(trial, 0))
+        total = max(sum(self._steps.values()), self.beat.saved_step or 0, self.beat.step)
+        self.beat = replace(self.beat, step=total)
+
+    def sign(self) -> None:
+        self.beat = replace(self.beat, signs=self.beat.signs + 1)
+
+    def judged(self, score: float | None, trial: int) -> None:
+        """A trial has reached a rung with ``score``; lower is better."""
+        self.beat = replace(self.beat, val_bpb=score, finite=score is not None)
+        if score is not None:
+            self._line("eval", {"val_bpb": score, "trial": trial})
+
+    def saved(self, made: CheckpointManifest) -> None:
+        step = max(self.beat.step, made.step)
+        self.beat = replace(self.beat, saved_step=made.step, step=step)
+        self._line("save", {})
+        self.write(force=True)
+
+    def best(self, made: CheckpointManifest) -> None:
+        self.beat = replace(self.beat, best_bpb=made.val_bpb, best_step=made.step)
+
+    def enter(self, state: str) -> None:
+        self.beat = replace(self.beat, state=state, seconds=self._seconds())
+        self._state_at = self._clock.now()
+        self.write(force=True)
+
+    def end(self, outcome: str, message: str) -> None:
+        self.say(f"{outcome}: {message}")
+        self.beat = replace(self.beat, outcome=outcome, message=one_line(message)[:1000])
+        self.enter("ended")
+
+    def write(self, *, force: bool = False) -> None:
+        now = self._clock.now()
+        if not force and now - self._written_at < _BEAT_EVERY_S:
+            return
+        self._written_at = now
+        beat = replace(self.beat, at=now, seconds=self._seconds())
+        with contextlib.suppress(OSError):
+            path = self._folder / contract.HEARTBEAT_NAME
+            write_atomic(path, contract.dump(beat), durable=force)
+
+    def say(self, text: str) -> None:
+        print(f"trmcloud: {text}", flush=True)
+
+    def _seconds(self) -> dict[str, float]:
+        seconds = dict(self.beat.seconds)
+        lasted_s = max(0.0, self._clock.now() - self._state_at)
+        seconds[self.beat.state] = seconds.get(self.beat.state, 0.0) + lasted_s
+        return seconds
+
+    def _line(self, kind: str, said: Mapping[str, Any]) -> None:
+        about = {"kind": kind, "step": self.beat.step, "at": round(self._clock.now(), 3)}
+        with (
+            contextlib.suppress(OSError),
+            open(self._folder / contract.METRICS_NAME, "a", encoding="utf-8") as file,
+        ):
+            file.write(json.dumps({**about, **said}) + "\n")
+
+
+def sampler_of(sweep: SweepJob) -> Sampler:
+    """Return the sampler that a sweep's terms name."""
+    terms = sweep.terms
+    return make_sampler(terms.sampler, terms.space, terms.default, terms.goal, terms.seed)
+
+
+def _began_at(folder: Path) -> float | None:
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+        return float(json.loads(read_small(folder / INTERVAL_NAME) or "")["began_at"])
+    return None
+
+
+def _starts(line: str, trial: int) -> bool:
+    said = json.loads(line)
+    return said["event"] in ("TrialStarted", "TrialContinued") and said["trial"] == trial
+
+
+def main() -> None:
+    environment = dict(os.environ)
+    job = load_phase_job(read_small(Path(environment[ENV_JOB])) or "")
+    sweep = load_job(read_small(Path(job.code_dir) / SWEEP_NAME) or "")
+    processes.adopt_orphans()
+    cores = len(os.sched_getaffinity(0))
+    children = TrialProcesses(job, sweep.terms.slots, environment, cores)
+    deadline = environment.get(ENV_DEADLINE_AT, "")
+    executor = SweepExecutor(
+        job,
+        sweep,
+        children,
+        SystemClock(),
+        attempt=int(environment.get(ENV_ATTEMPT, "1")),
+        deadline_at=float(deadline) if deadline else math.inf,
+    )
+
+    def on_term(signum: int, frame: FrameType | None) -> None:
+        executor.ask_to_stop()
+
+    signal.signal(signal.SIGTERM, on_term)
+    outcome, message = "crashed", "the sweep's executor failed"
+    try:
+        outcome, message = executor.run()
+    finally:
+        executor.kill_trials()
+        kill_all(os.getpid(), _KILL_WITHIN_S)
+        executor.reporter.end(outcome, message)
+
+
+if __name__ == "__main__":
+    main()
