@@ -53,10 +53,16 @@ if TYPE_CHECKING:
     from trmcloud.ports.bucket import Bucket
     from trmcloud.ports.compute import StageItem
     from trmcloud.ports.notices import BackgroundNotifier, Board, Destination, Outbox, Send
+    from trmcloud.ports.team import Team
     from trmcloud.providers.protocol import Provider
 
 FAMILIES.provide(FamilyFolders(families_folder))
 ENV_PROJECT = "TRMCLOUD_PROJECT"
+ENV_PRINCIPAL = "TRMCLOUD_PRINCIPAL"
+"""Set by a server for a command that it runs for a person: whose grant pays. It can only take
+rights away."""
+ENV_PROJECTS = "TRMCLOUD_PROJECTS"
+"""Likewise: the projects whose runs the command shows, separated by commas."""
 ENV_TRAINER = "TRMCLOUD_TRAINER"
 """A folder that holds another ``model`` package: a trainer of your own that keeps the contract of
 ``trmcloud.core.contract.trainer_contract``."""
@@ -77,6 +83,18 @@ def build_ledger() -> tuple[RecordedLedger, Path]:
     if not has_ledger(home, os.environ):
         raise NotFoundError(f"there is no ledger in {home}", next_step="trmcloud plan")
     return open_ledger(home, os.environ), home
+
+
+def build_team(home: Path | None = None) -> Team:
+    """People, tokens and audit log of the ledger: beside its file, or in its database."""
+    from trmcloud.adapters.ledger.team import StoredTeam, database_store, file_store
+
+    home = home or home_dir(os.environ)
+    if url := ledger_url(home, os.environ):
+        from trmcloud.adapters.ledger.database import LedgerDatabase, parse_address
+
+        return StoredTeam(database_store(LedgerDatabase(parse_address(url))))
+    return StoredTeam(file_store(home / "team.db"))
 
 
 def build_chain() -> RecordedLedger:
@@ -213,6 +231,8 @@ def _build(named: Path | None = None) -> tuple[Context, Providers]:
         who=who,
         is_alive=is_alive,
         project=os.environ.get(ENV_PROJECT, "default"),
+        principal=os.environ.get(ENV_PRINCIPAL, ""),
+        projects=frozenset(filter(None, os.environ.get(ENV_PROJECTS, "").split(","))),
         workers=ThreadWorkers(),
         stage_items=lambda run: _stage_items(home, files, run)[0],
         bucket_items=lambda run: _stage_items(home, files, run)[1],

@@ -111,6 +111,8 @@ class Context:
     """The stops that users requested while the ledger could not be written."""
     principal: str = ""
     """Whom this process acts for, under a grant; empty: the ledger's owner."""
+    projects: frozenset[str] = frozenset()
+    """The projects whose runs are shown; empty: all."""
     unswept: dict[str, float] = field(default_factory=dict)
     """When this process asked a bucket in vain: one that is down is not asked for every run."""
 
@@ -197,6 +199,14 @@ def is_quiet(context: Context) -> bool:
     return True
 
 
+def shown_runs(context: Context) -> dict[str, RunState]:
+    """The runs that may be shown, by their ids. Money and pods are those of all runs."""
+    runs = context.ledger.read().runs
+    if not context.projects:
+        return dict(runs)
+    return {run_id: run for run_id, run in runs.items() if run.project in context.projects}
+
+
 def find_run(context: Context, name: str | None) -> RunState:
     """The run of that id or name, or the newest one where none is given. Of runs of one name the
     live one is meant, else the newest.
@@ -204,7 +214,7 @@ def find_run(context: Context, name: str | None) -> RunState:
     Raises:
         NotFoundError: naming what there is.
     """
-    runs = context.ledger.read().runs
+    runs = shown_runs(context)
     if name is None:
         newest = max(runs.values(), key=lambda run: run.created_at, default=None)
         if newest is None:

@@ -1188,6 +1188,129 @@ class Serving:
     token: str | None
 
 
+# -- a team's server -------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoggedIn:
+    """This home works through a server from now on."""
+
+    schema: ClassVar[str] = "login/1"
+    url: str
+    person: str
+    role: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoggedOut:
+    """``revoked``: whether the server has revoked the token."""
+
+    schema: ClassVar[str] = "logout/1"
+    url: str
+    revoked: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServerPerson:
+    """A person or service of a server. ``projects`` is empty for all."""
+
+    schema: ClassVar[str] = "server-person/1"
+    person: str
+    role: str
+    projects: tuple[str, ...]
+    is_service: bool
+    made_at: float
+    disabled_at: float | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class TokenRow:
+    token: str
+    person: str
+    about: str
+    made_at: float
+    expires_at: float | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServerPeople:
+    """People and services of a server; ``tokens`` are those that are valid now."""
+
+    schema: ClassVar[str] = "server-people/1"
+    people: tuple[ServerPerson, ...]
+    tokens: tuple[TokenRow, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TokenMade:
+    """A new token: ``token`` is its id, ``secret`` what a client shows. It is not shown again."""
+
+    schema: ClassVar[str] = "server-token/1"
+    token: str
+    person: str
+    secret: str
+    expires_at: float | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class TokensRevoked:
+    """``of``: a token's id, or a person."""
+
+    schema: ClassVar[str] = "tokens-revoked/1"
+    of: str
+    tokens: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class AuditRow:
+    """``decision``: allowed, refused, waits, approved, denied, or done. ``sha256`` covers this
+    record and all before it."""
+
+    seq: int
+    acted_at: float
+    person: str
+    role: str
+    token: str | None
+    address: str | None
+    command: str
+    decision: str
+    facts: Mapping[str, Any]
+    sha256: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class AuditLog:
+    """``whole``: whether each record's hash follows from those before it."""
+
+    schema: ClassVar[str] = "audit/1"
+    whole: bool
+    records: tuple[AuditRow, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RaiseRow:
+    """A cap or grant above the sum that one person decides on; ``approved`` is null as long as it
+    waits."""
+
+    schema: ClassVar[str] = "raise/1"
+    id: str
+    asked_by: str
+    asked_at: float
+    amount_usd: Usd
+    command: str
+    answered_by: str | None
+    answered_at: float | None
+    approved: bool | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Raises:
+    """What waits for a second person."""
+
+    schema: ClassVar[str] = "raises/1"
+    raises: tuple[RaiseRow, ...]
+
+
 @dataclass(frozen=True, kw_only=True)
 class LogLine:
     """One line of a run's training log."""

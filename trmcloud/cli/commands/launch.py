@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from trmcloud.app import commands, launching, measurements, preparing
+from trmcloud.app import commands, grants, launching, measurements, preparing
 from trmcloud.app.balances import funds_reader, plan_funds
 from trmcloud.app.commands import CommandRequest
 from trmcloud.app.context import Context, find_run
@@ -242,13 +242,16 @@ def start(
 ) -> RunDriver | None:
     """Ask, and reserve what was prepared; None where the user declines."""
     check_capped(context, ready.plan, confirmed=not yes)
-    room = room_for(context, ready.plan, last_visit(context))
+    grants.require_allowed(context, ready.plan)
+    # Room is made by lowering stops of other runs: a principal cannot.
+    room = None if context.principal else room_for(context, ready.plan, last_visit(context))
     for line in room_lines(room, context.wall()) if room is not None else ():
         print(line, file=sys.stderr if as_json else sys.stdout)
     if not yes and not is_confirmed("  Proceed?"):
         print("nothing was started, nothing was spent")
         return None
-    make_room(context, ready.plan, lambda line: print(line, file=sys.stderr))
+    if not context.principal:
+        make_room(context, ready.plan, lambda line: print(line, file=sys.stderr))
     preparing.upload_data(context, ready, Progress(f"to {ready.plan.spec.bucket}"))
     try:
         driver = launching.start(

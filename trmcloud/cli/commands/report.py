@@ -15,7 +15,7 @@ from typing import Annotated
 
 import typer
 
-from trmcloud.app.context import Context, find_run
+from trmcloud.app.context import Context, find_run, shown_runs
 from trmcloud.app.labels import has_tags, parse_tags
 from trmcloud.app.measurements import note_measured, speeds_of
 from trmcloud.app.receipts import receipt_of
@@ -115,7 +115,7 @@ def report(
         states = [find_run(context, run)]
     else:
         wanted = parse_tags("--tag", tag or ())
-        known = sorted(context.ledger.read().runs.values(), key=lambda r: r.created_at)
+        known = sorted(shown_runs(context).values(), key=lambda r: r.created_at)
         states = [each for each in known if has_tags(each, wanted)]
     reports = [report_run(context, state, speeds_of(context, state)) for state in states]
     for state in states:

@@ -70,7 +70,7 @@ def _show_once(
     is_line: bool,
 ) -> tuple[int, Context, list[RunState]]:
     """Catch up and show; return the exit code and what was shown."""
-    from trmcloud.app.context import find_run, is_quiet
+    from trmcloud.app.context import find_run, is_quiet, shown_runs
     from trmcloud.cli.catch_up import catch_up, tell
     from trmcloud.cli.views.reasons import did_line, hurt_line, trouble_code
     from trmcloud.core.catalog.providers import brokered
@@ -93,7 +93,7 @@ def _show_once(
     if run:
         runs = [find_run(context, run)]
     else:
-        known = sorted(context.ledger.read().runs.values(), key=lambda r: r.created_at)
+        known = sorted(shown_runs(context).values(), key=lambda r: r.created_at)
         known = [each for each in known if set(wanted) <= set(each.tags)]
         runs = [r for r in known if r.live or everything] or known[-1:]
     code = trouble_code(context, runs[0].run_id if run else "")

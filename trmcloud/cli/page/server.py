@@ -88,6 +88,23 @@ HEADERS: Mapping[str, str] = {
 }
 
 
+def with_page_headers(app: Any) -> Any:
+    """``app``, whose answers bear ``HEADERS``."""
+
+    async def answered(scope: Any, receive: Any, send: Any) -> None:
+        async def with_headers(message: Any) -> None:
+            if message["type"] == "http.response.start":
+                more = [(name.encode(), text.encode()) for name, text in HEADERS.items()]
+                if scope["path"].startswith(API):
+                    more.append((b"cache-control", b"no-store"))
+                message = {**message, "headers": [*message["headers"], *more]}
+            await send(message)
+
+        await app(scope, receive, with_headers)
+
+    return answered
+
+
 class GuardedApp:
     """``app`` behind these checks. ``names``: the hosts by which it may be called."""
 
@@ -105,15 +122,7 @@ class GuardedApp:
         if scope["path"].startswith(API):
             mark_trusted(scope)
 
-        async def with_headers(message: Any) -> None:
-            if message["type"] == "http.response.start":
-                more = [(name.encode(), text.encode()) for name, text in HEADERS.items()]
-                if scope["path"].startswith(API):
-                    more.append((b"cache-control", b"no-store"))
-                message = {**message, "headers": [*message["headers"], *more]}
-            await send(message)
-
-        await self._app(scope, receive, with_headers)
+        await with_page_headers(self._app)(scope, receive, send)
 
     def _why_not(self, scope: Any, headers: Mapping[str, str]) -> Refusal | None:
         refused = self._names.refusal(headers.get("host", "")) or refusal_of_origin(headers)

@@ -1,0 +1,337 @@
+"""``trmcloud server`` and its clients: people with homes of their own, and one ledger."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.documents import document_in
+from tests.e2e.user import LAUNCH, User
+from trmcloud.core.money import Usd
+
+PASSWORD = "correct horse battery staple"
+_WAIT_S = 300.0
+
+
+@dataclass
+class Server:
+    process: subprocess.Popen[str]
+    url: str
+
+    def kill(self) -> None:
+        """As a machine that is lost: the server and each command that it runs."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
+
+    def asked(
+        self, method: str, path: str, token: str = "", body: Any = None, **headers: str
+    ) -> tuple[int, Any]:
+        """(status, JSON)"""
+        request = urllib.request.Request(
+            self.url + path,
+            method=method,
+            data=None if body is None else json.dumps(body).encode(),
+            headers={name.replace("_", "-"): text for name, text in headers.items()},
+        )
+        if token:
+            request.add_header("Authorization", f"Bearer {token}")
+        try:
+            with urllib.request.urlopen(request, timeout=120) as answer:
+                return answer.status, json.loads(answer.read())
+        except urllib.error.HTTPError as error:
+            return error.code, json.loads(error.read())
+
+
+class Team:
+    """A server's home, and people with homes of their own."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        (folder / "server").mkdir()
+        self.host = User(folder / "server", warm=False)
+        self.servers: list[Server] = []
+        self.users: list[User] = []
+
+    def serve(self, *options: str) -> Server:
+        with open(self.folder / f"server-{len(self.servers)}.log", "w") as log:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "trmcloud", "server", "run", "--port", "0", "--json",
+                 "--no-prices", *options],
+                cwd=self.host.folder, env=self.host.env(), stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE, stderr=log, text=True, start_new_session=True,
+            )  # fmt: skip
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        assert line, (self.folder / f"server-{len(self.servers)}.log").read_text()
+        made = Server(process, json.loads(line)["url"])
+        self.servers.append(made)
+        return made
+
+    def add(self, name: str, role: str, grant: str = "", *options: str) -> None:
+        (self.folder / "password").write_text(PASSWORD + "\n")
+        self.host.run(
+            "server", "add", name, "--role", role,
+            "--password-from", str(self.folder / "password"), *options,
+        )  # fmt: skip
+        if grant:
+            self._give(name, grant)
+
+    def _give(self, name: str, usd: str) -> None:
+        program = f"from trmcloud.api import Home; Home().give_grant({name!r}, {usd!r})"
+        subprocess.run(
+            [sys.executable, "-c", program], env=self.host.env(), cwd=self.folder, check=True
+        )
+
+    def log_in(self, name: str, server: Server) -> User:
+        folder = self.folder / f"{name}-{len(self.users)}"
+        folder.mkdir()
+        user = User(folder, trainer=None, warm=False)
+        self.users.append(user)
+        user.run(
+            "login", server.url, "--name", name,
+            "--password-from", str(self.folder / "password"),
+        )  # fmt: skip
+        return user
+
+    def audit(self) -> list[Any]:
+        document = document_in(self.host.run("server", "audit", "--json"))
+        assert document["whole"]
+        return list(document["records"])
+
+    def end(self) -> None:
+        for server in self.servers:
+            server.kill()
+        for user in (*self.users, self.host):
+            user.end_everything()
+
+
+@pytest.fixture
+def team(tmp_path: Path) -> Iterator[Team]:
+    made = Team(tmp_path)
+    yield made
+    made.end()
+
+
+def wait_for(holds: Callable[[], bool]) -> None:
+    until = time.monotonic() + _WAIT_S
+    while not holds():
+        assert time.monotonic() < until, "it did not come in time"
+        time.sleep(0.2)
+
+
+def token_of(user: User) -> str:
+    path = user.home / "server.json"
+    assert path.stat().st_mode & 0o777 == 0o600
+    return str(json.loads(path.read_text())["token"])
+
+
+def test_two_people_with_two_homes_share_a_cap(team: Team) -> None:
+    team.add("ada", "lead", "5")
+    team.add("bob", "member", "5")
+    server = team.serve()
+    ada, bob = team.log_in("ada", server), team.log_in("bob", server)
+    assert "account cap: $0.50" in ada.run("budget", "set", "account", "0.50")
+
+    shown = bob.run(*LAUNCH, "--budget", "0.30", "--steps", "60")
+    assert "finished: every step was trained" in shown
+    runs = ada.json("status", "--all", "--json")["runs"]
+    assert [run["state"] for run in runs] == ["finished"], "ada sees what bob has trained"
+    run_id = runs[0]["run"]
+    spent = Usd(runs[0]["settled_usd"]) if "settled_usd" in runs[0] else None
+
+    # What bob has spent is missing to ada: the cap is one.
+    err = ada.fails(*LAUNCH, "--budget", "0.50", "--steps", "60", code=4)
+    assert "account budget of $0.50" in err
+    assert spent is None or spent > Usd("0")
+    assert not (ada.home / "ledger.db").exists(), "the one ledger is the server's"
+    assert not (bob.home / "ledger.db").exists()
+
+    # The checkpoint comes to the client, each file by its hash.
+    bob.run("fetch-best", run_id, "--into", "mine")
+    manifest = json.loads((bob.folder / "mine" / "manifest.json").read_text())
+    assert manifest["run_id"] == run_id
+    assert (bob.folder / "mine" / "weights.safetensors").stat().st_size > 0
+    assert bob.fails("fetch-best", run_id, "--into", "mine", code=8)
+
+    # Who did what to which dollars.
+    (done,) = [
+        row for row in team.audit() if row["decision"] == "done" and row["facts"].get("runs")
+    ]
+    assert (done["person"], list(done["facts"]["runs"])) == ("bob", [run_id])
+    assert Usd(done["facts"]["runs"][run_id]["settled_usd"]) > Usd("0")
+    assert [run.principal for run in team.host.ledger().runs.values()] == ["bob"]
+
+
+def test_a_server_that_is_killed_in_mid_training_is_replaced_by_another(team: Team) -> None:
+    team.host.hold()
+    team.add("bob", "member", "5")
+    first = team.serve()
+    bob = team.log_in("bob", first)
+    launched = bob.start(*LAUNCH, "--budget", "0.30", "--steps", "60")
+    wait_for(lambda: any(run.trains for run in team.host.ledger().runs.values()))
+    (run_id,) = team.host.ledger().runs
+    second = team.serve()
+    first.kill()
+    _, err = launched.communicate(timeout=_WAIT_S)
+    assert launched.returncode == 13, err
+    assert "runs continue on the server" in err
+    (team.host.folder / "hold").unlink()
+
+    wait_for(lambda: not team.host.ledger().runs[run_id].live)
+    run = team.host.ledger().runs[run_id]
+    assert run.outcome is not None
+    assert run.outcome.value == "finished"
+    again = team.log_in("bob", second)
+    assert "finished" in again.run("status", run_id)
+
+
+def test_a_members_guesses_and_tokens_that_were_revoked_are_refused(team: Team) -> None:
+    team.host.hold()
+    team.add("ada", "member", "5")
+    team.add("eve", "member", "5")
+    team.add("vic", "viewer")
+    team.add("lea", "lead")
+    server = team.serve("--four-eyes", "100")
+    ada, eve, vic, lea = (team.log_in(name, server) for name in ("ada", "eve", "vic", "lea"))
+    launched = ada.run(*LAUNCH, "--budget", "0.30", "--steps", "60", "-d", "--json")
+    run_id = json.loads(launched)["run"]
+
+    assert "another person's run" in eve.fails("stop", run_id, "-y", "--now", code=16)
+    assert "no run" in eve.fails("stop", "r-ffffff", "-y", code=3)
+    assert "role member" in vic.fails("stop", run_id, "-y", code=16)
+    assert "role lead" in eve.fails("budget", "raise", "account", "9", code=16)
+    assert "role administrator" in lea.fails("server", "add", "mal", code=16)
+    assert "at least" not in vic.run("status")
+
+    # Two people who raise: one asks, the other agrees, and nobody agrees with themselves.
+    ada_token, eve_token = token_of(ada), token_of(eve)
+    lea.run("budget", "set", "account", "50")
+    assert "second lead" in lea.fails("budget", "raise", "account", "150", code=4)
+    (waits,) = lea.json("server", "raises", "--json")["raises"]
+    assert "another lead" in lea.fails("server", "approve", waits["id"], code=8)
+    team.add("leo", "lead")
+    leo = team.log_in("leo", server)
+    assert "account cap: $150.00" in leo.run("server", "approve", waits["id"])
+    assert "answered before" in leo.fails("server", "approve", waits["id"], code=8)
+
+    # A token is refused from the moment that it is revoked, on any server.
+    other = team.serve()
+    assert other.asked("GET", "/api/v1/me", eve_token)[0] == 200
+    team.host.run("server", "revoke", "eve")
+    for each in (server, other):
+        status, told = each.asked("GET", "/api/v1/runs", eve_token)
+        assert (status, told["error"]) == (401, "this token is revoked")
+    assert "revoked" in eve.fails("status", code=15)
+
+    # The JSON API answers with the commands' own documents, and judges as they are judged.
+    status, told = server.asked("GET", f"/api/v1/runs/{run_id}", ada_token)
+    assert (status, told["schema"].partition("/")[0]) == (200, "status")
+    assert document_in(json.dumps(told))
+    assert server.asked("GET", "/api/v1/runs/r-ffffff", ada_token)[0] == 404
+    assert server.asked("GET", "/api/v1/runs/--all-of", ada_token)[0] == 422
+    assert server.asked("GET", "/api/v1/audit", ada_token)[0] == 403
+    assert server.asked("GET", "/api/v1/runs")[0] == 401
+    assert server.asked("GET", "/api/runs")[0] == 401, "the page's own requests, too"
+    assert server.asked("GET", "/api/runs", ada_token)[0] == 200
+    assert server.asked("POST", f"/api/runs/{run_id}/do", ada_token, {"verb": "stop"})[0] == 403
+    assert server.asked("GET", "/api/v1/me", ada_token, Host="evil.example")[0] == 421
+    assert server.asked("GET", "/api/v1/me", ada_token, Origin="http://evil.example")[0] == 403
+
+    told = lea.run("stop", run_id, "-y", "--now")
+    decisions = {(row["person"], row["decision"]) for row in team.audit()}
+    assert {
+        ("eve", "refused"),
+        ("vic", "refused"),
+        ("lea", "waits"),
+        ("leo", "approved"),
+    } <= decisions
+
+
+def test_secrets_of_the_server_reach_no_client(team: Team) -> None:
+    key = "rpa_" + "S3CRET" * 8
+    team.host.environment["RUNPOD_API_KEY"] = key
+    team.add("ada", "administrator", "5")
+    server = team.serve()
+    ada = team.log_in("ada", server)
+    token = token_of(ada)
+    for words in (
+        ["launch", "local", "--data", "/etc/passwd", "--budget", "1"],
+        ["launch", "local", "--recipe", "../../../etc/passwd", "--budget", "1"],
+        ["launch", "local", "--recipe", f"{team.host.home}/x.toml", "--budget", "1"],
+        ["launch", "local", "--from", str(team.host.home), "--budget", "1"],
+        ["report", "--html", str(team.host.home / "x.html")],
+        ["run", "any", "--env", "RUNPOD_API_KEY", "--budget", "1", "--", "env"],
+        ["run", "local", "--rate", "1", "--budget", "1", "--", "env"],
+        ["data", "check", "/etc"],
+        ["server", "add", "mal", "--password-from", "/etc/passwd"],
+        ["ssh", "r-000001"],
+        ["server", "run"],
+    ):
+        status, told = server.asked("POST", "/api/v1/commands", token, {"words": words})
+        assert status in (403, 422), (words, told)
+        assert told["next"], words
+        assert "\n" not in told["error"]
+        assert key not in json.dumps(told)
+    for kept in team.host.home.rglob("*"):
+        if kept.is_file():
+            content = kept.read_bytes()
+            assert PASSWORD.encode() not in content
+            assert token.encode() not in content
+
+
+def test_a_proxys_header_counts_from_the_proxy_alone(team: Team) -> None:
+    team.add("ada", "lead")
+    trusting = team.serve("--trust-proxy", "X-Forwarded-User", "--proxy-address", "127.0.0.1/32")
+    status, told = trusting.asked("GET", "/api/v1/me", X_Forwarded_User="ada")
+    assert (status, told["person"]) == (200, "ada")
+    status, told = trusting.asked("GET", "/api/v1/me", X_Forwarded_User="nobody")
+    assert status == 401
+    far = team.serve("--trust-proxy", "X-Forwarded-User", "--proxy-address", "10.9.0.0/16")
+    status, told = far.asked("GET", "/api/v1/me", X_Forwarded_User="ada")
+    assert status == 403
+    assert "taken from the proxy alone, not from 127.0.0.1" in told["error"]
+    plain = team.serve()
+    assert plain.asked("GET", "/api/v1/me", X_Forwarded_User="ada")[0] == 401
+    assert "any client could send" in team.host.fails(
+        "server", "run", "--trust-proxy", "X-Forwarded-User", code=2
+    )
+
+
+def test_bad_logins_and_lost_servers_are_told_in_one_line(team: Team) -> None:
+    team.add("ada", "member")
+    server = team.serve()
+    ada = team.log_in("ada", server)
+    wrong = team.folder / "wrong"
+    wrong.write_text("not the password\n")
+    for name in ("ada", "nobody"):
+        err = ada.fails("login", server.url, "--name", name, "--password-from", str(wrong), code=15)
+        assert "wrong name or password" in err
+    assert "https alone" in ada.fails("login", "http://example.com", "--name", "a", code=2)
+    assert "no address" in ada.fails("login", "ftp://x", "--name", "a", code=2)
+    (ada.home / "server.json").chmod(0o644)
+    assert "can be read by others" in ada.fails("status", code=15)
+    (ada.home / "server.json").chmod(0o600)
+    assert "does not work through a server" in ada.fails("ssh", code=16)
+    server.kill()
+    err = ada.fails("status", code=13)
+    assert "no answer from" in err
+    assert "its token was not revoked" in ada.run("logout")
+    assert "no runs yet" in ada.run("status"), "this machine's own ledger again"
+
+
+def test_a_server_without_people_does_not_start(team: Team) -> None:
+    assert "there are no people yet" in team.host.fails("server", "run", code=3)

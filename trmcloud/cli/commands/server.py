@@ -1,0 +1,534 @@
+"""``trmcloud server``: one process for a team, its people and their tokens, its audit log."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime as dt
+import getpass
+import ipaddress
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from trmcloud.app.home import close_home, home_dir, make_home
+from trmcloud.cli import documents as doc
+from trmcloud.cli import options
+from trmcloud.cli.commands.login import secret_from
+from trmcloud.cli.views.json_output import code_of, print_document, print_line
+from trmcloud.cli.views.text import table
+from trmcloud.core.errors import (
+    ConflictError,
+    LedgerDamaged,
+    NotFoundError,
+    UsageError,
+)
+from trmcloud.core.money import Usd, parse_budget
+from trmcloud.core.text import one_line
+from trmcloud.ports.team import Act, Person, Raise, Role, broken_at
+from trmcloud.server.people import People
+from trmcloud.wiring import ENV_PROJECT, build_context, build_team
+
+app = options.make_group(
+    "One process for a team: page, HTTP API, and a controller that drives all runs.",
+    "trmcloud server run",
+)
+
+_EXTRA = ("starlette", "uvicorn")
+_LEAVE_WITHIN_S = 5
+_DAY_S = 86_400.0
+_MOST_DAYS = 3650
+_Name = Annotated[str, typer.Argument(help="Name of a person or service.", metavar="NAME")]
+_RaiseId = Annotated[str, typer.Argument(help="Its id, as server raises lists it.", metavar="ID")]
+
+
+@app.command("run")
+def run(
+    host: Annotated[str, typer.Option("--host", help="Address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option("--port", help="Port; 0: any free port.")] = 8750,
+    name: Annotated[
+        list[str] | None,
+        typer.Option("--name", help="Name by which clients call it, repeatable.", metavar="HOST"),
+    ] = None,
+    four_eyes: Annotated[
+        str,
+        typer.Option(
+            "--four-eyes",
+            help="Caps and grants above this sum need a second lead (default: none do).",
+            metavar="USD",
+        ),
+    ] = "",
+    local_commands: Annotated[
+        bool,
+        typer.Option(
+            "--local-commands",
+            help="Run members' own commands on this machine, too, beside the provider keys.",
+        ),
+    ] = False,
+    trust_proxy: Annotated[
+        str,
+        typer.Option(
+            "--trust-proxy",
+            help="Header in which a reverse proxy names the person that it has checked.",
+            metavar="HEADER",
+        ),
+    ] = "",
+    proxy_address: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--proxy-address",
+            help="Network that the proxy connects from, repeatable.",
+            metavar="CIDR",
+        ),
+    ] = None,
+    prices: Annotated[
+        bool, typer.Option("--prices/--no-prices", help="Refresh prices once a day.")
+    ] = True,
+    as_json: options.Json = False,
+) -> None:
+    """Serve a team until SIGTERM or Ctrl-C; runs continue.
+
+    Keys of providers are needed on this machine alone. With TRMCLOUD_LEDGER, several
+    servers share one ledger in PostgreSQL, and one of them drives each run.
+
+    Example: trmcloud server run --four-eyes 500
+    """
+    options.require_packages(_EXTRA, "server", "server")
+    from trmcloud.cli.page.server import application, open_socket, page_of, with_page_headers
+    from trmcloud.io.web_guard import LOOPBACK, AllowedHosts, names_of
+    from trmcloud.io.web_server import silent_server
+    from trmcloud.server.app import Doors, Settings, TeamServer, TrustedProxy
+    from trmcloud.server.loop import ControllerLoop, environment_of_server
+    from trmcloud.server.running import CommandRunner
+
+    proxy = None
+    if trust_proxy:
+        if not proxy_address:
+            raise UsageError(
+                "--trust-proxy needs the proxy's network: any client could send the header",
+                next_step="--proxy-address 127.0.0.1/32",
+            )
+        proxy = TrustedProxy(trust_proxy.lower(), tuple(map(_network, proxy_address)))
+    elif proxy_address:
+        raise UsageError("--proxy-address goes with --trust-proxy HEADER")
+    limit = _usd("--four-eyes", four_eyes) if four_eyes else None
+    close_home(os.environ)
+    home = home_dir(os.environ)
+    make_home(home)
+    build_context().ledger.read()  # a ledger that cannot be used is told before anything is served
+    people = People(build_team(), time.time)
+    if not people.team.people():
+        raise NotFoundError(
+            "there are no people yet", next_step="trmcloud server add NAME --role administrator"
+        )
+    for told in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(told, signal.default_int_handler)
+    folder = home / "server"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    scratch = Path(tempfile.mkdtemp(prefix="commands-", dir=folder))
+    environment = environment_of_server()
+    page = page_of(None, home, live=False)
+
+    def tell(line: str) -> None:
+        print(one_line(f"controller: {line}"), file=sys.stderr, flush=True)
+
+    from trmcloud.api import Home
+    from trmcloud.cli.catch_up import tell as send_notifications
+    from trmcloud.cli.main import parse_line
+
+    def open_home() -> Home:
+        made = Home()
+        send_notifications(made.context)
+        return made
+
+    loop = ControllerLoop(open_home, folder, environment, tell, prices=prices)
+
+    @contextlib.asynccontextmanager
+    async def lifespan(served: Any) -> AsyncIterator[None]:
+        page.watch.start()
+        loop.start()
+        try:
+            yield
+        finally:
+            loop.end()
+            page.watch.end()
+
+    names = names_of(host)
+    more = frozenset(each.lower() for each in name or ())
+    settings = Settings(
+        names=AllowedHosts(names.more | more, names.any_address),
+        project=os.environ.get(ENV_PROJECT, "default"),
+        four_eyes=limit,
+        local_commands=local_commands,
+        proxy=proxy,
+    )
+    doors = Doors(parse_line, _known_runs, with_page_headers(application(page)), code_of)
+    server = TeamServer(people, CommandRunner(scratch, environment, time.monotonic), settings,
+                        doors, lifespan)  # fmt: skip
+    with open_socket(host, port) as sock:
+        shown = f"[{host}]" if ":" in host else host
+        url = f"http://{shown}:{sock.getsockname()[1]}"
+        if as_json:
+            print_line(doc.Serving(of="server", run=None, url=url, token=None))
+        else:
+            print(f"{url}\n(Ctrl-C ends the server; runs continue)", flush=True)
+        if host not in LOOPBACK:
+            options.warn_if_exposed(host, "tokens need a reverse proxy with TLS in front")
+        with suppress(KeyboardInterrupt):
+            silent_server(server, leave_within_s=_LEAVE_WITHIN_S).run(sockets=[sock])
+    shutil.rmtree(scratch, ignore_errors=True)
+    print("ended", file=sys.stderr if as_json else sys.stdout, flush=True)
+    os._exit(0)
+
+
+def _known_runs() -> Sequence[Any]:
+    from trmcloud.server.rights import KnownRun
+
+    return [
+        KnownRun(
+            run.run_id,
+            run.name,
+            run.project,
+            tuple(filter(None, (run.creator, run.principal))),
+            run.live,
+            run.created_at,
+            run.cap,
+            run.settled,
+        )
+        for run in build_context().ledger.read().runs.values()
+    ]
+
+
+def _network(text: str) -> ipaddress.IPv4Network | ipaddress.IPv6Network:
+    try:
+        return ipaddress.ip_network(text)
+    except ValueError:
+        raise UsageError(
+            f"--proxy-address {text[:60]!r} is no network", next_step="--proxy-address 10.0.0.0/8"
+        ) from None
+
+
+def _usd(flag: str, text: str) -> Usd:
+    try:
+        return parse_budget(text)
+    except ValueError as error:
+        raise UsageError(f"{flag}: {error}", next_step=f"{flag} 500") from None
+
+
+# -- people ----------------------------------------------------------------------------------------
+
+
+@app.command("add")
+def add(
+    name: _Name,
+    role: Annotated[
+        str, typer.Option("--role", help="viewer, member, lead or administrator.")
+    ] = "viewer",
+    project: Annotated[
+        list[str] | None,
+        typer.Option("--project", help="Only this project, repeatable (default: all)."),
+    ] = None,
+    password_from: Annotated[
+        str,
+        typer.Option("--password-from", help="File with a password; - : stdin.", metavar="FILE"),
+    ] = "",
+    is_service: Annotated[
+        bool, typer.Option("--service", help="A service, such as a CI job: no password.")
+    ] = False,
+    as_json: options.Json = False,
+) -> None:
+    """Add a person or a service, or change its role and projects. Money comes by a grant.
+
+    Example: trmcloud server add ada --role member --password-from ada.txt
+    """
+    try:
+        wanted = Role(role)
+    except ValueError:
+        raise UsageError(f"--role must be one of {', '.join(Role)}, not {role[:40]!r}") from None
+    if is_service and (password_from or not Role.MEMBER.includes(wanted)):
+        raise UsageError(
+            "a service has a token, no password, and is viewer or member",
+            next_step=f"trmcloud server add {name} --service --role member",
+        )
+    password = secret_from(password_from, "password") if password_from else None
+    people = _people()
+    made = people.add(
+        name, wanted, projects=tuple(project or ()), password=password, is_service=is_service
+    )
+    _note(people, f"server add {name} --role {role}", projects=list(made.projects))
+    if as_json:
+        print_document(_person_document(made))
+        return
+    print(f"{made.name}: {made.role.value} of {', '.join(made.projects) or 'all projects'}")
+
+
+@app.command("remove")
+def remove(name: _Name, as_json: options.Json = False) -> None:
+    """Disable a person at once, with all tokens; runs and records stay.
+
+    Example: trmcloud server remove ada
+    """
+    people = _people()
+    made = people.disable(name)
+    _note(people, f"server remove {name}")
+    if as_json:
+        print_document(_person_document(made))
+        return
+    print(f"{name} is disabled, and all tokens of {name} are revoked")
+    print(f"  runs go on: trmcloud grant revoke {name} lands them")
+
+
+@app.command("people")
+def list_people(as_json: options.Json = False) -> None:
+    """List people and services, with their roles and valid tokens.
+
+    Example: trmcloud server people
+    """
+    people = _people()
+    found, now = people.team.people(), time.time()
+    valid = [token for token in people.team.tokens() if token.is_valid(now)]
+    if as_json:
+        rows = tuple(_person_document(each) for each in found)
+        tokens = tuple(
+            doc.TokenRow(
+                token=each.id, person=each.person, about=each.about,
+                made_at=each.made_at, expires_at=each.expires_at,
+            )
+            for each in valid
+        )  # fmt: skip
+        print_document(doc.ServerPeople(people=rows, tokens=tokens))
+        return
+    if not found:
+        print("no people yet · trmcloud server add NAME --role administrator")
+        return
+    lines = [("name", "role", "projects", "tokens")]
+    for each in found:
+        mine = ", ".join(token.id for token in valid if token.person == each.name)
+        role = "disabled" if each.disabled_at is not None else each.role.value
+        lines.append((each.name, role, ", ".join(each.projects) or "all", mine or "–"))
+    print("\n".join(table(lines[0], lines[1:])))
+
+
+@app.command("token")
+def token(
+    name: _Name,
+    days: Annotated[
+        int, typer.Option("--days", min=1, max=_MOST_DAYS, help="Days for which it is valid.")
+    ] = 90,
+    about: Annotated[str, typer.Option("--about", help="What it is for.")] = "",
+    as_json: options.Json = False,
+) -> None:
+    """Make a token for a person or service. It is shown once and stored hashed.
+
+    Example: trmcloud server token ci --about nightly
+    """
+    people = _people()
+    made, shown = people.make_token(name, lasts_s=days * _DAY_S, about=about)
+    _note(people, f"server token {name}", token=made.id)
+    if as_json:
+        print_document(
+            doc.TokenMade(token=made.id, person=name, secret=shown, expires_at=made.expires_at)
+        )
+        return
+    print(shown)
+    print(f"  {made.id}, of {name}, for {days} days; it is not shown again", file=sys.stderr)
+
+
+@app.command("revoke")
+def revoke(
+    name: Annotated[
+        str, typer.Argument(help="Id of a token, or a person: all tokens.", metavar="TOKEN")
+    ],
+    as_json: options.Json = False,
+) -> None:
+    """Revoke a token, or all tokens of a person, at once.
+
+    Example: trmcloud server revoke 1f3a9c04
+    """
+    people = _people()
+    count = people.revoke(name)
+    _note(people, f"server revoke {name}", tokens=count)
+    if as_json:
+        print_document(doc.TokensRevoked(of=name, tokens=count))
+        return
+    print(f"{name}: {count} token{'' if count == 1 else 's'} revoked")
+
+
+# -- audit, and what waits for a second person -----------------------------------------------------
+
+
+@app.command("audit")
+def audit(
+    after: Annotated[int, typer.Option("--after", help="Only records after this number.")] = 0,
+    as_json: options.Json = False,
+) -> None:
+    """Show who did what, and which runs and dollars came of it; check the log's hashes.
+
+    Example: trmcloud server audit
+    """
+    records = _people().team.acts()
+    broken = broken_at(records)
+    shown = [record for record in records if record.seq > after]
+    if as_json:
+        rows = tuple(
+            doc.AuditRow(
+                seq=each.seq, acted_at=each.act.at, person=each.act.person, role=each.act.role,
+                token=each.act.token or None, address=each.act.address or None,
+                command=each.act.what, decision=each.act.decision, facts=each.act.facts,
+                sha256=each.chain,
+            )
+            for each in shown
+        )  # fmt: skip
+        print_document(doc.AuditLog(whole=broken is None, records=rows))
+    else:
+        lines = [("#", "when", "who", "what", "decision", "dollars")]
+        for each in shown:
+            act = each.act
+            lines.append(
+                (
+                    str(each.seq), _moment(act.at), f"{act.person} ({act.role})",
+                    one_line(act.what)[:60], _decision(act), _dollars(act),
+                )
+            )  # fmt: skip
+        print("\n".join(table(lines[0], lines[1:])))
+    if broken is not None:
+        raise LedgerDamaged(
+            f"record {broken} of the audit log does not follow from those before it",
+            next_step="compare it with a backup of the database",
+        )
+
+
+def _moment(at: float) -> str:
+    return dt.datetime.fromtimestamp(at, dt.timezone.utc).strftime("%Y-%m-%d %H:%M:%S")
+
+
+def _decision(act: Act) -> str:
+    code = act.facts.get("exit_code")
+    return f"exit {code}" if act.decision == "done" and code is not None else act.decision
+
+
+def _dollars(act: Act) -> str:
+    runs = act.facts.get("runs") or {}
+    return ", ".join(f"{run} {_of_cap(row)}" for run, row in runs.items()) or "–"
+
+
+@app.command("raises")
+def raises(as_json: options.Json = False) -> None:
+    """List caps and grants that wait for a second lead.
+
+    Example: trmcloud server raises
+    """
+    waiting = [each for each in _people().team.raises() if each.answered_at is None]
+    if as_json:
+        print_document(doc.Raises(raises=tuple(map(_raise_document, waiting))))
+        return
+    if not waiting:
+        print("nothing waits")
+        return
+    lines = [("id", "asked by", "USD", "command")]
+    lines += [(each.id, each.asked_by, each.usd, " ".join(each.words)) for each in waiting]
+    print("\n".join(table(lines[0], lines[1:])))
+
+
+@app.command("approve")
+def approve(raise_id: _RaiseId, as_json: options.Json = False) -> None:
+    """Agree to a cap or grant that another lead has asked for; it is set at once.
+
+    Example: trmcloud server approve c-1f3a9c04
+    """
+    one = _answer(raise_id, approved=True)
+    code = subprocess.run(
+        [sys.executable, "-m", "trmcloud", *one.words],
+        env={**os.environ, "TRMCLOUD_AT_SERVER": "1"},
+        stdin=subprocess.DEVNULL,
+        stdout=sys.stderr.fileno() if as_json else None,
+        check=False,
+    ).returncode
+    if as_json:
+        print_document(_raise_document(one))
+    sys.exit(code)
+
+
+@app.command("deny")
+def deny(raise_id: _RaiseId, as_json: options.Json = False) -> None:
+    """Deny a cap or grant that another lead has asked for.
+
+    Example: trmcloud server deny c-1f3a9c04
+    """
+    one = _answer(raise_id, approved=False)
+    if as_json:
+        print_document(_raise_document(one))
+        return
+    print(f"{one.id}: denied")
+
+
+def _answer(raise_id: str, *, approved: bool) -> Raise:
+    people, me = _people(), getpass.getuser()
+    one = next((each for each in people.team.raises() if each.id == raise_id), None)
+    if one is None:
+        raise NotFoundError(
+            f"nothing waits as {raise_id[:40]!r}", next_step="trmcloud server raises"
+        )
+    if one.asked_by == me and approved:
+        raise ConflictError(
+            f"{me} has asked for it: another lead has to agree", next_step="trmcloud server raises"
+        )
+    if not people.team.answer_raise(raise_id, me, time.time(), approved=approved):
+        raise ConflictError(f"{raise_id} was answered before", next_step="trmcloud server raises")
+    _note(people, " ".join(one.words), decision="approved" if approved else "denied",
+          raise_id=raise_id, asked_by=one.asked_by)  # fmt: skip
+    answered = next(each for each in people.team.raises() if each.id == raise_id)
+    return answered
+
+
+def _of_cap(row: Mapping[str, str]) -> str:
+    return f"{Usd(row['settled_usd'])} of {Usd(row['cap_usd'])}"
+
+
+# -- own -------------------------------------------------------------------------------------------
+
+
+def _people() -> People:
+    return People(build_team(), time.time)
+
+
+def _note(people: People, what: str, decision: str = "done", **facts: Any) -> None:
+    """Write what is done on this machine into the audit log. What is done for a person through the
+    server stands there under its token, too."""
+    me = getpass.getuser()
+    known = people.team.person(me)
+    role = known.role.value if known is not None else "owner"
+    people.team.add_act(Act(time.time(), me, role, "", "", what, decision, facts))
+
+
+def _person_document(person: Person) -> doc.ServerPerson:
+    return doc.ServerPerson(
+        person=person.name,
+        role=person.role.value,
+        projects=person.projects,
+        is_service=person.is_service,
+        made_at=person.made_at,
+        disabled_at=person.disabled_at,
+    )
+
+
+def _raise_document(one: Raise) -> doc.RaiseRow:
+    return doc.RaiseRow(
+        id=one.id,
+        asked_by=one.asked_by,
+        asked_at=one.asked_at,
+        amount_usd=parse_budget(one.usd),
+        command=" ".join(one.words),
+        answered_by=one.answered_by or None,
+        answered_at=one.answered_at,
+        approved=one.approved if one.answered_at is not None else None,
+    )
