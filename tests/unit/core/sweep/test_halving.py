@@ -20,6 +20,7 @@ from trmcloud.core.sweep.halving import (
     left,
     next_moves,
     reserved,
+    usd_per_step,
 )
 from trmcloud.core.sweep.samplers import Sampler, make_sampler
 from trmcloud.core.sweep.space import Point, read_words
@@ -32,6 +33,7 @@ from trmcloud.core.sweep.state import (
     lost_events,
 )
 from trmcloud.core.sweep.terms import Goal, SweepTerms, make_terms
+from trmcloud.core.values import replace
 
 SPACE = ("lr=log:1e-4,1e-2", "width=int:64,256,step=32")
 
@@ -310,6 +312,31 @@ def test_slots_get_a_move_each_and_points_of_their_own() -> None:
     state, sampler = SweepState(), sampler_of(terms)
     moves = next_moves(state, terms, 4, sampler)
     assert len({move.point for move in moves if isinstance(move, Begin)}) == 4
+
+
+def test_settings_whose_first_rung_buys_too_few_steps_are_passed_over() -> None:
+    terms = replace(terms_of(slots=4), least_steps=100)
+    sampler = sampler_of(terms)
+
+    def price(point: Point) -> float:
+        return float(dict(point)["width"]) * 2e-5
+
+    default = ev.TrialStarted(1, terms.default, 0, 0, Usd("0.4"))
+    state = fold([default])
+    moves = next_moves(state, terms, 3, sampler, price=price)
+    widths = [dict(move.point)["width"] for move in moves if isinstance(move, Begin)]
+    assert len(widths) == 3
+    assert max(widths) <= 0.333333 / 100 / 2e-5 < 256
+    assert next_moves(state, terms, 1, sampler, price=lambda point: 9.0) == []
+    assert next_moves(state, terms, 1, sampler, price=lambda point: None)
+
+
+def test_a_prediction_is_corrected_by_what_was_measured() -> None:
+    terms = terms_of()
+    default = ev.TrialStarted(1, terms.default, 0, 0, Usd("0.4"))
+    state = fold([default, ev.PaceMeasured(1, 0.003)])
+    assert usd_per_step(state, terms.default, lambda point: 0.001) == pytest.approx(0.003)
+    assert usd_per_step(fold([default]), terms.default, lambda point: 0.001) == 0.001
 
 
 def test_impossible_events_are_refused() -> None:
