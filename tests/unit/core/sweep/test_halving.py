@@ -324,7 +324,7 @@ def test_settings_whose_first_rung_buys_too_few_steps_are_passed_over() -> None:
     default = ev.TrialStarted(1, terms.default, 0, 0, Usd("0.4"))
     state = fold([default])
     moves = next_moves(state, terms, 3, sampler, price=price)
-    widths = [dict(move.point)["width"] for move in moves if isinstance(move, Begin)]
+    widths = [float(dict(move.point)["width"]) for move in moves if isinstance(move, Begin)]
     assert len(widths) == 3
     assert max(widths) <= 0.333333 / 100 / 2e-5 < 256
     assert next_moves(state, terms, 1, sampler, price=lambda point: 9.0) == []
