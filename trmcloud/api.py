@@ -18,12 +18,15 @@ one thread.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import fields, replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
-from trmcloud.app import commands, grants, ledger_care, preparing, short_rentals
+from trmcloud.app import commands, grants, holder, ledger_care, preparing, short_rentals
 from trmcloud.app.balances import funds_reader
 from trmcloud.app.checkpoints import fetching
 from trmcloud.app.checkpoints.inventory import Checkpoint, Place, checkpoints_of
@@ -53,19 +56,26 @@ from trmcloud.app.run_facts import Money, Run, Training, facts_of
 from trmcloud.app.short_rentals import is_needed
 from trmcloud.app.steering import FETCH, VERBS, Forecast, foresee
 from trmcloud.app.trainings import Event, events_since, find_symptoms
-from trmcloud.app.trial import Trial, TrialBounds, try_command
+from trmcloud.app.trial import Trial, TrialBounds, keep_trial, log_path, try_command
 from trmcloud.app.trial_checks import Check, RequestedMachine
+from trmcloud.core.catalog.hardware import LOCAL
 from trmcloud.core.control.bookkeeping import KeyUsed
 from trmcloud.core.control.budget import Line
 from trmcloud.core.control.reason import ReasonKind, make_reason
 from trmcloud.core.control.run_state import RunState
-from trmcloud.core.errors import ConflictError, NotFoundError, TrmcloudError, UsageError
+from trmcloud.core.errors import (
+    ConflictError,
+    NotFoundError,
+    NotSupported,
+    TrmcloudError,
+    UsageError,
+)
 from trmcloud.core.health import Finding
 from trmcloud.core.money import Usd
 from trmcloud.core.spec.plan import Plan
 from trmcloud.core.spec.spec import parse_wait
 from trmcloud.core.values import dataclass
-from trmcloud.options import parse_balance_policy, parse_money, request_from
+from trmcloud.options import LaunchRequest, parse_balance_policy, parse_money, request_from
 from trmcloud.ports.machine import Progress
 from trmcloud.wiring import build_context, build_trial, offers_for_errand
 from trmcloud.wiring_plans import build_planner
@@ -78,6 +88,7 @@ __all__ = [
 
 _LOOK_S = 0.5
 _CATCH_UP_S = 2.0
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
 @dataclass(frozen=True)
@@ -145,7 +156,7 @@ class Home:
             grants.require_principal(principal)
         elif run_as is not None:
             raise UsageError("run_as goes with a principal")
-        self._run_as = run_as
+        self._holder = holder.holder_of(context.home, run_as)
         self._context = replace(context, unasked=frozenset(unasked), principal=principal or "")
 
     @property
@@ -172,6 +183,7 @@ class Home:
                 BudgetRefused: there is no such plan. GrantRefused: an option is the owner's alone.
         """
         grants.require_wish(self._context, wish)
+        self._require_names(wish)
         planner, request = self._planner(), request_from(wish)
         return planner.save(planner.plan(planner.spec(request)))
 
@@ -190,7 +202,8 @@ class Home:
             TrmcloudError: whatever keeps it from being launched; nothing is rented then.
         """
         grants.require_wish(self._context, wish)
-        self._require_weights(str(wish.get("initial_from") or wish.get("from") or ""))
+        self._require_names(wish)
+        self._require_weights(str(wish.get("initial_from") or ""))
         request = request_from({**wish, "hardware": hardware})
         labels = labels_of("launch", request)
         if (earlier := find_earlier(self._context, labels)) is not None:
@@ -212,10 +225,11 @@ class Home:
             UsageError, DataError, NotFoundError, DoesNotFit, BudgetRefused: there is no such plan.
         """
         grants.require_wish(self._context, wish)
-        folder, planner = _folder(here), self._planner()
+        planner = self._planner()
         request, asked = commands.requests_of(words, wish)
-        spec = commands.wish_of(planner, request, asked, folder)
-        plan, _ = commands.dry_run(planner, spec, folder)
+        with self._files_in(_folder(here), request, asked) as folder:
+            spec = commands.wish_of(planner, request, asked, folder)
+            plan, _ = commands.dry_run(planner, spec, folder)
         return plan
 
     def run_command(
@@ -239,16 +253,17 @@ class Home:
             TrmcloudError: whatever keeps it from being launched; nothing is rented then.
         """
         grants.require_wish(self._context, wish)
-        folder, planner = _folder(here), self._planner()
+        planner = self._planner()
         request, asked = commands.requests_of(words, wish)
-        spec = commands.wish_of(planner, request, asked, folder)
         labels = labels_of("run", request, asked)
         if (earlier := find_earlier(self._context, labels)) is not None:
             return self._again(earlier)
-        ready, _ = commands.prepare(self._context, planner, request, spec, folder)
-        check_capped(self._context, ready.plan, confirmed=False)
-        grants.require_allowed(self._context, ready.plan)
-        return self._begin(ready, progress or _nothing, labels, detached=request.detach)
+        with self._files_in(_folder(here), request, asked) as folder:
+            spec = commands.wish_of(planner, request, asked, folder)
+            ready, _ = commands.prepare(self._context, planner, request, spec, folder)
+            check_capped(self._context, ready.plan, confirmed=False)
+            grants.require_allowed(self._context, ready.plan)
+            return self._begin(ready, progress or _nothing, labels, detached=request.detach)
 
     def try_command(
         self,
@@ -280,7 +295,21 @@ class Home:
         request = commands.request_of(words, wish)
         bounds = TrialBounds(for_s, steps, gigabytes, online)
         told, ground = progress or _nothing, build_trial(self._context.home)
-        return try_command(ground, request, bounds, RequestedMachine(), _folder(here), data, told)
+        if not self.principal:
+            plain = RequestedMachine()
+            return try_command(ground, request, bounds, plain, _folder(here), data, told)
+        holder.require_known(self._holder, "try")
+        if not self._holder.is_self:
+            wish = {**wish, "data": data}
+            return holder.try_as(
+                self._holder, ground.home, ground.python_path, words, _folder(here), wish, bounds,
+                self.principal, told,
+            )  # fmt: skip
+        plain = RequestedMachine()
+        trial = try_command(ground, request, bounds, plain, _folder(here), data, told)
+        log = log_path(ground.home, trial)
+        keep_trial(ground.home, trial, log.read_bytes() if log.exists() else b"", self.principal)
+        return trial
 
     # -- looking ---------------------------------------------------------------------------------
 
@@ -444,6 +473,13 @@ class Home:
             UsageError: it would have to be rented for.
         """
         context = self._context
+        if self.principal and not self._holder.is_self:
+            if into is not None:
+                raise NotSupported(
+                    "a folder of your own is refused: it would be written as the ledger's owner",
+                    next_step="leave out into",
+                )
+            into = context.home / "fetched" / self.principal / self._find(run_id).run_id
         state = self._from_volume(self._find(run_id), rent=rent)
         found = fetching.find_best(context, state, weights_only=weights_only)
         folder = (
@@ -481,7 +517,9 @@ class Home:
                 level above it lacks the money.
         """
         run_id = grants.require_paying(self._context, self._find(run_id)).run_id
-        check_bucket(self._context, self._find(run_id).spec)
+        state = self._find(run_id)
+        self._require_machine(state.plan)
+        check_bucket(self._context, state.spec)
         policy = str(parse_balance_policy("balance", balance)) if balance else ""
         driver = resume(
             self._context,
@@ -617,6 +655,55 @@ class Home:
             )
         return max(named, key=lambda run: (run.run_id == run_id, run.live, run.created_at))
 
+    @contextmanager
+    def _files_in(
+        self, here: Path, request: LaunchRequest, asked: CommandRequest
+    ) -> Iterator[Path]:
+        """The folder whose files are sent: of a holder that is another user, a copy of what that
+        user can read, as long as this lasts."""
+        if not self.principal or self._holder.is_self:
+            yield here
+            return
+        holder.require_known(self._holder, "reading files of this machine")
+        if request.data:
+            raise NotSupported(
+                "--data is refused: it would be read as the ledger's owner",
+                next_step="put the data below the working folder, or have the command download it",
+            )
+        with TemporaryDirectory(prefix="holder-", dir=self._context.home) as made:
+            path = build_trial(self._context.home).python_path
+            yield holder.copy_tree(self._holder, path, here, asked.root, Path(made) / "tree")
+
+    def _require_names(self, wish: Mapping[str, Any]) -> None:
+        """
+        Raises:
+            NotSupported: what is named would be read from this machine as the ledger's owner, for a
+                holder who is another user.
+        """
+        if not self.principal or self._holder.is_self:
+            return
+        for name in ("recipe", "data", "chat_data", "goal", "initial_from"):
+            given = str(wish.get(name) or "")
+            if given and (not _NAME.fullmatch(given) or Path(given).exists()):
+                raise NotSupported(
+                    f"{name}: a file or folder is refused: it would be read as the ledger's owner",
+                    next_step="use one that goes by a name: trmcloud data list",
+                )
+
+    def _require_machine(self, plan: Plan) -> None:
+        """
+        Raises:
+            NotSupported: it would start a command here that is not run as the holder.
+        """
+        if not self.principal or self._holder.is_self:
+            return
+        if any(plan.candidate(name).provider == LOCAL for name in plan.launchable):
+            raise NotSupported(
+                "local is refused: it would run as the ledger's owner, not as the holder of the "
+                "grant",
+                next_step="rent a machine; try runs a command here as the holder",
+            )
+
     def _require_weights(self, start: str) -> None:
         """
         Raises:
@@ -634,6 +721,7 @@ class Home:
     def _begin(
         self, ready: PreparedLaunch, progress: Progress, labels: Labels, *, detached: bool
     ) -> Run:
+        self._require_machine(ready.plan)
         if not self.principal:  # it lowers stops of other runs
             make_room(self._context, ready.plan, _nothing)
         preparing.upload_data(self._context, ready, progress)
