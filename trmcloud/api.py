@@ -26,7 +26,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from trmcloud.app import commands, grants, holder, ledger_care, preparing, short_rentals
+from trmcloud.app import commands, grants, holder, ledger_care, preparing, quotes, short_rentals
 from trmcloud.app.balances import funds_reader
 from trmcloud.app.checkpoints import fetching
 from trmcloud.app.checkpoints.inventory import Checkpoint, Place, checkpoints_of
@@ -48,8 +48,9 @@ from trmcloud.app.launching import (
     resume,
     start,
 )
-from trmcloud.app.planning import Planner
+from trmcloud.app.planning import Planner, is_plan_id
 from trmcloud.app.preparing import PreparedLaunch
+from trmcloud.app.quotes import QuoteRefused
 from trmcloud.app.reconciling import reconcile
 from trmcloud.app.room import make_room
 from trmcloud.app.run_facts import Money, Run, Training, facts_of
@@ -67,6 +68,7 @@ from trmcloud.core.errors import (
     ConflictError,
     NotFoundError,
     NotSupported,
+    TrialFailed,
     TrmcloudError,
     UsageError,
 )
@@ -78,16 +80,18 @@ from trmcloud.core.values import dataclass
 from trmcloud.options import LaunchRequest, parse_balance_policy, parse_money, request_from
 from trmcloud.ports.machine import Progress
 from trmcloud.wiring import build_context, build_trial, offers_for_errand
-from trmcloud.wiring_plans import build_planner
+from trmcloud.wiring_plans import build_planner, simulate_providers
 
 __all__ = [
     "VERBS", "ApprovalRequest", "Check", "Checkpoint", "CheckpointCopy", "Curves", "Event",
     "Finding", "Forecast", "GrantAccount", "Home", "Layer", "Line", "MaxOverspend", "Money",
-    "Place", "Plan", "Run", "Series", "Training", "Trial", "TrmcloudError", "Usd",
+    "Place", "Plan", "QuoteRefused", "Run", "Series", "Training", "Trial", "TrmcloudError", "Usd",
 ]  # fmt: skip
 
 _LOOK_S = 0.5
 _CATCH_UP_S = 2.0
+_PLAYS = 5
+"""Simulated runs before a principal's launch of a recipe."""
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
@@ -208,8 +212,12 @@ class Home:
         labels = labels_of("launch", request)
         if (earlier := find_earlier(self._context, labels)) is not None:
             return self._again(earlier)
-        ready = preparing.prepare(self._context, self._planner(), request, _nothing)
+        planner = self._planner()
+        if self.principal and is_plan_id(hardware):
+            quotes.require_quote(self._context, planner, hardware)
+        ready = preparing.prepare(self._context, planner, request, _nothing)
         grants.require_allowed(self._context, ready.plan)
+        self._require_rehearsed(ready.plan)
         return self._begin(ready, progress or _nothing, labels, detached=request.detach)
 
     def plan_command(
@@ -227,6 +235,7 @@ class Home:
         grants.require_wish(self._context, wish)
         planner = self._planner()
         request, asked = commands.requests_of(words, wish)
+        asked = self._silenced(asked)
         with self._files_in(_folder(here), request, asked) as folder:
             spec = commands.wish_of(planner, request, asked, folder)
             plan, _ = commands.dry_run(planner, spec, folder)
@@ -238,6 +247,7 @@ class Home:
         *,
         here: str | os.PathLike[str] | None = None,
         progress: Progress | None = None,
+        quote: str = "",
         **wish: Any,
     ) -> Run:
         """Run a command of your own as ``run`` does, and return as ``launch`` does.
@@ -247,6 +257,8 @@ class Home:
             here: the folder whose files are sent and in which it is started; the working directory
                 where None. Relative paths in ``wish`` are relative to it.
             progress: told (done, total) bytes of what is sent to a bucket.
+            quote: the id of a plan that ``plan_command`` made of the same command and options:
+                launched is what it says, or nothing.
             wish: the options of ``run`` by their names there, ``_`` for ``-``; ``hardware`` is one.
 
         Raises:
@@ -255,14 +267,18 @@ class Home:
         grants.require_wish(self._context, wish)
         planner = self._planner()
         request, asked = commands.requests_of(words, wish)
+        asked = self._silenced(asked)
         labels = labels_of("run", request, asked)
         if (earlier := find_earlier(self._context, labels)) is not None:
             return self._again(earlier)
         with self._files_in(_folder(here), request, asked) as folder:
             spec = commands.wish_of(planner, request, asked, folder)
             ready, _ = commands.prepare(self._context, planner, request, spec, folder)
+            if quote:
+                quotes.require_same(self._context, planner, quote, ready.plan)
             check_capped(self._context, ready.plan, confirmed=False)
             grants.require_allowed(self._context, ready.plan)
+            quotes.require_tried(self._context, ready.plan, Path(ready.data.code))
             return self._begin(ready, progress or _nothing, labels, detached=request.detach)
 
     def try_command(
@@ -689,6 +705,35 @@ class Home:
                     f"{name}: a file or folder is refused: it would be read as the ledger's owner",
                     next_step="use one that goes by a name: trmcloud data list",
                 )
+
+    def _silenced(self, asked: CommandRequest) -> CommandRequest:
+        """A principal's command counts as hung after no longer than its grant lets a run idle: its
+        pod sees to that without any process here."""
+        idle_s = self.grant().idle_s if self.principal and self.grants() else 0.0
+        return replace(asked, silent=min(asked.silent, idle_s)) if idle_s else asked
+
+    def _require_rehearsed(self, plan: Plan) -> None:
+        """
+        Raises:
+            TrialFailed: simulated, a principal's run would break a promise, or save nothing.
+        """
+        if not self.principal:
+            return
+        from trmcloud.sim import rehearsal  # a third of a second, which no other call needs
+
+        simulate_providers()
+        made = rehearsal.rehearse(plan, runs=_PLAYS, faults=(), seed=1, detached=False)
+        saved = made.steps_saved()
+        if made.violations:
+            raise TrialFailed(
+                f"simulated, the run breaks a promise: {made.violations[0].detail}",
+                next_step=f"trmcloud rehearse {plan.id}",
+            )
+        if len(saved) < len(made.plays) or not all(saved):
+            raise TrialFailed(
+                "simulated, the run ends before it has saved a checkpoint",
+                next_step="a larger budget, or fewer steps between checkpoints: save_every",
+            )
 
     def _require_machine(self, plan: Plan) -> None:
         """
