@@ -36,6 +36,7 @@ _ARGUMENTS = {
     "words": ("--", "python", "train.py"),
     "level": ("month",),
     "amount": ("5",),
+    "total": ("5",),
     "way": ("ntfy",),
     "where": ("https://ntfy.example/topic",),
     "source": ("python-stdlib",),
