@@ -303,6 +303,11 @@ soak-stops: $(READY)
 	$(BIN)/python -m tests.e2e.stops --rounds $(or $(ROUNDS),60) --jobs $(JOBS) --page docs/soak/stops.md \
 		--date "$$(date +%F)"
 
+# Thirty failures of real trainings, tried and planned as a principal's: nothing is rented.
+.PHONY: rehearsal
+rehearsal: $(READY)
+	$(BIN)/python -m tests.e2e.failures.corpus docs/soak/rehearsal.md "$$(date +%F)"
+
 # Each in an environment of its own, without torch; what is not found here is named and left out.
 .PHONY: pythons
 pythons: $(READY)
