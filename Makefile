@@ -353,6 +353,10 @@ build/mcp-peer/.ready: Makefile
 	npm install --prefix build/mcp-peer --ignore-scripts --no-audit --no-fund --no-save \
 		'$(MCP_PEER)'
 	@touch $@
+# Thirty failures of real trainings, tried and planned as a principal's: nothing is rented.
+.PHONY: rehearsal
+rehearsal: $(READY)
+	$(BIN)/python -m tests.e2e.failures.corpus docs/soak/rehearsal.md "$$(date +%F)"
 
 # Each in an environment of its own, without torch; what is not found here is named and left out.
 .PHONY: pythons

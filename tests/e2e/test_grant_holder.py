@@ -10,6 +10,7 @@ import stat
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -109,7 +110,8 @@ def test_the_working_tree_is_read_as_the_holder(ground: Path) -> None:
 def test_what_cannot_run_as_the_holder_is_refused(ground: Path) -> None:
     home, work = ground / "home", ground / "work"
     (work / "train.py").write_text("print('step=1')")
-    agent, local = the_agent(ground), {"rate": "3.60", "budget": "1"}
+    agent = the_agent(ground)
+    local: dict[str, Any] = {"rate": "3.60", "budget": "1"}
     with pytest.raises(NotSupported, match="local is refused"):
         agent.run_command(["python3", "train.py"], here=work, hardware="local", **local)
     with pytest.raises(NotSupported, match="local is refused"):
