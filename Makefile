@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: help install demo test pod-torch nanochat bd3lm core trm test-quick test-all older stress check format bench bench-train bench-reach bench-control bench-stop bench-own bench-sm90 calibrate soak soak-crashes soak-stops mock own gguf sky vast sky-tasks e2e-slurm e2e-nodes e2e-own own-all clean
+.PHONY: help install demo test pod-torch nanochat bd3lm core trm test-quick test-all older stress check format bench bench-train bench-reach bench-control bench-stop bench-own bench-sm90 calibrate soak soak-crashes soak-stops pg-torture mock own gguf sky vast sky-tasks e2e-slurm e2e-nodes e2e-own own-all clean sweep-worlds
 
 help:
 	@echo "make demo     the main job: plan, launch, stop at the budget, fetch the best, report"
@@ -25,8 +25,12 @@ help:
 	@echo "make bench-sm90 CUDA_PYTHON=…  what is compiled, for an H100 that is not there"
 	@echo "make calibrate  how far the planner's predictions are from published trainings"
 	@echo "make soak     200,000 simulated worlds that the hash of the code draws; resumable (JOBS=2)"
+	@echo "make sweep-worlds  20,000 simulated sweeps with faults: docs/soak/sweep-worlds.md (WORLDS=…)"
 	@echo "make soak-crashes  ten thousand kills of the writers of ledger and checkpoints; resumable; then of commands"
+	@echo "make pg-torture  clients and controllers of a ledger in PostgreSQL, killed, cut off and restarted"
 	@echo "make soak-stops  sixty local runs whose processes are stopped and killed, all but one"
+	@echo "make mcp-hostile  100,000 random calls of a hostile client of trmcloud mcp (CALLS=2000: fewer)"
+	@echo "make mcp-peer  another implementation of the protocol calls trmcloud mcp (npm)"
 	@echo "make e2e-slurm  an exported sbatch script under a real Slurm of one node (root, slurm-wlm)"
 	@echo "make e2e-nodes  one training on two nodes, in two network namespaces (root)"
 	@echo "make e2e-own  scripts with both of them under run, and what they print"
@@ -84,7 +88,7 @@ lock: $(READY)
 	sed -n 's/^\([^ ;]*==[^\]*\).*/\1/p' $(LOCKED) constraints-torch.txt | sort -u > build/pins
 	printf 'hatchling>=1.27,<2\nhatch-vcs>=0.5,<1\neditables>=0.5\n' > build/build.in
 	echo 'runpod>=1.10,<2' > build/sdk.in
-	$(LOCK) --extra train --extra runpod --extra s3 --extra serve --extra ui --extra mcp --extra notify --extra wandb --extra dev -o build/with-torch.txt \
+	$(LOCK) --extra train --extra runpod --extra s3 --extra postgres --extra serve --extra ui --extra mcp --extra notify --extra wandb --extra dev -o build/with-torch.txt \
 		pyproject.toml build/build.in
 	awk '/^[a-z]/ { keep = !/^(torch|triton|nvidia-|cuda-)/ } keep' build/with-torch.txt \
 		> build/constraints.lock
@@ -293,16 +297,42 @@ soak: $(READY)
 	$(BIN)/python -m tests.sim.soak --seeds $(SEEDS) --jobs $(JOBS) --state build/soak.json \
 		--page docs/soak/README.md --kept tests/sim/kept.json --date "$$(date +%F)"
 
+# The pure core of sweeps against trials and machines that fail; the hash of its code draws the worlds.
+sweep-worlds: $(READY)
+	$(BIN)/python -m tests.sim.sweep_soak --worlds $(or $(WORLDS),20000) \
+		--page docs/soak/sweep-worlds.md --date "$$(date +%F)"
+
 soak-crashes: $(READY)
 	@mkdir -p build
 	$(BIN)/python -m tests.crash --kills 10000 --state build/soak-crashes.json
 	TRMCLOUD_TEST_ALL_MOMENTS=1 $(BIN)/python -m pytest -n $$(( $$(nproc) * 2 )) \
 		tests/e2e/test_crashes.py tests/crash/test_each_write.py
 
+# 32 clients and 4 controllers of one ledger on a real server: docs/soak/postgres.md.
+pg-torture: $(READY)
+	$(BIN)/python -m tests.crash.postgres_torture --runs $(or $(RUNS),10000) --seconds $(or $(SECONDS),3600)
+
 # Rounds of SIGSTOP and SIGKILL on real local runs; JOBS=1 where the machine is busy.
 soak-stops: $(READY)
 	$(BIN)/python -m tests.e2e.stops --rounds $(or $(ROUNDS),60) --jobs $(JOBS) --page docs/soak/stops.md \
 		--date "$$(date +%F)"
+
+# A real server and real local runs; the page is docs/soak/mcp.md.
+.PHONY: mcp-hostile
+mcp-hostile: $(READY)
+	$(BIN)/python -m tests.e2e.hostile_agent --calls $(or $(CALLS),100000) --page docs/soak/mcp.md \
+		--date "$$(date +%F)"
+
+# The TypeScript SDK's client, which another project wrote, against the same server.
+MCP_PEER := @modelcontextprotocol/sdk@1.32.2
+.PHONY: mcp-peer
+mcp-peer: build/mcp-peer/.ready $(READY)
+	TRMCLOUD_MCP_PEER=build/mcp-peer $(BIN)/python -m pytest -rP tests/e2e/test_mcp_peer.py
+
+build/mcp-peer/.ready: Makefile
+	npm install --prefix build/mcp-peer --ignore-scripts --no-audit --no-fund --no-save \
+		'$(MCP_PEER)'
+	@touch $@
 
 # Each in an environment of its own, without torch; what is not found here is named and left out.
 .PHONY: pythons

@@ -5,9 +5,12 @@ from __future__ import annotations
 import os
 import pwd
 import shutil
+import socket
 import subprocess
 import tempfile
+import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -107,6 +110,77 @@ class PostgresServer:
             for statement in statements:
                 cursor = conn.execute(statement.encode())
             return cursor.fetchall() if cursor.description else []
+
+
+class Proxy:
+    """Passes bytes between a client and the server's socket, until it is told to cut them off."""
+
+    def __init__(self, server: PostgresServer, password: str = "") -> None:
+        self._password = password
+        self._target = str(server.folder / ".s.PGSQL.5432")
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port = self._listener.getsockname()[1]
+        self.cut_at_commit = ""
+        """"before" the server sees it, or "after" it, without the answer."""
+        self.cuts = 0
+        self._open: list[socket.socket] = []
+        threading.Thread(target=self._serve, daemon=True).start()
+
+    def url(self, database: str) -> str:
+        return f"postgresql://ada:{self._password}@127.0.0.1:{self.port}/{database}"
+
+    def close(self) -> None:
+        self._listener.close()
+
+    def drop_all(self) -> None:
+        """Cut every connection that is open."""
+        for end in self._open:
+            with suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
+
+    def _serve(self) -> None:
+        with suppress(OSError):
+            while True:
+                client, _ = self._listener.accept()
+                server = socket.socket(socket.AF_UNIX)
+                try:
+                    server.connect(self._target)
+                except OSError:
+                    client.close()
+                    continue
+                pair = [client, server]
+                self._open = [end for end in self._open if end.fileno() >= 0] + pair
+                mute = threading.Event()
+                for ends in ((client, server, True), (server, client, False)):
+                    threading.Thread(
+                        target=self._pass, args=(*ends, pair, mute), daemon=True
+                    ).start()
+
+    def _pass(
+        self,
+        source: socket.socket,
+        target: socket.socket,
+        from_client: bool,
+        pair: list[socket.socket],
+        mute: threading.Event,
+    ) -> None:
+        with suppress(OSError):
+            while data := source.recv(65536):
+                if from_client and self.cut_at_commit and b"COMMIT" in data:
+                    how, self.cut_at_commit = self.cut_at_commit, ""
+                    self.cuts += 1
+                    if how == "before":
+                        break
+                    mute.set()
+                if not from_client and mute.is_set():
+                    break  # the server has answered: the commit is done
+                target.sendall(data)
+        for end in pair:
+            with suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
+        if from_client:
+            for end in pair:
+                end.close()
 
 
 def require_postgres() -> None:

@@ -23,7 +23,7 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
-from trmcloud.app import commands, grants, ledger_care, preparing, short_rentals
+from trmcloud.app import commands, grants, ledger_care, preparing, short_rentals, sweeping
 from trmcloud.app.balances import funds_reader
 from trmcloud.app.checkpoints import fetching
 from trmcloud.app.checkpoints.inventory import Checkpoint, Place, checkpoints_of
@@ -79,7 +79,7 @@ from trmcloud.options import (
     rows_of,
 )
 from trmcloud.ports.machine import Progress
-from trmcloud.wiring import build_context, build_trial, offers_for_errand
+from trmcloud.wiring import build_context, build_trial, offers_for_errand, trainer_package
 from trmcloud.wiring_plans import build_planner, offers_of_home
 
 __all__ = [
@@ -291,6 +291,39 @@ class Home:
         check_capped(self._context, ready.plan, confirmed=False)
         grants.require_allowed(self._context, ready.plan)
         return self._begin(ready, progress or _nothing, labels, detached=request.detach)
+
+    def sweep(
+        self,
+        space: Sequence[str],
+        words: Sequence[str] = (),
+        *,
+        here: str | os.PathLike[str] | None = None,
+        progress: Progress | None = None,
+        **wish: Any,
+    ) -> Run:
+        """Search settings as ``sweep`` does, and return as ``launch`` does.
+
+        Args:
+            space: a word for each setting: ``("lr=log:1e-4,1e-2", "depth=2|4")``.
+            words: a command with ``{lr}`` and ``{depth}``; empty: ``wish`` names a recipe.
+            here, progress: as in ``run_command``.
+            wish: the options of ``sweep`` by their names there, ``_`` for ``-``.
+
+        Raises:
+            TrmcloudError: whatever keeps it from being launched; nothing is rented then.
+        """
+        folder, planner = _folder(here), self._planner()
+        request, asked, search = sweeping.requests_of(space, words, wish)
+        spec = sweeping.wish_of(planner, request, asked, search, folder)
+        labels = labels_of("sweep", request, asked, search)
+        if (earlier := find_earlier(self._context, labels)) is not None:
+            return self._again(earlier)
+        made = sweeping.prepare(
+            self._context, planner, request, spec, folder, trainer_package(), _nothing
+        )
+        check_capped(self._context, made.ready.plan, confirmed=False)
+        grants.require_allowed(self._context, made.ready.plan)
+        return self._begin(made.ready, progress or _nothing, labels, detached=request.detach)
 
     def try_command(
         self,

@@ -245,8 +245,13 @@ def _build(named: Path | None = None) -> tuple[Context, Providers]:
         backup_trouble=ledger.backup_trouble,
         intents=IntentFiles(home, intent_folders(os.environ)),
         note_machine=partial(_note_machine, home),
+        is_elsewhere=partial(_is_elsewhere, home, bool(ledger_url(home, os.environ))),
     )
     return world, providers
+
+
+def _is_elsewhere(home: Path, is_shared: bool, run_id: str) -> bool:
+    return is_shared and not (home / "runs" / run_id).is_dir()
 
 
 def _note_machine(home: Path, run: RunState, report: AgentReport) -> None:

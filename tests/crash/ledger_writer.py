@@ -14,6 +14,9 @@ from pathlib import Path
 
 from tests.crash.killing import Child, pause
 from tests.plans import plan_json
+from tests.postgres import PostgresServer
+from trmcloud.adapters.ledger.postgres import PostgresLedger
+from trmcloud.adapters.ledger.recorded import RecordedLedger
 from trmcloud.adapters.ledger.sqlite import SqliteLedger
 from trmcloud.core.control import events as ev
 from trmcloud.core.money import Usd
@@ -31,6 +34,26 @@ STEPS_PER_LEDGER = 240
 
 class Violation(AssertionError):
     """Something that must always hold did not."""
+
+
+Opener = Callable[[Path], RecordedLedger]
+
+
+def in_file(path: Path) -> RecordedLedger:
+    return SqliteLedger(path, busy_timeout_s=PATIENCE_S)
+
+
+class InPostgres:
+    """Opens a ledger in a database for each path."""
+
+    def __init__(self, server: PostgresServer) -> None:
+        self._server = server
+        self._urls: dict[Path, str] = {}
+
+    def __call__(self, path: Path) -> RecordedLedger:
+        if path not in self._urls:
+            self._urls[path] = self._server.new_database()
+        return PostgresLedger(self._urls[path], path.parent, lock_timeout_s=PATIENCE_S)
 
 
 def events_of(number: int) -> tuple[ev.RunEvent, ...]:
@@ -59,7 +82,9 @@ def _stage(lap: int, stage: int, g: int) -> tuple[ev.RunEvent, ...]:
     )[stage]
 
 
-def write(ledger: SqliteLedger, run_id: str, start: int, told: Callable[[], None]) -> Iterator[int]:
+def write(
+    ledger: RecordedLedger, run_id: str, start: int, told: Callable[[], None]
+) -> Iterator[int]:
     """Take the run over and live on from step ``start``; a word for each thing that is written."""
     epoch = 0
     if start > 0:
@@ -79,7 +104,7 @@ def write(ledger: SqliteLedger, run_id: str, start: int, told: Callable[[], None
         yield number
 
 
-def steps_found(ledger: SqliteLedger, run_id: str) -> int:
+def steps_found(ledger: RecordedLedger, run_id: str) -> int:
     """How many whole steps of the run's life the ledger holds.
 
     Raises:
@@ -96,13 +121,15 @@ def steps_found(ledger: SqliteLedger, run_id: str) -> int:
     return steps
 
 
-def check(path: Path, run_id: str, before: int, acknowledged: int) -> int:
+def check(
+    path: Path, run_id: str, before: int, acknowledged: int, opened: Opener = SqliteLedger
+) -> int:
     """How many steps there are, having read everything anew; ``before`` were there at the start.
 
     Raises:
         Violation: an acknowledged step is missing, or more than one came besides.
     """
-    ledger = SqliteLedger(path)
+    ledger = opened(path)
     state = ledger.read()
     numbers = [record.seq for record in ledger.records()]
     if numbers != list(range(1, len(numbers) + 1)):
@@ -127,9 +154,10 @@ class AtRandom:
 
     kills_per_round = 2
 
-    def __init__(self, folder: Path, rng: random.Random) -> None:
+    def __init__(self, folder: Path, rng: random.Random, opened: Opener = in_file) -> None:
         self._folder = folder
         self._rng = rng
+        self._opened = opened
         self._ledgers = 0
         self._begin()
 
@@ -138,16 +166,14 @@ class AtRandom:
         self._ledgers += 1
         self._path = self._folder / f"random-{self._ledgers}" / "ledger.db"
         self._steps = {"r0": 0, "r1": 0}
-        SqliteLedger(self._path, busy_timeout_s=PATIENCE_S).set_cap(
-            ev.CapSet("account", "", CAP), AT
-        )
+        self._opened(self._path).set_cap(ev.CapSet("account", "", CAP), AT)
 
     def round(self) -> int:
         """Kills that came while a writer was at work."""
         if sum(self._steps.values()) > STEPS_PER_LEDGER:
             self._begin()
         # The children inherit what it has verified, so that they soon come to writing.
-        known = SqliteLedger(self._path, busy_timeout_s=PATIENCE_S)
+        known = self._opened(self._path)
         known.read()
         children = {}
         for run_id, start in self._steps.items():
@@ -164,7 +190,8 @@ class AtRandom:
             pause(self._rng.uniform(0, self._rng.choice((0.0001, 0.001, 0.01))))
             kills += child.kill()
             before = self._steps[run_id]
-            self._steps[run_id] = check(self._path, run_id, before, child.acknowledged)
+            told = child.acknowledged
+            self._steps[run_id] = check(self._path, run_id, before, told, self._opened)
         return kills
 
 

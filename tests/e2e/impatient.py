@@ -18,7 +18,8 @@ KILL_LATENCY_S = 10.0
 BILL_WAIT_S = 2.0
 HANG_AFTER_S = 20.0
 
-if __name__ == "__main__":
+
+def shorten() -> None:
     traits = providers.TRAITS
     traits["runpod"] = replace(
         traits["runpod"],
@@ -28,4 +29,8 @@ if __name__ == "__main__":
         bill_wait_s=BILL_WAIT_S,
     )
     traits["local"] = replace(traits["local"], hang_after_s=HANG_AFTER_S)
+
+
+if __name__ == "__main__":
+    shorten()
     main()

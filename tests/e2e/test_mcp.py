@@ -18,10 +18,14 @@ pytest.importorskip("mcp", reason="the SDK of the Model Context Protocol is not 
 
 from mcp import MCPError
 
-from tests.e2e.agents import Agent, connected, give, http, own, project, script, stdio
+from tests.e2e import impatient
+from tests.e2e.agents import TRAINS, Agent, connected, give, http, own, project, script, stdio
 from tests.e2e.serving import Server
-from tests.e2e.user import User, kill, until
+from tests.e2e.user import ROOT, User, kill, until
+from tests.standins.runpod.standin import StandIn
+from trmcloud.adapters.ledger.sqlite import SqliteLedger
 from trmcloud.api import Home
+from trmcloud.core.control import events as ev
 from trmcloud.core.control.run_state import RunState
 from trmcloud.core.money import Usd
 from trmcloud.mcp.answers import MOST_BYTES
@@ -490,3 +494,45 @@ def _servers(user: User) -> list[int]:
             if processes.started(pid) is not None:
                 found.append(pid)
     return found
+
+
+# -- rented ----------------------------------------------------------------------------------------
+
+
+def test_an_agent_rents_within_its_grant(lodger: User, runpod: StandIn) -> None:
+    """Where two kill layers are verified; without, its owner alone can accept the exposure."""
+    script(lodger, TRAINS.replace("0.05", "0.2"))
+    site = lodger.folder / "site"
+    site.mkdir()
+    (site / "sitecustomize.py").write_text(f"from {impatient.__name__} import shorten\nshorten()\n")
+    lodger.environment["PYTHONPATH"] = os.pathsep.join((str(site), str(ROOT)))
+    owner = give(lodger, "2")
+    wish = {
+        "command": ["python3", "train.py"], "hardware": "1xA100", "budget": "2", "grace": 5.0,
+        "checkpoints": "out", "checkpoint_gb": 0.001, "metric": "val_loss",
+    }  # fmt: skip
+    with connected(stdio(lodger)) as agent:
+        quote = agent.call("plan", **wish)
+        told = agent.refused("launch", quote=quote["quote"], idempotency_key="exposed")
+        assert "accept" in told["error"]["next"], told
+        assert runpod.control.live() == []
+        for layer in ("agent", "prepaid"):
+            seen = ev.LayerVerified("runpod", layer, "a smoke run")
+            SqliteLedger(lodger.ledger_path).verify_layer(seen, time.time())
+        begun = agent.call("launch", quote=quote["quote"], idempotency_key="k")
+        run = begun["run"]
+        assert begun["reserved_usd"] == quote["reserves_usd"]
+        until(lambda: bool(runpod.control.live()), what="its pod is there")
+        body = json.dumps(runpod.control.live()[0].body)
+        assert "agent" not in json.loads(body).get("name", "")
+    # Its client is gone: the launch's own process drives it to its end and brings it home.
+    until(
+        lambda: lodger.ledger().runs[run].outcome is not None,
+        what=f"{run} has ended: {lodger.ledger().runs[run].state}",
+    )
+    done = lodger.ledger().runs[run]
+    until(lambda: runpod.control.live() == [], what="its pod has ended")
+    with connected(stdio(lodger)) as agent:
+        assert agent.call("fetch", run=run, into="best")["verified"]
+        assert agent.call("report", run=run)["outcome"] == done.outcome.value  # type: ignore[union-attr]
+    assert owner.grant("agent").spent <= Usd("2")

@@ -308,6 +308,9 @@ NOT_HERE = {
     "guard remove": "takes it out again",
     "launch local --recipe trm-tiny --rate 3.60 --budget 0.20": "trains for minutes; as FIRST does",
     "launch local --recipe trm-tiny --budget 0.06 --rate 3.60": "as above",
+    "sweep local --rate 3.60 --budget 0.50 --recipe shakespeare lr=log:1e-3,1e-1": (
+        "trains for minutes: tests/e2e/test_sweep.py"
+    ),
     "launch local --rate USD --budget USD": "as above, with a recipe that no CPU can hold",
     "serve r-1f3a9c": "serves until Ctrl-C: tests/e2e/test_serve.py",
     "notify add webhook https://example.org/trmcloud": "a host of somebody's",

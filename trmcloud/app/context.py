@@ -94,6 +94,9 @@ class Context:
     """``webhook.json``, for a pod whose agent is to send notifications by itself; '' for none."""
     backup_trouble: Callable[[], str] = lambda: ""
     """Why a loss of the ledger's file would lose a run that has ended; empty where it would not."""
+    is_elsewhere: Callable[[str], bool] = lambda run_id: False
+    """Whether a run was launched from another home that shares the ledger: its files, keys and
+    local pods are there, so that no look from here takes it over."""
     note_machine: Callable[[RunState, AgentReport], None] = lambda run, report: None
     """Adds what an agent reports of its machine to the run's history on this one."""
     listed: dict[str, Maybe[tuple[PodSeen, ...]]] = field(default_factory=dict)

@@ -172,6 +172,8 @@ def _with_its_pod(context: Context, run: RunState) -> RunState:
     """
     generation = run.generation
     unknown = generation is not None and generation.open and generation.pod_id is None
+    if context.is_elsewhere(run.run_id):
+        return run
     if not run.live or not unknown or is_driven(context, context.ledger.driver(run.run_id)):
         return run
     # Whatever is in the way of this must not be in the way of the end.

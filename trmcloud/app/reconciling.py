@@ -118,7 +118,7 @@ def is_left_waiting(context: Context, run: RunState) -> bool:
     starts = (State.RESERVED, State.RENTING, State.BOOTING, State.RUNNING)
     if not allows_waiting(run) or run.state not in starts or run.trains:
         return False
-    if is_unasked(context, run):
+    if is_unasked(context, run) or context.is_elsewhere(run.run_id):
         return False
     return not is_driven(context, context.ledger.driver(run.run_id))
 
@@ -126,6 +126,8 @@ def is_left_waiting(context: Context, run: RunState) -> bool:
 def _look_after(context: Context, run: RunState) -> RunState:
     """The run once it is brought up to date, if it has no driver."""
     run_id = run.run_id
+    if context.is_elsewhere(run_id):
+        return run
     facts: tuple[ev.RunEvent, ...] = () if run.live else final_bills(context, run)
     beyond = oversized_objects(context, run)
     if beyond is not None:

@@ -44,13 +44,21 @@ _OF_A_COMMAND: Mapping[Outcome, str] = {
     Outcome.FAILED: "the command failed",
 }
 """Nothing is known of what one trains, nor whether it was evaluated."""
+_OF_A_SWEEP: Mapping[Outcome, str] = {
+    Outcome.FINISHED: "the sweep has ended",
+    Outcome.LANDED: "stopped at its budget or time limit; its checkpoints are kept",
+    Outcome.STOPPED: "stopped on request; its checkpoints are kept",
+    Outcome.FAILED: "the sweep has no result",
+}
 _NOTHING = Interval(0.0, 0.0, 0.0)
 
 
 def meaning_of(run: RunState, outcome: Outcome) -> str:
     """Describe an outcome of this run in a sentence."""
     own = _MEANINGS.get(outcome) if run.spec.recipe == RECIPE else None
-    if run.spec.command is not None:
+    if run.spec.sweep is not None:
+        own = _OF_A_SWEEP.get(outcome)
+    elif run.spec.command is not None:
         own = _OF_A_COMMAND.get(outcome)
     if own is None and outcome is Outcome.LOST and never_heard(run):
         return "no machine of the run ever reported: nothing was trained"

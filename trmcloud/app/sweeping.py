@@ -17,32 +17,34 @@ from trmcloud.app.packing import commands_share
 from trmcloud.app.planning import Planner
 from trmcloud.app.preparing import DataProgress, PreparedLaunch
 from trmcloud.app.staging import code_item
+from trmcloud.app.sweep_terms import check_points, terms_of
 from trmcloud.app.working_tree import WorkingTree
-from trmcloud.core.catalog.hardware import GPUS
 from trmcloud.core.errors import UsageError
-from trmcloud.core.money import Usd, cost
-from trmcloud.core.nearest import suggest_name
-from trmcloud.core.spec.plan import Candidate, PhasePlan, Plan
+from trmcloud.core.nearest import nearest, suggest_name
+from trmcloud.core.spec.plan import Plan
 from trmcloud.core.spec.spec import RunSpec
 from trmcloud.core.spec.sweep_wish import METRIC, SweepWish
-from trmcloud.core.spec.trials import trial_settings
 from trmcloud.core.sweep import space as sp
 from trmcloud.core.sweep.job import SWEEP_NAME, SweepJob, dump_job
-from trmcloud.core.sweep.space import Point, Space, Value
-from trmcloud.core.sweep.terms import Goal, SweepTerms, make_terms
+from trmcloud.core.sweep.samplers import SAMPLERS
+from trmcloud.core.sweep.space import Space, Value
+from trmcloud.core.sweep.terms import SweepTerms
 from trmcloud.core.values import dataclass, replace
-from trmcloud.options import LaunchRequest, checked, option
+from trmcloud.options import LaunchRequest, checked, option, placed, request_from, rows_of
 
 _PARAMETER = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*=.*", re.DOTALL)
 _PLACE = re.compile(r"\{([A-Za-z_][A-Za-z0-9_.-]*)\}")
 _CHECKPOINT = "checkpoint"
-_FULL_PARTS = 4
-"""A whole training takes no more than one of so many parts of the budget."""
-_LEAST_TRIAL_S = 5.0
-"""A trial's first interval trains at least so long."""
-_START_S = 5.0
-_MOST_CORNERS = 64
 _SWEEP = "Sweep"
+
+
+def _sampler(flag: str, name: str) -> str:
+    if name not in SAMPLERS:
+        raise UsageError(
+            f"{flag} must be one of {', '.join(SAMPLERS)}, not {name!r:.40}",
+            next_step=f"{flag} {nearest(name, SAMPLERS) or next(iter(SAMPLERS))}",
+        )
+    return name
 
 
 # fmt: off
@@ -65,7 +67,7 @@ class SweepRequest:
     )
     sampler: str = option(
         "--sampler", "", "How points are chosen: density, halton or uniform.", "sweep", _SWEEP,
-        metavar="NAME",
+        metavar="NAME", parse=_sampler,
     )
     seed: int = option("--seed", 0, "Seed of the search.", "sweep", _SWEEP)
     eta: int = option(
@@ -78,6 +80,28 @@ class SweepRequest:
     )
     typed: tuple[str, ...] = ()
 # fmt: on
+
+
+def requests_of(
+    space: Sequence[str], words: Sequence[str], wish: Mapping[str, Any]
+) -> tuple[LaunchRequest, CommandRequest, SweepRequest]:
+    """Return what ``sweep`` would get for the options of ``wish``, by their names.
+
+    Raises:
+        UsageError: one of them is no option of ``sweep``.
+    """
+    kinds = (LaunchRequest, CommandRequest, SweepRequest)
+    taken = [rows_of(kind, "sweep") for kind in kinds]
+    known = {name for rows in taken for name in rows} - {"words"}
+    for name in wish:
+        if name not in known:
+            raise UsageError(f"there is no option {name!r}", next_step=", ".join(sorted(known)))
+    of_launch, of_command, of_search = (
+        {name: value for name, value in wish.items() if name in rows} for rows in taken
+    )
+    asked = commands.request_of((*space, *words), of_command)
+    search = SweepRequest(**of_search, typed=tuple(of_search))
+    return request_from(of_launch), asked, search
 
 
 def divide_words(words: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -99,16 +123,16 @@ def wish_of(
         UsageError: naming the option, or the setting, at fault.
     """
     named, words = divide_words(asked.words)
+    for each in (search, request, replace(asked, words=words or ("command",))):
+        placed(each)  # each value by itself, before what they say together
+    recipes = None if words else _of_recipe(planner, request, asked)
     space = _space(named, search.space, here)
     if request.budget is None and request.hours is None and request.deadline is None:
         raise UsageError(
             "a sweep needs a limit: the number of its trials follows from it",
             next_step="--budget 2, or --hours 1",
         )
-    if words:
-        spec = _of_command(planner, request, asked, words, space, here)
-    else:
-        spec = _of_recipe(planner, request, asked)
+    spec = recipes or _of_command(planner, request, asked, words, space, here)
     wish = SweepWish(
         space=tuple(str(each) for each in space.parameters),
         default=tuple(_known(search.default, space).items()),
@@ -200,114 +224,6 @@ def _of_recipe(planner: Planner, request: LaunchRequest, asked: CommandRequest) 
             next_step=f"--phase {phases[0]}",
         )
     return replace(spec, phases=phases)
-
-
-# -- the plan's terms ---------------------------------------------------------------------------
-
-
-def space_of(wish: SweepWish) -> Space:
-    return sp.read_words(wish.space)
-
-
-def terms_of(plan: Plan) -> SweepTerms:
-    """Return the dollars, rungs and reservations of a planned sweep.
-
-    Raises:
-        UsageError: the budget starts no trial, or a setting cannot be.
-    """
-    chosen, wish = plan.recommended, plan.spec.sweep
-    assert wish is not None
-    if chosen is None:
-        raise UsageError("no machine fits this sweep", next_step="trmcloud plan")
-    [phase] = chosen.phases
-    slots = slots_of(chosen, wish)
-    hourly = max((plan.candidate(name).reserved_rate for name in plan.launchable), default=None)
-    rate = hourly or chosen.reserved_rate
-    unit = "usd" if rate else "s"
-    slot_rate = Usd.from_micros(rate.micros // slots) if rate else Usd(3600)
-    available_s = max(0.0, chosen.soft_stop_s - chosen.startup_s.p50)
-    usd = Usd.from_micros(int(slot_rate.micros * slots * available_s / 3600))
-    command = plan.spec.command
-    full = Usd.from_micros(usd.micros // _FULL_PARTS)
-    start_s = _START_S
-    if command is None:
-        start_s = phase.parts_s.get("start", _START_S) + phase.parts_s.get("compile", 0.0)
-        full = min(full, cost(slot_rate, phase.seconds.p50 * slots))
-    goal = Goal.MAX if command is not None and command.higher_is_better else Goal.MIN
-    landing_s = command.grace_s if command is not None else chosen.landing_s / 2
-    space = space_of(wish)
-    return make_terms(
-        space,
-        default_of(plan, phase, space),
-        metric=command.metric_name if command is not None else METRIC,
-        goal=goal,
-        usd=usd,
-        full_usd=full,
-        slot_rate=slot_rate,
-        slots=slots,
-        least_usd=cost(slot_rate, start_s + _LEAST_TRIAL_S),
-        finish_s=landing_s,
-        overrun_s=landing_s,
-        restart_s=start_s,
-        eta=wish.eta,
-        rungs=wish.rungs or None,
-        can_resume=command is None or bool(command.resume),
-        seed=wish.seed,
-        unit=unit,
-        sampler=wish.sampler or SweepTerms.sampler,
-    )
-
-
-def slots_of(chosen: Candidate, wish: SweepWish) -> int:
-    """Return how many trials run at a time on ``chosen``.
-
-    Raises:
-        UsageError: more than it has GPUs, or a number that they cannot be divided by.
-    """
-    gpus = chosen.gpus if chosen.sku in GPUS else 0
-    if chosen.nodes > 1:
-        raise UsageError("a sweep runs on one machine", next_step="1xH100, 8xH100 or local")
-    if not gpus:
-        return wish.slots or 1
-    slots = wish.slots or gpus
-    if slots > gpus or gpus % slots:
-        raise UsageError(
-            f"--slots {slots}: {gpus} GPUs cannot be divided so",
-            next_step=f"--slots {gpus}",
-        )
-    return slots
-
-
-def default_of(plan: Plan, phase: PhasePlan, space: Space) -> Point:
-    """Return the point that all trials are compared with: what was said, else the recipe's own."""
-    assert plan.spec.sweep is not None
-    known: dict[str, Any] = {}
-    if plan.spec.command is None:
-        settings = phase.settings
-        for each in space.parameters:
-            name = "matrix_lr" if each.name == "lr" else each.name
-            if hasattr(settings, name):
-                known[each.name] = getattr(settings, name)
-    point, _ = space.default(known | dict(plan.spec.sweep.default))
-    return point
-
-
-def check_points(plan: Plan, terms: SweepTerms) -> None:
-    """Check the default and the ends of the space against the recipe.
-
-    Raises:
-        UsageError: settings that cannot be.
-    """
-    chosen = plan.recommended
-    if plan.spec.command is not None or chosen is None:
-        return
-    [phase] = chosen.phases
-    trial_settings(phase.settings, dict(terms.default))
-    free = terms.space.free
-    corners = 2 ** min(len(free), 6)
-    for number in range(min(corners, _MOST_CORNERS)):
-        shares = [float(number >> place & 1) for place in range(len(free))]
-        trial_settings(phase.settings, dict(terms.space.point(shares)))
 
 
 # -- from the wish to the launch ------------------------------------------------------------------

@@ -87,7 +87,9 @@ _OF_A_COMMAND = (Rule.NOT_FINITE, Rule.GPU_IDLE, Rule.GPU_LAGS)
 
 def find_symptoms(context: Context, run: RunState) -> dict[str, tuple[Finding, ...]]:
     """phase → what is found in it; phases in which nothing is found are left out."""
-    found = {}
+    found: dict[str, tuple[Finding, ...]] = {}
+    if run.spec.sweep is not None:
+        return found  # the metrics of many trainings are no curve
     report = last_report(context, run)
     window = window_from(report.notes.get(GPU_NOTE, "")) if report is not None else None
     begun = [phase.name for phase in report.phases if phase.attempts] if report is not None else []

@@ -203,6 +203,51 @@ class JudgedGoal:
 
 
 @dataclass(frozen=True, kw_only=True)
+class SweepTrial:
+    """A trial of a sweep. ``rung`` is that of its newest checkpoint, from 1 on, 0 for none;
+    ``repeats`` the trial whose settings it has with another seed. ``spent_usd`` is null where the
+    machine has no rate; ``spent_s`` are seconds of its slot."""
+
+    trial: int
+    state: str
+    rung: int
+    metric: float | None
+    spent_usd: Usd | None
+    spent_s: float
+    seed: int
+    repeats: int | None
+    settings: Mapping[str, Any]
+    error: str | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class SweepPoint:
+    """The best metric once so much was spent, free slots included."""
+
+    spent_usd: Usd | None
+    metric: float | None
+    trial: int | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class SweepProgress:
+    """A sweep's trials, the best first behind those that run. ``rungs_usd`` are cumulative, of one
+    trial; ``best_so_far`` has a point for each time that the best got better, ``quarters`` the best
+    at the end of each quarter of what is spent."""
+
+    metric: str
+    goal: str
+    slots: int
+    rungs_usd: tuple[Usd, ...] | None
+    reserved_usd: Usd | None
+    idle_usd: Usd | None
+    best_trial: int | None
+    trials: tuple[SweepTrial, ...]
+    best_so_far: tuple[SweepPoint, ...]
+    quarters: tuple[SweepPoint, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
 class RunAccount:
     """One run: what it is, what it costs, what it bought. ``state`` is the word that screens show:
     the outcome of a run that has ended. ``planned_usd`` is the plan's P50, ``accrued_usd`` rate ×
@@ -244,6 +289,7 @@ class RunAccount:
     measured: MeasuredPace | None
     volumes: tuple[VolumeHold, ...]
     goal: JudgedGoal | None
+    sweep: SweepProgress | None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -35,7 +35,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "grant": ("Let an agent or a CI job spend: give, list, raise, revoke, history.", "Before"),
     "approve": ("Approve a principal's request for more.", "Before"),
     "deny": ("Deny a principal's request for more.", "Before"),
-    "ledger": ("The record of runs and money: check, backups, restore, settle.", "Before"),
+    "ledger": ("The record of runs and money: check, backups, restore, settle, move.", "Before"),
     "doctor": ("Diagnose problems of this machine and its accounts, with fixes.", "Before"),
     "smoke": ("Check on rented pods that each stop works; --train: the trainer.", "Before"),
     "guard": (

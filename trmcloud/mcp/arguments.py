@@ -183,7 +183,7 @@ def check_arguments(
                 next_step=f"did you mean {near}?" if near else f"one of: {', '.join(known)}",
             )
     for each in arguments:
-        if each.required and each.name not in given:
+        if each.required and given.get(each.name) is None:
             raise UsageError(
                 f"{tool} needs the argument {each.name}", next_step=f"{each.name}: {each.help}"
             )

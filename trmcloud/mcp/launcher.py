@@ -20,10 +20,26 @@ from pathlib import Path
 from typing import Any
 
 from trmcloud.api import Home
-from trmcloud.core.errors import BudgetRefused, ConflictError, TrmcloudError, UsageError
+from trmcloud.core.errors import (
+    BudgetRefused,
+    ConflictError,
+    DataError,
+    DoesNotFit,
+    GrantRefused,
+    NoCapacity,
+    NotFoundError,
+    NotSupported,
+    ProviderError,
+    TrmcloudError,
+    UsageError,
+)
 from trmcloud.io.files import write_atomic
 from trmcloud.mcp.answers import code_of
 
+_REFUSALS: tuple[type[TrmcloudError], ...] = (
+    BudgetRefused, ConflictError, DataError, DoesNotFit, GrantRefused, NoCapacity, NotFoundError,
+    NotSupported, ProviderError, UsageError,
+)  # fmt: skip
 _TRIES, _TRY_EVERY_S = 10, 0.1
 
 
@@ -64,7 +80,7 @@ def is_running(claim: Path) -> bool:
 
 def refusal_of(told: Mapping[str, Any]) -> TrmcloudError:
     """Return the refusal that the process left, of the kind that it was."""
-    kinds = {code_of(kind("")): kind for kind in (ConflictError, BudgetRefused, UsageError)}
+    kinds = {code_of(kind("")): kind for kind in _REFUSALS}
     kind = kinds.get(str(told.get("code")), TrmcloudError)
     return kind(str(told["error"]), next_step=str(told.get("next") or ""))
 

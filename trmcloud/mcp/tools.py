@@ -7,6 +7,7 @@ of its own that acts under the grant: what the grant does not allow, the ledger 
 from __future__ import annotations
 
 import subprocess
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -29,6 +30,8 @@ _MOST_BEGUN = 2
 _MOST_RUNS = 12
 _MOST_POINTS = 24
 _MOST_REQUESTS = 5
+_held = threading.local()
+"""Homes of this thread: one is for one thread."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +50,12 @@ class Desk:
     """How long an answer waits at most for a launch to be on record."""
 
     def home(self) -> Home:
-        return Home(self.path, principal=self.grant, run_as=self.run_as)
+        """Return the home as this thread has it: one that was read before is read on."""
+        held: dict[tuple[Path, str, str | None], Home] = _held.__dict__.setdefault("homes", {})
+        about = self.path, self.grant, self.run_as
+        if about not in held:
+            held[about] = Home(self.path, principal=self.grant, run_as=self.run_as)
+        return held[about]
 
     @property
     def quotes(self) -> Quotes:

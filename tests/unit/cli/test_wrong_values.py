@@ -36,6 +36,7 @@ _ARGUMENTS = {
     "words": ("--", "python", "train.py"),
     "level": ("month",),
     "amount": ("5",),
+    "total": ("5",),
     "way": ("ntfy",),
     "where": ("https://ntfy.example/topic",),
     "source": ("python-stdlib",),
@@ -43,6 +44,7 @@ _ARGUMENTS = {
 #: What else is typed, where another lack would be reported first.
 _BESIDE = {
     ("run",): ("--budget", "5"),
+    ("sweep",): ("--budget", "5", "--recipe", "shakespeare"),
     ("rehearse", "--best"): ("--", "python", "train.py"),
     ("smoke", "--recipe"): ("--train", "--hardware", "local"),
     ("smoke", "--accept-exposure"): ("--train",),

@@ -7,6 +7,7 @@ transactions wait for one another.
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 import time
@@ -152,9 +153,12 @@ def parse_address(url: str) -> LedgerAddress:
         )
     user, port = parts.get("user"), parts.get("port")
     host = str(parts.get("host") or parts.get("hostaddr") or "")
+    socket = host if host.startswith("/") else ""
     place = f"{user}@" if user else ""
-    place += f"{host}:{port}" if port else host
+    place += "" if socket else host
+    place += f":{port}" if port else ""
     display = f"postgresql://{place}/{parts.get('dbname') or ''}"
+    display += f"?host={socket}" if socket else ""
     password = str(parts.get("password") or "")
     return LedgerAddress(url, password, one_line(display))
 
@@ -171,6 +175,8 @@ def import_psycopg() -> Any:
         raise MissingExtra(
             "a ledger in PostgreSQL", "postgres", install_command("postgres")
         ) from None
+    # Its warnings of a lost connection, which is made again, would go to the user's terminal.
+    logging.getLogger("psycopg").addHandler(logging.NullHandler())
     return psycopg
 
 
@@ -461,7 +467,11 @@ class LedgerDatabase:
         return text if len(text) <= _REASON_CHARS else text[:_REASON_CHARS] + "…"
 
     def _unreachable(self, cause: BaseException | None) -> LedgerError:
-        why = self._reason(cause).removeprefix("connection failed: ")
+        why = (
+            self._reason(cause)
+            .removeprefix("connection failed: ")
+            .removeprefix("connection is bad: ")
+        )
         return self._unusable(
             f"the database does not answer: {why}",
             "start it, or correct the address; pods that run end themselves at their hard stop",

@@ -183,7 +183,7 @@ def _fill(
         return
     if newest is not None and not place and not is_there:
         raise ConflictError(
-            "the database holds a copy of this ledger that went on by itself",
+            "the database holds a copy of this ledger that was written to since",
             where=where,
             next_step="use it by TRMCLOUD_LEDGER=URL in an empty home, or name an empty database",
         )

@@ -200,6 +200,10 @@ class PostgresLedger(RecordedLedger):
     def close(self) -> None:
         self.database.close()
 
+    def know(self, other: PostgresLedger) -> None:
+        """Start from what ``other`` has verified of the same database."""
+        self._known = other._known
+
     def driver(self, run_id: str) -> Driver | None:
         def ask(session: Session) -> Driver | None:
             driver = self._records.driver(session, run_id)

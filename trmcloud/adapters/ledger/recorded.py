@@ -48,6 +48,10 @@ class RecordedLedger(ABC):
         """Commit ``change``, which writes to the run's driver alone, under a lock on it."""
 
     @abstractmethod
+    def accept_restored(self, at: float) -> bool:
+        """Accept an older copy of this ledger; False where it is none."""
+
+    @abstractmethod
     def back_up(self, *, for_pod: bool = False) -> Backup | None:
         """Copy the ledger as it stands; None where that failed, and no command fails for it."""
 

@@ -31,6 +31,7 @@ from trmcloud.core.money import ZERO, Usd
 from trmcloud.core.planner.memory import checkpoint_bytes
 from trmcloud.core.spec.plan import Candidate, Plan
 from trmcloud.core.storage import HOURS_PER_MONTH
+from trmcloud.core.sweep.journal import about_trial
 from trmcloud.core.values import replace
 from trmcloud.ports.bucket import (
     Bucket,
@@ -188,8 +189,10 @@ def latest_resumable(manifests: Iterable[CheckpointManifest]) -> tuple[Checkpoin
     found: list[CheckpointManifest] = []
     for steps in by_phase.values():
         newest = [steps[step] for step in sorted(steps, reverse=True)]
-        found += newest[:_GO_ON_FROM]
-        found += [m for m in newest[_GO_ON_FROM:] if mf.is_before_cooldown(m, newest[0])]
+        # Of a sweep each may be the one that a trial continues from.
+        found += newest if any(about_trial(m.extra) for m in newest) else newest[:_GO_ON_FROM]
+        rest = [m for m in newest[_GO_ON_FROM:] if m not in found]
+        found += [m for m in rest if mf.is_before_cooldown(m, newest[0])]
         found += [m for m in _of_command(newest) if m not in found]
     return tuple(found)
 

@@ -24,6 +24,7 @@ from trmcloud.cli.views.grants import (
     request_words,
 )
 from trmcloud.cli.views.json_output import print_document
+from trmcloud.core.catalog.providers import TRAITS, find_traits
 from trmcloud.core.control.events import (
     ApprovalAsked,
     ApprovalGiven,
@@ -33,6 +34,7 @@ from trmcloud.core.control.events import (
 )
 from trmcloud.core.errors import UsageError
 from trmcloud.core.money import Usd, parse_budget
+from trmcloud.core.nearest import nearest
 from trmcloud.core.spec.spec import parse_deadline
 from trmcloud.wiring import build_context
 
@@ -106,19 +108,19 @@ def raise_(
     Example: trmcloud grant raise agent 40 --per-run 10
     """
     context = build_context()
-    before = grants.standing_terms(context, name)
     typed = _typed(context, per_run, per_day, hardware, provider, expires, idle)
+    whole = _amount("USD", total) if total is not None else None
     if runs_at_once is not None:
         typed["runs_at_once"] = runs_at_once
     if total is None and not typed:
         raise UsageError(
             "nothing was raised", next_step=f"trmcloud grant raise {shlex.quote(name)} 40"
         )
+    before = grants.standing_terms(context, name)
     for key in ("hardware", "providers"):
         if key in typed:
             typed[key] = (*getattr(before, key), *typed[key]) if getattr(before, key) else ()
-    whole = before.total if total is None else _amount("USD", total)
-    terms = grants.make_terms(whole, typed, before)
+    terms = grants.make_terms(before.total if whole is None else whole, typed, before)
     raised = grants.raise_grant(context, name, terms, getpass.getuser())
     _show(context, raised, as_json=as_json)
 
@@ -247,7 +249,7 @@ def _typed(
     if hardware:
         made["hardware"] = tuple(hardware)
     if provider:
-        made["providers"] = tuple(provider)
+        made["providers"] = tuple(_provider(name) for name in provider)
     if expires is not None:
         made["expires_at"] = _as_flag(
             "--expires", lambda: parse_deadline(expires, context.wall(), None)
@@ -259,6 +261,16 @@ def _typed(
             seconds += _as_flag("--idle", lambda: parse_deadline(idle, now, None))
         made["idle_s"] = round(seconds, 3)
     return made
+
+
+def _provider(name: str) -> str:
+    if find_traits(name) is None:
+        known = [each for each, traits in TRAITS.items() if traits.can_be_named]
+        raise UsageError(
+            f"--provider: there is no provider {name[:80]!r}",
+            next_step=f"--provider {nearest(name, known) or ', '.join(known)}",
+        )
+    return name
 
 
 def _as_flag(flag: str, parse: Callable[[], float]) -> float:

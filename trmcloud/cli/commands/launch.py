@@ -213,7 +213,7 @@ def run(
 
 
 def again(context: Context, request: LaunchRequest, run: RunState, *, as_json: bool) -> int:
-    """Show the run that was launched with this key before, and go on with it where its launch was
+    """Show the run that was launched with this key before, and continue it where its launch was
     killed before it trained; the exit code."""
     tell(context)
     if is_left_alone(context, run):  # before anything else drives it a step

@@ -74,6 +74,13 @@ def report(
             metavar="FILE",
         ),
     ] = "",
+    plot: Annotated[
+        str,
+        typer.Option(
+            help="Write a sweep's best result against what was spent as a picture.",
+            metavar="FILE.svg",
+        ),
+    ] = "",
     tag: options.Tags = None,
     month: Annotated[
         bool,
@@ -89,6 +96,8 @@ def report(
         raise UsageError("--csv and --json are two formats: give only one")
     if as_csv and (html or month):
         raise UsageError("--csv does not work with --html or --month")
+    if plot and (as_csv or as_json or html or month or not plot.endswith(".svg")):
+        raise UsageError("--plot takes FILE.svg, and no other format beside it")
     context = build_context()
     catch_up(context)
     if tag and (run or month or html):
@@ -96,6 +105,9 @@ def report(
     if month:
         _show_month(context, run, as_json=as_json, html=html)
         sys.exit(trouble_code(context))
+    if plot:
+        _write_picture(context, find_run(context, run or None), plot)
+        sys.exit(trouble_code(context, find_run(context, run or None).run_id))
     if html:
         _write_receipt(context, find_run(context, run or None), html, as_json=as_json)
         sys.exit(trouble_code(context, find_run(context, run or None).run_id))
@@ -133,11 +145,40 @@ def report(
                 print(f"{report.run_id}: {text}")
         for line in failure_lines(context, states[0]) if run else ():
             print(line)
+        for state in states:
+            if state.spec.sweep is not None:
+                print("\n".join(_swept(context, state, whole=bool(run), verbose=verbose)))
         for text in volume_lines(
             context.ledger.read(), context.wall(), states[0].run_id if run else ""
         ):
             print(text)
     sys.exit(trouble_code(context, states[0].run_id if run else ""))
+
+
+def _swept(context: Context, run: RunState, *, whole: bool, verbose: bool) -> list[str]:
+    """What a sweep's dollars bought; its trials, too, where it alone is reported."""
+    from trmcloud.app.sweep_facts import sweep_of
+    from trmcloud.cli.views.sweep import report_lines, trial_lines
+
+    swept = sweep_of(context, run)
+    if swept is None:
+        return []
+    lines = [f"{run.run_id}: {line}" for line in report_lines(swept)]
+    return lines + (trial_lines(swept, verbose=verbose) if whole else [])
+
+
+def _write_picture(context: Context, run: RunState, file: str) -> None:
+    from trmcloud.app.sweep_facts import sweep_of
+    from trmcloud.cli.views.sweep import picture
+
+    swept = sweep_of(context, run)
+    if swept is None:
+        raise UsageError(
+            f"--plot draws a sweep, and {run.run_id} is one training",
+            next_step=f"trmcloud report {run.run_id} --html FILE",
+        )
+    size = _write(file, picture(swept))
+    print(f"{run.run_id}: picture written to {file}, {size / 1e3:,.0f} kB")
 
 
 def _write_receipt(context: Context, run: RunState, file: str, *, as_json: bool) -> None:

@@ -51,6 +51,54 @@ def state_of(run: RunState) -> str:
     return run.outcome.value if run.outcome is not None else run.state.value
 
 
+def _sweep(context: Context, run: RunState) -> doc.SweepProgress | None:
+    """The trials of a sweep; the modules that read them are of no use to other runs."""
+    if run.spec.sweep is None:
+        return None
+    from trmcloud.app.sweep_facts import quarters, sweep_of
+
+    found = sweep_of(context, run)
+    if found is None:
+        return None
+    terms, state = found.terms, found.state
+    paid = terms.unit == "usd"
+    best = found.best
+    return doc.SweepProgress(
+        metric=terms.metric,
+        goal=terms.goal.value,
+        slots=terms.slots,
+        rungs_usd=terms.rungs if paid else None,
+        reserved_usd=terms.winner_usd + terms.confirm_usd if paid else None,
+        idle_usd=state.idle if paid else None,
+        best_trial=best.number if best is not None else None,
+        trials=tuple(
+            doc.SweepTrial(
+                trial=trial.number,
+                state=trial.state.value,
+                rung=trial.rung + 1,
+                metric=trial.metric,
+                spent_usd=trial.spent if paid else None,
+                spent_s=trial.seconds,
+                seed=trial.seed,
+                repeats=trial.repeats or None,
+                settings=dict(trial.point),
+                error=trial.error or None,
+            )
+            for trial in found.ranked()
+        ),
+        best_so_far=tuple(
+            doc.SweepPoint(
+                spent_usd=point.spent if paid else None, metric=point.metric, trial=point.trial
+            )
+            for point in found.curve
+        ),
+        quarters=tuple(
+            doc.SweepPoint(spent_usd=until if paid else None, metric=metric, trial=None)
+            for until, metric in quarters(found)
+        ),
+    )
+
+
 def _account(context: Context, run: RunState, report: RunReport) -> dict[str, Any]:
     chosen, best = run.chosen, report.best
     provider = run.generation.provider if run.generation is not None else None
@@ -98,6 +146,7 @@ def _account(context: Context, run: RunState, report: RunReport) -> dict[str, An
             sha256=best.sha256,
             reported_by=None if report.here else POD,
         ),
+        "sweep": _sweep(context, run),
         "bucket": report.bucket or None,
         "on_volume": report.on_volume,
         "moves": tuple(

@@ -533,6 +533,9 @@ def _lines(texts: Iterable[str]) -> list[Any]:
 
 
 def _progress(run: RunState, beat: Heartbeat) -> str:
+    if run.spec.sweep is not None:
+        metric = metric_words(run.spec.command, mark_reported(run, beat))
+        return f"{_trials_words(beat)} · {metric}"
     return f"step {steps_words(beat)} · {metric_words(run.spec.command, mark_reported(run, beat))}"
 
 
@@ -540,6 +543,8 @@ def training_words(run: RunState, beat: Heartbeat) -> list[str]:
     """``fast step 120/3,000``, ``0.11 s/step``, ``ℓ 5.9 > 4.7``, ``pod's bpb 2.31``."""
     told = mark_reported(run, beat)
     state = "" if beat.state == "training" else f" {beat.state}"
+    if run.spec.sweep is not None:
+        return [f"sweep{state}: {_trials_words(beat)}", metric_words(run.spec.command, told)]
     words = [f"{beat.phase}{state} step {steps_words(beat)}"]
     if beat.step_seconds:
         words.append(f"{beat.step_seconds:.2f} s/step")
@@ -547,6 +552,12 @@ def training_words(run: RunState, beat: Heartbeat) -> list[str]:
         words.append(each_step)
     words.append(metric_words(run.spec.command, told))
     return words
+
+
+def _trials_words(beat: Heartbeat) -> str:
+    """``7 trials, 2 running``, of a sweep's executor."""
+    begun, running = (int(beat.parts.get(name, 0)) for name in ("trials", "running"))
+    return f"{begun} trial{'s' if begun != 1 else ''}, {running} running"
 
 
 def _money(run: RunState, now: float) -> str:

@@ -220,10 +220,23 @@ def show_one(context: Context, run: RunState, *, verbose: bool = False) -> None:
         rows.append(("damaged", f"{label}: {why}"))
     print("\n".join(fields(rows)))
 
+    if run.spec.sweep is not None:
+        print("\n".join(_trials(context, run, verbose=verbose)))
     for phase, judged in run.gates.items():
         show_verdict(phase, mark_reported(run, judged.verdict))
     if next_commands := _next_commands(run, has_checkpoint=bool(report.best or report.latest)):
         print(f"next: {next_commands}")
+
+
+def _trials(context: Context, run: RunState, *, verbose: bool) -> list[str]:
+    """The trials of a sweep; the modules that read them are of no use to other runs."""
+    from trmcloud.app.sweep_facts import sweep_of
+    from trmcloud.cli.views.sweep import progress_words, trial_lines
+
+    swept = sweep_of(context, run)
+    if swept is None:
+        return []
+    return [progress_words(swept), *trial_lines(swept, verbose=verbose)]
 
 
 def _next_commands(run: RunState, *, has_checkpoint: bool) -> str:

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from trmcloud.app.sweep_facts import SweepFacts, quarters
+from trmcloud.cli.views.text import table
+from trmcloud.core.errors import ConflictError
 from trmcloud.core.money import Usd
 from trmcloud.core.sweep.space import format_point
+from trmcloud.core.sweep.state import Trial, TrialState
 from trmcloud.core.sweep.terms import SweepTerms
+from trmcloud.core.text import one_line
 
 
 def terms_lines(terms: SweepTerms) -> list[str]:
@@ -45,3 +50,121 @@ def expected_trials(terms: SweepTerms) -> int:
     found = int(float(left) / each) if each else 1
     count = terms.space.count
     return max(1, min(found, int(count) if count < 1e9 else found))
+
+
+_HEADER = ("trial", "rung", "spent", "metric", "where", "settings")
+_ROWS = 12
+_WHERE = {
+    TrialState.RUNNING: "running",
+    TrialState.PAUSED: "paused",
+    TrialState.LANDED: "landed",
+    TrialState.LOST: "lost, again",
+    TrialState.COMPLETE: "complete",
+    TrialState.FAILED: "failed",
+    TrialState.DROPPED: "dropped",
+}
+
+
+def trial_lines(facts: SweepFacts, *, verbose: bool = False) -> list[str]:
+    """The table of a sweep's trials: those that run first, then the best first."""
+    trials = facts.ranked()
+    shown = trials if verbose else trials[:_ROWS]
+    rows = [_row(facts, trial) for trial in shown]
+    header = tuple(facts.terms.metric[:12] if name == "metric" else name for name in _HEADER)
+    lines = table(header, rows) if rows else ["no trial has begun"]
+    if more := len(trials) - len(shown):
+        lines.append(f"and {more} more: -v")
+    return lines
+
+
+def _row(facts: SweepFacts, trial: Trial) -> tuple[str, ...]:
+    terms = facts.terms
+    where = _WHERE[trial.state]
+    if trial.is_running:
+        where = f"to rung {trial.target + 1}"
+    rung = f"{trial.rung + 1}/{terms.last + 1}" if trial.rung >= 0 else "–"
+    point = format_point(trial.point)
+    if trial.repeats:
+        point = f"repeats {trial.repeats}, seed {trial.seed}"
+    return (
+        f"{trial.number}",
+        rung,
+        amount(terms, trial.spent),
+        "–" if trial.metric is None else f"{trial.metric:.4g}",
+        where,
+        one_line(point)[:40],
+    )
+
+
+def progress_words(facts: SweepFacts) -> str:
+    """``trial 7, 2 run · best val_bpb 2.31, trial 4``"""
+    words = f"{len(facts.state.trials)} trials, {len(facts.state.running)} running"
+    best = facts.best
+    if best is not None and best.metric is not None:
+        words += f" · best {facts.terms.metric} {best.metric:.4g}, trial {best.number}"
+    return words
+
+
+def report_lines(facts: SweepFacts) -> list[str]:
+    """What the dollars of a sweep bought, by quarter."""
+    terms, state = facts.terms, facts.state
+    lines = [f"sweep: {progress_words(facts)}, {amount(terms, state.spent)} on trials"]
+    if state.idle:
+        lines[0] += f", {amount(terms, state.idle)} on free slots"
+    for number, (until, metric) in enumerate(quarters(facts), 1):
+        told = "no result yet" if metric is None else f"best {terms.metric} {metric:.4g}"
+        lines.append(f"quarter {number}: until {amount(terms, until)}: {told}")
+    best = facts.best
+    if best is not None:
+        lines.append(f"best settings: {format_point(best.point)}")
+    for trial in state.trials.values():
+        if trial.state is TrialState.FAILED:
+            lines.append(one_line(f"trial {trial.number} failed: {trial.error}")[:160])
+    return lines
+
+
+_STYLE = (
+    "<style>text{font:12px sans-serif;fill:#444}.grid{stroke:#ddd;fill:none}"
+    ".s0{stroke:#1b6ac9;fill:none;stroke-width:2}circle.s1{fill:#888;stroke:none}"
+    "polyline.s1{stroke:none}svg{background:#fff}</style>"
+)
+
+
+def picture(facts: SweepFacts) -> str:
+    """An SVG: the best so far against the dollars spent, and each trial's result at its rungs.
+
+    Raises:
+        ConflictError: no trial has a result yet.
+    """
+    from trmcloud.cli.views.charts import Series, line_chart  # it loads the plans' views
+
+    terms = facts.terms
+    steps: list[tuple[float, float]] = []
+    for point in facts.curve:
+        if steps:
+            steps.append((float(point.spent), steps[-1][1]))
+        steps.append((float(point.spent), point.metric))
+    if not steps:
+        raise ConflictError("no trial has a result yet", next_step="trmcloud status")
+    whole = float(facts.state.spent + facts.state.idle)
+    steps.append((whole, steps[-1][1]))
+    results = [
+        (float(result.spent), result.metric)
+        for trial in facts.state.trials.values()
+        for result in trial.results
+        if result.metric is not None
+    ]
+    unit = "USD spent" if terms.unit == "usd" else "seconds of slots"
+    made = line_chart(
+        f"best {terms.metric} so far against what was spent",
+        [
+            Series("best so far", tuple(steps)),
+            Series("trials at their rungs", tuple(sorted(results)), dots=True),
+        ],
+        x_words=lambda x: f"{x:g}",
+        x_title=f"{unit}; line: best {terms.metric} so far, dots: trials at their rungs",
+        x_from=0.0,
+    )
+    head, title, rest = made.partition("<title>")
+    head = head.replace("<svg ", '<svg xmlns="http://www.w3.org/2000/svg" ')
+    return f"{head}{_STYLE}{title}{rest}\n"

@@ -32,6 +32,7 @@ from trmcloud.core.control.report import report_on
 from trmcloud.core.control.run_state import Generation, RunState, State
 from trmcloud.core.errors import CheckpointError, ReceiptError
 from trmcloud.core.money import Usd, total
+from trmcloud.core.sweep.journal import state_in
 from trmcloud.core.values import dataclass
 
 # The points of a receipt's curves, from lines of metrics. Pure.
@@ -358,6 +359,7 @@ def account_of(run_id: str, sources: Sources, made_at: float) -> dict[str, Any]:
         "timeline": [_moment(run, record) for record in records if isinstance(record.event, _TOLD)],
         "curves": [_drawn(run, point) for point in sources.curves],
         "checkpoints": _checkpoints(manifests),
+        **({"sweep": _swept(run, manifests)} if run.spec.sweep is not None else {}),
         **({"goal": _goal(_judged(goal, run, sources, manifests))} if goal is not None else {}),
     }
 
@@ -512,6 +514,28 @@ def _checkpoints(manifests: Sequence[CheckpointManifest]) -> dict[str, Any]:
     return {
         "all": [_checkpoint(m) for m in sorted(manifests, key=lambda m: (m.created_at, m.label))],
         **{name: m.label if m is not None else None for name, m in named.items()},
+    }
+
+
+def _swept(run: RunState, manifests: Sequence[CheckpointManifest]) -> dict[str, Any]:
+    """Every trial, by the longest journal that the checkpoints have; amounts are of its slot."""
+    assert run.spec.sweep is not None
+    state = state_in([made.extra for made in manifests])
+    return {
+        "space": list(run.spec.sweep.space),
+        "trials": [
+            {
+                "trial": trial.number,
+                "settings": dict(trial.point),
+                "seed": trial.seed,
+                "state": trial.state.value,
+                "rung": trial.rung + 1,
+                "metric": trial.metric,
+                "spent_usd": _plain(trial.spent),
+                "spent_s": trial.seconds,
+            }
+            for trial in (state.trials.values() if state is not None else ())
+        ],
     }
 
 

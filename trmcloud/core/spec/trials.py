@@ -35,7 +35,14 @@ def trial_settings(settings: PhaseRecipe, values: Mapping[str, Any]) -> PhaseRec
                 next_step=f"leave {name} out, or set it for all with --set",
             )
     if LR in given:
-        factor = float(given.pop(LR)) / getattr(settings, RATES[0])
+        rate = given.pop(LR)
+        if isinstance(rate, bool | str) or not rate > 0:
+            raise UsageError(
+                f"{LR} takes a number above zero, not {rate!r:.40}",
+                where=WHERE,
+                next_step=f"{LR}=log:1e-3,1e-1",
+            )
+        factor = rate / getattr(settings, RATES[0])
         given = {key: getattr(settings, key) * factor for key in RATES} | given
     check_foreign(settings.family, given, WHERE)
     given = checked_table(given, WHERE)

@@ -23,6 +23,8 @@ from trmcloud.core.sweep.terms import Goal, SweepTerms
 from trmcloud.core.values import dataclass
 
 DEFAULT_TRIAL = 1
+_INSTANT_S = 1e-3
+"""What rounding of amounts to seconds may come to."""
 _SEEDS_APART = 1_000_003
 
 
@@ -355,18 +357,12 @@ class _Desk:
         after = apply(self.state, move.event)
         if after.committed + reserved(after, self.terms) > self.terms.usd:
             return None
-        rest = self._most_seconds(after)
-        return move if self.terms.seconds(move.most_usd) + rest <= self.seconds_left else None
-
-    def _most_seconds(self, after: SweepState) -> float:
-        """Return in how many seconds all that is reserved can be spent by all slots: at most the
-        longest interval and its share of the others (Graham 1969)."""
-        if self.seconds_left == math.inf:
-            return 0.0
-        amount = reserved(after, self.terms)
-        longest = min(amount, max(self.terms.winner_usd, self.terms.most_usd(-1, self.terms.last)))
-        rest = self.terms.seconds(amount - longest) / self.terms.slots
-        return self.terms.seconds(longest) + rest
+        rest = self.terms.seconds(self.terms.by_slot(reserved(after, self.terms)))
+        return (
+            move
+            if self.terms.seconds(move.most_usd) + rest <= self.seconds_left + _INSTANT_S
+            else None
+        )
 
 
 def history_of(state: SweepState) -> list[Tried]:

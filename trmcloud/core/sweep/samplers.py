@@ -194,23 +194,19 @@ class Density(Halton):
         self, history: Sequence[Tried]
     ) -> tuple[list[tuple[float | None, ...]], list[tuple[float | None, ...]]] | None:
         """Return the places of the good trials and of the others."""
-        least = len(self.space.free) + 2
-        rungs = sorted({rung for each in history for rung, _ in each.metrics}, reverse=True)
         sign = 1.0 if self.goal is Goal.MIN else -1.0
-        for rung in rungs:
-            ranked = sorted(
-                (sign * metric, number)
-                for number, each in enumerate(history)
-                for at, metric in each.metrics
-                if at == rung
-            )
-            if len(ranked) >= 2 * least or (rung == 0 and len(ranked) >= least):
-                count = max(least // 2, math.ceil(_GOOD_SHARE * len(ranked)))
-                places = [self.space.shares(self.shift(each.point, -1)) for each in history]
-                bad = [places[number] for _, number in ranked[count:]]
-                bad += [places[n] for n, each in enumerate(history) if each.failed]
-                return [places[number] for _, number in ranked[:count]], bad
-        return None
+        ranked = sorted(
+            (-max(each.metrics)[0], sign * max(each.metrics)[1], number)
+            for number, each in enumerate(history)
+            if each.metrics
+        )
+        if len(ranked) < _LEAST_TRIED:
+            return None
+        count = max(_LEAST_GOOD, math.ceil(_GOOD_SHARE * len(ranked)))
+        places = [self.space.shares(self.shift(each.point, -1)) for each in history]
+        bad = [places[number] for _, _, number in ranked[count:]]
+        bad += [places[n] for n, each in enumerate(history) if each.failed]
+        return [places[number] for _, _, number in ranked[:count]], bad
 
     def _candidate(
         self,
@@ -329,9 +325,10 @@ def first_primes(count: int) -> list[int]:
 
 
 _PLAIN_EVERY = 3
-_GOOD_SHARE = 0.2
+_GOOD_SHARE = 0.05
+_LEAST_TRIED, _LEAST_GOOD = 30, 3
 _CANDIDATES = 32
-_LEAST_WIDTH, _MOST_WIDTH = 0.05, 0.5
+_LEAST_WIDTH, _MOST_WIDTH = 0.2, 0.5
 _PLACES = 40
 _STRIDE = 4096
 _MOST_LISTED = 20_000

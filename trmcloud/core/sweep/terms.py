@@ -6,7 +6,7 @@ import math
 from enum import Enum
 
 from trmcloud.core.errors import UsageError
-from trmcloud.core.money import ZERO, Usd, cost, total
+from trmcloud.core.money import ZERO, Usd, cost
 from trmcloud.core.sweep.space import Point, Space
 from trmcloud.core.values import dataclass
 
@@ -76,6 +76,18 @@ class SweepTerms:
         """Return the most that this interval may cost."""
         return self.train_usd(kept, rung) + self.restart_usd + self.overrun_usd
 
+    @property
+    def kept_by_slot(self) -> Usd:
+        """The most of one slot's share that all that is reserved can take."""
+        return self.by_slot(self.winner_usd + self.confirm_usd)
+
+    def by_slot(self, amount: Usd) -> Usd:
+        """Return the most that one slot needs so that all slots can spend ``amount``: the longest
+        interval and its share of the others (Graham 1969)."""
+        longest = max(self.winner_usd, self.most_usd(-1, self.last) if self.confirm_usd else ZERO)
+        longest = min(amount, longest)
+        return longest + Usd.from_micros(-(-(amount - longest).micros // self.slots))
+
     def seconds(self, amount: Usd) -> float:
         """Return how long a slot is paid with ``amount``."""
         return amount.micros * 3600 / self.slot_rate.micros if self.slot_rate else math.inf
@@ -96,13 +108,14 @@ class SweepTerms:
             )
         if self.slot_rate <= ZERO:
             raise UsageError("a slot's rate must be above 0", next_step="name one with --rate")
-        least = total((self.most_usd(-1, 0), self.winner_usd, self.confirm_usd))
+        first, kept = self.most_usd(-1, 0), self.winner_usd + self.confirm_usd
+        least = max(first + kept, (first + self.kept_by_slot) * self.slots)
         if least > self.usd:
+            beside = f" on each of {self.slots} slots" if self.slots > 1 else ""
             raise UsageError(
-                f"{self.usd} buy less than one rung of one trial: the first rung takes "
-                f"{self.most_usd(-1, 0)} and {self.winner_usd + self.confirm_usd} is reserved for "
-                "the winner",
-                next_step=f"raise the budget to {least}, or shorten the training",
+                f"{self.usd} buy less than one rung of one trial{beside}: that takes {first}, and "
+                f"{kept} is reserved for the winner",
+                next_step=f"raise the budget to {least}, shorten the training, or use fewer slots",
             )
 
 
@@ -132,8 +145,8 @@ def make_terms(
 
     Each rung takes ``eta`` times the one before. The first rung is at least ``least_usd`` and twice
     what each start costs; there are at most four, or ``rungs``. Of the budget at most a half is
-    reserved for the winner and a quarter for repetitions with other seeds; repetitions that do not
-    fit into that are left out, and the verdict says so then.
+    reserved for the winner and a quarter for repetitions with other seeds, both of each slot's
+    share; repetitions that do not fit into that are left out, and the verdict says so then.
 
     Raises:
         UsageError: the budget starts no trial.
@@ -148,11 +161,11 @@ def make_terms(
     whole = made[-1] - (kept if len(made) > 1 else made[-1]) + finish
     if len(made) > 1:
         whole += restart + overrun
-    winner = min(whole, Usd.from_micros(usd.micros // _WINNER_PARTS))
+    slot = usd.micros // slots  # a machine is paid whole: no slot can spend more than its share
+    winner = min(whole, Usd.from_micros(slot // _WINNER_PARTS))
     each = full_usd + restart + overrun
     repeats = 2 * seeds - 1 if seeds > 1 else 0
-    most = Usd.from_micros(usd.micros // _CONFIRM_PARTS)
-    fitting = min(repeats, most.micros // each.micros if each.micros else 0)
+    fitting = min(repeats, slots * (slot // _CONFIRM_PARTS // each.micros))
     terms = SweepTerms(
         space=space, default=default, metric=metric, goal=goal, usd=usd, slot_rate=slot_rate,
         rungs=tuple(made), winner_usd=winner, slots=slots, finish_usd=min(finish, winner),

@@ -40,9 +40,10 @@ from trmcloud.core.money import Usd, cost
 from trmcloud.core.sweep import events as ev
 from trmcloud.core.sweep.halving import Begin, Continue, End, Reason, next_moves
 from trmcloud.core.sweep.job import SWEEP_NAME, SweepJob, load_job
-from trmcloud.core.sweep.samplers import Sampler, make_sampler
+from trmcloud.core.sweep.samplers import Sampler, ScalingRule, make_sampler
 from trmcloud.core.sweep.space import format_point
 from trmcloud.core.sweep.state import SweepState, Trial, TrialState, apply, fold, lost_events
+from trmcloud.core.sweep.terms import SweepTerms
 from trmcloud.core.text import one_line
 from trmcloud.core.values import dataclass, replace
 from trmcloud.io.files import read_small, write_atomic
@@ -68,12 +69,19 @@ _BEAT_EVERY_S = 1.0
 _IDLE_EVERY_S = 30.0
 _KILL_WITHIN_S = 10.0
 _MOST_JOURNAL_BYTES = 16 << 20
+_SCALED = (
+    ("lr", "learning_rate", "matrix_lr"),
+    ("width", "d_model", "hidden_size"),
+    ("batch", "batch_size"),
+)
+"""Usual names of a learning rate, a width and a batch."""
 _KEPT = frozenset({TrialState.PAUSED, TrialState.LANDED, TrialState.COMPLETE})
 _NO_FINITE = frozenset({"non_finite", "diverged"})
 _NO_RESULT: Mapping[Reason, str] = {
     Reason.CRASHES: "every trial crashed",
     Reason.NO_METRIC: "no trial gave the metric",
     Reason.NOT_A_NUMBER: "the metric of every trial is not a number",
+    Reason.TOO_SMALL: "less is left than one rung costs",
 }
 _ENDS: Mapping[Reason, str] = {
     Reason.BUDGET: "its dollars are spent",
@@ -148,7 +156,7 @@ class SweepExecutor:
         self._idle_from = clock.steady()
         self._idle_s = 0.0
         self._terms = sweep.terms
-        self._sampler = sampler_of(sweep)
+        self._sampler = sampler_of(sweep.terms, str(job.settings.get("optimizer") or ""))
         self._tell = _Reporter(self._folder, job, attempt, clock)
         self._noted: dict[int, str] = {}
 
@@ -252,6 +260,7 @@ class SweepExecutor:
             os.fsync(file.fileno())
         self._lines.append(line)
         self._tell.event(len(self._lines) - 1, line)
+        self._tell.count(len(self._state.trials), len(self._state.running))
 
     # -- trials that run --------------------------------------------------------------------------
 
@@ -325,7 +334,7 @@ class SweepExecutor:
             self._append(ev.rung_reached(number, trial.target, math.nan, usd, seconds, latest.step))
             return
         if not landed or latest is None or not gained:
-            error = self._error(code, beat, was_killed, has_checkpoint=latest is not None)
+            error = self._error(number, code, beat, was_killed, has_checkpoint=latest is not None)
             self._append(ev.TrialFailed(number, usd, seconds, error))
             return
         judged = best or latest
@@ -342,7 +351,13 @@ class SweepExecutor:
         self._publish(self._state.trials[number], made, usd)
 
     def _error(
-        self, code: int | None, beat: Heartbeat | None, was_killed: bool, *, has_checkpoint: bool
+        self,
+        number: int,
+        code: int | None,
+        beat: Heartbeat | None,
+        was_killed: bool,
+        *,
+        has_checkpoint: bool,
     ) -> str:
         if was_killed:
             return "it ran beyond its dollars, and was killed"
@@ -352,9 +367,11 @@ class SweepExecutor:
             return one_line(beat.message or "it left no checkpoint")[:300]
         if beat is not None and beat.outcome in CLEAN:
             return "it saved nothing new"
+        how = f"it ended with code {code}"
         if code is not None and code < 0:
-            return f"it was ended by signal {-code}"
-        return f"it ended with code {code}"
+            how = f"it was ended by signal {-code}"
+        said = last_line(self._children.folder(number) / contract.TRAIN_LOG_NAME)
+        return one_line(f"{how}: {said}" if said else how)[:300]
 
     def _shown(self, score: float | None) -> float | None:
         return score if self._command is None else self._command.shown(score)
@@ -549,6 +566,11 @@ class _Reporter:
     def event(self, number: int, line: str) -> None:
         self._line(EVENT_KIND, {"n": number, "said": json.loads(line)})
 
+    def count(self, trials: int, running: int) -> None:
+        """Trials that have begun, and those that run."""
+        parts = {"trials": float(trials), "running": float(running)}
+        self.beat = replace(self.beat, parts=parts)
+
     def stepped(self, trial: int, step: int) -> None:
         self._steps[trial] = max(step, self._steps.get(trial, 0))
         total = max(sum(self._steps.values()), self.beat.saved_step or 0, self.beat.step)
@@ -610,10 +632,27 @@ class _Reporter:
             file.write(json.dumps({**about, **said}) + "\n")
 
 
-def sampler_of(sweep: SweepJob) -> Sampler:
-    """Return the sampler that a sweep's terms name."""
-    terms = sweep.terms
-    return make_sampler(terms.sampler, terms.space, terms.default, terms.goal, terms.seed)
+def sampler_of(terms: SweepTerms, optimizer: str = "") -> Sampler:
+    """Return the sampler that a sweep's terms name. Where width or batch are searched beside a
+    learning rate, rates follow them, unless the ``optimizer`` is one whose rates do not: Muon's
+    update has the same size at every width."""
+    names = {each.name for each in terms.space.parameters}
+    rule = None
+    if optimizer in ("", "adamw"):
+        rate, width, batch = (next(filter(names.__contains__, each), "") for each in _SCALED)
+        rule = ScalingRule(rate, width, batch)
+    return make_sampler(
+        terms.sampler, terms.space, terms.default, terms.goal, terms.seed, rule=rule
+    )
+
+
+def last_line(log: Path) -> str:
+    """Return the last line of a log that has any text; empty without one."""
+    with contextlib.suppress(OSError), open(log, "rb") as file:
+        file.seek(max(0, os.path.getsize(log) - 4096))
+        lines = file.read().decode("utf-8", "replace").splitlines()
+        return next((line.strip() for line in reversed(lines) if line.strip()), "")
+    return ""
 
 
 def _began_at(folder: Path) -> float | None:

@@ -7,8 +7,6 @@ sweep's, and another machine continues from what came home.
 
 from __future__ import annotations
 
-import hashlib
-import json
 import os
 import shutil
 from collections.abc import Mapping, Sequence
@@ -16,17 +14,17 @@ from pathlib import Path
 from typing import Any
 
 from trmcloud.core.contract import manifest as mf
-from trmcloud.core.contract.manifest import CheckpointFile, CheckpointManifest
+from trmcloud.core.contract.manifest import CheckpointManifest
+from trmcloud.core.sweep.journal import (
+    JOURNAL,
+    SWEEP,
+    about_trial,
+    pack_journal,
+    unpack_journal,
+)
 from trmcloud.core.values import replace
-from trmcloud.io.files import read_small, sync_folder, write_atomic
+from trmcloud.io.files import sync_folder, write_atomic
 from trmcloud.pod.sweep.children import manifests_in
-
-SWEEP = "sweep"
-"""The key in ``extra`` of a published checkpoint: its trial, rung and settings, and the trial's own
-manifest's fields that differ."""
-JOURNAL_FILE = "sweep_journal.json"
-"""Among a published checkpoint's files: the journal until then, as a list of its lines."""
-_MOST_JOURNAL_BYTES = 16 << 20
 
 
 class PublishedCheckpoints:
@@ -64,16 +62,15 @@ class PublishedCheckpoints:
         try:
             for file in made.files:
                 _link(source / file.name, making / file.name)
-            text = json.dumps(list(journal)).encode()
-            (making / JOURNAL_FILE).write_bytes(text)
-            digest = hashlib.sha256(text).hexdigest()
-            files = (*made.files, CheckpointFile(JOURNAL_FILE, "state", len(text), digest))
-            own = {"step": made.step, "cooldown_from": made.cooldown_from}
+            own = {
+                "step": made.step,
+                "cooldown_from": made.cooldown_from,
+                JOURNAL: pack_journal(journal),
+            }
             published = replace(
                 made,
                 step=number,
                 created_at=at,
-                files=files,
                 cooldown_from=None,
                 extra={**made.extra, SWEEP: {**about, **own}},
             )
@@ -103,7 +100,7 @@ class PublishedCheckpoints:
         """Return the lines of the longest journal that a checkpoint here has."""
         found: list[str] = []
         for made in self.manifests():
-            lines = _journal_of(self._folder / mf.step_dir_name(made.step), made)
+            lines = unpack_journal(made.extra)
             found = lines if len(lines) > len(found) else found
         return found
 
@@ -114,53 +111,28 @@ class PublishedCheckpoints:
         Raises:
             OSError: it cannot be written.
         """
-        mine = [m for m in self.manifests() if about_of(m).get("trial") == trial]
+        mine = [m for m in self.manifests() if about_trial(m.extra).get("trial") == trial]
         made = mf.pick_latest(mine)
         if made is None:
             return None
-        about = about_of(made)
+        about = about_trial(made.extra)
         source = self._folder / mf.step_dir_name(made.step)
         step = int(about["step"])
         target = into / mf.step_dir_name(step)
         shutil.rmtree(target, ignore_errors=True)
         target.mkdir(parents=True)
-        own = tuple(file for file in made.files if file.name != JOURNAL_FILE)
-        for file in own:
+        for file in made.files:
             _link(source / file.name, target / file.name)
         extra = {key: value for key, value in made.extra.items() if key != SWEEP}
         before = about.get("cooldown_from")
         restored = replace(
             made,
             step=step,
-            files=own,
             extra=extra,
             cooldown_from=before if isinstance(before, int) else None,
         )
         write_atomic(target / mf.MANIFEST_NAME, mf.to_json(restored))
         return int(about["rung"])
-
-
-def about_of(made: CheckpointManifest) -> Mapping[str, Any]:
-    """The facts of a published checkpoint's trial; empty for one that is no sweep's."""
-    about = made.extra.get(SWEEP)
-    if not isinstance(about, dict):
-        return {}
-    is_known = all(type(about.get(name)) is int for name in ("trial", "rung", "step"))
-    return about if is_known else {}
-
-
-def _journal_of(folder: Path, made: CheckpointManifest) -> list[str]:
-    file = next((file for file in made.files if file.name == JOURNAL_FILE), None)
-    if file is None:
-        return []
-    try:
-        text = read_small(folder / JOURNAL_FILE, _MOST_JOURNAL_BYTES) or ""
-        if hashlib.sha256(text.encode()).hexdigest() != file.sha256:
-            return []
-        lines = json.loads(text)
-    except (OSError, ValueError):
-        return []
-    return [str(line) for line in lines] if isinstance(lines, list) else []
 
 
 def _link(source: Path, target: Path) -> None:

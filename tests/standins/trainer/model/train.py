@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import math
 import os
 import signal
 import sys
@@ -20,6 +21,7 @@ from trmcloud.core.contract.trainer_contract import (
     load_job,
 )
 from trmcloud.core.spec.settings import FAMILIES, PhaseRecipe
+from trmcloud.core.spec.trials import ENV_TRIAL
 
 STEP_S = 0.02
 HOLD_AT = 40
@@ -40,6 +42,10 @@ class Trainer:
         self.job = job
         FAMILIES.provide({})  # it needs no more than what every family has
         self.settings = PhaseRecipe.from_json(job.settings)
+        trial = json.loads(os.environ.get(ENV_TRIAL) or "{}")
+        self.worse = abs(math.log10(trial["lr"]) + 2) if "lr" in trial else 0.0
+        if trial.get("lr", 0) >= 10:
+            raise FloatingPointError("the loss is not finite")
         self.out = Path(job.out_dir)
         self.deadline = float(os.environ[ENV_DEADLINE_AT])
         self.attempt = int(os.environ[ENV_ATTEMPT])
@@ -73,7 +79,7 @@ class Trainer:
         self.marked = now
 
     def losses(self) -> tuple[float, ...]:
-        base = 3.0 / (1 + self.step / 50)
+        base = 3.0 / (1 + self.step / 50) + self.worse
         if self.fault == "fail-gate":
             return (base, base + 0.1, base + 0.2, base + 0.3)
         return (base + 0.3, base + 0.2, base + 0.1, base)

@@ -1,0 +1,251 @@
+"""``trmcloud sweep`` on this machine: real processes, a stand-in trainer, scripts of strangers."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.e2e.runpod_user import ACCEPT, RentedUser
+from tests.e2e.test_bucket import stored_steps
+from tests.e2e.user import SMALL, User, until
+from tests.standins.s3 import BUCKET, S3
+from trmcloud.core.contract.manifest import from_json
+from trmcloud.core.errors import Outcome
+from trmcloud.core.money import Usd
+from trmcloud.core.sweep import events as ev
+from trmcloud.core.sweep.state import SweepState, fold
+from trmcloud.pod.machine import processes
+
+SWEEP = ("sweep", "local", *SMALL, "--phase", "fast", "--rate", "36", "--processes", "1", "-y")
+SPACE = "lr=log:1e-4,1"
+
+#: Its loss is least at 0.01; it continues from the file that it is given.
+SCRIPT = """
+import json, math, os, sys, time
+lr, start = float(sys.argv[1]), 0
+os.makedirs("out", exist_ok=True)
+if len(sys.argv) > 2:
+    start = json.load(open(sys.argv[2]))["step"]
+    print("resumed from", start)
+for step in range(start + 1, 100000):
+    time.sleep(0.05)
+    print(f"step {step} val_loss={1 + abs(math.log10(lr) + 2) + 5 / (5 + step):.5f}", flush=True)
+    if step % 5 == 0:
+        with open("saving", "w") as file:
+            json.dump({"step": step, "pad": "x" * 1000}, file)
+        os.rename("saving", f"out/step-{step}.pt")
+"""
+
+
+@pytest.fixture
+def user(in_project: User) -> User:
+    return in_project
+
+
+def folder_of(user: User) -> Path:
+    [run] = (user.home / "runs").iterdir()
+    return next(path for path in run.iterdir() if path.is_dir())
+
+
+def journal(user: User) -> tuple[ev.SweepEvent, ...]:
+    path = folder_of(user) / "sweep.jsonl"
+    return ev.read_journal(path.read_text()) if path.exists() else ()
+
+
+def swept(user: User) -> SweepState:
+    return fold(journal(user))
+
+
+def told(user: User) -> dict[str, Any]:
+    [run] = user.json("status", "--json")["runs"]
+    made: dict[str, Any] = run["sweep"]
+    return made
+
+
+def executor_of(user: User) -> tuple[int, str]:
+    beat = json.loads((folder_of(user) / "heartbeat.json").read_text())
+    return beat["pid"], beat["pid_started"]
+
+
+def test_a_recipes_sweep_ends_within_its_budget_with_a_verified_best(user: User) -> None:
+    out = user.run(*SWEEP, "--budget", "0.60", SPACE)
+    assert "slots" in out
+    assert "for the winner" in out
+    run = user.only_run()
+    assert run.outcome is Outcome.FINISHED
+    assert run.cap == Usd("0.60")
+    state = swept(user)
+    assert len(state.trials) >= 2
+    best = state.trials[max(state.trials, key=lambda n: -(state.trials[n].metric or 1e9))]
+    row = user.json("status", run.run_id, "--json")["runs"][0]
+    assert Usd(row["spent_usd"]) <= Usd("0.60")
+    assert row["sweep"]["best_trial"] == best.number
+    assert {trial["trial"] for trial in row["sweep"]["trials"]} == set(state.trials)
+    fetched = user.run("fetch-best", run.run_id, "--into", "best")
+    assert "fetched and verified" in fetched
+    assert user.cwd is not None
+    manifest = from_json((user.cwd / "best" / "manifest.json").read_text(), "best")
+    assert manifest.extra["sweep"]["trial"] == best.number
+    assert manifest.val_bpb == pytest.approx(best.metric)
+    shown = user.run("status", run.run_id)
+    assert f"best val_bpb {best.metric:.4g}, trial {best.number}" in shown
+    assert max(map(len, shown.splitlines()[-len(state.trials) - 2 :])) <= 80
+    report = user.run("report", run.run_id)
+    assert "quarter 4: " in report
+
+
+def test_an_executor_that_is_killed_is_started_again_and_the_cap_holds(user: User) -> None:
+    user.run(*SWEEP, "--budget", "0.90", SPACE, "-d")
+    until(lambda: sum(isinstance(e, ev.RungReached) for e in journal(user)) >= 1)
+    pid, started = executor_of(user)
+    assert processes.send(pid, started, signal.SIGKILL)
+    user.run("attach")
+    run = user.only_run()
+    assert run.outcome is Outcome.FINISHED
+    events = journal(user)
+    assert sum(isinstance(event, ev.Ended) for event in events) == 1
+    starts = [event for event in events if isinstance(event, ev.TrialStarted) and event.trial == 1]
+    assert len(starts) == 1, "what the first trial had come to was kept"
+    assert Usd(user.json("status", "--json")["runs"][0]["spent_usd"]) <= Usd("0.90")
+    assert user.run("fetch-best", "--into", "best")
+
+
+def test_a_commands_trials_resume_and_its_best_comes_home_under_its_own_name(user: User) -> None:
+    assert user.cwd is not None
+    (user.cwd / "train.py").write_text(SCRIPT)
+    user.run(
+        *("sweep", "local", "--rate", "36", "--budget", "0.80", "-y", "--slots", "2"),
+        *("--grace", "2", "--checkpoint-gb", "0.001", "--checkpoints", "out"),
+        *("--metric", "val_loss", "--resume", "python3 train.py {lr} {checkpoint}"),
+        *("lr=log:1e-4,1", "--", "python3", "train.py", "{lr}"),
+    )
+    run = user.only_run()
+    assert run.outcome is Outcome.FINISHED
+    state = swept(user)
+    assert len(state.trials) >= 2
+    rows = told(user)
+    assert rows["metric"] == "val_loss"
+    user.run("fetch-best", "--into", "best")
+    manifest = from_json((user.cwd / "best" / "manifest.json").read_text(), "best")
+    [own] = (user.cwd / "best" / "own").iterdir()
+    saved = json.loads(own.read_text())["step"]
+    lr = manifest.extra["sweep"]["point"]["lr"]
+    loss = 1 + abs(math.log10(lr) + 2) + 5 / (5 + saved)
+    assert manifest.val_bpb == pytest.approx(loss, abs=1e-4)
+    if any(isinstance(event, ev.TrialContinued) for event in journal(user)):
+        logs = [path.read_text() for path in folder_of(user).glob("trials/*/train.log")]
+        assert any("resumed from" in log for log in logs)
+
+
+def test_a_sweep_that_is_stopped_keeps_its_best_and_resumes(user: User) -> None:
+    user.run(*SWEEP, "--budget", "3", SPACE, "-d")
+    until(lambda: sum(isinstance(e, ev.RungReached) for e in journal(user)) >= 1)
+    user.stop()
+    run = user.only_run()
+    assert run.outcome is Outcome.STOPPED
+    before = swept(user)
+    user.run("fetch-best", "--into", "first")
+    user.run("resume", "-d")
+    until(lambda: len(journal(user)) > len(before.trials) + 6)
+    user.stop()
+    after = swept(user)
+    for number, trial in before.trials.items():
+        assert after.trials[number].point == trial.point
+
+
+def test_a_setting_that_crashes_every_trial_ends_it_with_one_line(user: User) -> None:
+    out = user.run(
+        *SWEEP, "--budget", "0.90", "lr=10|20|30|40|50|60", "--default", "lr=10", code=22
+    )
+    run = user.only_run()
+    assert run.outcome is Outcome.FAILED
+    assert "every trial crashed" in out
+
+
+@pytest.mark.parametrize(
+    ("typed", "said"),
+    [
+        (("--recipe", "trm-tiny", "lr=log:1,0.1", "--phase", "fast"), "below its start"),
+        (("--recipe", "trm-tiny", "lr=wide:1,2", "--phase", "fast"), "takes a number above zero"),
+        (("--recipe", "trm-tiny", "nothing=1|2", "--phase", "fast"), "has no setting 'nothing'"),
+        (("--recipe", "trm-tiny", "steps=1|2", "--phase", "fast"), "is the same in all trials"),
+        (("--recipe", "trm-tiny", "lr=0.1|0.2"), "a sweep trains one phase"),
+        (("--recipe", "trm-tiny", "--phase", "fast"), "the space has no parameter"),
+        (("lr=0.1|0.2",), "name what is trained"),
+        (("lr=0.1|0.2", "--", "python3", "train.py"), "is not in the command"),
+        (("lr=0.1|0.2", "--", "python3", "{lr}", "{x}"), "which is not in the space"),
+        (("lr=0.1|0.2", "--", "python3", "{lr}"), "needs the metric"),
+        (("--recipe", "shakespeare", "--metric", "loss", "lr=0.1|0.2"), "compared by val_bpb"),
+        (("--recipe", "shakespeare", "--grace", "3", "lr=0.1|0.2"), "is about a command"),
+        (("--recipe", "shakespeare", "--sampler", "grid", "lr=0.1|0.2"), "--sampler must be"),
+        (("--recipe", "shakespeare", "--space", "none.toml"), "cannot be read"),
+        (("--recipe", "shakespeare", "--default", "width=3", "lr=0.1|0.2"), "not in the space"),
+    ],
+)
+def test_what_cannot_be_swept_is_one_line(user: User, typed: tuple[str, ...], said: str) -> None:
+    options = [] if "--data" in typed else ["--data", "python-stdlib"]
+    if "--" in typed:
+        options = []
+    words = ("sweep", "local", "--rate", "3.60", "--budget", "1", *options, *typed)
+    text = user.fails(*words, code=2)
+    first = text.splitlines()[0]
+    assert first.startswith("error: ")
+    assert said in first
+
+
+def test_a_sweep_needs_a_limit_and_a_budget_for_one_rung(user: User) -> None:
+    text = user.fails("sweep", "local", *SMALL, "--phase", "fast", SPACE, code=2)
+    assert "a sweep needs a limit" in text
+    text = user.fails(*SWEEP, "--budget", "0.25", SPACE, code=2)
+    assert "less than one rung" in text or "does not pay for one useful step" in text
+
+
+def test_a_dry_run_says_what_the_dollars_buy(user: User) -> None:
+    out = user.run(*SWEEP, "--budget", "2", "--dry-run", SPACE)
+    assert "rungs" in out
+    assert "trials" in out
+    made = user.json(*SWEEP, "--budget", "2", "--dry-run", "--json", SPACE)
+    assert made["id"].startswith("p-")
+    assert os.listdir(user.home / "plans")
+
+
+def test_a_sweep_whose_rented_machine_is_lost_continues_on_another(
+    renter_in: RentedUser, s3: S3
+) -> None:
+    """What was published is in the bucket: the next machine's executor reads the journal there."""
+    prefix = renter_in.folder.name.replace("_", "-")
+    words = (
+        *("sweep", "1xRTX4090", "--recipe", "trm-tiny", "--phase", "fast", "-y"),
+        *(
+            "--budget",
+            "0.30",
+            "--hours",
+            "0.05",
+            "--set",
+            "compile=false",
+            "--bucket",
+            f"s3://{BUCKET}/{prefix}",
+        ),
+        *(*renter_in.data, *ACCEPT, SPACE),
+    )
+    launch = renter_in.start(*words)
+    until(lambda: len(stored_steps(s3, prefix)) >= 2, what="two checkpoints are stored")
+    before = told(renter_in)
+    renter_in.standin.control.end(renter_in.live()[0].id)
+    out, err = launch.communicate(timeout=400)
+    assert "was lost; training continues from the bucket" in out, out + err
+    run = renter_in.only_run()
+    assert run.outcome is Outcome.FINISHED, out + err
+    assert len([g for g in run.generations if g.not_made is None]) == 2
+    after = told(renter_in)
+    points = {trial["trial"]: trial["settings"] for trial in after["trials"]}
+    for trial in before["trials"]:
+        assert points[trial["trial"]] == trial["settings"], "the journal came along"
+    assert run.settled <= run.cap
+    assert renter_in.run("fetch-best", run.run_id, "--into", str(renter_in.folder / "best"))

@@ -1,0 +1,103 @@
+"""The trials of a sweep as its machine has told of them, and what their dollars bought."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from trmcloud.app.context import Context
+from trmcloud.app.sweep_terms import terms_of
+from trmcloud.core.control.run_state import RunState
+from trmcloud.core.errors import TrmcloudError
+from trmcloud.core.money import Usd
+from trmcloud.core.sweep import events as ev
+from trmcloud.core.sweep.state import IllegalEvent, SweepState, Trial, apply
+from trmcloud.core.sweep.terms import SweepTerms
+from trmcloud.core.values import dataclass
+
+_KIND = "sweep"
+
+
+@dataclass(frozen=True)
+class BestSoFar:
+    """The best metric once ``spent`` had been spent; of ``trial``."""
+
+    spent: Usd
+    metric: float
+    trial: int
+
+
+@dataclass(frozen=True)
+class SweepFacts:
+    """A sweep as far as it is known here. ``curve``: the best so far, each time it got better."""
+
+    terms: SweepTerms
+    events: tuple[ev.SweepEvent, ...]
+    state: SweepState
+    curve: tuple[BestSoFar, ...]
+
+    @property
+    def best(self) -> Trial | None:
+        return self.state.best(self.terms.goal)
+
+    def ranked(self) -> list[Trial]:
+        """The trials: those that run first, then by metric, the best first."""
+        sign = 1.0 if self.terms.goal.value == "min" else -1.0
+
+        def order(trial: Trial) -> tuple[bool, bool, float, int]:
+            metric = trial.metric
+            score = 0.0 if metric is None else sign * metric
+            return not trial.is_running, metric is None, score, trial.number
+
+        return sorted(self.state.trials.values(), key=order)
+
+
+def sweep_of(context: Context, run: RunState) -> SweepFacts | None:
+    """Return what is known here of a sweep's trials; None where the run is none, or has told of
+    nothing that can be read."""
+    if run.spec.sweep is None:
+        return None
+    try:
+        terms = terms_of(run.plan)
+    except (TrmcloudError, ValueError, KeyError, TypeError):
+        return None
+    [phase] = run.spec.phases[:1]
+    return facts_of(terms, context.files.metrics(run.run_id, phase))
+
+
+def facts_of(terms: SweepTerms, metrics: Iterable[Mapping[str, object]]) -> SweepFacts:
+    """Return the facts that lines of metrics tell. They may come from a machine that somebody else
+    owns: what is no event, or cannot follow the others, ends what is read."""
+    said: dict[int, Any] = {}
+    for line in metrics:
+        number = line.get("n")
+        if line.get("kind") == _KIND and isinstance(number, int):
+            said[number] = line.get("said")
+    events: list[ev.SweepEvent] = []
+    state, curve = SweepState(), list[BestSoFar]()
+    for number in range(len(said)):
+        try:
+            event = ev.read_event(json.dumps(said[number]))
+            is_end = isinstance(event, ev.Ended | ev.StopAsked)
+            state = state if is_end else apply(state, event)
+        except (KeyError, ValueError, IllegalEvent):
+            break
+        events.append(event)
+        best = state.best(terms.goal)
+        if best is None or best.metric is None:
+            continue
+        if not curve or terms.goal.best(best.metric, curve[-1].metric):
+            curve.append(BestSoFar(state.spent + state.idle, best.metric, best.number))
+    return SweepFacts(terms, tuple(events), state, tuple(curve))
+
+
+def quarters(facts: SweepFacts) -> list[tuple[Usd, float | None]]:
+    """What each quarter of the dollars bought: (what was spent by its end, the best until then)."""
+    whole = facts.state.spent + facts.state.idle
+    found = []
+    for number in range(1, 5):
+        until = Usd.from_micros(whole.micros * number // 4)
+        known = [point.metric for point in facts.curve if point.spent <= until]
+        found.append((until, known[-1] if known else None))
+    return found
