@@ -358,6 +358,16 @@ build/mcp-peer/.ready: Makefile
 rehearsal: $(READY)
 	$(BIN)/python -m tests.e2e.failures.corpus docs/soak/rehearsal.md "$$(date +%F)"
 
+# A month's charges against the FinOps consortium's validator, in an environment of its own.
+.PHONY: focus
+focus: build/focus/.ready $(READY)
+	TRMCLOUD_FOCUS=build/focus/bin/focus-validator $(BIN)/python -m pytest -rP tests/unit/core/test_focus.py
+
+build/focus/.ready: Makefile
+	$(PYTHON) -m venv build/focus
+	build/focus/bin/python -m pip install 'focus-validator==1.0.0' 'multimethod<2'
+	@touch $@
+
 # Each in an environment of its own, without torch; what is not found here is named and left out.
 .PHONY: pythons
 pythons: $(READY)

@@ -11,7 +11,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,9 @@ import pytest
 
 from tests.documents import document_in
 from tests.e2e.user import LAUNCH, User
+from trmcloud.adapters.ledger.place import open_ledger
+from trmcloud.adapters.ledger.postgres import PostgresLedger
+from trmcloud.core.control.run_state import RunState
 from trmcloud.core.money import Usd
 
 PASSWORD = "correct horse battery staple"
@@ -88,13 +91,17 @@ class Team:
             "--password-from", str(self.folder / "password"), *options,
         )  # fmt: skip
         if grant:
-            self._give(name, grant)
+            self.host.run("grant", "give", name, grant)
 
-    def _give(self, name: str, usd: str) -> None:
-        program = f"from trmcloud.api import Home; Home().give_grant({name!r}, {usd!r})"
-        subprocess.run(
-            [sys.executable, "-c", program], env=self.host.env(), cwd=self.folder, check=True
-        )
+    def runs(self) -> Mapping[str, RunState]:
+        """What the ledger says, in its file or its database."""
+        env = self.host.env()
+        ledger = open_ledger(Path(env["TRMCLOUD_HOME"]), env)
+        try:
+            return ledger.read().runs
+        finally:
+            if isinstance(ledger, PostgresLedger):
+                ledger.close()
 
     def log_in(self, name: str, server: Server) -> User:
         folder = self.folder / f"{name}-{len(self.users)}"
@@ -126,6 +133,14 @@ def team(tmp_path: Path) -> Iterator[Team]:
     made.end()
 
 
+@pytest.fixture(params=["sqlite", "postgres"])
+def either(request: pytest.FixtureRequest, team: Team) -> Team:
+    """A team on each of both ledgers."""
+    if request.param == "postgres":
+        team.host.environment["TRMCLOUD_LEDGER"] = request.getfixturevalue("postgres_url")
+    return team
+
+
 def wait_for(holds: Callable[[], bool]) -> None:
     until = time.monotonic() + _WAIT_S
     while not holds():
@@ -139,7 +154,8 @@ def token_of(user: User) -> str:
     return str(json.loads(path.read_text())["token"])
 
 
-def test_two_people_with_two_homes_share_a_cap(team: Team) -> None:
+def test_two_people_with_two_homes_share_a_cap(either: Team) -> None:
+    team = either
     team.add("ada", "lead", "5")
     team.add("bob", "member", "5")
     server = team.serve()
@@ -173,17 +189,18 @@ def test_two_people_with_two_homes_share_a_cap(team: Team) -> None:
     ]
     assert (done["person"], list(done["facts"]["runs"])) == ("bob", [run_id])
     assert Usd(done["facts"]["runs"][run_id]["settled_usd"]) > Usd("0")
-    assert [run.principal for run in team.host.ledger().runs.values()] == ["bob"]
+    assert [run.principal for run in team.runs().values()] == ["bob"]
 
 
-def test_a_server_that_is_killed_in_mid_training_is_replaced_by_another(team: Team) -> None:
+def test_a_server_that_is_killed_in_mid_training_is_replaced_by_another(either: Team) -> None:
+    team = either
     team.host.hold()
     team.add("bob", "member", "5")
     first = team.serve()
     bob = team.log_in("bob", first)
     launched = bob.start(*LAUNCH, "--budget", "0.30", "--steps", "60")
-    wait_for(lambda: any(run.trains for run in team.host.ledger().runs.values()))
-    (run_id,) = team.host.ledger().runs
+    wait_for(lambda: any(run.trains for run in team.runs().values()))
+    (run_id,) = team.runs()
     second = team.serve()
     first.kill()
     _, err = launched.communicate(timeout=_WAIT_S)
@@ -191,8 +208,8 @@ def test_a_server_that_is_killed_in_mid_training_is_replaced_by_another(team: Te
     assert "runs continue on the server" in err
     (team.host.folder / "hold").unlink()
 
-    wait_for(lambda: not team.host.ledger().runs[run_id].live)
-    run = team.host.ledger().runs[run_id]
+    wait_for(lambda: not team.runs()[run_id].live)
+    run = team.runs()[run_id]
     assert run.outcome is not None
     assert run.outcome.value == "finished"
     again = team.log_in("bob", second)

@@ -1188,6 +1188,18 @@ class Serving:
     token: str | None
 
 
+@dataclass(frozen=True, kw_only=True)
+class FocusWritten:
+    """A month's charges as a CSV file of FOCUS 1.0."""
+
+    schema: ClassVar[str] = "focus-written/1"
+    month: str
+    path: str
+    rows: int
+    billed_usd: Usd
+    size_bytes: int
+
+
 # -- a team's server -------------------------------------------------------------------------------
 
 

@@ -495,7 +495,7 @@ def _require_rank(person: Person, role: Role, what: str) -> None:
 
 
 def _require_projects(person: Person, parsed: Parsed, rule: Rule) -> None:
-    is_month = parsed.command == "report" and any(each.name == "month" for each in parsed.given)
+    is_month = parsed.command == "report" and _is_of_a_month(parsed)
     if person.projects and (rule.spans_projects or is_month):
         raise AccessDenied(
             f"{parsed.command} shows all projects; {person.name} sees "
@@ -551,7 +551,7 @@ def _with_run(
     mine = [run for run in seen if may_touch(person, run)] if rule.whose is Whose.OWN else seen
     for named in (*parsed.values("run"), *parsed.values("initial_from")):
         name = named.partition(":")[0]
-        if parsed.command == "report" and "month" in {each.name for each in parsed.given}:
+        if parsed.command == "report" and _is_of_a_month(parsed):
             continue
         if not any(name in (run.run_id, run.name) for run in seen):
             raise _unknown(named)
@@ -566,6 +566,10 @@ def _with_run(
     if not meant:
         raise NotFoundError(f"{person.name} has no run to {parsed.command}")
     return (*words, meant[-1].run_id)
+
+
+def _is_of_a_month(parsed: Parsed) -> bool:
+    return not {"month", "focus"}.isdisjoint(each.name for each in parsed.given)
 
 
 def _unknown(named: str) -> NotFoundError:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 import json
 import re
 import shlex
@@ -43,6 +44,7 @@ from trmcloud.cli.views.streams import as_is
 from trmcloud.cli.views.text import duration, on_volume, table
 from trmcloud.core.contract.command import RECIPE
 from trmcloud.core.control.budget import month_of
+from trmcloud.core.control.focus import COLUMNS, focus_rows, total_of
 from trmcloud.core.control.report import DRIFT_ALARM, PARTS, RunReport, report_month
 from trmcloud.core.control.run_state import RunState
 from trmcloud.core.errors import ConflictError, UsageError
@@ -81,6 +83,13 @@ def report(
             metavar="FILE.svg",
         ),
     ] = "",
+    focus: Annotated[
+        str,
+        typer.Option(
+            help="Write a month's charges as CSV of FOCUS 1.0, the FinOps specification.",
+            metavar="FILE.csv",
+        ),
+    ] = "",
     tag: options.Tags = None,
     month: Annotated[
         bool,
@@ -98,8 +107,13 @@ def report(
         raise UsageError("--csv does not work with --html or --month")
     if plot and (as_csv or as_json or html or month or not plot.endswith(".svg")):
         raise UsageError("--plot takes FILE.svg, and no other format beside it")
+    if focus and (as_csv or html or plot or tag):
+        raise UsageError("--focus writes a month: leave out --csv, --html, --plot and --tag")
     context = build_context()
     catch_up(context)
+    if focus:
+        _write_focus(context, run, focus, as_json=as_json)
+        sys.exit(trouble_code(context))
     if tag and (run or month or html):
         raise UsageError("--tag selects among all runs: leave out the run, --month or --html")
     if month:
@@ -202,9 +216,36 @@ def _write_receipt(context: Context, run: RunState, file: str, *, as_json: bool)
     print(f"  check it: trmcloud verify {shlex.quote(file)}")
 
 
-def _show_month(context: Context, month: str, *, as_json: bool, html: str) -> None:
+def _write_focus(context: Context, month: str, file: str, *, as_json: bool) -> None:
+    _require_month(month)
+    month = month or month_of(context.wall())
+    rows = focus_rows(context.ledger.read(), month)
+    text = io.StringIO()
+    writer = csv.DictWriter(text, COLUMNS, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    size = _write(file, text.getvalue())
+    if as_json:
+        print_document(
+            doc.FocusWritten(
+                month=month, path=file, rows=len(rows), billed_usd=total_of(rows), size_bytes=size
+            )
+        )
+        return
+    print(f"{month}: {len(rows)} charges, {total_of(rows)}, written to {file} as FOCUS 1.0")
+
+
+def _require_month(month: str) -> None:
+    """
+    Raises:
+        UsageError: it is none.
+    """
     if month and not re.fullmatch(r"[0-9]{4}-(0[1-9]|1[0-2])", month):
         raise UsageError(f"{month!r} is not a month", next_step="trmcloud report 2026-11 --month")
+
+
+def _show_month(context: Context, month: str, *, as_json: bool, html: str) -> None:
+    _require_month(month)
     now = context.wall()
     report = report_month(context.ledger.read(), month or month_of(now))
     if html:
