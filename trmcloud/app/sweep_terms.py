@@ -21,6 +21,9 @@ _LEAST_TRIAL_S = 5.0
 _START_S = 5.0
 _START_TIMES = 2.0
 """Of what a start is expected to take, so much is reserved for it."""
+_LEAST_LANDING_S = 5.0
+_LANDING_TIMES = 4.0
+"""Of what a landing is expected to take, so much is reserved for that of a trial."""
 _MOST_CORNERS = 64
 
 
@@ -60,7 +63,11 @@ def terms_of(plan: Plan) -> SweepTerms:
     if command is None:
         full = min(full, cost(slot_rate, phase.seconds.p50 * slots))
     goal = Goal.MAX if command is not None and command.higher_is_better else Goal.MIN
-    landing_s = command.grace_s if command is not None else chosen.landing_s
+    if command is not None:
+        landing_s = command.grace_s
+    else:
+        landing_s = max(_LEAST_LANDING_S, _LANDING_TIMES * phase.parts_s.get("landing", 0.0))
+        landing_s = min(landing_s, chosen.landing_s)
     space = space_of(wish)
     return make_terms(
         space,
