@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: help install demo test pod-torch nanochat bd3lm core trm test-quick test-all older stress check format bench bench-train bench-reach bench-control bench-stop bench-own bench-sm90 calibrate soak soak-crashes soak-stops pg-torture mock own gguf sky vast sky-tasks e2e-slurm e2e-nodes e2e-own own-all clean sweep-worlds
+.PHONY: help install demo test pod-torch nanochat bd3lm core trm test-quick test-all older stress check format bench bench-train bench-reach bench-control bench-stop bench-own bench-sm90 calibrate soak soak-crashes soak-stops pg-torture mock own gguf sky vast sky-tasks e2e-slurm e2e-nodes e2e-own own-all clean sweep-worlds bench-sweep
 
 help:
 	@echo "make demo     the main job: plan, launch, stop at the budget, fetch the best, report"
@@ -22,6 +22,7 @@ help:
 	@echo "make trm PEER_PATH=…        TRM on puzzles held to SamsungSAILMontreal/TinyRecursiveModels"
 	@echo "make bench-own PEER_PATH=… TEXT=…   what watching costs nanoGPT's train.py"
 	@echo "make bench    speed, as ratios within one run (TRMCLOUD_BENCH_SHORT=1: smaller files)"
+	@echo "make bench-sweep  sweeps at equal dollars beside Syne Tune and Optuna: docs/soak/sweep.md"
 	@echo "make bench-sm90 CUDA_PYTHON=…  what is compiled, for an H100 that is not there"
 	@echo "make calibrate  how far the planner's predictions are from published trainings"
 	@echo "make soak     200,000 simulated worlds that the hash of the code draws; resumable (JOBS=2)"
@@ -282,6 +283,25 @@ bench-own: $(READY)
 bench-sm90: $(READY)
 	CUDA_PYTHON="$(CUDA_PYTHON)" RECIPES="$(RECIPES)" TABLE="$(TABLE)" $(BIN)/python -m bench sm90
 
+# Sweeps beside Syne Tune and Optuna on LCBench's surrogate, which is downloaded (2 MB) and compared
+# with its hash; resumable. SWEEP_TABLE=…: a copy of it.
+SWEEP_TABLE ?= build/sweep-tables/lcbench.onnx
+SWEEP_SOURCE := https://raw.githubusercontent.com/slds-lmu/yahpo_data/efdab9072f63bd680396cd4b78b927c4a0caaad3
+bench-sweep: .venv-sweep/.ready $(SWEEP_TABLE)
+	.venv-sweep/bin/python -W ignore -m pytest -q --noconftest tests/unit/pod/test_optuna_sampler.py
+	.venv-sweep/bin/python -W ignore -m bench.sweep --table $(SWEEP_TABLE) --seeds $(or $(SEEDS_OF_SWEEPS),30) \
+		--state build/sweep-bench.jsonl --page docs/soak/sweep.md --date "$$(date +%F)"
+
+$(SWEEP_TABLE):
+	mkdir -p $(dir $@)
+	curl -fsSL -o $@.part $(SWEEP_SOURCE)/lcbench/model.onnx && mv $@.part $@
+
+.venv-sweep/.ready: Makefile
+	@test -x .venv-sweep/bin/python || $(PYTHON) -m venv .venv-sweep
+	.venv-sweep/bin/python -m pip install --progress-bar on \
+		syne-tune==0.16.0 optuna==5.0.0 onnxruntime==1.32.0 numpy==2.4.6 pytest
+	@touch $@
+
 bench-reach: $(READY)
 	PEER_PATH="$(PEER_PATH)" TEXT="$(TEXT)" $(BIN)/python -m bench reach
 
@@ -333,6 +353,10 @@ build/mcp-peer/.ready: Makefile
 	npm install --prefix build/mcp-peer --ignore-scripts --no-audit --no-fund --no-save \
 		'$(MCP_PEER)'
 	@touch $@
+# Thirty failures of real trainings, tried and planned as a principal's: nothing is rented.
+.PHONY: rehearsal
+rehearsal: $(READY)
+	$(BIN)/python -m tests.e2e.failures.corpus docs/soak/rehearsal.md "$$(date +%F)"
 
 # A month's charges against the FinOps consortium's validator, in an environment of its own.
 .PHONY: focus

@@ -45,6 +45,25 @@ def first_run(folder: Path) -> Iterator[Reader]:
 
 
 @contextlib.contextmanager
+def agents(folder: Path) -> Iterator[Reader]:
+    """A folder with an agent's script and what it trains."""
+    user = at_home(User(folder, trainer=None, cwd=folder))
+    user.environment["PATH"] = f"{Path(sys.prefix) / 'bin'}:{SYSTEM_PATH}"
+    for name in ("agent.py", "research.py", "train.py"):
+        shutil.copy(ROOT / "docs" / "guide" / "agents" / name, folder)
+    (folder / ".trmcloudignore").write_text("trmcloud-home/\n")
+    yield Reader(user, only={"report": "agent|seed|spent|paid|best|billed|outcome|^r-"})
+
+
+@contextlib.contextmanager
+def agents_loop(folder: Path) -> Iterator[Reader]:
+    """Likewise, with a grant."""
+    with agents(folder) as reader:
+        reader.user.run("grant", "give", "agent", "2", "--per-run", "0.05")
+        yield reader
+
+
+@contextlib.contextmanager
 def your_own(folder: Path) -> Iterator[Reader]:
     """A stranger's folder: a script that needs torch, in a repository, and a key beside it."""
     user = at_home(User(folder, trainer=None, cwd=folder))
@@ -285,6 +304,7 @@ def _prose() -> str:
 
 WORLDS: Mapping[str, Mapping[str, World]] = {
     "first-run": {"": first_run},
+    "agents": {"": agents, "loop": agents_loop},
     "your-own": {"": your_own, "tried": tried},
     "post-training": {"": post_training},
     "runpod": {"": runpod},

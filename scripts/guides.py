@@ -29,6 +29,7 @@ import tests.registered  # noqa: E402, F401 - a guide's world writes into ledger
 _BLOCK = re.compile(r"<!-- run(?: (?P<world>[a-z-]+))? -->\n```\n(?P<shown>.*?)```\n", re.DOTALL)
 _TYPED = re.compile(r"^\$ ((?:trmcloud|python) (?:.*\\\n)*.*)$", re.MULTILINE)
 _PLAN, _RUN = re.compile(r"launch (p-\w+)"), re.compile(r"\br-[0-9a-f]{6}\b")
+_APPROVAL = re.compile(r"\ba-[0-9a-f]{8}\b")
 _FETCHED = re.compile(r"([\w-]+/own)/[\w.-]+")
 _COMMENT = re.compile(r"\s+# (.*)$")
 _WITHIN_S = 500
@@ -84,6 +85,8 @@ def _run(reader: Reader, program: str, typed: str) -> str:
         if names:
             newest = names[-1] if pattern is _RUN else f"launch {names[-1]}"
             typed = pattern.sub(newest, typed)
+    if _APPROVAL.search(typed):
+        typed = _APPROVAL.sub(list(user.ledger().approvals)[-1], typed)
     typed = _FETCHED.sub(lambda named: _only_in(user.folder, named[1]), typed)
     print(f"$ {program} {typed}", flush=True)
     comment = _COMMENT.search(typed)

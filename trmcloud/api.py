@@ -18,12 +18,24 @@ one thread.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import fields, replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
-from trmcloud.app import commands, grants, ledger_care, preparing, short_rentals, sweeping
+from trmcloud.app import (
+    commands,
+    grants,
+    holder,
+    ledger_care,
+    preparing,
+    quotes,
+    short_rentals,
+    sweeping,
+)
 from trmcloud.app.balances import funds_reader
 from trmcloud.app.checkpoints import fetching
 from trmcloud.app.checkpoints.inventory import Checkpoint, Place, checkpoints_of
@@ -45,8 +57,9 @@ from trmcloud.app.launching import (
     resume,
     start,
 )
-from trmcloud.app.planning import Planner, load_plan
+from trmcloud.app.planning import Planner, is_plan_id, load_plan
 from trmcloud.app.preparing import PreparedLaunch
+from trmcloud.app.quotes import QuoteRefused
 from trmcloud.app.reconciling import reconcile
 from trmcloud.app.room import make_room
 from trmcloud.app.run_facts import Money, Run, Training, facts_of, report_run
@@ -54,16 +67,23 @@ from trmcloud.app.run_logs import LogPiece, logs_of, read_log
 from trmcloud.app.short_rentals import is_needed
 from trmcloud.app.steering import FETCH, VERBS, Forecast, foresee
 from trmcloud.app.trainings import Event, events_since, find_symptoms
-from trmcloud.app.trial import Trial, TrialBounds, try_command
+from trmcloud.app.trial import Trial, TrialBounds, keep_trial, log_path, try_command
 from trmcloud.app.trial_checks import Check, RequestedMachine
-from trmcloud.core.catalog.hardware import find_gpu
+from trmcloud.core.catalog.hardware import LOCAL, find_gpu
 from trmcloud.core.catalog.offers import Offer
 from trmcloud.core.control.bookkeeping import KeyUsed, require_money, run_of_key
 from trmcloud.core.control.budget import Line
 from trmcloud.core.control.reason import ReasonKind, make_reason
 from trmcloud.core.control.report import RunReport
 from trmcloud.core.control.run_state import RunState
-from trmcloud.core.errors import ConflictError, NotFoundError, TrmcloudError, UsageError
+from trmcloud.core.errors import (
+    ConflictError,
+    NotFoundError,
+    NotSupported,
+    TrialFailed,
+    TrmcloudError,
+    UsageError,
+)
 from trmcloud.core.health import Finding
 from trmcloud.core.money import Usd
 from trmcloud.core.nearest import suggest_name
@@ -80,16 +100,19 @@ from trmcloud.options import (
 )
 from trmcloud.ports.machine import Progress
 from trmcloud.wiring import build_context, build_trial, offers_for_errand, trainer_package
-from trmcloud.wiring_plans import build_planner, offers_of_home
+from trmcloud.wiring_plans import build_planner, offers_of_home, simulate_providers
 
 __all__ = [
     "VERBS", "ApprovalRequest", "Check", "Checkpoint", "CheckpointCopy", "Curves", "Event",
     "Finding", "Forecast", "GrantAccount", "Home", "Layer", "Line", "MaxOverspend", "Money",
-    "Place", "Plan", "Run", "Series", "Training", "Trial", "TrmcloudError", "Usd",
+    "Place", "Plan", "QuoteRefused", "Run", "Series", "Training", "Trial", "TrmcloudError", "Usd",
 ]  # fmt: skip
 
 _LOOK_S = 0.5
 _CATCH_UP_S = 2.0
+_PLAYS = 5
+"""Simulated runs before a principal's launch of a recipe."""
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
 @dataclass(frozen=True)
@@ -178,7 +201,7 @@ class Home:
             grants.require_principal(principal)
         elif run_as is not None:
             raise UsageError("run_as goes with a principal")
-        self._run_as = run_as
+        self._holder = holder.holder_of(context.home, run_as)
         self._context = replace(context, unasked=frozenset(unasked), principal=principal or "")
 
     @property
@@ -205,6 +228,7 @@ class Home:
                 BudgetRefused: there is no such plan. GrantRefused: an option is the owner's alone.
         """
         grants.require_wish(self._context, wish)
+        self._require_names(wish)
         planner, request = self._planner(), request_from(wish)
         return planner.save(planner.plan(planner.spec(request)))
 
@@ -223,13 +247,18 @@ class Home:
             TrmcloudError: whatever keeps it from being launched; nothing is rented then.
         """
         grants.require_wish(self._context, wish)
-        self._require_weights(str(wish.get("initial_from") or wish.get("from") or ""))
+        self._require_names(wish)
+        self._require_weights(str(wish.get("initial_from") or ""))
         request = request_from({**wish, "hardware": hardware})
         labels = labels_of("launch", request)
         if (earlier := find_earlier(self._context, labels)) is not None:
             return self._again(earlier)
-        ready = preparing.prepare(self._context, self._planner(), request, _nothing)
+        planner = self._planner()
+        if self.principal and is_plan_id(hardware):
+            quotes.require_quote(self._context, planner, hardware)
+        ready = preparing.prepare(self._context, planner, request, _nothing)
         grants.require_allowed(self._context, ready.plan)
+        self._require_rehearsed(ready.plan)
         return self._begin(ready, progress or _nothing, labels, detached=request.detach)
 
     def plan_command(
@@ -245,10 +274,12 @@ class Home:
             UsageError, DataError, NotFoundError, DoesNotFit, BudgetRefused: there is no such plan.
         """
         grants.require_wish(self._context, wish)
-        folder, planner = _folder(here), self._planner()
+        planner = self._planner()
         request, asked = commands.requests_of(words, wish)
-        spec = commands.wish_of(planner, request, asked, folder)
-        plan, _ = commands.dry_run(planner, spec, folder)
+        asked = self._silenced(asked)
+        with self._files_in(_folder(here), request, asked) as folder:
+            spec = commands.wish_of(planner, request, asked, folder)
+            plan, _ = commands.dry_run(planner, spec, folder)
         return plan
 
     def run_command(
@@ -257,7 +288,7 @@ class Home:
         *,
         here: str | os.PathLike[str] | None = None,
         progress: Progress | None = None,
-        quoted: str = "",
+        quote: str = "",
         **wish: Any,
     ) -> Run:
         """Run a command of your own as ``run`` does, and return as ``launch`` does.
@@ -267,30 +298,29 @@ class Home:
             here: the folder whose files are sent and in which it is started; the working directory
                 where None. Relative paths in ``wish`` are relative to it.
             progress: told (done, total) bytes of what is sent to a bucket.
-            quoted: the id of a plan by ``plan_command``: no more is reserved than it says.
+            quote: the id of a plan that ``plan_command`` made of the same command and options:
+                launched is what it says, or nothing.
             wish: the options of ``run`` by their names there, ``_`` for ``-``; ``hardware`` is one.
 
         Raises:
             TrmcloudError: whatever keeps it from being launched; nothing is rented then.
         """
         grants.require_wish(self._context, wish)
-        folder, planner = _folder(here), self._planner()
+        planner = self._planner()
         request, asked = commands.requests_of(words, wish)
-        spec = commands.wish_of(planner, request, asked, folder)
+        asked = self._silenced(asked)
         labels = labels_of("run", request, asked)
         if (earlier := find_earlier(self._context, labels)) is not None:
             return self._again(earlier)
-        quote = self._loaded(quoted) if quoted else None
-        ready, _ = commands.prepare(self._context, planner, request, spec, folder)
-        if quote is not None and ready.plan.reservation > quote.reservation:
-            raise ConflictError(
-                f"{quoted} quoted {quote.reservation}, and {ready.plan.reservation} would be "
-                "reserved by now",
-                next_step="make a new plan",
-            )
-        check_capped(self._context, ready.plan, confirmed=False)
-        grants.require_allowed(self._context, ready.plan)
-        return self._begin(ready, progress or _nothing, labels, detached=request.detach)
+        with self._files_in(_folder(here), request, asked) as folder:
+            spec = commands.wish_of(planner, request, asked, folder)
+            ready, _ = commands.prepare(self._context, planner, request, spec, folder)
+            if quote:
+                quotes.require_same(self._context, planner, quote, ready.plan)
+            check_capped(self._context, ready.plan, confirmed=False)
+            grants.require_allowed(self._context, ready.plan)
+            quotes.require_tried(self._context, ready.plan, Path(ready.data.code))
+            return self._begin(ready, progress or _nothing, labels, detached=request.detach)
 
     def sweep(
         self,
@@ -355,7 +385,21 @@ class Home:
         request = commands.request_of(words, wish)
         bounds = TrialBounds(for_s, steps, gigabytes, online)
         told, ground = progress or _nothing, build_trial(self._context.home)
-        return try_command(ground, request, bounds, RequestedMachine(), _folder(here), data, told)
+        if not self.principal:
+            plain = RequestedMachine()
+            return try_command(ground, request, bounds, plain, _folder(here), data, told)
+        holder.require_known(self._holder, "try")
+        if not self._holder.is_self:
+            wish = {**wish, "data": data}
+            return holder.try_as(
+                self._holder, ground.home, ground.python_path, words, _folder(here), wish, bounds,
+                self.principal, told,
+            )  # fmt: skip
+        plain = RequestedMachine()
+        trial = try_command(ground, request, bounds, plain, _folder(here), data, told)
+        log = log_path(ground.home, trial)
+        keep_trial(ground.home, trial, log.read_bytes() if log.exists() else b"", self.principal)
+        return trial
 
     def prices(self, *, sku: str = "", provider: str = "") -> tuple[Offer, ...]:
         """Return the offers that plans are made from; of one GPU, of one provider.
@@ -573,6 +617,13 @@ class Home:
             UsageError: it would have to be rented for.
         """
         context = self._context
+        if self.principal and not self._holder.is_self:
+            if into is not None:
+                raise NotSupported(
+                    "a folder of your own is refused: it would be written as the ledger's owner",
+                    next_step="leave out into",
+                )
+            into = context.home / "fetched" / self.principal / self._find(run_id).run_id
         state = self._from_volume(self._find(run_id), rent=rent)
         found = fetching.find_best(context, state, weights_only=weights_only)
         folder = (
@@ -610,7 +661,9 @@ class Home:
                 level above it lacks the money.
         """
         run_id = grants.require_paying(self._context, self._find(run_id)).run_id
-        check_bucket(self._context, self._find(run_id).spec)
+        state = self._find(run_id)
+        self._require_machine(state.plan)
+        check_bucket(self._context, state.spec)
         policy = str(parse_balance_policy("balance", balance)) if balance else ""
         driver = resume(
             self._context,
@@ -746,6 +799,84 @@ class Home:
             )
         return max(named, key=lambda run: (run.run_id == run_id, run.live, run.created_at))
 
+    @contextmanager
+    def _files_in(
+        self, here: Path, request: LaunchRequest, asked: CommandRequest
+    ) -> Iterator[Path]:
+        """The folder whose files are sent: of a holder that is another user, a copy of what that
+        user can read, as long as this lasts."""
+        if not self.principal or self._holder.is_self:
+            yield here
+            return
+        holder.require_known(self._holder, "reading files of this machine")
+        if request.data:
+            raise NotSupported(
+                "--data is refused: it would be read as the ledger's owner",
+                next_step="put the data below the working folder, or have the command download it",
+            )
+        with TemporaryDirectory(prefix="holder-", dir=self._context.home) as made:
+            path = build_trial(self._context.home).python_path
+            yield holder.copy_tree(self._holder, path, here, asked.root, Path(made) / "tree")
+
+    def _require_names(self, wish: Mapping[str, Any]) -> None:
+        """
+        Raises:
+            NotSupported: what is named would be read from this machine as the ledger's owner, for a
+                holder who is another user.
+        """
+        if not self.principal or self._holder.is_self:
+            return
+        for name in ("recipe", "data", "chat_data", "goal", "initial_from"):
+            given = str(wish.get(name) or "")
+            if given and (not _NAME.fullmatch(given) or Path(given).exists()):
+                raise NotSupported(
+                    f"{name}: a file or folder is refused: it would be read as the ledger's owner",
+                    next_step="use one that goes by a name: trmcloud data list",
+                )
+
+    def _silenced(self, asked: CommandRequest) -> CommandRequest:
+        """A principal's command counts as hung after no longer than its grant lets a run idle: its
+        pod sees to that without any process here."""
+        idle_s = self.grant().idle_s if self.principal and self.grants() else 0.0
+        return replace(asked, silent=min(asked.silent, idle_s)) if idle_s else asked
+
+    def _require_rehearsed(self, plan: Plan) -> None:
+        """
+        Raises:
+            TrialFailed: simulated, a principal's run would break a promise, or save nothing.
+        """
+        if not self.principal:
+            return
+        from trmcloud.sim import rehearsal  # a third of a second, which no other call needs
+
+        simulate_providers()
+        made = rehearsal.rehearse(plan, runs=_PLAYS, faults=(), seed=1, detached=False)
+        saved = made.steps_saved()
+        if made.violations:
+            raise TrialFailed(
+                f"simulated, the run breaks a promise: {made.violations[0].detail}",
+                next_step=f"trmcloud rehearse {plan.id}",
+            )
+        if len(saved) < len(made.plays) or not all(saved):
+            raise TrialFailed(
+                "simulated, the run ends before it has saved a checkpoint",
+                next_step="a larger budget, or fewer steps between checkpoints: save_every",
+            )
+
+    def _require_machine(self, plan: Plan) -> None:
+        """
+        Raises:
+            NotSupported: it would start a command here that is not run as the holder.
+        """
+        if not self.principal or self._holder.is_self:
+            return
+        if any(plan.candidate(name).provider == LOCAL for name in plan.launchable):
+            raise NotSupported(
+                "local is refused: it would run as the ledger's owner, not as the holder of the "
+                "grant",
+                next_step="rent a machine; try runs a command here as the holder",
+            )
+
     def _require_weights(self, start: str) -> None:
         """
         Raises:
@@ -766,6 +897,7 @@ class Home:
     def _begin(
         self, ready: PreparedLaunch, progress: Progress, labels: Labels, *, detached: bool
     ) -> Run:
+        self._require_machine(ready.plan)
         if not self.principal:  # it lowers stops of other runs
             make_room(self._context, ready.plan, _nothing)
         preparing.upload_data(self._context, ready, progress)

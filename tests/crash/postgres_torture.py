@@ -187,7 +187,7 @@ class Torture:
         try:
             rng = random.Random(number)
             ledger = PostgresLedger(
-                self._url if rng.random() < 0.7 else self._direct,
+                self._url if rng.random() < 0.3 else self._direct,
                 self._folder / "homes" / name.replace(" ", "-"),
                 wall=lambda: AT + time.monotonic(),
                 patience_s=60.0,
@@ -226,7 +226,7 @@ def _client(
             ledger.release(run_id, epoch)
         except BudgetRefused:
             log.refused()
-            time.sleep(rng.uniform(1.0, 4.0))
+            time.sleep(rng.uniform(3.0, 8.0))
         except LedgerError:
             time.sleep(0.2)
     while True:

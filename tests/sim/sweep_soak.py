@@ -36,8 +36,9 @@ accounts of its own (`tests/sim/sweeps.py`) judges after every event.
 Invariants: spent + the most of what runs + what is reserved ≤ the budget, after every event; no
 interval costs more than its most; never more trials than slots; no interval begins that could not
 end before the soft stop; trial 1 is the default; no point twice; the winner has the best metric of
-the checkpoints that there are; without crash, loss and stop the winner is trained to the end; the journal read
-again gives the same state, and the same state the same moves; each sweep ends, with a reason.
+the checkpoints that there are; without crash, loss and stop the winner is trained to the end; the
+journal read again gives the same state, and the same state the same moves; each sweep ends, with a
+reason.
 
 | ended by | worlds |
 |---|---:|

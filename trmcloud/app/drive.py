@@ -5,9 +5,11 @@ It holds no state that matters: whoever runs it next, from whatever point, comes
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from trmcloud.app import reap
 from trmcloud.app.balances import balances_due
@@ -17,6 +19,7 @@ from trmcloud.app.context import Context, list_pods
 from trmcloud.app.observer import Observer, final_bills
 from trmcloud.app.pod_request import SEND_WITHIN_S, command_variables, pod_request
 from trmcloud.app.stock import note_outcomes
+from trmcloud.core import codec
 from trmcloud.core.catalog.hardware import LOCAL
 from trmcloud.core.catalog.providers import traits_of
 from trmcloud.core.clock import DatedFact, Instant, UnknownSince
@@ -39,6 +42,7 @@ from trmcloud.core.control.billing import awaiting_bill
 from trmcloud.core.control.bookkeeping import govern, require_whole
 from trmcloud.core.control.controller import decide, decide_standby
 from trmcloud.core.control.events import ActionKey, FailureKind
+from trmcloud.core.control.idle import SeenProgress, idle_limit_s, progress_of, why_idle
 from trmcloud.core.control.moving import may_move, move_events
 from trmcloud.core.control.observation import Observation
 from trmcloud.core.control.pace import pace_events, phase_to_time
@@ -83,6 +87,7 @@ from trmcloud.core.errors import (
 from trmcloud.core.spec.boots import ASK_EVERY_S
 from trmcloud.core.spec.plan import Plan
 from trmcloud.core.values import replace
+from trmcloud.io.files import read_small, write_atomic
 from trmcloud.ports.compute import Throttled
 from trmcloud.ports.machine import Progress, WorkDone
 
@@ -99,6 +104,7 @@ _BESIDE_LIST_AGE_S = 2.0
 """The list that was read for the working machine serves for the one that stands by."""
 _MOVES_EVERY_S = 60.0
 """So often a driver thinks of moving; how often a provider is asked is in ``control.moving``."""
+_PROGRESS_NAME = "progress.json"
 _PACE_EVERY_S, _PACE_SLOWER, _PACE_AT_LEAST_EVERY_S = 2.0, 1.3, 600.0
 """How often a phase's metrics are read for its measured pace: ever more rarely, as they grow."""
 _MOST_EVENTS_AT_ONCE = 50
@@ -146,6 +152,8 @@ class RunDriver:
     _asks_again_at: float = 0.0
     _moves_again_at: float = 0.0
     """When a move is thought of again, where a budget refused the last one, or none would pay."""
+    _progress: SeenProgress | None = None
+    """What its pod had done when it was seen last; None: it was not seen by this process."""
     _timing: tuple[str, str] = ("", "")
     """The pod and the phase whose pace is looked for."""
     _timed_at: float = 0.0
@@ -339,7 +347,7 @@ class RunDriver:
         self._carry_out(run, decision.actions)
         if decision.actions:
             run = self.run()
-        run = self._step_beside(self._note_pace(run, seen), seen)
+        run = self._step_beside(self._end_idle(self._note_pace(run, seen), seen), seen)
         if _is_due(self._beaten_at, _BEAT_EVERY_S, now):
             self._beaten_at = now
             self.context.ledger.beat(self.run_id, self.epoch, now)
@@ -400,6 +408,25 @@ class RunDriver:
         if told is None:
             return run
         self._append(*pace_events(run, run.plan, phase, told, now))
+        return self.run()
+
+    def _end_idle(self, run: RunState, seen: Observation) -> RunState:
+        """Ask a run to land that has made no step for as long as its grant allows. What was seen is
+        kept beside its files, for the process that looks next."""
+        limit_s = idle_limit_s(self.context.ledger.read(), run)
+        report = own_report(seen, run.generation) if run.generation is not None else None
+        if not limit_s or report is None:
+            return run
+        path = self.context.home / "runs" / run.run_id / _PROGRESS_NAME
+        before = self._progress or _progress_in(path)
+        progress = progress_of(before, report)
+        if progress != before:
+            with suppress(OSError):
+                write_atomic(path, json.dumps(codec.to_json(progress)), durable=False)
+        self._progress = progress
+        why = why_idle(run, progress, report, limit_s)
+        if why is None or not wish_to_stop(self.context, run.run_id, by="idle", reason=why):
+            return run
         return self.run()
 
     def _begin_move(self, run: RunState, report: AgentReport) -> RunState:
@@ -691,6 +718,14 @@ def _with_machine_of(run: RunState, action: Action) -> RunState:
     standby = run.standby
     mine = run.move is not None and action.generation == run.move.number
     return standby if mine and standby is not None else run
+
+
+def _progress_in(path: Path) -> SeenProgress | None:
+    """None where there is none that can be read."""
+    try:
+        return codec.from_json(SeenProgress, json.loads(read_small(path) or "null"))
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return None
 
 
 def append_events(context: Context, run_id: str, epoch: int, *events: ev.RunEvent) -> None:

@@ -165,7 +165,7 @@ def try_command(
     make_home(ground.home)
     code = pack(tree, ground.home)
     code_sha256 = file_sha256(code / CODE_NAME)
-    folder = _new_folder(ground.home)
+    folder, log = _new_folder(ground.home), b""
     try:
         most_bytes = _most_bytes(folder, bounds, tree.size_bytes)
         job = TrialJob(
@@ -196,7 +196,9 @@ def try_command(
             line=line,
             contained=_not_contained(observed, bounds, data),
         )
-        _keep(ground.home, made, folder / LOG_NAME)
+        with contextlib.suppress(OSError):
+            log = (folder / LOG_NAME).read_bytes()
+        keep_trial(ground.home, made, log)
         return made
     finally:
         shutil.rmtree(folder, ignore_errors=True)
@@ -210,10 +212,11 @@ def key_of(code_sha256: str, words: Sequence[str]) -> str:
     return hashlib.sha256(json.dumps([code_sha256, *words]).encode()).hexdigest()
 
 
-def find_trial(home: Path, code: Path, words: Sequence[str]) -> Trial | None:
+def find_trial(home: Path, code: Path, words: Sequence[str], principal: str = "") -> Trial | None:
     """The record of the same code, packed in the folder ``code``, and the same words; None where
-    there is none, or it is damaged."""
-    path = home / TRIALS_DIR / f"{key_of(file_sha256(code / CODE_NAME), words)}.json"
+    there is none, or it is damaged. ``principal``: whose trial it was; empty: the owner's."""
+    key = key_of(file_sha256(code / CODE_NAME), words)
+    path = _records(home, principal) / f"{key}.json"
     try:
         text = read_small(path)
         return load(Trial, VERSION, text) if text is not None else None
@@ -221,21 +224,28 @@ def find_trial(home: Path, code: Path, words: Sequence[str]) -> Trial | None:
         return None
 
 
-def log_path(home: Path, trial: Trial) -> Path:
+def log_path(home: Path, trial: Trial, principal: str = "") -> Path:
     """The file with what the command printed."""
-    return home / TRIALS_DIR / f"{key_of(trial.code_sha256, trial.words)}.log"
+    return _records(home, principal) / f"{key_of(trial.code_sha256, trial.words)}.log"
 
 
-def _keep(home: Path, trial: Trial, log: Path) -> None:
-    folder = home / TRIALS_DIR
+def keep_trial(home: Path, trial: Trial, log: bytes, principal: str = "") -> None:
+    """Keep the record of a trial and its log: apart from the owner's where it was a principal's,
+    whose processes may have written it."""
+    folder = _records(home, principal)
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     name = key_of(trial.code_sha256, trial.words)
     write_atomic(folder / f"{name}.json", dump(trial), mode=0o600)
     with contextlib.suppress(OSError):
-        write_atomic(folder / f"{name}.log", log.read_bytes(), durable=False, mode=0o600)
+        write_atomic(folder / f"{name}.log", log, durable=False, mode=0o600)
     kept = sorted(folder.glob("*.json"), key=lambda path: path.stat().st_mtime, reverse=True)
     for old in kept[_KEPT:]:
         old.unlink(missing_ok=True)
         old.with_suffix(".log").unlink(missing_ok=True)
+
+
+def _records(home: Path, principal: str) -> Path:
+    return home / TRIALS_DIR / f"of-{principal}" if principal else home / TRIALS_DIR
 
 
 # -- the folder and the environment --------------------------------------------------------------

@@ -258,7 +258,7 @@ def _walked(root: Path) -> Iterable[str]:
             for name in folders
             if not name.startswith(".")
             and name not in ("__pycache__", "node_modules")
-            and not (here / name / "pyvenv.cfg").exists()
+            and not os.path.exists(here / name / "pyvenv.cfg")  # false where it cannot be looked at
         )
         for name in files:
             if not name.startswith("."):

@@ -30,6 +30,7 @@ from trmcloud.core.errors import (
     NotFoundError,
     NotSupported,
     ProviderError,
+    TrialFailed,
     TrmcloudError,
     UsageError,
 )
@@ -38,7 +39,7 @@ from trmcloud.mcp.answers import code_of
 
 _REFUSALS: tuple[type[TrmcloudError], ...] = (
     BudgetRefused, ConflictError, DataError, DoesNotFit, GrantRefused, NoCapacity, NotFoundError,
-    NotSupported, ProviderError, UsageError,
+    NotSupported, ProviderError, TrialFailed, UsageError,
 )  # fmt: skip
 _TRIES, _TRY_EVERY_S = 10, 0.1
 
@@ -96,7 +97,7 @@ def launch(home: Home, ledger_key: str, claimed: Mapping[str, Any]) -> str:
     if not quote["words"]:
         return home.launch(quote["id"], **more).id
     wish = {**quote["wish"], **more}
-    return home.run_command(quote["words"], here=quote["folder"], quoted=quote["id"], **wish).id
+    return home.run_command(quote["words"], here=quote["folder"], quote=quote["id"], **wish).id
 
 
 def _lock(claim: Path) -> bool:
@@ -125,6 +126,8 @@ def main() -> None:
         run_id = launch(home, ledger_key, claimed)
     except TrmcloudError as error:
         told = {"code": code_of(error), "error": str(error), "next": error.next_step}
+        # A quote whose price no longer holds comes with the plan that does.
+        told |= {"anew": hasattr(error, "plan")}
         write_atomic(result, json.dumps(told), mode=0o600)
         return
     write_atomic(result, json.dumps({"run": run_id}), mode=0o600)

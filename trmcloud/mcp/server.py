@@ -282,11 +282,13 @@ def http_app(desk: Desk, tokens: Tokens) -> GuardedApp:
 
 
 def serve_http(desk: Desk, tokens: Tokens, port: int, begun: Callable[[str], None]) -> None:
-    """Serve clients on loopback until Ctrl-C or SIGTERM; ``begun`` gets the address.
+    """Serve clients on loopback until Ctrl-C or SIGTERM; ``begun`` gets the address. Which user a
+    client is cannot be seen: without ``run_as`` nothing is started on this machine.
 
     Raises:
         OSError: the port is taken.
     """
+    desk = replace(desk, run_as=desk.run_as or "")
     with listening("127.0.0.1", port) as sock, Keeper(desk.path):
         begun(f"http://127.0.0.1:{sock.getsockname()[1]}{PATH}")
         served = silent_server(http_app(desk, tokens), leave_within_s=_LEAVE_WITHIN_S)

@@ -298,7 +298,7 @@ def _launch(desk: Desk, given: Mapping[str, Any]) -> dict[str, Any]:
     if claim is None or home.run_of_key(claim.ledger_key) is None:
         _require_current(desk, home, quote)
         claim = launches.claim(given["idempotency_key"], quote, labels)
-    run = home.run_of_key(claim.ledger_key) or _begun(desk, home, claim)
+    run = home.run_of_key(claim.ledger_key) or _begun(desk, home, quote, claim)
     if run is None:
         return {
             "state": "starting",
@@ -318,17 +318,21 @@ def _require_current(desk: Desk, home: Home, quote: Quote) -> None:
             f"quote {quote.id} has expired, and its prices may have changed",
             next_step="launch the new quote in allowed, if you agree to it",
         )
-        anew = _quoted(desk, home, quote.words, Path(quote.folder), quote.wish)
-        raise Refused(error, {"quote": anew})
+        raise Refused(error, {"quote": _again(desk, home, quote)})
     home.check_launch(quote.id)
 
 
-def _begun(desk: Desk, home: Home, claim: Claim) -> Run | None:
+def _again(desk: Desk, home: Home, quote: Quote) -> dict[str, Any]:
+    """Return a new quote for what was quoted before."""
+    return _quoted(desk, home, quote.words, Path(quote.folder), quote.wish)
+
+
+def _begun(desk: Desk, home: Home, quote: Quote, claim: Claim) -> Run | None:
     """Return the launched run once it is on record; None where that takes longer than an answer
     waits.
 
     Raises:
-        TrmcloudError: the launch was refused; nothing was rented.
+        TrmcloudError, Refused: the launch was refused; nothing was rented.
     """
     until, begun = time.monotonic() + desk.wait_s, 0
     process: subprocess.Popen[bytes] | None = None
@@ -337,7 +341,10 @@ def _begun(desk: Desk, home: Home, claim: Claim) -> Run | None:
             return run
         told = claim.result() if begun else None
         if told is not None and "error" in told:
-            raise launcher.refusal_of(told)
+            error = launcher.refusal_of(told)
+            if told.get("anew"):
+                raise Refused(error, {"quote": _again(desk, home, quote)})
+            raise error
         ended = process is None or process.poll() is not None
         # Another server's process for the same key may hold the claim, and does the same.
         if told is None and ended and not launcher.is_running(claim.path):

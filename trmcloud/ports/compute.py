@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import dataclasses
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
@@ -219,10 +220,16 @@ class PodRequest:
 
 
 def _told(job: PhaseJob) -> dict[str, Any]:
-    """A job's fields without those that are empty: a request has little room, and they are empty
-    where they are missing."""
-    fields: dict[str, Any] = json.loads(contract.dump(job))
-    return {name: value for name, value in fields.items() if value not in ("", None, {})}
+    """A job's fields without those that are empty and may be missing: a request has little room."""
+    told: dict[str, Any] = json.loads(contract.dump(job))
+    needed = {
+        each.name
+        for each in dataclasses.fields(job)
+        if each.default is each.default_factory is dataclasses.MISSING
+    }
+    return {
+        name: value for name, value in told.items() if name in needed or value not in ("", None, {})
+    }
 
 
 def _compact(content: Any) -> str:

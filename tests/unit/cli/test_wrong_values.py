@@ -22,6 +22,7 @@ _FORMS = {
     "TIME": "?!",
     "KEY=VALUE": "?!",
     "S3_URL": "http://bucket",
+    "URL": "mysql://host/db",
     "BPB/usd": "little",
     "depth,sequence": "?!",
 }

@@ -81,6 +81,10 @@ class RecordedLedger(ABC):
     def open_run(
         self, run_id: str, planned: ev.RunPlanned, amount: Usd, who: ControllerId, at: float
     ) -> int:
+        if self._known is None:
+            # Sums over all runs, for the first time, before others wait for the lock.
+            self.read().line("account", "")
+
         def write(into: LedgerWrite) -> int:
             bookkeeping.require_new(into.state, run_id, planned)
             epoch = into.drive(run_id, who, at)

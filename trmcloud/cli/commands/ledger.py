@@ -197,7 +197,7 @@ def settle(
 
 @app.command("move")
 def move(
-    to: Annotated[
+    target: Annotated[
         str,
         typer.Option(
             "--to",
@@ -217,10 +217,15 @@ def move(
 
     Example: trmcloud ledger move --to postgresql://db.example.org/trmcloud
     """
+    if target not in ("", "sqlite") and not target.startswith(("postgresql://", "postgres://")):
+        raise UsageError(  # the value may hold a password: it is not quoted
+            "--to takes sqlite, or the URL of a PostgreSQL database",
+            next_step="--to postgresql://HOST/DATABASE",
+        )
     before = "commands that use the ledger where it is now are refused after the move"
     if not yes and not is_confirmed(f"{before}: move it?", before=before):
         sys.exit(1)
-    done = move_ledger(to)
+    done = move_ledger(target)
     if as_json:
         print_document(
             doc.LedgerMoved(

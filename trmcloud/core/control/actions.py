@@ -153,10 +153,12 @@ def owes_sweep(run: RunState, now: float) -> bool:
     if run.live or last is None or last.number == run.swept_generation:
         return False
     granted = [g.granted_until for g in run.generations if g.agent_at is not None]
-    if not run.spec.pod_uploads or not granted:
+    if not granted:
         return False
     over_s = now - max(granted) - AFTER_HARD_STOP_S
-    return 0 < over_s < _SWEEP_WITHIN_S
+    if not 0 < over_s < _SWEEP_WITHIN_S:
+        return False
+    return run.spec.pod_uploads  # to read the plans of thousands of old runs takes seconds
 
 
 def is_pulled(run: RunState, plan: Plan, generation: Generation) -> bool:

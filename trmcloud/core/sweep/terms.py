@@ -61,6 +61,8 @@ class SweepTerms:
     sampler: str = "density"
     seed: int = 0
     unit: str = "usd"
+    least_steps: int = 1
+    """Settings whose first rung buys fewer steps are not started."""
 
     @property
     def last(self) -> int:

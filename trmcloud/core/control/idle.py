@@ -1,0 +1,67 @@
+"""A run that makes no step: since when, by its pod's own clock. Pure.
+
+Any process that looks at a run may keep what it saw and compare it with what the next one sees:
+the rule needs no process that stays. Both instants are of the pod's clock, so that no clock of
+this machine can end a run. A pod that is silent is judged by other rules.
+"""
+
+from __future__ import annotations
+
+from trmcloud.core.contract.pod_contract import AgentReport, PhaseState
+from trmcloud.core.control.budget import LedgerState
+from trmcloud.core.control.reason import Reason, ReasonKind, make_reason
+from trmcloud.core.control.run_state import RunState, State
+from trmcloud.core.values import dataclass
+
+
+@dataclass(frozen=True)
+class SeenProgress:
+    """What a pod had done when it was seen: ``mark`` is equal for as long as it does nothing new;
+    ``since`` is when that was seen first, epoch s of the pod's clock."""
+
+    pod_name: str
+    mark: str
+    since: float
+
+
+def idle_limit_s(ledger: LedgerState, run: RunState) -> float:
+    """Return for how long a run may make no step; 0: for any time. A grant says so for its runs."""
+    grant = ledger.grants.get(run.principal) if run.principal else None
+    if grant is None or grant.number != run.grant:
+        return 0.0
+    return grant.terms.idle_s
+
+
+def progress_of(before: SeenProgress | None, report: AgentReport) -> SeenProgress:
+    """Return the progress that ``report`` shows: ``before`` itself where nothing is new."""
+    mark = _mark(report)
+    if before is not None and (before.pod_name, before.mark) == (report.pod_name, mark):
+        return before
+    return SeenProgress(report.pod_name, mark, report.at)
+
+
+def _mark(report: AgentReport) -> str:
+    phases = (
+        f"{p.name}:{p.state.value}:{p.step}:{p.attempts}:{p.saved_step}:{p.val_bpb}"
+        for p in report.phases
+    )
+    notes = report.notes.get("data", "")
+    return "|".join((report.waiting, str(len(report.uploaded)), notes, *phases))
+
+
+def why_idle(
+    run: RunState, progress: SeenProgress, report: AgentReport, limit_s: float
+) -> Reason | None:
+    """Why a run is to end that has made no step for ``limit_s``; None where it goes on.
+
+    A command whose log names no step is left to its own rule, see ``Command.silent_s``.
+    """
+    if not limit_s or run.state is not State.RUNNING or run.stop is not None or report.landing:
+        return None
+    now = [phase for phase in report.phases if phase.state is PhaseState.RUNNING]
+    if run.spec.command is not None and now and now[-1].step is None:
+        return None
+    idle_s = report.at - progress.since
+    if idle_s < limit_s:
+        return None
+    return make_reason(ReasonKind.IDLE, idle_s=float(round(idle_s)), limit_s=float(limit_s))
