@@ -83,7 +83,7 @@ def test_everyone_can_use_the_views(
     serving = serve(reader)
     page = browser.page(width, 900, dark=dark)
     runs = f"{told_home.LIVE_RUN},{told_home.RUNS[Outcome.FINISHED]}"
-    for path in ("/spend", "/spend?by=provider", f"/compare?runs={runs}", "/plans"):
+    for path in ("/spend", "/spend?by=person", f"/compare?runs={runs}", "/plans"):
         shown(page, serving, path)
         page.run("document.querySelectorAll('details').forEach(each => { each.open = true; })")
         assert page.run("document.documentElement.scrollWidth") <= width, path
@@ -194,6 +194,14 @@ def test_the_page_shows_the_months_figures(
     )
     assert sorted(rows) == sorted(share["name"] for share in month["providers"])
     assert page.run("location.search") == "?by=provider"
+    # Each figure leads to its runs, and what is held says until when.
+    named = page.run("[...document.querySelectorAll('td details a')].map(it => it.textContent)")
+    assert sorted(named) == sorted(run for group in told["groups"] for run in group["run_ids"])
+    assert told["held"], "one run is live"
+    page.until("document.body.innerText.includes('Reserved now, and until when')")
+    page.run("document.querySelector('td details').open = true")
+    page.run("document.querySelector('td details a').click()")
+    page.until("location.pathname.startsWith('/run/r-')")
     assert page.errors == []
 
 

@@ -98,7 +98,7 @@ def server_url(text: str) -> str:
         )
     if parts.scheme == "http" and parts.hostname not in _LOOPBACK:
         raise UsageError(
-            "a token is sent over https alone, or to this machine",
+            "a token is sent only over https, or to this machine",
             next_step=f"trmcloud login https://{parts.netloc}",
         )
     return f"{parts.scheme}://{parts.netloc}{parts.path}"

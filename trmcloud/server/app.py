@@ -163,7 +163,7 @@ class TeamServer:
             return 403, "asked from another site"
         proxy = self._settings.proxy
         if proxy is not None and proxy.header in headers and not proxy.is_from(_address(scope)):
-            return 403, f"{proxy.header} is taken from the proxy alone, not from {_address(scope)}"
+            return 403, f"{proxy.header} is taken only from the proxy, not from {_address(scope)}"
         return None
 
     def _session(self, scope: Any, headers: Mapping[str, str]) -> Session:
@@ -193,7 +193,7 @@ class TeamServer:
         if session.person.projects:
             raise AccessDenied(
                 f"the page shows all projects; {session.person.name} sees "
-                f"{', '.join(session.person.projects)} alone",
+                f"only {', '.join(session.person.projects)}",
                 next_step="trmcloud status",
             )
 

@@ -499,7 +499,7 @@ def _require_projects(person: Person, parsed: Parsed, rule: Rule) -> None:
     if person.projects and (rule.spans_projects or is_month):
         raise AccessDenied(
             f"{parsed.command} shows all projects; {person.name} sees "
-            f"{', '.join(person.projects)} alone",
+            f"only {', '.join(person.projects)}",
             next_step="trmcloud report",
         )
 

@@ -25,7 +25,7 @@ from trmcloud.cli.page.spend import (
 )
 from trmcloud.core.control import events as ev
 from trmcloud.core.control.budget import LedgerState, month_of
-from trmcloud.core.control.ledger_facts import Quarantine
+from trmcloud.core.control.ledger_facts import Approval, Quarantine
 from trmcloud.core.control.report import report_month, report_on
 from trmcloud.core.control.run_state import RunState, State
 from trmcloud.core.errors import UsageError
@@ -228,7 +228,7 @@ def test_each_tag_divides_the_same_sum() -> None:
     ]
     book = ledger(*runs, ended("r-x", FIRST, 1, "9"))
     keys = [each["key"] for each in groupings(book, MONTH)]
-    assert keys == ["project", "provider", "tag:team", "tag:who"]
+    assert keys == ["project", "provider", "person", "tag:team", "tag:who"]
     made = {g.name: g.spent for g in spending(book, MONTH, FIRST + DAY, "tag:team").groups}
     assert made == {"t0": Usd(5), "t1": Usd(7), "t2": Usd(3), UNTAGGED: Usd(9)}
     assert sum(made.values(), ZERO) == book.line("month", MONTH).settled
@@ -269,3 +269,35 @@ def test_what_is_no_month_and_no_grouping_is_refused() -> None:
     assert spend_json(book, FIRST + DAY, by="tag:none")["groups"][0]["name"] == UNTAGGED
     assert months(book, ENDS + DAY) == ["2026-12", MONTH]
     assert month_of(ENDS + DAY) == "2026-12"
+
+
+# -- people --------------------------------------------------------------------------------------
+
+
+def test_each_persons_money_and_what_is_held_until_when() -> None:
+    now = FIRST + 4 * DAY
+    book = ledger(
+        ended("r-1", FIRST + DAY, 2.0, "5", principal="ada"),
+        ended("r-2", FIRST + DAY, 2.0, "2"),
+        live("r-3", FIRST + 3 * DAY, "4", principal="ada", name="nightly"),
+        live("r-4", FIRST + 3 * DAY, "9", principal="bob", generations=(), state=State.RESERVED),
+    )
+    told = spend_json(book, now, month=MONTH, by="person")
+    assert {"key": "person", "words": "person"} in told["groupings"]
+    rows = {row["name"]: (row["spent"]["usd"], row["reserved"]["usd"]) for row in told["groups"]}
+    assert rows == {"ada": (5.0, 4.0), "owner": (2.0, 0.0), "bob": (0.0, 9.0)}
+    by_name = {row["name"]: row["run_ids"] for row in told["groups"]}
+    assert by_name == {"ada": ["r-1", "r-3"], "owner": ["r-2"], "bob": ["r-4"]}
+    held = [(row["run"], row["person"], row["until"], row["waits"]) for row in told["held"]]
+    assert held == [("r-4", "bob", None, True), ("r-3", "ada", FIRST + 3 * DAY + 1e6, False)]
+    assert told["asked"] == []
+
+
+def test_who_asks_for_more_stands_there_until_it_is_answered() -> None:
+    request = ev.ApprovalAsked(id="a-1", principal="ada", why="a second\x1b[31m seed", more=Usd(9))
+    open_, done = Approval(request, FIRST, 1), Approval(request, FIRST, 1, True, FIRST + 1, "you")
+    book = ledger(approvals={"a-1": open_})
+    (row,) = spend_json(book, FIRST + DAY)["asked"]
+    assert (row["person"], row["more"]["text"], row["asked_at"]) == ("ada", "$9.00", FIRST)
+    assert "\x1b" not in row["why"]
+    assert spend_json(ledger(approvals={"a-1": done}), FIRST + DAY)["asked"] == []

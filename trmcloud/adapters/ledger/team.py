@@ -31,22 +31,27 @@ from trmcloud.ports.team import (
 )
 
 VERSION = 1
-_TABLES = (
-    "CREATE TABLE IF NOT EXISTS team_meta(version integer NOT NULL)",
-    "CREATE TABLE IF NOT EXISTS team_people("
-    "name text PRIMARY KEY, role text NOT NULL, projects text NOT NULL, password text NOT NULL,"
-    " is_service integer NOT NULL, made_at double precision NOT NULL,"
-    " disabled_at double precision)",
-    "CREATE TABLE IF NOT EXISTS team_tokens("
-    "id text PRIMARY KEY, person text NOT NULL, digest text NOT NULL UNIQUE,"
-    " made_at double precision NOT NULL, expires_at double precision,"
-    " revoked_at double precision, about text NOT NULL)",
-    "CREATE TABLE IF NOT EXISTS team_audit("
-    "seq bigint PRIMARY KEY, body text NOT NULL, chain text NOT NULL)",
-    "CREATE TABLE IF NOT EXISTS team_raises("
-    "id text PRIMARY KEY, asked_by text NOT NULL, words text NOT NULL, usd text NOT NULL,"
-    " asked_at double precision NOT NULL, answered_by text NOT NULL,"
-    " answered_at double precision, approved integer NOT NULL)",
+_COLUMNS = {
+    "team_meta": ("version integer NOT NULL",),
+    "team_people": (
+        "name text PRIMARY KEY", "role text NOT NULL", "projects text NOT NULL",
+        "password text NOT NULL", "is_service integer NOT NULL",
+        "made_at double precision NOT NULL", "disabled_at double precision",
+    ),
+    "team_tokens": (
+        "id text PRIMARY KEY", "person text NOT NULL", "digest text NOT NULL UNIQUE",
+        "made_at double precision NOT NULL", "expires_at double precision",
+        "revoked_at double precision", "about text NOT NULL",
+    ),
+    "team_audit": ("seq bigint PRIMARY KEY", "body text NOT NULL", "chain text NOT NULL"),
+    "team_raises": (
+        "id text PRIMARY KEY", "asked_by text NOT NULL", "words text NOT NULL",
+        "usd text NOT NULL", "asked_at double precision NOT NULL", "answered_by text NOT NULL",
+        "answered_at double precision", "approved integer NOT NULL",
+    ),
+}  # fmt: skip
+_TABLES = tuple(
+    f"CREATE TABLE IF NOT EXISTS {name}({', '.join(columns)})" for name, columns in _COLUMNS.items()
 )
 _FILE_GUARDS = tuple(
     f"CREATE TRIGGER IF NOT EXISTS team_audit_no_{verb} BEFORE {verb} ON team_audit"

@@ -53,7 +53,7 @@ def login(
     """Log in to a team's server: from then on commands run there, under your grant.
 
     Commands about files of this machine (try, sample, serve, verify) stay here.
-    Provider keys are on the server alone. The token is kept in this home.
+    Provider keys are only on the server. The token is kept in this home.
 
     Example: trmcloud login https://trmcloud.example.com --name ada
     """

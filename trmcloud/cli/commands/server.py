@@ -97,7 +97,7 @@ def run(
 ) -> None:
     """Serve a team until SIGTERM or Ctrl-C; runs continue.
 
-    Keys of providers are needed on this machine alone. With TRMCLOUD_LEDGER, several
+    Keys of providers are needed only on this machine. With TRMCLOUD_LEDGER, several
     servers share one ledger in PostgreSQL, and one of them drives each run.
 
     Example: trmcloud server run --four-eyes 500
@@ -284,7 +284,7 @@ def remove(name: _Name, as_json: options.Json = False) -> None:
         print_document(_person_document(made))
         return
     print(f"{name} is disabled, and all tokens of {name} are revoked")
-    print(f"  runs go on: trmcloud grant revoke {name} lands them")
+    print(f"  its runs continue: trmcloud grant revoke {name} lands them")
 
 
 @app.command("people")

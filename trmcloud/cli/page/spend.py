@@ -1,4 +1,4 @@
-"""A month's spending for the page: by day, by project, provider or tag, and to the month's end.
+"""A month's spending for the page: by day; by project, provider, person or tag; to its end.
 
 Every sum is that of the month's budget (``budget show``, ``report --month``): ``spent`` is settled,
 ``reserved`` is held, and ``accrued`` is the part of ``reserved`` that has been used by now. A
@@ -15,6 +15,8 @@ from trmcloud.cli.page.shown import money
 from trmcloud.cli.views.month import bounds
 from trmcloud.core.catalog.offers import DAY_S
 from trmcloud.core.control.budget import LedgerState, Line, month_of
+from trmcloud.core.control.grants import OWNER
+from trmcloud.core.control.ledger_facts import holds
 from trmcloud.core.control.report import Item, month_items
 from trmcloud.core.control.run_state import State
 from trmcloud.core.errors import UsageError
@@ -22,13 +24,16 @@ from trmcloud.core.money import ZERO, Usd, total
 from trmcloud.core.text import one_line
 from trmcloud.core.values import dataclass, replace
 
-PROJECT, PROVIDER, TAG = "project", "provider", "tag:"
+PROJECT, PROVIDER, PERSON, TAG = "project", "provider", "person", "tag:"
 DAMAGED = "damaged records"
 UNTAGGED = "without this tag"
 MOST_LINES = 6
 """As many as a chart has colours for; the last one holds what is beyond them."""
 _MOST_GROUPS = 100
 _MOST_MONTHS = 24
+_MOST_RUNS = 200
+"""Runs of one group that are named."""
+_MOST_HELD = 200
 _MEAN_DAYS = 7
 RULE = (
     f"Low: what is spent so far, and the mean day of the last {_MEAN_DAYS} days for each day that "
@@ -52,8 +57,8 @@ class Forecast:
 
 @dataclass(frozen=True)
 class Group:
-    """One project, provider or value of a tag. ``by_day``: spent and accrued until each day's end,
-    added up."""
+    """One project, provider, person or value of a tag. ``by_day``: spent and accrued until each
+    day's end, added up."""
 
     name: str
     runs: int
@@ -61,6 +66,7 @@ class Group:
     accrued: Usd
     reserved: Usd
     by_day: tuple[Usd, ...]
+    run_ids: tuple[str, ...] = ()
 
     @property
     def so_far(self) -> Usd:
@@ -74,6 +80,7 @@ class Group:
             "accrued": money(self.accrued),
             "so_far": money(self.so_far),
             "reserved": money(self.reserved),
+            "run_ids": list(self.run_ids[:_MOST_RUNS]),
         }
 
 
@@ -127,7 +134,53 @@ def spend_json(ledger: LedgerState, now: float, *, month: str = "", by: str = ""
         "over": money(made.line.over),
         "unproven": money(made.line.unproven),
         "forecast": _forecast_json(made.forecast, made.line),
+        "held": held(ledger),
+        "asked": asked(ledger),
     }
+
+
+def held(ledger: LedgerState) -> list[dict[str, Any]]:
+    """What is reserved now, for whom, and until when at the latest (epoch s; None: no machine is
+    ordered yet), the largest sum first."""
+    rows = []
+    for run in ledger.runs.values():
+        if not run.reserved:
+            continue
+        last = run.generation
+        until = last.hard_stop_at if last is not None and last.open else None
+        rows.append((run, run.reserved, until, "run"))
+    for hold in holds(ledger):
+        if hold.deleted_at is None and hold.run_id in ledger.runs:
+            rows.append((ledger.runs[hold.run_id], hold.amount, hold.until, "volume"))
+    rows.sort(key=lambda row: (-row[1].micros, row[0].run_id))
+    return [
+        {
+            "run": run.run_id,
+            "name": one_line(run.name),
+            "person": one_line(run.principal) or OWNER,
+            "project": one_line(run.project),
+            "kind": kind,
+            "waits": kind == "run" and run.state is State.RESERVED,
+            "reserved": money(amount),
+            "until": until,
+        }
+        for run, amount, until, kind in rows[:_MOST_HELD]
+    ]
+
+
+def asked(ledger: LedgerState) -> list[dict[str, Any]]:
+    """Requests for more that nobody has answered yet, the earliest first."""
+    return [
+        {
+            "id": each.asked.id,
+            "person": one_line(each.asked.principal),
+            "why": one_line(each.asked.why),
+            "more": money(each.asked.more),
+            "asked_at": each.asked_at,
+        }
+        for each in ledger.approvals.values()
+        if each.is_given is None
+    ]
 
 
 def months(ledger: LedgerState, now: float) -> list[str]:
@@ -149,6 +202,7 @@ def groupings(ledger: LedgerState, month: str) -> list[dict[str, str]]:
     return [
         {"key": PROJECT, "words": "project"},
         {"key": PROVIDER, "words": "provider"},
+        {"key": PERSON, "words": "person"},
         *({"key": f"{TAG}{key}", "words": f"tag {one_line(key)}"} for key in keys),
     ]
 
@@ -180,6 +234,8 @@ def _namer(ledger: LedgerState, by: str) -> Callable[[Item], str]:
         return lambda item: item.project
     if by == PROVIDER:
         return lambda item: item.provider
+    if by == PERSON:
+        return lambda item: _person_of(ledger, item)
     if not by.startswith(TAG):
         raise UsageError(f"spending cannot be grouped by {by!r:.40}", next_step="by=project")
     key = by.removeprefix(TAG)
@@ -189,6 +245,11 @@ def _namer(ledger: LedgerState, by: str) -> Callable[[Item], str]:
         return dict(run.tags).get(key, UNTAGGED) if run is not None else UNTAGGED
 
     return tagged
+
+
+def _person_of(ledger: LedgerState, item: Item) -> str:
+    run = ledger.runs.get(item.run_id)
+    return (run.principal if run is not None else "") or OWNER
 
 
 def _damaged(line: Line, items: Sequence[Item], month: str, now: float) -> list[Item]:
@@ -221,6 +282,7 @@ def _group(name: str, items: Sequence[Item], until: Sequence[float], now: float)
         accrued,
         total(item.reserved for item in items),
         (*by_day, spent + accrued),
+        tuple(dict.fromkeys(item.run_id for item in items if item.run_id)),
     )
 
 
@@ -268,6 +330,7 @@ def _merged(groups: Sequence[Group], most: int) -> list[Group]:
         accrued=total(group.accrued for group in rest),
         reserved=total(group.reserved for group in rest),
         by_day=tuple(total(day) for day in by_day),
+        run_ids=tuple(run_id for group in rest for run_id in group.run_ids),
     )
     return [*kept, other]
 

@@ -1,4 +1,4 @@
-// Spending of a month: added up by day, stacked by project, provider or tag, against the month's cap,
+// Spending of a month: added up by day, stacked by project, provider, person or tag, against the month's cap,
 // with a forecast of its end; and the same figures as tables.
 
 import { ask, linkTo } from "./asked.js";
@@ -11,6 +11,7 @@ const CAP_DASH = [2, 3], FORECAST_DASH = [7, 5];
 const dayOf = (x) => new Date(x * 1000).toLocaleDateString("en", { day: "numeric", month: "short", timeZone: "UTC" });
 // A day ends at the first instant of the next one.
 const dayBefore = (x) => dayOf(x - 1);
+const at = (x) => `${new Date(x * 1000).toISOString().slice(0, 16).replace("T", " ")} UTC`;
 const dollars = (x) => `$${x.toLocaleString("en", { minimumFractionDigits: x < 1 ? 4 : 2, maximumFractionDigits: x < 1 ? 4 : 2 })}`;
 
 class MonthChart extends Chart {
@@ -95,11 +96,21 @@ class MonthChart extends Chart {
 }
 
 function table(caption, heads, lines, foot) {
-  const cell = (text, n) => (n ? element("td", { class: "num", "data-name": heads[n], text }) : element("th", { scope: "row", text }));
+  const filled = (kind, more, what) => (typeof what === "string" ? element(kind, { ...more, text: what }) : element(kind, more, what));
+  const cell = (what, n) => (n ? filled("td", { class: "num", "data-name": heads[n] }, what) : filled("th", { scope: "row" }, what));
   return element("table", { class: "cardy" }, element("caption", { text: caption }),
     element("thead", {}, element("tr", {}, heads.map((text, n) => element("th", { scope: "col", class: n ? "num" : null, text })))),
     element("tbody", {}, lines.map((line) => element("tr", {}, line.map(cell)))),
     foot ? element("tfoot", {}, element("tr", {}, foot.map(cell))) : null);
+}
+
+const runLink = (run, text) => element("a", { href: linkTo(`/run/${encodeURIComponent(run)}`), text: text || run });
+
+function withRuns(group) {  // each figure leads to its runs
+  const [count, ...rest] = figures(group);
+  if (!group.run_ids.length) return [count, ...rest];
+  return [element("details", {}, element("summary", { text: count, "aria-label": `${count} runs of ${group.name}` }),
+    element("ul", {}, group.run_ids.map((run) => element("li", {}, runLink(run))))), ...rest];
 }
 
 const figures = (group) => [String(group.runs || "–"), group.spent.text, group.accrued.text, group.so_far.text, group.reserved.text];
@@ -171,8 +182,13 @@ export async function show({ hear, main }) {
     const by = told.groupings.find(({ key }) => key === told.by)?.words || told.by;
     tables.replaceChildren(
       told.groups.length ? table(`${told.month} by ${by}`, [by, "runs", "settled", "used by live runs", "so far", "reserved"],
-        told.groups.map((group) => [group.name, ...figures(group)]), ["total", ...figures(total)])
+        told.groups.map((group) => [group.name, ...withRuns(group)]), ["total", ...figures(total)])
         : element("p", { class: "dim", text: "Nothing was spent or reserved in it." }),
+      told.held.length ? table("Reserved now, and until when", ["run", "person", "project", "reserved", "until"],
+        told.held.map((row) => [runLink(row.run, row.name ? `${row.run} ${row.name}` : row.run), row.person, row.project, row.reserved.text,
+          row.waits ? "waits for a machine" : row.until ? `${at(row.until)}${row.kind === "volume" ? ", its volume" : ""}` : "–"])) : "",
+      told.asked.length ? table("Who asks for more", ["request", "person", "asks for", "why", "since"],
+        told.asked.map((row) => [row.id, row.person, row.more.usd ? row.more.text : "other terms", row.why || "–", at(row.asked_at)])) : "",
       element("details", {}, element("summary", { text: "Day by day" }),
         table("Spent until the end of each day, UTC", ["until", "total", ...told.lines.map((line) => line.name)],
           told.until.map((x, n) => [x === told.now ? `${dayBefore(x)}, now` : dayBefore(x), total.text[n], ...told.lines.map((line) => line.text[n])]))));
