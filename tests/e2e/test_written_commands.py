@@ -70,6 +70,9 @@ QUESTION = (
     " How many clips did Natalia sell altogether in April and May?"
 )
 POST_TRAINED = "run local --rate 3.60 --budget 0.40 --grace 10 --checkpoint-gb 0.01 --checkpoints"
+SWEEP = (
+    "sweep local --recipe shakespeare --rate 3.60 --budget 1 --slots 2 -y lr=log:1e-3,1e-1 depth=2,4"
+)
 ELSEWHERE = {
     **dict.fromkeys(MISSION, "with pods that train: tests/e2e/test_mission.py"),
     "adopt ./trmcloud-run": "tests/e2e/test_export.py",
@@ -80,6 +83,7 @@ ELSEWHERE = {
         "likewise: tests/e2e/test_real_trainer.py"
     ),
     "eval best": "of what that launch left",
+    SWEEP: "a quarter of an hour: tests/e2e/test_sweep.py",
     "launch local --goal chat-tiny --rate 3.60 --budget 2 -y": "minutes: tests/e2e/test_chat.py",
     "fetch-best --into chat": "of what that launch left",
     "eval chat --task core --data local_data --limit 20": "likewise: tests/model/test_tasks.py",
