@@ -71,7 +71,8 @@ QUESTION = (
 )
 POST_TRAINED = "run local --rate 3.60 --budget 0.40 --grace 10 --checkpoint-gb 0.01 --checkpoints"
 SWEEP = (
-    "sweep local --recipe shakespeare --rate 3.60 --budget 1 --slots 2 -y lr=log:1e-3,1e-1 depth=2,4"
+    "sweep local --recipe shakespeare --rate 3.60 --budget 1 --slots 2 -y lr=log:1e-3,1e-1 "
+    "depth=2,4"
 )
 ELSEWHERE = {
     **dict.fromkeys(MISSION, "with pods that train: tests/e2e/test_mission.py"),

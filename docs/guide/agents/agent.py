@@ -1,4 +1,4 @@
-"""An agent's part of a conversation, scripted: python agent.py PART, with trmcloud mcp over stdio."""
+"""An agent's part of a conversation, scripted: python agent.py PART, over trmcloud mcp on stdio."""
 
 import json
 import os

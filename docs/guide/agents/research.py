@@ -1,4 +1,4 @@
-"""A research loop under one grant: edit train.py, run it for the same dollars, keep what is better."""
+"""A research loop under one grant: edit train.py, run it for the same dollars, keep the better."""
 
 import os
 from pathlib import Path

@@ -24,7 +24,7 @@ signal.signal(signal.SIGTERM, lambda *_: stopping.append(True))
 
 def chances(at: int) -> list[float]:
     rows = [table[codes[at - 1 - back]] for back, table in enumerate(tables)]
-    scores = [sum(column) for column in zip(*rows)]
+    scores = [sum(column) for column in zip(*rows, strict=True)]
     top = max(scores)
     powers = [math.exp(score - top) for score in scores]
     whole = sum(powers)
