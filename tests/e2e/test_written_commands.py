@@ -180,6 +180,7 @@ ELSEWHERE = {
     ),
     "serve best": "serves until Ctrl-C: tests/e2e/test_serve.py",
     "ui": "serves until Ctrl-C: tests/e2e/test_ui.py",
+    "mcp --grant agent": "serves until its client leaves: tests/e2e/test_mcp.py",
     "tensorboard RUN --port 6006": "serves until Ctrl-C: tests/e2e/test_boards.py",
     "wandb RUN": "wants W&B, or WANDB_MODE=offline: tests/e2e/test_boards.py",
     "eval best --task gsm8k --data gsm8k-test.jsonl --limit 8": "likewise",

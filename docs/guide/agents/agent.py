@@ -1,4 +1,4 @@
-"""An agent's part of a conversation, scripted: python agent.py PART, over trmcloud mcp on stdio."""
+"""An agent's part of a conversation, scripted: python agent.py begin, python agent.py then"""
 
 import json
 import os
