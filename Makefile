@@ -317,10 +317,11 @@ soak: $(READY)
 	$(BIN)/python -m tests.sim.soak --seeds $(SEEDS) --jobs $(JOBS) --state build/soak.json \
 		--page docs/soak/README.md --kept tests/sim/kept.json --date "$$(date +%F)"
 
-# The pure core of sweeps against trials and machines that fail; the hash of its code draws the worlds.
+# The pure core of sweeps against trials and machines that fail; the hash of its code draws the
+# worlds; resumable as long as that hash stays.
 sweep-worlds: $(READY)
 	$(BIN)/python -m tests.sim.sweep_soak --worlds $(or $(WORLDS),20000) \
-		--page docs/soak/sweep-worlds.md --date "$$(date +%F)"
+		--state build/sweep-worlds.json --page docs/soak/sweep-worlds.md --date "$$(date +%F)"
 
 soak-crashes: $(READY)
 	@mkdir -p build

@@ -43,7 +43,8 @@ from trmcloud.core.contract.trainer_contract import (
 from trmcloud.core.errors import CheckpointError, DataError, MissingExtra, TrmcloudError, UsageError
 from trmcloud.core.spec.overrides import apply_overrides
 from trmcloud.core.spec.settings import AUTO, CHAT, PhaseRecipe
-from trmcloud.core.spec.trials import ENV_TRIAL, trial_settings
+from trmcloud.core.spec.trials import trial_settings
+from trmcloud.core.sweep.job import ENV_TRIAL
 
 if TYPE_CHECKING:
     from model.data.folder import PreparedData

@@ -342,18 +342,22 @@ class Home:
         Raises:
             TrmcloudError: whatever keeps it from being launched; nothing is rented then.
         """
-        folder, planner = _folder(here), self._planner()
+        grants.require_wish(self._context, wish)
+        self._require_names(wish)
+        planner = self._planner()
         request, asked, search = sweeping.requests_of(space, words, wish)
-        spec = sweeping.wish_of(planner, request, asked, search, folder)
+        asked = self._silenced(asked)
         labels = labels_of("sweep", request, asked, search)
         if (earlier := find_earlier(self._context, labels)) is not None:
             return self._again(earlier)
-        made = sweeping.prepare(
-            self._context, planner, request, spec, folder, trainer_package(), _nothing
-        )
-        check_capped(self._context, made.ready.plan, confirmed=False)
-        grants.require_allowed(self._context, made.ready.plan)
-        return self._begin(made.ready, progress or _nothing, labels, detached=request.detach)
+        with self._files_in(_folder(here), request, asked) as folder:
+            spec = sweeping.wish_of(planner, request, asked, search, folder)
+            made = sweeping.prepare(
+                self._context, planner, request, spec, folder, trainer_package(), _nothing
+            )
+            check_capped(self._context, made.ready.plan, confirmed=False)
+            grants.require_allowed(self._context, made.ready.plan)
+            return self._begin(made.ready, progress or _nothing, labels, detached=request.detach)
 
     def try_command(
         self,

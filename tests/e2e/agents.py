@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import sys
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,9 @@ from mcp import Client, StdioServerParameters
 from mcp.client.streamable_http import streamable_http_client
 
 from tests.e2e.user import User
+from trmcloud.adapters.ledger.sqlite import SqliteLedger
 from trmcloud.api import Home
+from trmcloud.core.control import events as ev
 
 WITHIN_S = 200.0
 
@@ -97,6 +100,13 @@ def project(user: User) -> Path:
     return folder
 
 
+def verify_layers(user: User) -> None:
+    """As a smoke run does, so that no one has to accept an exposure."""
+    for layer in ("agent", "prepaid"):
+        seen = ev.LayerVerified("runpod", layer, "a smoke run")
+        SqliteLedger(user.ledger_path).verify_layer(seen, time.time())
+
+
 def script(user: User, text: str = TRAINS, name: str = "train.py") -> Path:
     path = project(user) / name
     path.write_text(text)
@@ -108,6 +118,20 @@ def give(user: User, usd: str = "2", grant: str = "agent", **terms: Any) -> Home
     owner = Home(user.home)
     owner.give_grant(grant, usd, **terms)
     return owner
+
+
+def tried(agent: Agent, words: Sequence[str] = ("python3", "train.py"), for_s: float = 3) -> None:
+    """A grant pays for a command only after this."""
+    told = agent.call("try", command=list(words), metric="val_loss", for_s=for_s, grace=2.0)
+    assert told["passed"], told
+
+
+#: What an agent plans on a rented machine.
+RECIPE: dict[str, Any] = {
+    "hardware": "1xA100", "recipe": "trm-tiny", "phase": "fast", "data": "python-stdlib",
+    "provider": ["runpod"], "budget": "1", "steps": 200,
+    "setting": ["depth=1", "width=32", "vocab_size=256", "sequence=64", "eval_tokens=1024"],
+}  # fmt: skip
 
 
 def own(words: Sequence[str] = ("python3", "train.py"), budget: str = "0.05") -> dict[str, Any]:

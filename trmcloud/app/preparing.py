@@ -358,6 +358,11 @@ def ready_data(
 def _load(context: Context, request: LaunchRequest) -> Plan:
     refuse_changes(request)
     plan = planning.load_plan(context.home, request.hardware, context.wall())
+    if plan.spec.sweep is not None:
+        raise UsageError(
+            f"plan {plan.id} is for a sweep, and launch trains once",
+            next_step="trmcloud sweep, with the options of that plan",
+        )
     if plan.spec.command is not None:
         raise UsageError(
             f"plan {plan.id} is for a command, and does not contain its code",

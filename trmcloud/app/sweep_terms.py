@@ -15,10 +15,15 @@ from trmcloud.core.sweep.space import Point, Space, read_words
 from trmcloud.core.sweep.terms import Goal, SweepTerms, make_terms
 
 _FULL_PARTS = 4
-"""A whole training takes no more than one of so many parts of the budget."""
+"""A whole training takes no more than one of so many parts of what a slot can spend."""
 _LEAST_TRIAL_S = 5.0
 """A trial's first interval trains at least so long."""
 _START_S = 5.0
+_START_TIMES = 2.0
+"""Of what a start is expected to take, so much is reserved for it."""
+_LEAST_LANDING_S = 5.0
+_LANDING_TIMES = 4.0
+"""Of what a landing is expected to take, so much is reserved for that of a trial."""
 _MOST_CORNERS = 64
 
 
@@ -51,13 +56,18 @@ def terms_of(plan: Plan) -> SweepTerms:
     if command is None:
         start_s = phase.parts_s.get("start", _START_S) + phase.parts_s.get("compile", 0.0)
     least = cost(slot_rate, start_s + _LEAST_TRIAL_S)
-    full = Usd.from_micros(usd.micros // _FULL_PARTS)
+    share = usd.micros // slots  # no slot can spend more
+    full = Usd.from_micros(share // _FULL_PARTS)
     if full < least * wish.eta**2:  # with fewer than three rungs, more trials instead
-        full = max(Usd.from_micros(usd.micros // (3 * _FULL_PARTS)), least)
+        full = max(Usd.from_micros(share // (3 * _FULL_PARTS)), least)
     if command is None:
         full = min(full, cost(slot_rate, phase.seconds.p50 * slots))
     goal = Goal.MAX if command is not None and command.higher_is_better else Goal.MIN
-    landing_s = command.grace_s if command is not None else chosen.landing_s / 2
+    if command is not None:
+        landing_s = command.grace_s
+    else:
+        landing_s = max(_LEAST_LANDING_S, _LANDING_TIMES * phase.parts_s.get("landing", 0.0))
+        landing_s = min(landing_s, chosen.landing_s)
     space = space_of(wish)
     return make_terms(
         space,
@@ -71,7 +81,7 @@ def terms_of(plan: Plan) -> SweepTerms:
         least_usd=least,
         finish_s=landing_s,
         overrun_s=landing_s,
-        restart_s=start_s,
+        restart_s=_START_TIMES * start_s,
         eta=wish.eta,
         rungs=wish.rungs or None,
         can_resume=command is None or bool(command.resume),

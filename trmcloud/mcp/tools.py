@@ -524,13 +524,16 @@ def _fetch(desk: Desk, given: Mapping[str, Any]) -> dict[str, Any]:
             next_step=f"ask the owner to type: trmcloud fetch-best {run.id}",
         )
     name = given.get("into", f"{run.id}-best")
-    into = desk.project.new_folder("into", name)
+    # For another user of this machine nothing is written into a folder of theirs.
+    is_ours = desk.run_as is None or "into" in given
+    into = desk.project.new_folder("into", name) if is_ours else None
     made = home.fetch_best(run.id, into=into, weights_only=given.get("weights_only", False))
+    folder = Path(made.folder)
     return {
         "run": run.id,
         "checkpoint": made.checkpoint,
         "sha256": made.sha256,
-        "folder": str(Path(made.folder).relative_to(desk.project.folder)),
+        "folder": str(folder.relative_to(desk.project.folder) if into is not None else folder),
         "verified": True,
         "best": from_machine(metric=made.val_bpb),
     }

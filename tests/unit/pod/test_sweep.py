@@ -71,7 +71,11 @@ class Habit:
     metric: Callable[[dict[str, Any], int], float | None]
     crashes: Callable[[int], bool] = lambda trial: False
     deaf: Callable[[int], bool] = lambda trial: False
+    nan: Callable[[int], bool] = lambda trial: False
     saves: bool = True
+    start_s: float = 0.0
+    """Before the first step."""
+    landing_s: float = 0.0
     whole: int = 10_000
     """Steps after which a training is finished."""
 
@@ -121,10 +125,16 @@ class FakeChild:
         if self._code is not None:
             return self._code
         now, trial = self._clock.now(), self._start.trial
-        step = min(self._habit.whole, self._first + int((now - self._began) / STEP_S))
+        trained_s = now - self._began - self._habit.start_s
+        if trained_s < 0.0:
+            return None
+        step = min(self._habit.whole, self._first + int(trained_s / STEP_S))
         if self._habit.crashes(trial) and now - self._began >= 1.0:
             return self._end(1, step, "crashed", "RuntimeError: no")
-        late = now >= self._start.deadline_at
+        if self._habit.nan(trial) and trained_s >= 3.0:
+            save(self._children.folder(trial), step, None)
+            return self._end(1, step, "non_finite", "the loss is not finite")
+        late = now >= self._start.deadline_at + self._habit.landing_s
         if (self._landing or late) and not self._habit.deaf(trial):
             return self._end(0, step, "landed_signal" if self._landing else "landed_deadline")
         if step >= self._habit.whole:
@@ -146,7 +156,8 @@ class FakeChild:
         self._children.running.discard(self._start.trial)
         self._code = code
         metric = self._habit.metric(dict(self._start.values), step)
-        if self._habit.saves and outcome != "crashed" and step > self._first:
+        is_whole = outcome not in ("crashed", "non_finite")
+        if self._habit.saves and is_whole and step > self._first:
             save(self._children.folder(self._start.trial), step, metric)
         self._tell(step, "ended", outcome, message)
         return code
@@ -392,6 +403,31 @@ def test_a_command_that_saves_nothing_is_told_so(tmp_path: Path) -> None:
     assert "it left no checkpoint" in message
 
 
+def test_a_trial_whose_numbers_are_not_finite_is_not_the_winner(tmp_path: Path) -> None:
+    """It would be the best by what it had before."""
+    habit = Habit(lambda values, steps: 0.1 if values["lr"] > 0.19 else 1.0, nan=lambda n: n == 1)
+    world = World(tmp_path / "train", terms_of("3"), habit)
+    assert world.run()[0] == "finished"
+    first = world.state.trials[1]
+    assert first.results
+    assert first.results[0].problem == ev.NOT_A_NUMBER
+    best = pick_best([m for m in world.published if about_trial(m.extra)["trial"] != 1])
+    assert best is not None
+    assert world.state.best(Goal.MIN) is not first
+
+
+def test_a_space_with_one_point_is_trained_to_its_end(tmp_path: Path) -> None:
+    space = read_words(["lr=0.01"])
+    point, _ = space.default({})
+    terms = replace(terms_of("3"), space=space, default=point)
+    world = World(tmp_path / "train", terms, Habit(bowl))
+    outcome, message = world.run()
+    assert outcome == "finished"
+    assert "the space has one point" in message
+    assert world.state.trials[1].state is TrialState.COMPLETE
+    world.check()
+
+
 def test_equal_trials_end_it_with_that_reason(tmp_path: Path) -> None:
     world = World(tmp_path / "train", terms_of("5"), Habit(lambda values, steps: 2.0))
     outcome, message = world.run()
@@ -401,13 +437,37 @@ def test_equal_trials_end_it_with_that_reason(tmp_path: Path) -> None:
 
 
 def test_one_that_does_not_land_is_killed_at_its_dollars(tmp_path: Path) -> None:
-    world = World(tmp_path / "train", terms_of("3"), Habit(bowl, deaf=lambda trial: trial == 1))
+    habit = Habit(bowl, deaf=lambda trial: trial == 1)
+    settings = {"family": "command", "keep_best": 3}
+    world = World(
+        tmp_path / "train", terms_of("3"), habit, settings=settings, command=Command(("x",))
+    )
     world.run()
     first = world.state.trials[1]
     assert first.state is TrialState.FAILED
     assert "beyond its dollars" in first.error
     assert first.spent <= world.terms.most_usd(-1, 0) + Usd("0.01")
     world.check()
+
+
+def test_starts_that_are_slower_than_planned_are_given_more(tmp_path: Path) -> None:
+    """The first is killed before its first step, and runs again with more for its start."""
+    terms = terms_of("5", restart_s=2.0)
+    slow_s = terms.seconds(terms.most_usd(-1, 0)) + 5.0
+    world = World(tmp_path / "train", terms, Habit(bowl, start_s=slow_s))
+    assert world.run()[0] == "finished"
+    lost = [event for event in world.events if isinstance(event, ev.TrialLost)]
+    assert [event.trial for event in lost] == [1]
+    assert world.state.trials[1].state is not TrialState.FAILED
+    world.check()
+
+
+def test_landings_that_are_slower_than_planned_are_given_more(tmp_path: Path) -> None:
+    world = World(tmp_path / "train", terms_of("5"), Habit(bowl, landing_s=3.0))
+    assert world.run()[0] == "finished"
+    lost = [event for event in world.events if isinstance(event, ev.TrialLost)]
+    assert 0 < len(lost) <= 2
+    assert world.state.trials[1].state is not TrialState.FAILED
 
 
 def test_a_training_that_is_done_early_is_complete(tmp_path: Path) -> None:

@@ -9,8 +9,6 @@ from trmcloud.core.errors import UsageError
 from trmcloud.core.spec.settings import RATES, PhaseRecipe, check_foreign, checked_table
 from trmcloud.core.values import replace
 
-ENV_TRIAL = "TRMCLOUD_TRIAL"
-"""A JSON object of settings that a sweep's trial has in place of its job's."""
 LR = "lr"
 """No setting of a recipe: the value of ``matrix_lr``; the other rates keep their ratio to it."""
 WHERE = "a sweep's space"

@@ -12,6 +12,8 @@ SWEEP_NAME = "sweep.json"
 """Beside the code of a sweep's machine."""
 TRIALS_DIR = "trials"
 """Below a sweep's phase, with a folder for each trial."""
+ENV_TRIAL = "TRMCLOUD_TRIAL"
+"""A JSON object of settings that a sweep's trial has in place of its job's."""
 JOB_VERSION = 1
 
 

@@ -32,8 +32,7 @@ from trmcloud.core.contract.trainer_contract import (
     load_heartbeat,
 )
 from trmcloud.core.errors import CheckpointError
-from trmcloud.core.spec.trials import ENV_TRIAL
-from trmcloud.core.sweep.job import TRIALS_DIR
+from trmcloud.core.sweep.job import ENV_TRIAL, TRIALS_DIR
 from trmcloud.core.values import dataclass, replace
 from trmcloud.io.files import load_small, write_atomic
 from trmcloud.pod.agent.nodes import trainer_command

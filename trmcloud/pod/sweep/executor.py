@@ -12,6 +12,7 @@ import json
 import math
 import os
 import signal
+import statistics
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -69,6 +70,11 @@ _BEAT_EVERY_S = 1.0
 _IDLE_EVERY_S = 30.0
 _KILL_WITHIN_S = 10.0
 _MOST_JOURNAL_BYTES = 16 << 20
+_TRAINS = frozenset({"training", "evaluating", "saving", "landing", "ended"})
+_START_SHARE = 0.5
+"""Of what is reserved for a start, the part that it is expected to take before any was measured."""
+_SLOWER = 2.0
+"""A start that did not come to its first step is given so many times its seconds."""
 _SCALED = (
     ("lr", "learning_rate", "matrix_lr"),
     ("width", "d_model", "hidden_size"),
@@ -159,6 +165,10 @@ class SweepExecutor:
         self._sampler = sampler_of(sweep.terms, str(job.settings.get("optimizer") or ""))
         self._tell = _Reporter(self._folder, job, attempt, clock)
         self._noted: dict[int, str] = {}
+        self._start_s: list[float] = []
+        """What starts took, from the process to its first step."""
+        self._trained: set[int] = set()
+        """Trials whose running interval has come to a step."""
 
     # -- what the agent asks --------------------------------------------------------------------
 
@@ -272,6 +282,11 @@ class SweepExecutor:
             beat = self._children.beat(number)
             if beat is not None and beat.attempt == running.attempt:
                 self._note(number, beat)
+                is_at_work = self._command is not None and beat.state in _TRAINS
+                begun = is_at_work or beat.step > running.step_before
+                if number not in self._trained and begun:
+                    self._trained.add(number)
+                    self._start_s.append(steady - running.began)
             code = running.child.poll()
             if code is None and steady >= running.kill_at:
                 running.child.kill()
@@ -311,16 +326,25 @@ class SweepExecutor:
         """Account for an interval that has ended."""
         del self._running[number]
         running.child.kill()  # what it has left behind
+        has_trained = number in self._trained
+        self._trained.discard(number)
         seconds = round(max(0.0, steady - running.began), 3)
         usd = cost(self._terms.slot_rate, seconds)
         beat = self._children.beat(number)
         if beat is not None and beat.attempt != running.attempt:
             beat = None
         outcome = beat.outcome if beat is not None else None
+        has_trained |= beat is not None and beat.step > running.step_before
         made = self._children.manifests(number)
         trial = self._state.trials[number]
         latest, best = pick_latest(made), pick_best(made)
         gained = latest is not None and (latest.step > running.step_before or trial.rung >= 0)
+        came_to_nothing = outcome in CLEAN - DONE and not has_trained
+        came_to_nothing = came_to_nothing and not self._state.stopping
+        is_own = self._command is None  # its landing is only as slow as the machine
+        if came_to_nothing or (was_killed and (is_own or not has_trained)):
+            self._lose_slow(number, usd, seconds, has_trained=has_trained)
+            return
         landed = outcome in CLEAN or (was_killed and best is not None and gained)
         early = self._state.stopping and outcome not in DONE and steady < running.kill_at
         if early and landed:
@@ -349,6 +373,21 @@ class SweepExecutor:
             self._append(ev.PaceMeasured(number, per_step, beat.step))
         self._tell.judged(judged.val_bpb, number)
         self._publish(self._state.trials[number], made, usd)
+
+    def _lose_slow(self, number: int, usd: Usd, seconds: float, *, has_trained: bool) -> None:
+        """Account for an interval whose start, or whose landing, took more than all its dollars:
+        the machine is slower than planned, and later intervals are given more for that."""
+        trial, terms = self._state.trials[number], self._terms
+        if has_trained:
+            more = max(terms.overrun_usd * 2, cost(terms.slot_rate, seconds / 2))
+            self._terms = replace(terms, overrun_usd=more)
+            self._tell.say(f"trial {number}: not landed in {seconds:.0f} s; landings get more")
+        else:
+            self._start_s.append(seconds)
+            more = max(terms.restart_usd, cost(terms.slot_rate, _SLOWER * seconds))
+            self._terms = replace(terms, restart_usd=more)
+            self._tell.say(f"trial {number}: no step in {seconds:.0f} s; starts get more")
+        self._append(ev.TrialLost(number, usd, seconds, trial.rung))
 
     def _error(
         self,
@@ -452,13 +491,15 @@ class SweepExecutor:
         values: dict[str, Any] = dict(trial.point)
         values.setdefault("seed", self._seed(trial))
         steady, now = self._clock.steady(), self._clock.now()
-        train_s = self._terms.seconds(move.train_usd + self._terms.restart_usd)
+        # It must land before it is killed, however long starts have taken.
+        until_s = self._terms.seconds(move.most_usd - self._terms.overrun_usd)
+        until_s = min(until_s, self._terms.seconds(move.train_usd) + self._expected_start_s())
         start = TrialStart(
             trial=trial.number,
             values=values,
             slot=slot,
             attempt=attempt,
-            deadline_at=min(now + train_s, self._deadline_at),
+            deadline_at=min(now + until_s, self._deadline_at),
             is_fresh=is_new,
         )
         running = _Running(
@@ -483,6 +524,12 @@ class SweepExecutor:
         with contextlib.suppress(OSError):
             path = self._children.folder(trial.number) / INTERVAL_NAME
             write_atomic(path, record, durable=False)
+
+    def _expected_start_s(self) -> float:
+        """Seconds from a process's start to its first step: the median of those measured."""
+        if self._start_s:
+            return statistics.median(self._start_s)
+        return _START_SHARE * self._terms.seconds(self._terms.restart_usd)
 
     def _seed(self, trial: Trial) -> int:
         """Return the seed of a trial: the recipe's own, and others for repetitions."""

@@ -21,7 +21,7 @@ from trmcloud.core.contract.trainer_contract import (
     load_job,
 )
 from trmcloud.core.spec.settings import FAMILIES, PhaseRecipe
-from trmcloud.core.spec.trials import ENV_TRIAL
+from trmcloud.core.sweep.job import ENV_TRIAL
 
 STEP_S = 0.02
 HOLD_AT = 40

@@ -215,6 +215,12 @@ def test_a_budget_of_less_than_a_rung_is_refused_in_one_line(more: dict[str, obj
     assert "raise the budget to $" in refused.value.next_step
 
 
+@pytest.mark.parametrize("more", [{"full": "0"}, {"eta": 1}, {"slots": 0}])
+def test_terms_that_are_none_are_refused(more: dict[str, object]) -> None:
+    with pytest.raises(UsageError, match="cost something"):
+        terms_of("10", str(more.pop("full", "9")), **more)
+
+
 def test_a_promotion_whose_worst_case_does_not_fit_is_refused() -> None:
     terms = terms_of("30", overrun_s=600)
     state, sampler, most = SweepState(), sampler_of(terms), ZERO

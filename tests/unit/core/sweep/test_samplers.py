@@ -85,6 +85,24 @@ def test_halton_fills_each_part_of_each_axis() -> None:
         assert sorted(int(share * base * base) for share in drawn) == list(range(base * base))
 
 
+def test_density_draws_from_each_part_of_each_axis_later_as_well() -> None:
+    space = read_words([f"p{number}=uniform:0,1" for number in range(4)])
+    later = suggested("density", 120, space=space, metric=True)[30:]
+    for place in range(4):
+        shares = [space.shares(point)[place] or 0.0 for point in later]
+        assert {min(int(share * 3), 2) for share in shares} == {0, 1, 2}
+
+
+@pytest.mark.parametrize("place", range(3))
+def test_a_constraint_on_any_axis_can_be_met(place: int) -> None:
+    space = read_words([f"p{number}=uniform:0,1" for number in range(3)])
+    sampler = make_sampler(
+        "halton", space, space.default({})[0], Goal.MIN, 5,
+        fits=lambda point: (space.shares(point)[place] or 0.0) < 0.1,
+    )  # fmt: skip
+    assert len(sampler.suggest([], 10)) == 10
+
+
 def test_draws_look_uniform_and_depend_on_each_number() -> None:
     drawn = [draw(1, number) for number in range(2000)]
     assert abs(statistics.mean(drawn) - 0.5) < 0.02
