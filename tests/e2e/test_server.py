@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import tarfile
 import time
 import urllib.error
 import urllib.request
@@ -20,9 +21,11 @@ import pytest
 
 from tests.documents import document_in
 from tests.e2e.user import LAUNCH, User
+from tests.standins import scripts
 from trmcloud.adapters.ledger.place import open_ledger
 from trmcloud.adapters.ledger.postgres import PostgresLedger
 from trmcloud.core.control.run_state import RunState
+from trmcloud.core.errors import Outcome
 from trmcloud.core.money import Usd
 
 PASSWORD = "correct horse battery staple"
@@ -214,6 +217,37 @@ def test_a_server_that_is_killed_in_mid_training_is_replaced_by_another(either: 
     assert run.outcome.value == "finished"
     again = team.log_in("bob", second)
     assert "finished" in again.run("status", run_id)
+
+
+def test_a_script_is_sent_from_the_clients_folder(team: Team) -> None:
+    """Its files come from there, its checkpoint goes back there, and links stay where they are."""
+    team.add("bob", "member", "5")
+    bob = team.log_in("bob", team.serve("--local-commands"))
+    project = bob.folder / "project"
+    (project / "lib").mkdir(parents=True)
+    (project / "train.py").write_text("import lib.told\n" + scripts.PLAIN)
+    (project / "lib" / "told.py").write_text("print('told by', __file__)\n")
+    (project / "passwd").symlink_to("/etc/passwd")
+    (project / "id_ed25519").write_text("-----BEGIN OPENSSH PRIVATE KEY-----\n")
+    bob.cwd = project
+    shown = bob.run(
+        "run", "local", "--rate", "3.60", "--budget", "0.05", "--checkpoints", "out",
+        "--checkpoint-gb", "0.001", "--grace", "2", "--metric", "val_loss=([0-9.]+)", "-y",
+        "--", "python3", "train.py", code=(0, Outcome.LANDED.exit_code),
+    )  # fmt: skip
+    assert "its checkpoints are kept" in shown or "finished" in shown
+    (run_id,) = team.runs()
+    assert "told by" in bob.run("logs", run_id)
+    bob.run("fetch-best", run_id)
+    (fetched,) = [path for path in project.iterdir() if path.name.startswith(run_id)]
+    assert list((fetched / "own").rglob("*")), "under the names that the script gave"
+    (sent,) = (team.host.home / "code").rglob("code.tar")
+    with tarfile.open(sent) as archive:
+        assert set(archive.getnames()) == {"train.py", "lib/told.py"}
+    err = bob.fails("run", "local", "--env", "HOME", "--budget", "1", "--", "true", code=2)
+    assert "does not work through a server" in err
+    bob.cwd = bob.folder
+    assert not list((team.host.home / "server").rglob("train.py")), "what was sent is removed"
 
 
 def test_a_members_guesses_and_tokens_that_were_revoked_are_refused(team: Team) -> None:

@@ -30,7 +30,7 @@ from trmcloud.core.errors import (
     TrmcloudError,
     UsageError,
 )
-from trmcloud.server.rights import V1, Kind, Parsed, Where, kind_of, rule_of
+from trmcloud.server.rights import V1, Kind, Parsed, Where, check_value, kind_of, rule_of
 
 ENV_AT_SERVER = "TRMCLOUD_AT_SERVER"
 """Set for commands that a server runs: they are for its own home."""
@@ -123,6 +123,9 @@ def run(login: Login, words: Sequence[str], parse: Callable[[Sequence[str]], Par
         raise AccessDenied(
             f"{parsed.command} does not work through a server", next_step=rule.instead
         )
+    for given in parsed.given:  # before anything is sent
+        if kind_of(parsed.command, given.name) is not Kind.OUTPUT:
+            check_value(parsed.command, given)
     sent, outputs = _with_downloads(words, parsed)
     body: dict[str, Any] = {
         "words": sent,

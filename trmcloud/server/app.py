@@ -144,6 +144,8 @@ class TeamServer:
             try:
                 session = await run_in_threadpool(self._session, scope, headers)
                 self._require_page(session, scope["method"], path)
+                if scope["method"] != "GET":
+                    await self._note(session, f"{scope['method']} {path}, on the page", "allowed")
             except TrmcloudError as error:
                 await self._answer(scope, receive, send, error)
                 return

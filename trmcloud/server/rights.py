@@ -511,6 +511,15 @@ def _check(person: Person, command: str, given: Given) -> None:
             f"{given.shown} needs the role lead; {person.name} is {person.role.value}",
             next_step=f"leave out {given.shown}, or ask a lead",
         )
+    check_value(command, given)
+
+
+def check_value(command: str, given: Given) -> None:
+    """
+    Raises:
+        UsageError: a parameter, or a value of it, that no server takes.
+    """
+    kind = kind_of(command, given.name)
     if kind is Kind.REFUSED:
         raise UsageError(
             f"{given.shown} does not work through a server",
