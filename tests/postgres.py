@@ -26,7 +26,7 @@ def postgres_bin() -> Path | None:
     """Return the folder of ``initdb``; Debian keeps it off the PATH."""
     found = shutil.which("initdb")
     if found is not None:
-        return Path(found).parent
+        return Path(found).resolve().parent
     folders = Path("/usr/lib/postgresql").glob("*/bin/initdb")
     newest = max(folders, key=lambda path: int(path.parts[-3]), default=None)
     return newest.parent if newest is not None else None
