@@ -1,5 +1,4 @@
-"""Optuna behind the samplers' interface: `make bench-sweep` runs these, where Optuna is installed.
-"""
+"""Optuna behind the samplers' interface; `make bench-sweep` runs it where Optuna is installed."""
 
 from __future__ import annotations
 
