@@ -1,4 +1,4 @@
-"""Optuna behind the interface of samplers: `make bench-sweep` runs these, where it is installed."""
+"""Optuna behind the samplers' interface; `make bench-sweep` runs it where Optuna is installed."""
 
 from __future__ import annotations
 
