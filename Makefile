@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: help install demo test pod-torch nanochat bd3lm core trm test-quick test-all older stress check format bench bench-train bench-reach bench-control bench-stop bench-own bench-sm90 calibrate soak sweep-worlds soak-crashes soak-stops mock own gguf sky vast sky-tasks e2e-slurm e2e-nodes e2e-own own-all clean
+.PHONY: help install demo test pod-torch nanochat bd3lm core trm test-quick test-all older stress check format bench bench-train bench-reach bench-control bench-stop bench-own bench-sm90 bench-sweep calibrate soak sweep-worlds soak-crashes soak-stops mock own gguf sky vast sky-tasks e2e-slurm e2e-nodes e2e-own own-all clean
 
 help:
 	@echo "make demo     the main job: plan, launch, stop at the budget, fetch the best, report"
@@ -22,6 +22,7 @@ help:
 	@echo "make trm PEER_PATH=…        TRM on puzzles held to SamsungSAILMontreal/TinyRecursiveModels"
 	@echo "make bench-own PEER_PATH=… TEXT=…   what watching costs nanoGPT's train.py"
 	@echo "make bench    speed, as ratios within one run (TRMCLOUD_BENCH_SHORT=1: smaller files)"
+	@echo "make bench-sweep  sweeps at equal dollars beside Syne Tune and Optuna: docs/soak/sweep.md"
 	@echo "make bench-sm90 CUDA_PYTHON=…  what is compiled, for an H100 that is not there"
 	@echo "make calibrate  how far the planner's predictions are from published trainings"
 	@echo "make soak     200,000 simulated worlds that the hash of the code draws; resumable (JOBS=2)"
@@ -278,6 +279,25 @@ bench-own: $(READY)
 bench-sm90: $(READY)
 	CUDA_PYTHON="$(CUDA_PYTHON)" RECIPES="$(RECIPES)" TABLE="$(TABLE)" $(BIN)/python -m bench sm90
 
+# Sweeps beside Syne Tune and Optuna on LCBench's surrogate, which is downloaded (2 MB) and compared
+# with its hash; resumable. SWEEP_TABLE=…: a copy of it.
+SWEEP_TABLE ?= build/sweep-tables/lcbench.onnx
+SWEEP_SOURCE := https://raw.githubusercontent.com/slds-lmu/yahpo_data/efdab9072f63bd680396cd4b78b927c4a0caaad3
+bench-sweep: .venv-sweep/.ready $(SWEEP_TABLE)
+	.venv-sweep/bin/python -W ignore -m pytest -q --noconftest tests/unit/pod/test_optuna_sampler.py
+	.venv-sweep/bin/python -W ignore -m bench.sweep --table $(SWEEP_TABLE) --seeds $(or $(SEEDS_OF_SWEEPS),30) \
+		--state build/sweep-bench.jsonl --page docs/soak/sweep.md --date "$$(date +%F)"
+
+$(SWEEP_TABLE):
+	mkdir -p $(dir $@)
+	curl -fsSL -o $@.part $(SWEEP_SOURCE)/lcbench/model.onnx && mv $@.part $@
+
+.venv-sweep/.ready: Makefile
+	@test -x .venv-sweep/bin/python || $(PYTHON) -m venv .venv-sweep
+	.venv-sweep/bin/python -m pip install --progress-bar on \
+		syne-tune==0.16.0 optuna==5.0.0 onnxruntime==1.32.0 numpy==2.4.6 pytest
+	@touch $@
+
 bench-reach: $(READY)
 	PEER_PATH="$(PEER_PATH)" TEXT="$(TEXT)" $(BIN)/python -m bench reach
 
@@ -293,10 +313,11 @@ soak: $(READY)
 	$(BIN)/python -m tests.sim.soak --seeds $(SEEDS) --jobs $(JOBS) --state build/soak.json \
 		--page docs/soak/README.md --kept tests/sim/kept.json --date "$$(date +%F)"
 
-# The pure core of sweeps against trials and machines that fail; the hash of its code draws the worlds.
+# The pure core of sweeps against trials and machines that fail; the hash of its code draws the
+# worlds; resumable as long as that hash stays.
 sweep-worlds: $(READY)
 	$(BIN)/python -m tests.sim.sweep_soak --worlds $(or $(WORLDS),20000) \
-		--page docs/soak/sweep-worlds.md --date "$$(date +%F)"
+		--state build/sweep-worlds.json --page docs/soak/sweep-worlds.md --date "$$(date +%F)"
 
 soak-crashes: $(READY)
 	@mkdir -p build

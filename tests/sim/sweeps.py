@@ -12,9 +12,9 @@ from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from trmcloud.core import sweep
 from trmcloud.core.errors import UsageError
 from trmcloud.core.money import ZERO, Usd, cost, total
+from trmcloud.core.sweep import events, halving, samplers, space, state, terms
 from trmcloud.core.sweep import events as ev
 from trmcloud.core.sweep.halving import (
     Begin,
@@ -53,8 +53,9 @@ class Violated(AssertionError):
 def code_hash() -> str:
     """SHA-256 over the sources that decide, and those that judge."""
     digest = hashlib.sha256()
-    for path in (*sorted(Path(sweep.__file__).parent.glob("*.py")), Path(__file__)):
-        digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
+    for module in (events, halving, samplers, space, state, terms):
+        digest.update(Path(str(module.__file__)).read_bytes() + b"\0")
+    digest.update(Path(__file__).read_bytes())
     return digest.hexdigest()
 
 

@@ -23,7 +23,7 @@ def test_no_invariant_of_a_sweep_breaks(offset: int) -> None:
 
 
 def test_the_faults_of_worlds_happen() -> None:
-    seen = set()
+    seen = set[str]()
     for seed in range(60):
         world = draw_world(seed)
         if world is not None:

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from enum import Enum
+from statistics import median
 
 from trmcloud.core.money import ZERO, Usd, total
 from trmcloud.core.sweep import events as ev
@@ -22,7 +23,12 @@ from trmcloud.core.sweep.state import SweepState, Trial, TrialState, apply, best
 from trmcloud.core.sweep.terms import Goal, SweepTerms
 from trmcloud.core.values import dataclass
 
+Price = Callable[[Point], float | None]
+"""Predicts the dollars per step of a point on one slot; None: it does not know."""
+
 DEFAULT_TRIAL = 1
+_MOST_PASSED = 50
+"""Points in a row that are too costly; after so many the space counts as used up."""
 _INSTANT_S = 1e-3
 """What rounding of amounts to seconds may come to."""
 _SEEDS_APART = 1_000_003
@@ -116,6 +122,7 @@ def next_moves(
     *,
     seconds_left: float = math.inf,
     earlier: Sequence[Tried] = (),
+    price: Price | None = None,
 ) -> list[Move]:
     """Return what to do with ``free_slots`` slots: at most a move for each, or one End where
     nothing runs and nothing more is to be started. The caller writes each move's ``event`` before
@@ -123,12 +130,13 @@ def next_moves(
 
     ``seconds_left`` is the time until the machine's soft stop: an interval whose most does not fit
     into it, beside the winner's, is not started. ``earlier`` are trials of earlier sweeps on the
-    same code, for the sampler.
+    same code, for the sampler. ``price`` predicts a point's dollars per step, and is corrected by
+    what was measured: points whose first rung buys fewer than ``least_steps`` are passed over.
     """
     if state.ended:
         return []
     moves: list[Move] = []
-    desk = _Desk(state, terms, sampler, seconds_left, earlier)
+    desk = _Desk(state, terms, sampler, seconds_left, earlier, price)
     while len(moves) < free_slots and not state.stopping:
         move = desk.next()
         if move is None:
@@ -165,9 +173,11 @@ class _Desk:
         sampler: Sampler,
         seconds_left: float,
         earlier: Sequence[Tried],
+        price: Price | None,
     ) -> None:
         self.state, self.terms, self.sampler = state, terms, sampler
         self.seconds_left, self.earlier = seconds_left, earlier
+        self.price = price
         self.is_used_up = False
 
     def next(self) -> Move | None:
@@ -258,9 +268,20 @@ class _Desk:
         if left(self.state, self.terms) < self.terms.most_usd(-1, rung):
             return None
         history = [*self.earlier, *history_of(self.state)]
-        points = self.sampler.suggest(history, 1)
-        self.is_used_up = not points
-        return self._begin(points[0]) if points else None
+        for _ in range(_MOST_PASSED):
+            points = self.sampler.suggest(history, 1)
+            if not points:
+                break
+            if self._buys_steps(points[0]):
+                return self._begin(points[0])
+            history.append(Tried(points[0], failed=True))
+        self.is_used_up = True
+        return None
+
+    def _buys_steps(self, point: Point) -> bool:
+        """Whether the first rung is enough for the least steps, as far as is known."""
+        each = usd_per_step(self.state, point, self.price) if self.price else None
+        return each is None or each * self.terms.least_steps <= float(self.terms.rungs[0])
 
     def _greedy(self) -> Move | None:
         """Train on the best of all that stand, whatever its rank: no new trial can be begun."""
@@ -363,6 +384,20 @@ class _Desk:
             if self.terms.seconds(move.most_usd) + rest <= self.seconds_left + _INSTANT_S
             else None
         )
+
+
+def usd_per_step(state: SweepState, point: Point, price: Price) -> float | None:
+    """Return the dollars per step that ``price`` predicts for ``point``, times the median of what
+    trials were measured at ÷ what it predicted for them; None: it predicts nothing."""
+    predicted = price(point)
+    if predicted is None:
+        return None
+    ratios = [
+        trial.usd_per_step / expected
+        for trial in state.trials.values()
+        if trial.usd_per_step and (expected := price(trial.point))
+    ]
+    return predicted * (median(ratios) if ratios else 1.0)
 
 
 def history_of(state: SweepState) -> list[Tried]:

@@ -143,7 +143,11 @@ class Uniform(_Drawing):
     """Draws at random, each point for itself."""
 
     def _shares(self, history: Sequence[Tried], number: int, attempt: int) -> list[float]:
-        return [draw(self.seed, number, attempt, place) for place in range(len(self.space.free))]
+        return _random_shares(self.space, self.seed, number, attempt)
+
+
+def _random_shares(space: Space, *numbers: int) -> list[float]:
+    return [draw(*numbers, place) for place in range(len(space.free))]
 
 
 @dataclass(frozen=True)
@@ -163,29 +167,22 @@ class Halton(_Drawing):
 class Density(Halton):
     """Draws near the settings that did well: of candidates from the density of the good ones, the
     one where that is highest, divided by the density of the others (tree-structured Parzen
-    estimator, Bergstra et al. 2011; on the highest rung with enough results, as BOHB, Falkner et
-    al. 2018, arXiv 1807.01774). Every third point, and as long as there are too few results, is
-    Halton's."""
+    estimator, Bergstra et al. 2011). Good are the few that came to the highest rungs, and were best
+    there. The first points are Halton's; later every third is drawn at random."""
 
     def _shares(self, history: Sequence[Tried], number: int, attempt: int) -> list[float]:
-        plain = super()._shares(history, number, attempt)
-        if number % _PLAIN_EVERY == 0 or attempt > _TRIES // 2:
-            return plain
         split = self._split(history)
         if split is None:
+            return super()._shares(history, number, attempt)
+        # Not Halton's: every third point of its sequence has the same last digit in base 3.
+        plain = _random_shares(self.space, self.seed, number, attempt)
+        if number % _PLAIN_EVERY == 0 or attempt > _TRIES // 2:
             return plain
-        good, bad = split
-        widths = [
-            (_bandwidths(good, place), _bandwidths(bad, place)) for place in range(len(plain))
-        ]
+        good, bad = (_Kernels(places, self.space) for places in split)
         best, most = plain, -math.inf
         for candidate in range(_CANDIDATES):
-            shares = self._candidate(good, widths, number, attempt, candidate)
-            score = sum(
-                _log_density(shares, each, [pair[which] for pair in widths], ordered) * sign
-                for which, each, sign in ((0, good, 1.0), (1, bad, -1.0))
-                for ordered in [[p.is_ordered for p in self.space.free]]
-            )
+            shares = self._candidate(split[0], good.widths, number, attempt, candidate)
+            score = good.log_density(shares) - bad.log_density(shares)
             if score > most:
                 best, most = shares, score
         return best
@@ -211,7 +208,7 @@ class Density(Halton):
     def _candidate(
         self,
         good: list[tuple[float | None, ...]],
-        widths: list[tuple[float, float]],
+        widths: Sequence[float],
         *numbers: int,
     ) -> list[float]:
         """Return a draw from the density of the good ones: one of them, moved along each place."""
@@ -220,15 +217,49 @@ class Density(Halton):
         for place, (middle, parameter) in enumerate(zip(centre, self.space.free, strict=True)):
             moved = draw(self.seed, *numbers, place, 0)
             if middle is not None and not parameter.is_ordered:
-                if draw(self.seed, *numbers, place, 1) >= widths[place][0]:
+                if draw(self.seed, *numbers, place, 1) >= widths[place]:
                     moved = middle
             elif middle is not None:
-                moved = _near(middle, widths[place][0], moved)
+                moved = _near(middle, widths[place], moved)
             shares.append(moved)
         return shares
 
 
-def _bandwidths(places: list[tuple[float | None, ...]], place: int) -> float:
+class _Kernels:
+    """A density of as many kernels as places, of equal weight: along an ordered parameter normal
+    ones, along a choice the value itself or, rarely, any. Where a place is None, any share is as
+    likely. Of no places it is uniform."""
+
+    def __init__(self, places: list[tuple[float | None, ...]], space: Space) -> None:
+        self.widths = [_bandwidth(places, place) for place in range(len(space.free))]
+        axes = [
+            (place, width, math.log(width), parameter.is_ordered)
+            for place, (parameter, width) in enumerate(zip(space.free, self.widths, strict=True))
+        ]
+        self._kernels = [
+            [(*axis, one) for axis, one in zip(axes, middle, strict=True) if one is not None]
+            for middle in places
+        ]
+
+    def log_density(self, shares: Sequence[float]) -> float:
+        """Return the logarithm of the mean of the kernels at ``shares``."""
+        if not self._kernels:
+            return 0.0
+        logarithms = []
+        for kernel in self._kernels:
+            logarithm = 0.0
+            for place, width, log_width, is_ordered, one in kernel:
+                if is_ordered:
+                    logarithm -= 0.5 * ((shares[place] - one) / width) ** 2 + log_width
+                else:
+                    same = shares[place] == one
+                    logarithm += math.log(1 - width / 2 if same else width / 2)
+            logarithms.append(logarithm)
+        most = max(logarithms)
+        return most + math.log(sum(math.exp(each - most) for each in logarithms) / len(logarithms))
+
+
+def _bandwidth(places: list[tuple[float | None, ...]], place: int) -> float:
     """Return the width of each kernel along a place by Scott's rule, within bounds."""
     values = [each[place] for each in places]
     known = [value for value in values if value is not None]
@@ -238,30 +269,6 @@ def _bandwidths(places: list[tuple[float | None, ...]], place: int) -> float:
     spread = math.sqrt(sum((value - mean) ** 2 for value in known) / (len(known) - 1))
     scott = 1.06 * spread * math.pow(len(known), -1 / (4 + len(places[0])))
     return min(max(scott, _LEAST_WIDTH), _MOST_WIDTH)
-
-
-def _log_density(
-    shares: Sequence[float],
-    places: list[tuple[float | None, ...]],
-    widths: Sequence[float],
-    ordered: Sequence[bool],
-) -> float:
-    """Return the logarithm of the mean of the kernels at ``shares``; of none a uniform density."""
-    if not places:
-        return 0.0
-    kernels = []
-    for middle in places:
-        logarithm = 0.0
-        for share, one, width, is_ordered in zip(shares, middle, widths, ordered, strict=True):
-            if one is None:
-                continue
-            if is_ordered:
-                logarithm -= 0.5 * ((share - one) / width) ** 2 + math.log(width)
-            else:
-                logarithm += math.log(1 - width / 2 if share == one else width / 2)
-        kernels.append(logarithm)
-    most = max(kernels)
-    return most + math.log(sum(math.exp(each - most) for each in kernels) / len(kernels))
 
 
 def _near(middle: float, width: float, share: float) -> float:
@@ -330,6 +337,7 @@ _LEAST_TRIED, _LEAST_GOOD = 30, 3
 _CANDIDATES = 32
 _LEAST_WIDTH, _MOST_WIDTH = 0.2, 0.5
 _PLACES = 40
-_STRIDE = 4096
+_STRIDE = 7919
+"""Between tries for the same point: a large prime, so that the digits change in every base."""
 _MOST_LISTED = 20_000
 """Spaces with at most so many points are looked through for the last that are left."""

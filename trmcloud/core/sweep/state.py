@@ -103,6 +103,10 @@ class Trial:
         return self.state is TrialState.RUNNING
 
     @property
+    def is_complete(self) -> bool:
+        return self.state is TrialState.COMPLETE
+
+    @property
     def can_continue(self) -> bool:
         """Whether it stands at a rung with a checkpoint and a finite metric, and has more to
         train."""

@@ -61,6 +61,8 @@ class SweepTerms:
     sampler: str = "density"
     seed: int = 0
     unit: str = "usd"
+    least_steps: int = 1
+    """Settings whose first rung buys fewer steps are not started."""
 
     @property
     def last(self) -> int:
@@ -103,8 +105,8 @@ class SweepTerms:
         )
         if not self.rungs or not rising or self.eta < 2 or self.slots < 1 or self.seeds < 1:
             raise UsageError(
-                "a sweep needs rising rungs above $0, eta of 2 or more, a slot and a seed",
-                next_step="see trmcloud sweep --help",
+                "a sweep needs rising rungs above $0, eta from 2, a slot and a seed",
+                next_step="leave --rungs, --eta, --slots and --seeds out: each has a default",
             )
         if self.slot_rate <= ZERO:
             raise UsageError("a slot's rate must be above 0", next_step="name one with --rate")
@@ -151,6 +153,11 @@ def make_terms(
     Raises:
         UsageError: the budget starts no trial.
     """
+    if full_usd <= ZERO or slot_rate <= ZERO or slots < 1 or eta < 2:
+        raise UsageError(
+            "a sweep needs a training and a machine that cost something, a slot, and eta from 2",
+            next_step="name the machine's rate with --rate, or count in seconds",
+        )
     restart, overrun = cost(slot_rate, restart_s), cost(slot_rate, overrun_s)
     least = max(least_usd, restart * 2, Usd.from_micros(1))
     made = [full_usd]

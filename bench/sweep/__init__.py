@@ -1,0 +1,1 @@
+"""Sweeps on tables of real trainings, beside other tuners: see docs/soak/sweep.md."""
