@@ -75,8 +75,8 @@ class SweepRequest:
     )
     sampler: str = option(
         "--sampler", "",
-        "How points are chosen: density, halton, uniform, or optuna (extra sweep).", "sweep", _SWEEP,
-        metavar="NAME", parse=_sampler,
+        "How points are chosen: density, halton, uniform, or optuna (extra sweep).", "sweep",
+        _SWEEP, metavar="NAME", parse=_sampler,
     )
     seed: int = option("--seed", 0, "Seed of the search.", "sweep", _SWEEP)
     eta: int = option(
