@@ -216,7 +216,7 @@ def _of_recipe(planner: Planner, request: LaunchRequest, asked: CommandRequest) 
     if "recipe" not in request.typed:
         raise UsageError(
             "name what is trained: a recipe or a command",
-            next_step="--recipe shakespeare, or -- python train.py --lr {lr}",
+            next_step="--recipe shakespeare, or -- python train.py {lr}",
         )
     if asked.metric not in ("", METRIC):
         raise UsageError(

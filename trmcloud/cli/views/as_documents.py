@@ -68,7 +68,12 @@ def _sweep(context: Context, run: RunState) -> doc.SweepProgress | None:
         metric=terms.metric,
         goal=terms.goal.value,
         slots=terms.slots,
-        rungs_usd=terms.rungs if paid else None,
+        rungs=tuple(
+            doc.SweepRung(
+                rung=number, spent_usd=each if paid else None, trained_s=terms.seconds(each)
+            )
+            for number, each in enumerate(terms.rungs, 1)
+        ),
         reserved_usd=terms.winner_usd + terms.confirm_usd if paid else None,
         idle_usd=state.idle if paid else None,
         best_trial=best.number if best is not None else None,
