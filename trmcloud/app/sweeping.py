@@ -33,7 +33,15 @@ from trmcloud.core.sweep.space import Space, Value
 from trmcloud.core.sweep.terms import SweepTerms
 from trmcloud.core.values import dataclass, replace
 from trmcloud.io.installation import install_command
-from trmcloud.options import LaunchRequest, checked, option, placed, request_from, rows_of
+from trmcloud.options import (
+    LaunchRequest,
+    checked,
+    option,
+    parse_money,
+    placed,
+    request_from,
+    rows_of,
+)
 
 _PARAMETER = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*=.*", re.DOTALL)
 _PLACE = re.compile(r"\{([A-Za-z_][A-Za-z0-9_.-]*)\}")
@@ -134,6 +142,7 @@ def wish_of(
     named, words = divide_words(asked.words)
     for each in (search, request, replace(asked, words=words or ("command",))):
         placed(each)  # each value by itself, before what they say together
+    parse_money("--accept-exposure", request.accept_exposure)
     recipes = None if words else _of_recipe(planner, request, asked)
     space = _space(named, search.space, here)
     if request.budget is None and request.hours is None and request.deadline is None:
