@@ -16,7 +16,7 @@ from tests.e2e.test_bucket import stored_steps
 from tests.e2e.user import SMALL, User, until
 from tests.standins.s3 import BUCKET, S3
 from trmcloud.core.contract.manifest import from_json
-from trmcloud.core.errors import NO_CHECKPOINT_CODE, BudgetRefused, Outcome
+from trmcloud.core.errors import BudgetRefused, Outcome
 from trmcloud.core.money import Usd
 from trmcloud.core.sweep import events as ev
 from trmcloud.core.sweep.state import SweepState, fold
@@ -161,7 +161,7 @@ def test_a_sweep_that_is_stopped_keeps_its_best_and_resumes(user: User) -> None:
 
 def test_a_setting_that_crashes_every_trial_ends_it_with_one_line(user: User) -> None:
     typed = ("--budget", "0.90", "lr=10|20|30|40|50|60", "--default", "lr=10")
-    out = user.run(*SWEEP, *typed, code=NO_CHECKPOINT_CODE)
+    out = user.run(*SWEEP, *typed, code=Outcome.FAILED.exit_code)
     run = user.only_run()
     assert run.outcome is Outcome.FAILED
     assert "every trial crashed" in out
@@ -248,7 +248,7 @@ def test_a_sweep_whose_rented_machine_is_lost_continues_on_another(
     until(lambda: bool(stored_steps(s3, prefix)), within_s=400, what="a checkpoint is stored")
     before = told(renter_in)
     renter_in.standin.control.end(renter_in.live()[0].id)
-    out, err = launch.communicate(timeout=600)
+    out, err = renter_in.see_out(launch, within_s=700)
     assert "was lost; training continues from the bucket" in out, out + err
     run = renter_in.only_run()
     assert run.outcome is Outcome.FINISHED, out + err

@@ -77,7 +77,7 @@ def stage_items(
     Raises:
         DataError: something of it is missing here.
     """
-    if run.spec.command is not None:
+    if note.get("code") and not _is_sweep_of_recipe(run):
         items = [_item(CODE_DIR, Path(note["code"])), *data_items(note["data_dir"], "")]
         return (*items, *_to_go_on_from(files, run))
     made_there = bool(note.get("data"))
@@ -183,7 +183,9 @@ def _to_go_on_from(files: RunFiles, run: RunState) -> Iterator[StageItem]:
     cooldown that it is in: a new pod has neither. Of a command, what is put back."""
     done = {name for name, account in run.phases.items() if account.outcome in DONE}
     manifests = [m for m in files.manifests(run.run_id) if m.phase not in done]
-    if run.spec.sweep is not None:  # each may be the one that a trial continues from
+    if (
+        run.recorded_plan is not None and run.spec.sweep is not None
+    ):  # each may be the one that a trial continues from
         yield from (_checkpoint_item(files, run, manifest) for manifest in manifests)
         return
     for phase in dict.fromkeys(m.phase for m in manifests):
@@ -200,6 +202,12 @@ def _checkpoint_item(files: RunFiles, run: RunState, manifest: mf.CheckpointMani
     local = Path(files.folder_of(manifest))
     folder = f"{contract.RUNS_DIR}/{run.run_id}/{manifest.phase}/{contract.CHECKPOINTS_DIR}"
     return StageItem(local, f"{contract.POD_ROOT}/{folder}/{local.name}", hashes_of(local))
+
+
+def _is_sweep_of_recipe(run: RunState) -> bool:
+    """Whether its code is the bundled trainer's, with a sweep's terms beside it."""
+    spec = run.spec if run.recorded_plan is not None else None
+    return spec is not None and spec.sweep is not None and spec.command is None
 
 
 def _item(kind: str, local: Path) -> StageItem:

@@ -10,7 +10,6 @@ from trmcloud.app.context import Context
 from trmcloud.app.sweep_terms import terms_of
 from trmcloud.core.control.run_state import RunState
 from trmcloud.core.errors import TrmcloudError
-from trmcloud.core.money import Usd
 from trmcloud.core.sweep import events as ev
 from trmcloud.core.sweep.state import IllegalEvent, SweepState, Trial, apply
 from trmcloud.core.sweep.terms import SweepTerms
@@ -20,22 +19,12 @@ _KIND = "sweep"
 
 
 @dataclass(frozen=True)
-class BestSoFar:
-    """The best metric once ``spent`` had been spent; of ``trial``."""
-
-    spent: Usd
-    metric: float
-    trial: int
-
-
-@dataclass(frozen=True)
 class SweepFacts:
-    """A sweep as far as it is known here. ``curve``: the best so far, each time it got better."""
+    """A sweep as far as it is known here."""
 
     terms: SweepTerms
     events: tuple[ev.SweepEvent, ...]
     state: SweepState
-    curve: tuple[BestSoFar, ...]
 
     @property
     def best(self) -> Trial | None:
@@ -75,7 +64,7 @@ def facts_of(terms: SweepTerms, metrics: Iterable[Mapping[str, object]]) -> Swee
         if line.get("kind") == _KIND and isinstance(number, int):
             said[number] = line.get("said")
     events: list[ev.SweepEvent] = []
-    state, curve = SweepState(), list[BestSoFar]()
+    state = SweepState()
     for number in range(len(said)):
         try:
             event = ev.read_event(json.dumps(said[number]))
@@ -84,20 +73,4 @@ def facts_of(terms: SweepTerms, metrics: Iterable[Mapping[str, object]]) -> Swee
         except (KeyError, ValueError, IllegalEvent):
             break
         events.append(event)
-        best = state.best(terms.goal)
-        if best is None or best.metric is None:
-            continue
-        if not curve or terms.goal.best(best.metric, curve[-1].metric):
-            curve.append(BestSoFar(state.spent + state.idle, best.metric, best.number))
-    return SweepFacts(terms, tuple(events), state, tuple(curve))
-
-
-def quarters(facts: SweepFacts) -> list[tuple[Usd, float | None]]:
-    """What each quarter of the dollars bought: (what was spent by its end, the best until then)."""
-    whole = facts.state.spent + facts.state.idle
-    found = []
-    for number in range(1, 5):
-        until = Usd.from_micros(whole.micros * number // 4)
-        known = [point.metric for point in facts.curve if point.spent <= until]
-        found.append((until, known[-1] if known else None))
-    return found
+    return SweepFacts(terms, tuple(events), state)

@@ -5,6 +5,7 @@ travels beside the code, in ``sweep.json``.
 """
 
 # Annotations are values here: a command's parameters are made from them.
+import importlib.util
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -19,7 +20,8 @@ from trmcloud.app.preparing import DataProgress, PreparedLaunch
 from trmcloud.app.staging import code_item
 from trmcloud.app.sweep_terms import check_points, terms_of
 from trmcloud.app.working_tree import WorkingTree
-from trmcloud.core.errors import UsageError
+from trmcloud.core.catalog.hardware import LOCAL
+from trmcloud.core.errors import MissingExtra, UsageError
 from trmcloud.core.nearest import nearest, suggest_name
 from trmcloud.core.spec.plan import Plan
 from trmcloud.core.spec.spec import RunSpec
@@ -30,19 +32,33 @@ from trmcloud.core.sweep.samplers import SAMPLERS
 from trmcloud.core.sweep.space import Space, Value
 from trmcloud.core.sweep.terms import SweepTerms
 from trmcloud.core.values import dataclass, replace
-from trmcloud.options import LaunchRequest, checked, option, placed, request_from, rows_of
+from trmcloud.io.installation import install_command
+from trmcloud.options import (
+    LaunchRequest,
+    checked,
+    option,
+    parse_money,
+    placed,
+    request_from,
+    rows_of,
+)
 
 _PARAMETER = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*=.*", re.DOTALL)
 _PLACE = re.compile(r"\{([A-Za-z_][A-Za-z0-9_.-]*)\}")
 _CHECKPOINT = "checkpoint"
+_OPTUNA = "optuna"
+"""Of the extra ``sweep``, which the machine that trains needs, too."""
+_KEEP_BEST = 6
+"""Checkpoints of trials that are kept, so that another machine can continue them."""
 _SWEEP = "Sweep"
 
 
 def _sampler(flag: str, name: str) -> str:
-    if name not in SAMPLERS:
+    known = (*SAMPLERS, _OPTUNA)
+    if name not in known:
         raise UsageError(
-            f"{flag} must be one of {', '.join(SAMPLERS)}, not {name!r:.40}",
-            next_step=f"{flag} {nearest(name, SAMPLERS) or next(iter(SAMPLERS))}",
+            f"{flag} must be one of {', '.join(known)}, not {name!r:.40}",
+            next_step=f"{flag} {nearest(name, known) or known[0]}",
         )
     return name
 
@@ -66,8 +82,9 @@ class SweepRequest:
         _SWEEP, parse=checked(lambda n: 0 <= n <= 64, "{flag} must be from 1 to 64, not {value}"),
     )
     sampler: str = option(
-        "--sampler", "", "How points are chosen: density, halton or uniform.", "sweep", _SWEEP,
-        metavar="NAME", parse=_sampler,
+        "--sampler", "",
+        "How points are chosen: density, halton, uniform, or optuna (extra sweep).", "sweep",
+        _SWEEP, metavar="NAME", parse=_sampler,
     )
     seed: int = option("--seed", 0, "Seed of the search.", "sweep", _SWEEP)
     eta: int = option(
@@ -125,6 +142,7 @@ def wish_of(
     named, words = divide_words(asked.words)
     for each in (search, request, replace(asked, words=words or ("command",))):
         placed(each)  # each value by itself, before what they say together
+    parse_money("--accept-exposure", request.accept_exposure)
     recipes = None if words else _of_recipe(planner, request, asked)
     space = _space(named, search.space, here)
     if request.budget is None and request.hours is None and request.deadline is None:
@@ -132,6 +150,9 @@ def wish_of(
             "a sweep needs a limit: the number of its trials follows from it",
             next_step="--budget 2, or --hours 1",
         )
+    is_here = request.hardware.strip().lower() == LOCAL
+    if search.sampler == _OPTUNA and is_here and importlib.util.find_spec(_OPTUNA) is None:
+        raise MissingExtra("the sampler optuna", "sweep", install_command("sweep"))
     spec = recipes or _of_command(planner, request, asked, words, space, here)
     wish = SweepWish(
         space=tuple(str(each) for each in space.parameters),
@@ -195,6 +216,8 @@ def _of_command(
         )
     if "recipe" in request.typed:
         raise UsageError("--recipe and a command exclude one another")
+    if "keep_best" not in asked.typed:
+        asked = replace(asked, keep_best=_KEEP_BEST)
     return commands.wish_of(planner, request, replace(asked, words=words), here)
 
 
@@ -202,7 +225,7 @@ def _of_recipe(planner: Planner, request: LaunchRequest, asked: CommandRequest) 
     if "recipe" not in request.typed:
         raise UsageError(
             "name what is trained: a recipe or a command",
-            next_step="--recipe shakespeare, or -- python train.py --lr {lr}",
+            next_step="--recipe shakespeare, or -- python train.py {lr}",
         )
     if asked.metric not in ("", METRIC):
         raise UsageError(
@@ -223,6 +246,8 @@ def _of_recipe(planner: Planner, request: LaunchRequest, asked: CommandRequest) 
             f"a sweep trains one phase, and {recipe.name} has {' and '.join(phases)}",
             next_step=f"--phase {phases[0]}",
         )
+    if "keep_best" not in dict(spec.overrides):
+        spec = replace(spec, overrides=(*spec.overrides, ("keep_best", _KEEP_BEST)))
     return replace(spec, phases=phases)
 
 

@@ -230,21 +230,51 @@ class SweepPoint:
 
 
 @dataclass(frozen=True, kw_only=True)
+class SweepRung:
+    """What one trial has cost, and how long it has trained, when it reaches a rung; no amount where
+    the machine has no rate."""
+
+    rung: int
+    spent_usd: Usd | None
+    trained_s: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class SweepVerdict:
+    """The winner against the default: ``gain`` is by how much its metric is better, between ``low``
+    and ``high`` with 95 % confidence; ``rung`` is where they are compared, 0 where nowhere."""
+
+    finding: str
+    winner: int | None
+    rung: int
+    gain: float | None
+    low: float | None
+    high: float | None
+    noise: float | None
+    seeds: int
+
+
+@dataclass(frozen=True, kw_only=True)
 class SweepProgress:
-    """A sweep's trials, the best first behind those that run. ``rungs_usd`` are cumulative, of one
+    """A sweep's trials, the best first behind those that run. ``rungs`` are cumulative, of one
     trial; ``best_so_far`` has a point for each time that the best got better, ``quarters`` the best
-    at the end of each quarter of what is spent."""
+    at the end of each quarter of what is spent. ``importance`` is the share of the ranks' variance
+    that a setting explains alone; ``next_usd_gain`` extrapolates what ``next_usd`` may gain."""
 
     metric: str
     goal: str
     slots: int
-    rungs_usd: tuple[Usd, ...] | None
+    rungs: tuple[SweepRung, ...]
     reserved_usd: Usd | None
     idle_usd: Usd | None
     best_trial: int | None
     trials: tuple[SweepTrial, ...]
     best_so_far: tuple[SweepPoint, ...]
     quarters: tuple[SweepPoint, ...]
+    verdict: SweepVerdict
+    importance: Mapping[str, float]
+    next_usd: Usd | None
+    next_usd_gain: float | None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -55,19 +55,25 @@ def _sweep(context: Context, run: RunState) -> doc.SweepProgress | None:
     """The trials of a sweep; the modules that read them are of no use to other runs."""
     if run.spec.sweep is None:
         return None
-    from trmcloud.app.sweep_facts import quarters, sweep_of
+    from trmcloud.app.sweep_facts import sweep_of
+    from trmcloud.core.sweep import verdict
 
     found = sweep_of(context, run)
     if found is None:
         return None
     terms, state = found.terms, found.state
     paid = terms.unit == "usd"
-    best = found.best
+    best, judged = found.best, verdict.judge(state, terms)
     return doc.SweepProgress(
         metric=terms.metric,
         goal=terms.goal.value,
         slots=terms.slots,
-        rungs_usd=terms.rungs if paid else None,
+        rungs=tuple(
+            doc.SweepRung(
+                rung=number, spent_usd=each if paid else None, trained_s=terms.seconds(each)
+            )
+            for number, each in enumerate(terms.rungs, 1)
+        ),
         reserved_usd=terms.winner_usd + terms.confirm_usd if paid else None,
         idle_usd=state.idle if paid else None,
         best_trial=best.number if best is not None else None,
@@ -87,15 +93,28 @@ def _sweep(context: Context, run: RunState) -> doc.SweepProgress | None:
             for trial in found.ranked()
         ),
         best_so_far=tuple(
-            doc.SweepPoint(
-                spent_usd=point.spent if paid else None, metric=point.metric, trial=point.trial
-            )
-            for point in found.curve
+            doc.SweepPoint(spent_usd=spent if paid else None, metric=metric, trial=number)
+            for spent, metric, number in verdict.best_so_far(state, terms)
         ),
         quarters=tuple(
-            doc.SweepPoint(spent_usd=until if paid else None, metric=metric, trial=None)
-            for until, metric in quarters(found)
+            doc.SweepPoint(
+                spent_usd=each.spent if paid else None, metric=each.best, trial=each.trial
+            )
+            for each in verdict.quarters(state, terms)
         ),
+        verdict=doc.SweepVerdict(
+            finding=judged.finding.value,
+            winner=judged.winner,
+            rung=judged.rung + 1,
+            gain=judged.gain,
+            low=judged.low,
+            high=judged.high,
+            noise=judged.noise,
+            seeds=judged.seeds,
+        ),
+        importance={each.name: each.share for each in verdict.importance(state, terms)},
+        next_usd=verdict.NEXT_USD if paid else None,
+        next_usd_gain=verdict.expected_gain(state, terms) if paid else None,
     )
 
 

@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
-from trmcloud.app.sweep_facts import SweepFacts, quarters
+from trmcloud.app.sweep_facts import SweepFacts
 from trmcloud.cli.views.text import table
 from trmcloud.core.errors import ConflictError
 from trmcloud.core.money import Usd
 from trmcloud.core.sweep.space import format_point
 from trmcloud.core.sweep.state import Trial, TrialState
-from trmcloud.core.sweep.terms import SweepTerms
+from trmcloud.core.sweep.terms import Goal, SweepTerms
+from trmcloud.core.sweep.verdict import (
+    NEXT_USD,
+    Finding,
+    Verdict,
+    best_so_far,
+    curve_points,
+    expected_gain,
+    importance,
+    judge,
+    quarters,
+)
 from trmcloud.core.text import one_line
 
 
@@ -106,21 +117,52 @@ def progress_words(facts: SweepFacts) -> str:
 
 
 def report_lines(facts: SweepFacts) -> list[str]:
-    """What the dollars of a sweep bought, by quarter."""
+    """What the dollars of a sweep bought, which settings matter, and what more may buy."""
     terms, state = facts.terms, facts.state
     lines = [f"sweep: {progress_words(facts)}, {amount(terms, state.spent)} on trials"]
     if state.idle:
         lines[0] += f", {amount(terms, state.idle)} on free slots"
-    for number, (until, metric) in enumerate(quarters(facts), 1):
-        told = "no result yet" if metric is None else f"best {terms.metric} {metric:.4g}"
-        lines.append(f"quarter {number}: until {amount(terms, until)}: {told}")
+    for number, part in enumerate(quarters(state, terms), 1):
+        told = "no result yet"
+        if part.best is not None:
+            told = f"{part.trials} trials, best {terms.metric} {part.best:.4g}"
+        lines.append(f"quarter {number}: until {amount(terms, part.spent)}: {told}")
     best = facts.best
     if best is not None:
         lines.append(f"best settings: {format_point(best.point)}")
+    if matters := importance(state, terms):
+        shares = ", ".join(f"{each.name} {each.share:.0%}" for each in matters)
+        lines.append(f"settings that explain the trials' ranks: {shares}")
+    lines.append(verdict_line(judge(state, terms), terms))
+    gain = expected_gain(state, terms) if terms.unit == "usd" else None
+    if gain is not None:
+        lines.append(
+            f"the next {NEXT_USD} may gain {gain:.3g} {terms.metric}: an extrapolation, in which "
+            "each doubling of the money brings what the last one brought"
+        )
     for trial in state.trials.values():
         if trial.state is TrialState.FAILED:
             lines.append(one_line(f"trial {trial.number} failed: {trial.error}")[:160])
     return lines
+
+
+def verdict_line(found: Verdict, terms: SweepTerms) -> str:
+    """Whether the winner beats the default by more than noise, with its interval."""
+    if found.finding is Finding.NO_RESULT:
+        return "verdict: no trial has a result"
+    if found.finding is Finding.DEFAULT:
+        return "verdict: the default is the best"
+    side = "below" if terms.goal is Goal.MIN else "above"
+    if found.finding is Finding.NOT_TESTED:
+        told = ""
+        if found.gain is not None:
+            told = f"; at rung {found.rung + 1} it is {found.gain:.3g} {side} the default"
+        return f"verdict: trial {found.winner} is the best, not tested with other seeds{told}"
+    assert found.gain is not None
+    interval = f"{found.gain:.3g} {side} the default ({found.low:.3g} to {found.high:.3g}, 95 %)"
+    if found.finding is Finding.NOT_BETTER:
+        return f"verdict: nothing beats the default by more than noise: {interval}"
+    return f"verdict: trial {found.winner} is better by more than noise: {interval}"
 
 
 _STYLE = (
@@ -140,20 +182,15 @@ def picture(facts: SweepFacts) -> str:
 
     terms = facts.terms
     steps: list[tuple[float, float]] = []
-    for point in facts.curve:
+    for spent, metric, _ in best_so_far(facts.state, terms):
         if steps:
-            steps.append((float(point.spent), steps[-1][1]))
-        steps.append((float(point.spent), point.metric))
+            steps.append((float(spent), steps[-1][1]))
+        steps.append((float(spent), metric))
     if not steps:
         raise ConflictError("no trial has a result yet", next_step="trmcloud status")
     whole = float(facts.state.spent + facts.state.idle)
     steps.append((whole, steps[-1][1]))
-    results = [
-        (float(result.spent), result.metric)
-        for trial in facts.state.trials.values()
-        for result in trial.results
-        if result.metric is not None
-    ]
+    results = [(float(spent), metric) for spent, metric, _ in curve_points(facts.state)]
     unit = "USD spent" if terms.unit == "usd" else "seconds of slots"
     made = line_chart(
         f"best {terms.metric} so far against what was spent",

@@ -106,7 +106,7 @@ class SweepTerms:
         if not self.rungs or not rising or self.eta < 2 or self.slots < 1 or self.seeds < 1:
             raise UsageError(
                 "a sweep needs rising rungs above $0, eta from 2, a slot and a seed",
-                next_step="leave --rungs, --eta, --slots and --seeds out: each has a default",
+                next_step="leave --rungs, --eta and --slots out: each has a default",
             )
         if self.slot_rate <= ZERO:
             raise UsageError("a slot's rate must be above 0", next_step="name one with --rate")

@@ -11,6 +11,7 @@ import contextlib
 import json
 import math
 import os
+import shutil
 import signal
 import statistics
 import time
@@ -37,6 +38,7 @@ from trmcloud.core.contract.trainer_contract import (
     PhaseJob,
 )
 from trmcloud.core.contract.trainer_contract import load_job as load_phase_job
+from trmcloud.core.errors import TrmcloudError
 from trmcloud.core.money import Usd, cost
 from trmcloud.core.sweep import events as ev
 from trmcloud.core.sweep.halving import Begin, Continue, End, Reason, next_moves
@@ -44,7 +46,7 @@ from trmcloud.core.sweep.job import SWEEP_NAME, SweepJob, load_job
 from trmcloud.core.sweep.samplers import Sampler, ScalingRule, make_sampler
 from trmcloud.core.sweep.space import format_point
 from trmcloud.core.sweep.state import SweepState, Trial, TrialState, apply, fold, lost_events
-from trmcloud.core.sweep.terms import SweepTerms
+from trmcloud.core.sweep.terms import Goal, SweepTerms
 from trmcloud.core.text import one_line
 from trmcloud.core.values import dataclass, replace
 from trmcloud.io.files import read_small, write_atomic
@@ -58,6 +60,8 @@ from trmcloud.pod.sweep.children import (
     format_word,
     trial_name,
 )
+from trmcloud.pod.sweep.optuna_sampler import NAME as OPTUNA
+from trmcloud.pod.sweep.optuna_sampler import open_optuna
 from trmcloud.pod.sweep.publishing import PublishedCheckpoints
 
 JOURNAL_NAME = "sweep.jsonl"
@@ -73,6 +77,8 @@ _MOST_JOURNAL_BYTES = 16 << 20
 _TRAINS = frozenset({"training", "evaluating", "saving", "landing", "ended"})
 _START_SHARE = 0.5
 """Of what is reserved for a start, the part that it is expected to take before any was measured."""
+_ROOM_FOR = 6
+"""Checkpoints that the disk has room for, at least, where nothing is dropped."""
 _SLOWER = 2.0
 """A start that did not come to its first step is given so many times its seconds."""
 _SCALED = (
@@ -162,7 +168,7 @@ class SweepExecutor:
         self._idle_from = clock.steady()
         self._idle_s = 0.0
         self._terms = sweep.terms
-        self._sampler = sampler_of(sweep.terms, str(job.settings.get("optimizer") or ""))
+        self._sampler: Sampler | None = None
         self._tell = _Reporter(self._folder, job, attempt, clock)
         self._noted: dict[int, str] = {}
         self._start_s: list[float] = []
@@ -179,6 +185,11 @@ class SweepExecutor:
     def run(self) -> tuple[str, str]:
         """Until the sweep has ended; returns the outcome and a message."""
         self._tell.write(force=True)
+        try:
+            optimizer = str(self._job.settings.get("optimizer") or "")
+            self._sampler = sampler_of(self._terms, optimizer)
+        except TrmcloudError as error:
+            return "bad_config", one_line(f"{error}; {error.next_step}")
         self._take_up()
         self._tell.enter("training")
         while True:
@@ -372,6 +383,7 @@ class SweepExecutor:
             per_step = float(usd) / (beat.step - running.step_before)
             self._append(ev.PaceMeasured(number, per_step, beat.step))
         self._tell.judged(judged.val_bpb, number)
+        self._make_room(latest.size_bytes)
         self._publish(self._state.trials[number], made, usd)
 
     def _lose_slow(self, number: int, usd: Usd, seconds: float, *, has_trained: bool) -> None:
@@ -388,6 +400,26 @@ class SweepExecutor:
             self._terms = replace(terms, restart_usd=more)
             self._tell.say(f"trial {number}: no step in {seconds:.0f} s; starts get more")
         self._append(ev.TrialLost(number, usd, seconds, trial.rung))
+
+    def _make_room(self, size_bytes: int) -> None:
+        """Where the disk runs low, drop checkpoints of the trials that are least likely to be
+        continued: those that failed, then the worst of those that wait."""
+        sign = 1.0 if self._terms.goal is Goal.MIN else -1.0
+        spare = [t for t in self._state.trials.values() if t.state is TrialState.FAILED]
+        waiting = [t for t in self._state.trials.values() if t.state is TrialState.PAUSED]
+        known = [t for t in waiting if t.metric is not None]
+        spare += [t for t in waiting if t.metric is None]
+        spare += sorted(known, key=lambda t: -sign * (t.metric or 0.0))[:-1]
+        for trial in spare:
+            if shutil.disk_usage(self._folder).free >= _ROOM_FOR * size_bytes:
+                return
+            folder = self._children.folder(trial.number) / contract.CHECKPOINTS_DIR
+            if not folder.is_dir():
+                continue
+            shutil.rmtree(folder, ignore_errors=True)
+            self._tell.say(f"the disk runs low: trial {trial.number} cannot be continued")
+            if trial.state is TrialState.PAUSED:
+                self._append(ev.TrialDropped(trial.number))
 
     def _error(
         self,
@@ -464,6 +496,7 @@ class SweepExecutor:
         self._count_idle(self._clock.steady())
         if self._idle_s >= _IDLE_EVERY_S or not self._running:
             self._flush_idle()
+        assert self._sampler is not None
         moves = next_moves(
             self._state,
             self._terms,
@@ -683,6 +716,8 @@ def sampler_of(terms: SweepTerms, optimizer: str = "") -> Sampler:
     """Return the sampler that a sweep's terms name. Where width or batch are searched beside a
     learning rate, rates follow them, unless the ``optimizer`` is one whose rates do not: Muon's
     update has the same size at every width."""
+    if terms.sampler == OPTUNA:
+        return open_optuna(terms)
     names = {each.name for each in terms.space.parameters}
     rule = None
     if optimizer in ("", "adamw"):
