@@ -7,16 +7,18 @@ from __future__ import annotations
 
 import os
 import stat
+import subprocess
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from trmcloud.api import Home
 from trmcloud.app.holder import Holder, _Ground, holder_of
 from trmcloud.app.trial import log_path
-from trmcloud.core.errors import GrantRefused, NotSupported, UsageError
+from trmcloud.core.errors import DoesNotFit, GrantRefused, NotSupported, UsageError
 
 UID = 54_321
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can start another user")
@@ -106,10 +108,36 @@ def test_the_working_tree_is_read_as_the_holder(ground: Path) -> None:
         agent.plan_command(["python3", "train.py"], here=home, **wish)
 
 
+def test_settings_of_the_holders_repository_start_nothing_as_the_owner(ground: Path) -> None:
+    """git starts the program that a repository's core.fsmonitor names when it lists files."""
+    work, seen = ground / "work", ground / "seen"
+    seen.mkdir()
+    seen.chmod(0o777)
+    (work / "train.py").write_text("print('step=1 loss=2')")
+    spy = work / "spy.sh"
+    spy.write_text(f"#!/bin/sh\nid -u >> {seen}/uids\n")
+    spy.chmod(0o755)
+    subprocess.run(["chown", "-R", f"{UID}:{UID}", str(work)], check=True)
+    mine: dict[str, Any] = {"cwd": work, "user": UID, "group": UID, "extra_groups": []}
+    for words in (["init", "-q"], ["add", "train.py"], ["config", "core.fsmonitor", str(spy)]):
+        plain = {"PATH": os.environ["PATH"], "HOME": str(work)}
+        subprocess.run(["git", *words], check=True, env=plain, **mine)
+    agent = the_agent(ground)
+    try:
+        agent.plan_command(["python3", "train.py"], here=work, hardware="1xH100", budget="1")
+    except NotSupported as error:
+        pytest.skip(f"no Python here that another user may start: {error}")
+    except DoesNotFit:
+        pass  # no offer: the tree was read before
+    uids = set((seen / "uids").read_text().split())
+    assert uids == {str(UID)}, "git has started it, as the holder alone"
+
+
 def test_what_cannot_run_as_the_holder_is_refused(ground: Path) -> None:
     home, work = ground / "home", ground / "work"
     (work / "train.py").write_text("print('step=1')")
-    agent, local = the_agent(ground), {"rate": "3.60", "budget": "1"}
+    agent = the_agent(ground)
+    local: dict[str, Any] = {"rate": "3.60", "budget": "1"}
     with pytest.raises(NotSupported, match="local is refused"):
         agent.run_command(["python3", "train.py"], here=work, hardware="local", **local)
     with pytest.raises(NotSupported, match="local is refused"):

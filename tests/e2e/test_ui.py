@@ -19,6 +19,7 @@ from tests.e2e.on_page import Serving, agreed, browser, done, findings_of, opene
 from tests.e2e.serving import WITHIN_S
 from tests.e2e.user import LAUNCH, User, until
 from tests.standins.browser import Browser, BrowserError, Page
+from trmcloud.api import Home
 from trmcloud.core.errors import Outcome
 
 __all__ = ["browser", "serve"]
@@ -303,6 +304,29 @@ def test_what_is_asked_for_in_vain(trained: User, serve: Callable[..., Serving])
     answered, told = serving.ask(f"{path}/foreseen?verb=raise")
     assert (answered, "once it has landed" in told["refused"]) == (200, True)
     assert trained.only_run().stop is None
+
+
+def test_a_principals_request_is_answered_on_the_page(
+    trained: User, serve: Callable[..., Serving]
+) -> None:
+    owner = Home(trained.home)
+    owner.give_grant("agent", "2")
+    agent = Home(trained.home, principal="agent")
+    first, second = agent.ask_approval("more", more="1"), agent.ask_approval(per_run="3", more="2")
+    serving = serve(trained)
+    listed = serving.ask("/api/runs")[1]["approvals"]
+    assert [(each["id"], each["wish"]) for each in listed] == [
+        (first.id, "$1.00 more"),
+        (second.id, "$2.00 more, $3.00 per run"),
+    ]
+    assert serving.ask(f"/api/approvals/{first.id}", {"answer": "maybe"})[0] == 422
+    assert serving.ask("/api/approvals/a-none", {"answer": "approve"})[0] == 404
+    answered, told = serving.ask(f"/api/approvals/{first.id}", {"answer": "approve"})
+    assert (answered, told["state"]) == (200, "approved")
+    assert serving.ask(f"/api/approvals/{second.id}", {"answer": "deny"})[1]["state"] == "denied"
+    assert serving.ask(f"/api/approvals/{second.id}", {"answer": "approve"})[0] == 409
+    assert str(agent.grant().total) == "$3.00"
+    assert serving.ask("/api/runs")[1]["approvals"] == []
 
 
 def test_fewer_dollars_than_it_costs_by_now_are_no_agreement(

@@ -314,7 +314,7 @@ class _Ground:
                 why = f"{python}: {getattr(error, 'strerror', None) or error}"
         raise NotSupported(
             f"nothing can be started as {self._holder.name}: {why}",
-            next_step="install trmcloud where that user can read it, such as /opt",
+            next_step="install it where that user can read it, such as /opt",
         )
 
     def answer(self) -> dict[str, Any]:

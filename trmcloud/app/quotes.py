@@ -160,4 +160,4 @@ def _what_failed(checks: tuple[Check, ...] | list[Check]) -> str:
 
 
 def _fix(checks: tuple[Check, ...] | list[Check]) -> str:
-    return next((check.fix for check in checks if check.fix), "mend it and try it again")
+    return next((check.fix for check in checks if check.fix), "fix it and try it again")

@@ -1,9 +1,7 @@
 """Thirty failures of real trainings, each as small files and a command, and where a principal's
 rehearsal stops them: its trial, or the plan. Nothing is rented for any.
 
-    python -m tests.e2e.failures.corpus
-
-writes ``docs/soak/rehearsal.md``.
+    python -m tests.e2e.failures.corpus docs/soak/rehearsal.md 2026-11-27
 """
 
 from __future__ import annotations
@@ -116,7 +114,9 @@ FAILURES = (
         "crash-later", "an error after some steps",
         script(LOOP.replace("    if step % 3", "    [0, 1, 2][step]\n    if step % 3")),
     ),
-    Failure("no-steps", "an empty data set: no step at all", script("import sys\nsys.exit('no rows')")),
+    Failure(
+        "no-steps", "an empty data set: no step at all", script("import sys\nsys.exit('no rows')")
+    ),
     Failure(
         "wrong-metric", "a metric that the script never prints", script(LOOP),
         try_wish={"metric": "val_accuracy"},
@@ -129,7 +129,10 @@ FAILURES = (
         "no-checkpoint", "checkpoints looked for where the script saves none", script(LOOP),
         try_wish={"checkpoints": "checkpoints"},
     ),
-    Failure("deaf", "a script that does not stop when it is asked to", script(DEAF), try_wish={"grace": 2.0}),
+    Failure(
+        "deaf", "a script that does not stop when it is asked to", script(DEAF),
+        try_wish={"grace": 2.0},
+    ),
     Failure(
         "wrong-resume", "a command to resume with a flag that is none",
         script(ARGPARSE + "p.parse_args()\n" + LOOP),
@@ -187,15 +190,18 @@ def rehearse(home: Home, folder: Path, failure: Failure) -> str:
     return ""
 
 
-def page(found: Mapping[str, str]) -> str:
+def page(found: Mapping[str, str], date: str) -> str:
     stopped = sum(map(bool, found.values()))
     lines = [
         "# Rehearsal before money",
         "",
         "A principal's launch needs a trial of its command, with the same files, in which no check",
-        f"failed. Here {len(found)} failures of real trainings are tried and planned; nothing is",
-        f"rented for any. {stopped} of {len(found)} were stopped.",
-        "Made by `make rehearsal`, on a machine without a GPU.",
+        f"failed. Here {len(found)} failures of real trainings are tried and planned. Nothing is",
+        "rented for any.",
+        "",
+        f"- date: {date}",
+        "- command: `make rehearsal`, on a machine without a GPU",
+        f"- stopped: **{stopped} of {len(found)}**",
         "",
         "| failure | stopped by |",
         "|---|---|",
@@ -215,10 +221,10 @@ def main() -> None:
         home = Home(place / "home", principal="agent")
         for failure in FAILURES:
             told = rehearse(home, place / failure.name, failure)
-            found[failure.name] = told.replace(str(place), "…")
+            found[failure.name] = told.replace(str(place), "…").replace(f"~/{failure.name}", "…")
             print(f"{failure.name}: {found[failure.name] or 'NOT STOPPED'}", flush=True)
-    if len(sys.argv) > 1:
-        Path(sys.argv[1]).write_text(page(found), encoding="utf-8")
+    if len(sys.argv) > 2:
+        Path(sys.argv[1]).write_text(page(found, sys.argv[2]), encoding="utf-8")
 
 
 if __name__ == "__main__":

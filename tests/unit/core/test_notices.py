@@ -392,3 +392,26 @@ def test_a_webhook_shows_nothing_of_itself() -> None:
     assert is_wanted(NOTICE, hook.only)
     assert not is_wanted(replace(NOTICE, kind=NoticeKind.CAP), hook.only)
     assert is_wanted(replace(NOTICE, kind=NoticeKind.TEST), hook.only)
+
+
+# -- a principal asks for more ------------------------------------------------------------------
+
+
+def test_a_request_for_more_is_told_once_until_it_is_answered() -> None:
+    book = Book()
+    terms = ev.GrantTerms(Usd(10), per_run=Usd(2))
+    book.add("", ev.GrantGiven("agent", terms))
+    asked = ev.ApprovalAsked("a-1", "agent", "a longer\nrun", more=Usd(5), per_run=Usd(4))
+    book.add("", asked)
+    (notice,) = book.due(after=1)
+    assert (notice.kind, notice.id) == (NoticeKind.APPROVAL, "0a1b2c3d/approval/a-1")
+    assert notice.facts["total_usd"] == "10"
+    told = words_of(notice)
+    assert told["title"] == "agent asks for approval"
+    assert told["text"] == (
+        "It asks for $5.00 more, $4.00 per run; $0.00 of $10.00 are spent or reserved. Its reason: "
+        "a longer run. trmcloud approve a-1, or trmcloud deny a-1"
+    )
+    assert book.due(after=2) == ()
+    book.add("", ev.ApprovalDenied("a-1"))
+    assert book.due(after=1) == (), "it was answered before it could be told"

@@ -41,7 +41,7 @@ from trmcloud.wiring import build_context
 app = options.make_group(
     "Let a principal (a person, an agent, a CI job) spend within a grant. The ledger's owner needs "
     "none; all others start at $0.",
-    "trmcloud grant give agent 20 --per-run 5 --per-day 10",
+    "trmcloud grant give NAME 20 --per-run 5 --per-day 10",
 )
 
 _NAME = typer.Argument(help="Name of the principal.", metavar="NAME")
@@ -285,7 +285,7 @@ def _amount(flag: str, text: str) -> Usd:
     try:
         return Usd(0) if text.strip() in ("0", "$0") else parse_budget(text)
     except ValueError as error:
-        raise UsageError(f"{flag}: {error}", next_step="trmcloud grant give agent 20") from None
+        raise UsageError(f"{flag}: {error}", next_step="trmcloud grant give NAME 20") from None
 
 
 def _show(context: Context, account: GrantAccount, *, as_json: bool) -> None:

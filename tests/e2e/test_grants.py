@@ -1,0 +1,144 @@
+"""An agent's wallet from end to end: real commands of the owner's, real runs of the agent's."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.e2e.user import User, until
+from trmcloud.api import Home, Usd
+from trmcloud.core.errors import (
+    ConflictError,
+    GrantRefused,
+    NotFoundError,
+    Outcome,
+    UsageError,
+)
+
+TRAINS = """
+import os, signal, sys, time
+told = []
+signal.signal(signal.SIGTERM, lambda *_: told.append(1))
+os.makedirs("out", exist_ok=True)
+last = int(sys.argv[1])
+for step in range(1, last + 1):
+    time.sleep(0.05)
+    print(f"step {step} train_loss={5 / step:.4f} val_loss={100 / step:.4f}", flush=True)
+    if step % 10 == 0 or told:
+        with open(f"out/step-{step}.pt", "w") as file:
+            file.write(str(step))
+    if told:
+        break
+"""
+SHORT, LONG = ("python3", "train.py", "40"), ("python3", "train.py", "100000")
+OWN: dict[str, Any] = {
+    "hardware": "local", "rate": "3.60", "grace": 2.0, "checkpoints": "out",
+    "checkpoint_gb": 0.001, "metric": "val_loss",
+}  # fmt: skip
+TRIED: dict[str, Any] = {"grace": 2.0, "checkpoints": "out", "metric": "val_loss"}
+
+
+@pytest.fixture
+def agent(user: User, monkeypatch: pytest.MonkeyPatch) -> Home:
+    for name, value in user.env().items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.chdir(user.folder)
+    (user.folder / "project").mkdir()
+    (user.folder / "project" / "train.py").write_text(TRAINS)
+    return Home(principal="agent")
+
+
+def here(user: User) -> Path:
+    return user.folder / "project"
+
+
+def tried(agent: Home, user: User, words: tuple[str, ...]) -> None:
+    trial = agent.try_command(words, here=here(user), for_s=4, **TRIED)
+    assert not trial.has_failed, trial.checks
+
+
+def test_an_agent_spends_its_grant_asks_for_more_and_the_receipt_names_it(
+    agent: Home, user: User
+) -> None:
+    with pytest.raises(GrantRefused, match="no grant"):
+        agent.run_command(SHORT, here=here(user), budget="0.10", **OWN)
+    user.run("grant", "give", "agent", "0.30", "--per-run", "0.20")
+    tried(agent, user, SHORT)
+    run = agent.run_command(SHORT, here=here(user), budget="0.10", **OWN)
+    ended = agent.wait(run.id)
+    assert (ended.outcome, ended.principal) == (Outcome.FINISHED, "agent")
+    mine = agent.grant()
+    assert Usd(0) < mine.spent <= Usd("0.10")
+    assert (mine.reserved, mine.live_runs) == (Usd(0), ())
+    with pytest.raises(GrantRefused, match=r"\$0\.20 per run") as caught:
+        agent.run_command(SHORT, here=here(user), budget="0.25", **OWN)
+    assert caught.value.next_step == "a reservation of up to 0.2 USD is allowed now"
+
+    asked = agent.ask_approval("a longer run", more="1", per_run="0.50")
+    assert agent.ask_approval("the same", more="1", per_run="0.50").id == asked.id
+    listed = user.json("grant", "list", "--json")
+    assert [each["id"] for each in listed["requests"]] == [asked.id]
+    with pytest.raises(GrantRefused, match="cannot change caps or grants"):
+        agent.approve(asked.id)
+    user.run("approve", asked.id)
+    assert "already" in user.fails("deny", asked.id, code=ConflictError.exit_code)
+    assert (agent.grant().total, agent.grant().per_run) == (Usd("1.30"), Usd("0.50"))
+    again = agent.wait(agent.run_command(SHORT, here=here(user), budget="0.25", **OWN).id)
+    assert again.outcome is Outcome.FINISHED
+
+    assert ["principal", "agent"] in [
+        line.split() for line in user.run("status", run.id).split("\n")
+    ]
+    assert user.json("report", run.id, "--json")["runs"][0]["principal"] == "agent"
+    page = user.folder / "receipt.html"
+    made = user.json("report", run.id, "--html", str(page), "--json")["receipt"]
+    assert made["account"]["principal"] == "agent"
+    assert ">agent<" in page.read_text()
+    user.run("verify", str(page))
+    kinds = [change["kind"] for change in user.json("grant", "history", "--json")["changes"]]
+    assert kinds == ["given", "asked", "approved"]
+
+
+@pytest.mark.parametrize("now", [False, True])
+def test_a_revoked_grants_run_lands_or_ends_and_others_go_on(
+    agent: Home, user: User, now: bool
+) -> None:
+    owner = Home()
+    owner.give_grant("agent", "5", runs_at_once=1)
+    tried(agent, user, LONG)
+    mine = agent.run_command(LONG, here=here(user), budget="0.50", **OWN)
+    theirs = owner.run_command(LONG, here=here(user), budget="0.50", **OWN)
+    with pytest.raises(GrantRefused, match=f"{mine.id} has not ended"):
+        agent.run_command(LONG, here=here(user), budget="0.10", **OWN)
+    with pytest.raises(NotFoundError, match="has no run"):
+        agent.land(theirs.id)
+    assert [run.id for run in agent.runs()] == [mine.id]
+    assert {event.run for event in agent.events(follow=False)} == {mine.id}
+
+    told = user.run("grant", "revoke", "agent", *(["--now"] if now else []))
+    assert f"{mine.id} {'ends now' if now else 'lands'}" in told
+    ended = owner.wait(mine.id)
+    assert ended.outcome is Outcome.STOPPED
+    assert ended.reason is not None
+    assert ended.reason.kind.value in ("grant_revoked", "grant_revoked_now")
+    assert owner.run(theirs.id).live
+    with pytest.raises(GrantRefused, match="is revoked"):
+        agent.run_command(SHORT, here=here(user), budget="0.10", **OWN)
+    with pytest.raises(GrantRefused, match="revoked"):
+        agent.resume(mine.id)
+    owner.stop(theirs.id)
+    until(lambda: not owner.run(theirs.id).live or bool(owner.wait(theirs.id)), what="its end")
+
+
+def test_an_idempotency_key_of_anothers_run_is_not_answered_with_that_run(
+    agent: Home, user: User
+) -> None:
+    owner = Home()
+    owner.give_grant("agent", "5")
+    wish = {**OWN, "here": here(user), "budget": "0.10", "idempotency_key": "job-1"}
+    run = owner.wait(owner.run_command(SHORT, **wish).id)
+    with pytest.raises(UsageError, match="is not agent's") as caught:
+        agent.run_command(SHORT, **wish)
+    assert run.id not in str(caught.value)
