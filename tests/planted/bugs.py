@@ -97,7 +97,7 @@ BUGS: tuple[Bug, ...] = (
     Bug("nothing is reserved for a machine that stands by", MOVING,
         "amount += storage_beside_disks(candidate)", "amount = storage_beside_disks(candidate)"),
     Bug("the budgets are not asked for a machine that stands by", BOOKS,
-        "require_money(ledger, run, run.reserved + event.amount, at)", "pass"),
+        "require_money(ledger, run, amount, at, [event.candidate_id])", "pass"),
     Bug("what stood by in vain stays reserved", RUN,
         "return replace(moved, move=None, reserved=run.reserved - move.started.amount)", "return replace(moved, move=None)"),
     Bug("the working machine lands before the other holds a checkpoint", MOVING,
