@@ -338,7 +338,7 @@ soak-stops: $(READY)
 	$(BIN)/python -m tests.e2e.stops --rounds $(or $(ROUNDS),60) --jobs $(JOBS) --page docs/soak/stops.md \
 		--date "$$(date +%F)"
 
-# A real server and real local runs; the page is docs/soak/mcp.md.
+# A real server that rents from RunPod on paper; the page is docs/soak/mcp.md.
 .PHONY: mcp-hostile
 mcp-hostile: $(READY)
 	$(BIN)/python -m tests.e2e.hostile_agent --calls $(or $(CALLS),100000) --page docs/soak/mcp.md \
@@ -354,6 +354,7 @@ build/mcp-peer/.ready: Makefile
 	npm install --prefix build/mcp-peer --ignore-scripts --no-audit --no-fund --no-save \
 		'$(MCP_PEER)'
 	@touch $@
+
 # Thirty failures of real trainings, tried and planned as a principal's: nothing is rented.
 .PHONY: rehearsal
 rehearsal: $(READY)

@@ -52,7 +52,8 @@ def agents(folder: Path) -> Iterator[Reader]:
     for name in ("agent.py", "research.py", "train.py"):
         shutil.copy(ROOT / "docs" / "guide" / "agents" / name, folder)
     (folder / ".trmcloudignore").write_text("trmcloud-home/\n")
-    yield Reader(user, only={"report": "agent|seed|spent|paid|best|billed|outcome|^r-"})
+    only = {"grant give": "^agent", "approve": "^a-|^agent", "report": '"principal"|"billed_usd"'}
+    yield Reader(user, only=only)
 
 
 @contextlib.contextmanager

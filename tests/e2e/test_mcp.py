@@ -18,7 +18,7 @@ pytest.importorskip("mcp", reason="the SDK of the Model Context Protocol is not 
 
 from mcp import MCPError
 
-from tests.e2e import impatient
+from tests.e2e import hostile_agent, impatient
 from tests.e2e.agents import (
     RECIPE,
     TRAINS,
@@ -561,3 +561,11 @@ def test_an_agent_rents_within_its_grant(lodger: User, runpod: StandIn) -> None:
         report = agent.call("report", run=run)
         assert Usd(report["at_most_usd"]) <= Usd(quote["reserves_usd"])
     assert owner.grant("agent").spent <= Usd("2")
+
+
+def test_a_hostile_client_gets_no_more_than_its_grant(user: User, paper: StandIn) -> None:
+    """The share of make mcp-hostile: docs/soak/mcp.md."""
+    found = hostile_agent.play(user, paper, 250, 11, lambda _: None)
+    assert found["wrong"] == []
+    assert found["calls"] == 250
+    assert {"done: plan", "refused: usage", "refused: not_found"} <= found["answers"].keys()

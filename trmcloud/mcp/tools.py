@@ -15,7 +15,7 @@ from typing import Any
 
 from trmcloud.api import Home, Plan, Run, TrmcloudError
 from trmcloud.core.errors import ConflictError, DoesNotFit, NotSupported, UsageError
-from trmcloud.core.money import Usd
+from trmcloud.core.money import ZERO, Usd
 from trmcloud.core.values import dataclass
 from trmcloud.mcp import launcher
 from trmcloud.mcp.answers import MOST_ASKED_BYTES, MOST_BYTES, Writer, from_machine, thinned
@@ -91,10 +91,14 @@ class Tool:
 
 
 def money_json(home: Home) -> dict[str, Any]:
-    """Return what the grant allows and holds, in USD; ``left`` can be reserved still."""
+    """Return what the grant holds, in USD: spent, reserved, left of its total; and the most that a
+    new run may reserve now, where that is less."""
     found = home.grant()
     made: dict[str, Any] = {"grant": found.principal, "spent_usd": found.spent}
-    made |= {"reserved_usd": found.reserved, "left_usd": found.left}
+    left = max(ZERO, found.total - found.spent - found.reserved)
+    made |= {"reserved_usd": found.reserved, "left_usd": left}
+    if found.left != left:
+        made["next_run_at_most_usd"] = found.left
     return made
 
 

@@ -1,6 +1,5 @@
 """An agent's part of a conversation, scripted: python agent.py begin, python agent.py then"""
 
-import json
 import os
 import sys
 
@@ -15,7 +14,7 @@ COMMAND = {
     "checkpoints": "out", "checkpoint_gb": 0.001, "metric": "val_loss", "grace": 2.0,
 }  # fmt: skip
 TRIED = {"command": ["python", "train.py"], "metric": "val_loss", "for_s": 5}
-SHOWN = ("passed", "quote", "reserves_usd", "run", "outcome", "request", "best", "folder", "error")
+SHOWN = ("passed", "quote", "reserves_usd", "run", "request", "folder")
 
 
 async def converse(part: str) -> None:
@@ -23,10 +22,10 @@ async def converse(part: str) -> None:
 
         async def call(tool: str, **given: object) -> dict:
             answer = (await client.call_tool(tool, given)).structured_content
-            print(f"→ {tool} {json.dumps(given)}")
-            shown = {key: answer[key] for key in SHOWN if key in answer}
-            left = answer["money"]["left_usd"]
-            print(f"← {json.dumps(shown, ensure_ascii=False)}; left: ${left}")
+            print("→", tool, *(given.values() if len(given) < 4 else ["python train.py"]))
+            shown = " ".join(f"{key}={answer[key]}" for key in SHOWN if key in answer)
+            print("←", answer.get("error", {}).get("message", shown), end="; ")
+            print(f"left ${answer['money']['left_usd']}")
             return answer
 
         if part == "begin":

@@ -49,8 +49,7 @@ def mcp(
     if not grant and not http:
         raise UsageError(
             "an agent needs a grant: which dollars are its own",
-            next_step="trmcloud grant give research-agent 2.00, then: trmcloud mcp --grant "
-            "research-agent",
+            next_step="trmcloud grant give NAME USD; then trmcloud mcp --grant NAME",
         )
     if new_token:
         _print_new_token(grant, port, as_json=as_json)
