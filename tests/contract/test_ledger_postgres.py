@@ -457,6 +457,18 @@ def test_a_stale_controller_cannot_beat_itself_back(ledger: PostgresLedger) -> N
     assert (driver.epoch, driver.controller) == (new, WHO)
 
 
+def test_a_transactions_number_alone_proves_no_commit(
+    ledger: PostgresLedger, postgres_server: PostgresServer, postgres_url: str
+) -> None:
+    """A server that has crashed may give a lost transaction's number to another."""
+    ledger.set_cap(ev.CapSet("account", "", Usd(5)), AT)
+    ((done,),) = postgres_server.execute("SELECT xmin::text FROM trmcloud.events", url=postgres_url)
+    has_landed = ledger.database._has_landed
+    assert has_landed(done, lambda session: True)
+    assert not has_landed(done, lambda session: False)
+    assert not has_landed(str(10**15), lambda session: True), "it was never given"
+
+
 # -- backups -------------------------------------------------------------------------------------
 
 
@@ -653,6 +665,26 @@ def test_a_copy_that_went_on_is_not_overwritten(
         move_to_database(home, postgres_url)
     one_line(caught.value)
     assert len(filled.records()) > 0
+
+
+@pytest.mark.parametrize("has_file", [False, True])
+def test_a_home_without_records_joins_a_teams_ledger(
+    postgres_url: str, home: Path, tmp_path: Path, has_file: bool
+) -> None:
+    ada = PostgresLedger(postgres_url, tmp_path / "ada")
+    ada.open_run("r1", plan(), Usd(3), WHO, AT)
+    home.mkdir()
+    if has_file:
+        assert SqliteLedger(home / "ledger.db").records() == ()
+        assert isinstance(open_ledger(home, {ENV_LEDGER: postgres_url}), PostgresLedger)
+    done = move_to_database(home, postgres_url)
+    assert (done.ledger_id, done.records, done.source) == (ada.ledger_id, 2, "")
+    assert open_ledger(home, {}).records() == ada.records()
+    if has_file:
+        with pytest.raises(LedgerMoved):
+            SqliteLedger(home / "ledger.db").read()
+    assert move_to_file(home, {}).records == 2
+    assert open_ledger(home, {}).ledger_id == done.ledger_id
 
 
 def test_a_damaged_ledger_is_not_moved(filled: SqliteLedger, postgres_url: str, home: Path) -> None:

@@ -1,5 +1,6 @@
 """A hostile client of ``trmcloud mcp``: random calls over HTTP from several threads, with several
-clients of one token and one whose grant is revoked, against a real server and real local runs.
+clients of one token and one whose grant is revoked, against a real server that rents from a
+stand-in of RunPod on paper.
 
     python -m tests.e2e.hostile_agent --calls 100000 --page docs/soak/mcp.md --date 2026-11-27
 
@@ -29,7 +30,10 @@ from typing import Any
 
 import httpx2
 
+from tests.e2e.agents import RECIPE, end_launchers, own, verify_layers
 from tests.e2e.user import User
+from tests.standins.runpod.fixture import judged
+from tests.standins.runpod.standin import StandIn
 from trmcloud.adapters.ledger.sqlite import SqliteLedger
 from trmcloud.api import Home
 from trmcloud.core.control.budget import LedgerState, extend_ledger, grant_line
@@ -37,7 +41,7 @@ from trmcloud.core.control.grants import money_of
 from trmcloud.core.money import ZERO, Usd
 from trmcloud.mcp.answers import MOST_ASKED_BYTES, MOST_BYTES
 
-TOTAL, PER_RUN = Usd("0.20"), Usd("0.02")
+TOTAL, PER_RUN = Usd("3"), Usd("0.50")
 THREADS = 6
 _TIMEOUT_S = 120.0
 
@@ -51,10 +55,8 @@ with open("out/last.pt", "w") as file:
     file.write("1")
 """
 
-COMMAND: Mapping[str, Any] = {
-    "command": ["python3", "train.py"], "hardware": "local", "rate": "3.60", "budget": "0.02",
-    "grace": 1.0, "checkpoints": "out", "checkpoint_gb": 0.001, "metric": "val_loss",
-}  # fmt: skip
+COMMAND: Mapping[str, Any] = own(budget="0.02")
+RENTED: Mapping[str, Any] = {**RECIPE, "budget": "0.50"}
 
 
 @dataclass
@@ -109,8 +111,9 @@ def made_call(world: World, chance: random.Random) -> tuple[str, dict[str, Any]]
     most, after = chance.choice((1000, 4000, 64_000, 10**9)), chance.choice((0, -1, 10**18, 1.5))
     tried = {"command": ["python3", "train.py"], "for_s": 1, "metric": "val_loss"}
     kinds: list[tuple[float, Callable[[], tuple[str, dict[str, Any]]]]] = [
-        (2, lambda: ("plan", dict(COMMAND))),
-        (3, lambda: ("plan", {**COMMAND, "budget": amount})),
+        (2, lambda: ("plan", dict(RENTED))),
+        (1, lambda: ("plan", dict(COMMAND))),
+        (3, lambda: ("plan", {**RENTED, "budget": amount})),
         (4, lambda: ("plan", {**COMMAND, chance.choice(_PATH_NAMES): path})),
         (14, lambda: ("launch", {"quote": quote, "idempotency_key": key})),
         (4, lambda: ("launch", {"quote": quote, "idempotency_key": key, "budget": "100"})),
@@ -152,7 +155,18 @@ def _noise(chance: random.Random, path: str, amount: Any) -> dict[str, Any]:
         "path",
         "timeoutSeconds",
     )
-    values = (path, amount, True, [], {}, [path] * 3, {"a": amount}, None, 10**30, "x" * 5000)
+    values: tuple[Any, ...] = (
+        path,
+        amount,
+        True,
+        [],
+        {},
+        [path] * 3,
+        {"a": amount},
+        None,
+        10**30,
+        "x" * 5000,
+    )
     return {chance.choice(names): chance.choice(values) for _ in range(chance.randrange(4))}
 
 
@@ -315,7 +329,9 @@ def serving(user: User, project: Path) -> Iterator[str]:
         process.communicate(timeout=150)
 
 
-def play(user: User, calls: int, seed: int, say: Callable[[str], None]) -> Mapping[str, Any]:
+def play(
+    user: User, standin: StandIn, calls: int, seed: int, say: Callable[[str], None]
+) -> Mapping[str, Any]:
     """Play one world; return its figures, with what was ``wrong``."""
     project, canary = user.folder / "project", f"canary-{secrets.token_hex(12)}"
     project.mkdir()
@@ -324,8 +340,10 @@ def play(user: User, calls: int, seed: int, say: Callable[[str], None]) -> Mappi
     (project / "link").symlink_to(user.folder / "secret.txt")
     (project / "linked").mkdir()
     (project / "linked" / "deep").symlink_to(user.folder)
+    user.environment |= standin.environment
     owner = Home(user.home)
-    owner.give_grant("agent", TOTAL, per_run=PER_RUN, runs_at_once=2)
+    verify_layers(user)
+    owner.give_grant("agent", TOTAL, per_run=PER_RUN, runs_at_once=4)
     owner.give_grant("revoked", "1", per_run=PER_RUN)
     tokens = {
         name: str(user.json("mcp", "--grant", name, "--new-token", "--json")["token"])
@@ -379,7 +397,7 @@ def _age_a_quote(user: User, world: World) -> None:
 PAGE = """# A hostile client of `trmcloud mcp`
 
 {calls:,} random calls over HTTP from {threads} threads, against a real server whose grant of
-{total} runs real commands on this machine, on {date}: `make mcp-hostile`. Replayed keys, stale and
+{total} rents from a stand-in of RunPod, on {date}: `make mcp-hostile`. Replayed keys, stale and
 foreign quotes, launches at the same time, raised and misspelt arguments, floats and negative
 dollars, paths outside the project, links, 10 MB arguments, half messages, clients that leave in
 mid-call, two clients of one token, a grant revoked under way, no token.
@@ -421,7 +439,11 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="trmcloud-hostile-") as folder:
         user = User(Path(folder))
         try:
-            found = play(user, given.calls, seed, say)
+            with judged(Path(folder) / "runpod", real_pods=False) as standin:
+                try:
+                    found = play(user, standin, given.calls, seed, say)
+                finally:
+                    end_launchers(user.folder)
         finally:
             user.end_everything()
     print(json.dumps({**found, "wrong": found["wrong"][:20]}, indent=1))

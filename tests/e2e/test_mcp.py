@@ -24,6 +24,7 @@ from tests.e2e.agents import (
     TRAINS,
     Agent,
     connected,
+    end_launchers,
     give,
     http,
     own,
@@ -48,6 +49,12 @@ TOKEN = "hf_" + "Ab" * 17
 READING = {
     "grant", "prices", "status", "logs", "metrics", "report",
 }  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def launchers_end(tmp_path: Path) -> Iterator[None]:
+    yield
+    end_launchers(tmp_path)
 
 
 @pytest.fixture

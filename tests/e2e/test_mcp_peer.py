@@ -14,11 +14,13 @@ import pytest
 
 pytest.importorskip("mcp", reason="the SDK of the Model Context Protocol is not installed")
 
-from tests.e2e.agents import give, own, script, stdio
-from tests.e2e.test_mcp import McpServer, token_of
+from tests.e2e.agents import RECIPE, give, own, script, stdio, verify_layers
+from tests.e2e.test_mcp import McpServer, launchers_end, token_of
 from tests.e2e.user import ROOT, User, until
+from tests.standins.runpod.standin import StandIn
 
 PEER = os.environ.get("TRMCLOUD_MCP_PEER", "")
+__all__ = ["launchers_end"]
 pytestmark = pytest.mark.skipif(not PEER, reason="the TypeScript SDK is not here: make mcp-peer")
 Call = tuple[str, dict[str, Any]]
 
@@ -35,9 +37,10 @@ def peer(user: User, job: dict[str, Any], calls: Sequence[Call]) -> dict[str, An
     return dict(json.loads(done.stdout))
 
 
-def test_the_peer_lists_plans_launches_and_is_refused(user: User) -> None:
+def test_the_peer_lists_plans_launches_and_is_refused(user: User, paper: StandIn) -> None:
     script(user)
     give(user)
+    verify_layers(user)
     transport = stdio(user)
     job = {
         "command": transport.command, "args": transport.args, "env": transport.env,
@@ -55,17 +58,26 @@ def test_the_peer_lists_plans_launches_and_is_refused(user: User) -> None:
     assert misspelt["isError"]
     assert "did you mean budget?" in misspelt["content"][0]["text"]
     assert "did you mean launch?" in unknown["message"]
+    words = {"command": ["python3", "train.py"], "metric": "val_loss", "for_s": 3}
     quote = planned["structuredContent"]["quote"]
+    wish = {"quote": quote, "idempotency_key": "k"}
+    tried, launched, again = peer(user, job, [("try", words), ("launch", wish), ("launch", wish)])[
+        "answers"
+    ]
+    assert tried["structuredContent"]["passed"]
+    run = launched["structuredContent"]["run"]
+    assert again["structuredContent"]["run"] == run
+    until(lambda: not user.ledger().runs[run].live, what="the run has ended")
+    [fetched] = peer(user, job, [("fetch", {"run": run})])["answers"]
+    assert fetched["structuredContent"]["verified"]
 
     server = McpServer(user)
     try:
         job = {"url": server.url, "token": token_of(user)}
-        wish = {"quote": quote, "idempotency_key": "k"}
-        [launched, again] = peer(user, job, [("launch", wish), ("launch", wish)])["answers"]
-        run = launched["structuredContent"]["run"]
-        assert again["structuredContent"]["run"] == run
-        until(lambda: not user.ledger().runs[run].live, what="the run has ended")
-        [fetched] = peer(user, job, [("fetch", {"run": run})])["answers"]
-        assert fetched["structuredContent"]["verified"]
+        [rented] = peer(user, job, [("plan", RECIPE)])["answers"]
+        wish = {"quote": rented["structuredContent"]["quote"], "idempotency_key": "k2"}
+        [begun, stopped] = peer(user, job, [("launch", wish), ("stop", {"run": "r-0"})])["answers"]
+        assert begun["structuredContent"]["reserved_usd"] == "1"
+        assert stopped["isError"]
     finally:
         server.kill()

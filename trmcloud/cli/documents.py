@@ -823,12 +823,13 @@ class LedgerRestored:
 
 @dataclass(frozen=True, kw_only=True)
 class LedgerMoved:
-    """``source`` and ``target`` are a file or a URL without its password."""
+    """``source`` and ``target`` are a file or a URL without its password; ``source`` is null where
+    the home had no records."""
 
     schema: ClassVar[str] = "ledger-move/1"
     ledger: str
     records: int
-    source: str
+    source: str | None
     target: str
 
 

@@ -125,7 +125,11 @@ def main() -> None:
     try:
         run_id = launch(home, ledger_key, claimed)
     except TrmcloudError as error:
-        told = {"code": code_of(error), "error": str(error), "next": error.next_step}
+        told: dict[str, Any] = {
+            "code": code_of(error),
+            "error": str(error),
+            "next": error.next_step,
+        }
         # A quote whose price no longer holds comes with the plan that does.
         told |= {"anew": hasattr(error, "plan")}
         write_atomic(result, json.dumps(told), mode=0o600)

@@ -350,7 +350,7 @@ def _begun(desk: Desk, home: Home, quote: Quote, claim: Claim) -> Run | None:
         if told is None and ended and not launcher.is_running(claim.path):
             if begun == _MOST_BEGUN:
                 raise TrmcloudError(
-                    "the launch's process ended without a word, and nothing was rented",
+                    "the launch's process ended without a result, and nothing was rented",
                     next_step="call launch again with the same key; else tell the owner",
                 )
             begun += 1

@@ -1,4 +1,4 @@
-"""An agent's part of a conversation, scripted: python agent.py PART, with trmcloud mcp over stdio."""
+"""An agent's part of a conversation, scripted: python agent.py begin, python agent.py then"""
 
 import json
 import os

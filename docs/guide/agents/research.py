@@ -1,4 +1,4 @@
-"""A research loop under one grant: edit train.py, run it for the same dollars, keep what is better."""
+"""A research loop under one grant: edit a file, run it for the same dollars, keep the better."""
 
 import os
 from pathlib import Path
@@ -32,6 +32,7 @@ async def search() -> None:
         for number, (before, after) in enumerate(EDITS):
             kept = script.read_text()
             script.write_text(kept.replace(before, after))
+            await call("try", command=RUN["command"], metric="val_loss", for_s=4)
             quote = await call("plan", **RUN)
             run = await call("launch", quote=quote["quote"], idempotency_key=f"edit-{number}")
             if "error" in run:

@@ -3,9 +3,9 @@ regression in plain Python. Runs until it is asked to stop."""
 
 import argparse
 import inspect
-import json
 import math
 import os
+import pickle
 import random
 import signal
 
@@ -24,7 +24,7 @@ signal.signal(signal.SIGTERM, lambda *_: stopping.append(True))
 
 def chances(at: int) -> list[float]:
     rows = [table[codes[at - 1 - back]] for back, table in enumerate(tables)]
-    scores = [sum(column) for column in zip(*rows)]
+    scores = [sum(column) for column in zip(*rows, strict=True)]
     top = max(scores)
     powers = [math.exp(score - top) for score in scores]
     whole = sum(powers)
@@ -49,5 +49,5 @@ while not stopping:
     if step % 2000 == 0:
         loss = -sum(math.log(chances(at)[codes[at]]) for at in held_out) / len(held_out)
         print(f"step {step} val_loss={loss:.4f}", flush=True)
-        with open(f"out/step-{step}.json", "w") as file:
-            json.dump({"step": step, "tables": tables}, file)
+        with open(f"out/step-{step}.pkl", "wb") as file:
+            pickle.dump({"step": step, "tables": tables}, file)

@@ -1,4 +1,4 @@
-"""Optuna behind the samplers' interface: `make bench-sweep` runs these, where Optuna is installed."""
+"""Optuna behind the interface of samplers: `make bench-sweep` runs these, where it is installed."""
 
 from __future__ import annotations
 

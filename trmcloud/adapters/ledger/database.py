@@ -88,6 +88,10 @@ class Cut(Exception):
         self.is_new = is_new
 
 
+class _NeverGiven(Exception):
+    """A server that has crashed since knows no transaction of that number: it was lost."""
+
+
 class PostgresSession:
     """A transaction on one connection, with parameters as ``?``. Statements are sent at once; an
     answer is waited for where it is fetched, and an error may be raised there."""
@@ -282,16 +286,22 @@ class LedgerDatabase:
         """Whether transaction ``xid`` was committed, of which the answer was lost."""
 
         def ask(session: Session) -> bool | None:
-            (status,) = session.execute("SELECT pg_xact_status((?::text)::xid8)", (xid,)).fetchone()
-            if status == "in progress":
+            status = session.execute("SELECT pg_xact_status((?::text)::xid8)", (xid,))
+            try:
+                (told,) = status.fetchone()
+            except self._psycopg.errors.InvalidParameterValue:
+                raise _NeverGiven from None
+            if told == "in progress":
                 return None
-            # Another server may have taken over that never had it, and given its number away.
-            return bool(status == "committed" and (landed is None or landed(session)))
+            # After a crash, or on a server that took over, the number may be another's.
+            return landed(session) if landed is not None else told == "committed"
 
         give_up_at = self._monotonic() + self._patience_s
         while True:
             try:
                 answer = self.read(ask)
+            except _NeverGiven:
+                return False
             except LedgerError as error:
                 raise self._unknown(error.what) from None
             if answer is not None:

@@ -37,7 +37,8 @@ _ON_THE_WAY = "its new place, and the move was interrupted: repeat trmcloud ledg
 
 @dataclass(frozen=True)
 class LedgerMove:
-    """A ledger was moved; ``records`` of them were compared in its new place."""
+    """A ledger was moved; ``records`` of them were compared in its new place. ``source`` is empty
+    where the home had none, and uses from now on what was there."""
 
     ledger_id: str
     records: int
@@ -49,17 +50,19 @@ def move_to_database(
     home: Path, url: str, random_bytes: Callable[[int], bytes] = os.urandom
 ) -> LedgerMove:
     """Move the ledger in the home's file to the database at ``url``, which the home uses from then
-    on.
+    on. A home without records uses what is there.
 
     Raises:
-        UsageError: the home's ledger is in a database already, or has none.
+        UsageError: no URL.
         ConflictError: the database holds another ledger, or a newer copy of this one.
         LedgerError: one of the two cannot be used, or records are damaged.
     """
     path = home / FILE
     ledger = PostgresLedger(url, home)
     if not path.exists():
-        raise UsageError(f"there is no ledger to move in {home}", next_step="trmcloud ledger check")
+        state = ledger.read()
+        keep_url(home, url)
+        return LedgerMove(state.ledger_id, len(ledger.records()), "", ledger.where)
     file = LedgerFile(str(path), 5.0, random_bytes)
     head = file.read_head()
     with file.connection(write=True) as source:
@@ -67,6 +70,11 @@ def move_to_database(
         if place not in ("", ledger.where):
             raise moved(str(path), place)
         known = _known(LedgerRecords(file.path), source, head, str(path), even_moved=True)
+        if known.seq == 0:
+            joined = ledger.read()
+            _mark_file(source, ledger.where)
+            keep_url(home, url)
+            return LedgerMove(joined.ledger_id, len(ledger.records()), "", ledger.where)
         drivers = _drivers(source)
         ledger.database.write(
             lambda session: _fill(session, path, known, drivers, ledger.where, is_moved=bool(place))
@@ -219,7 +227,8 @@ def _require_given_up(path: Path, ledger_id: str, where: str) -> None:
     """The file that a move replaces is one that was moved away before: of the same ledger."""
     with connected(str(path), "ro") as file:
         version, own = file.execute("SELECT version, ledger_id FROM meta").fetchone()
-    if version != MOVED_VERSION or own != ledger_id:
+        has_records = file.execute("SELECT 1 FROM events LIMIT 1").fetchone() is not None
+    if version != MOVED_VERSION or (own != ledger_id and has_records):
         raise ConflictError(
             "this home has another ledger in its file",
             where=str(path),

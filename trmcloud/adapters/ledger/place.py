@@ -93,15 +93,16 @@ def open_ledger(
 
 
 def is_in_use(path: Path) -> bool:
-    """Whether the file is a ledger that was not moved to a database."""
+    """Whether the file is a ledger with records that was not moved to a database."""
     if not path.exists():
         return False
     try:
         with closing(sqlite3.connect(uri(str(path), "ro"), uri=True)) as conn:
             (version,) = conn.execute("SELECT version FROM meta").fetchone()
+            has_records = conn.execute("SELECT 1 FROM events LIMIT 1").fetchone() is not None
     except (sqlite3.Error, TypeError, ValueError):
         return True  # damaged: its own errors say so
-    return bool(version != MOVED_VERSION)
+    return bool(version != MOVED_VERSION and has_records)
 
 
 def secrets_of_ledger(home: Path, environ: Mapping[str, str]) -> set[str]:

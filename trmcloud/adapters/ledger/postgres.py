@@ -329,7 +329,8 @@ class PostgresLedger(RecordedLedger):
         def has_landed(session: Session) -> bool:
             known, into = begun[0]
             if into.known.seq == known.seq:
-                return True
+                drivers = into.driven.items()
+                return all(self._records.driver(session, name) == made for name, made in drivers)
             row = session.execute(
                 "SELECT chain FROM events WHERE seq = ?", (into.known.seq,)
             ).fetchone()

@@ -231,6 +231,7 @@ class LedgerWrite:
         self._records = records
         self._session = session
         self.known = known
+        self.driven: dict[str, Driver] = {}
 
     @property
     def state(self) -> LedgerState:
@@ -256,7 +257,8 @@ class LedgerWrite:
     def drive(self, run_id: str, who: ControllerId, at: float) -> int:
         """Make ``who`` the run's driver, under the next epoch."""
         epoch = self.newest_epoch(run_id) + 1 if run_id in self.state.runs else 1
-        self._records.put_driver(self._session, run_id, Driver(epoch, who, at))
+        self.driven[run_id] = Driver(epoch, who, at)
+        self._records.put_driver(self._session, run_id, self.driven[run_id])
         return epoch
 
     def accept_restored(self, newest_seq: int, at: float) -> None:

@@ -201,6 +201,8 @@ class LedgerRecords:
         seq = start.seq + len(places)
         if head is not None:
             self._require_head(fetched, head, {place.seq: place.chain for place in places})
+        if not places:
+            return start
         records: list[ev.Record] = []
         counts = dict(start.counts)
         found: list[tuple[int, str, int, str]] = []

@@ -212,8 +212,8 @@ def move(
     """Move the ledger to a PostgreSQL database that a team shares, or back to this home's file.
 
     Every record, hash and driver is copied, read back and compared before the old place is marked
-    as moved. An interrupted move is finished by the same command. Nothing else may use the ledger
-    meanwhile. A password is best kept in ~/.pgpass.
+    as moved. A home without records uses what is there. An interrupted move is finished by the
+    same command. Nothing else may use the ledger meanwhile. A password is best kept in ~/.pgpass.
 
     Example: trmcloud ledger move --to postgresql://db.example.org/trmcloud
     """
@@ -231,10 +231,13 @@ def move(
             doc.LedgerMoved(
                 ledger=done.ledger_id,
                 records=done.records,
-                source=done.source,
+                source=done.source or None,
                 target=done.target,
             )
         )
+        return
+    if not done.source:
+        print(f"{done.ledger_id}: this home had no records, and uses the ledger at {done.target}")
         return
     print(f"{done.ledger_id}: {done.records} records moved and compared")
     print(f"from {done.source}")
