@@ -105,7 +105,7 @@ def team(folder: Path) -> Iterator[Reader]:
         user.who = "bob"
 
     only = {"launch local": r"reserved|finished|spent|^error|try:", "fetch-best": "fetched|folder"}
-    only |= {"grant give": "in total", "server audit": "^#|bob|waits"}
+    only |= {"grant give": "in total", "server audit": r"^#|\(member\)|waits"}
     before = {"on the server": on_server, "ada": as_ada, "bob": as_bob}
     try:
         yield Reader(user, before=before, only=only)

@@ -202,7 +202,9 @@ class Home:
         elif run_as is not None:
             raise UsageError("run_as goes with a principal")
         self._holder = holder.holder_of(context.home, run_as)
-        self._context = replace(context, unasked=frozenset(unasked), principal=principal or "")
+        self._context = replace(
+            context, unasked=frozenset(unasked), principal=principal or context.principal
+        )
 
     @property
     def principal(self) -> str:

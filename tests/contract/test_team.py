@@ -6,11 +6,13 @@ import sqlite3
 import stat
 import threading
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from trmcloud.adapters.ledger.database import LedgerDatabase, parse_address
+from trmcloud.adapters.ledger.records import Session
 from trmcloud.adapters.ledger.team import StoredTeam, database_store, file_store
 from trmcloud.core.errors import AuthError, LedgerError, LedgerTooNew, NotFoundError, UsageError
 from trmcloud.core.values import replace
@@ -151,8 +153,12 @@ def test_the_database_itself_keeps_the_audit_log(opened: Open) -> None:
     team.add_act(act("one"))
     for sql in ("UPDATE team_audit SET body = '{}'", "DELETE FROM team_audit"):
         with pytest.raises(LedgerError, match="append-only"):
-            team._store.write(lambda session, sql=sql: session.execute(sql))
+            team._write(partial(_execute, sql))
     assert [record.act.what for record in team.acts()] == ["one"]
+
+
+def _execute(sql: str, session: Session) -> None:
+    session.execute(sql)
 
 
 def test_servers_that_write_at_once_lose_no_act(opened: Open) -> None:

@@ -21,6 +21,7 @@ import pytest
 
 from tests.documents import document_in
 from tests.e2e.user import LAUNCH, User
+from tests.postgres import PostgresServer, require_postgres
 from tests.standins import scripts
 from trmcloud.adapters.ledger.place import open_ledger
 from trmcloud.adapters.ledger.postgres import PostgresLedger
@@ -337,6 +338,10 @@ def test_secrets_of_the_server_reach_no_client(team: Team) -> None:
         assert told["next"], words
         assert "\n" not in told["error"]
         assert key not in json.dumps(told)
+    # Files that a client sends are read by its own command alone, not as a recipe, say.
+    for more in ({"upload": "0" * 32}, {"below": "x"}):
+        asked = {"words": ["launch", "local", "--recipe", "mine.toml"], **more}
+        assert server.asked("POST", "/api/v1/commands", token, asked)[0] == 422
     for kept in team.host.home.rglob("*"):
         if kept.is_file():
             content = kept.read_bytes()
@@ -382,6 +387,25 @@ def test_bad_logins_and_lost_servers_are_told_in_one_line(team: Team) -> None:
     assert "no answer from" in err
     assert "its token was not revoked" in ada.run("logout")
     assert "no runs yet" in ada.run("status"), "this machine's own ledger again"
+
+
+def test_a_database_that_is_down_is_told_in_one_line_and_forgiven(team: Team) -> None:
+    require_postgres()
+    database = PostgresServer()
+    try:
+        team.host.environment["TRMCLOUD_LEDGER"] = database.new_database()
+        team.add("ada", "lead")
+        server = team.serve()
+        ada = team.log_in("ada", server)
+        database.stop()
+        assert server.asked("GET", "/api/v1/health") == (503, {"status": "unavailable"})
+        assert "the database does not answer" in ada.fails("status", code=7)
+        database.start()
+        assert server.asked("GET", "/api/v1/health")[0] == 200
+        assert "no runs yet" in ada.run("status")
+    finally:
+        team.end()
+        database.remove()
 
 
 def test_a_server_without_people_does_not_start(team: Team) -> None:

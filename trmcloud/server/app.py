@@ -220,7 +220,11 @@ class TeamServer:
     # -- endpoints ---------------------------------------------------------------------------------
 
     async def _health(self, request: Request, session: Session, endpoint: Endpoint) -> Response:
-        await run_in_threadpool(self._doors.runs)
+        """Say whether the ledger can be read, and nothing else: no token is asked for."""
+        try:
+            await run_in_threadpool(self._doors.runs)
+        except TrmcloudError:
+            return JSONResponse({"status": "unavailable"}, 503)
         return JSONResponse({"status": "ok"})
 
     async def _log_in(self, request: Request, session: Session, endpoint: Endpoint) -> Response:
@@ -255,6 +259,8 @@ class TeamServer:
             raise UsageError("words: a list of text is needed")
         allowed = await self._judged(session, words)
         more = {name: str(body.get(name) or "") for name in ("upload", "below")}
+        if any(more.values()) and words[0] != "run":
+            raise UsageError("files are sent only with run")
         variables = self._variables(session, allowed, body)
         messages = self._messages(session, allowed, variables, **more)
 

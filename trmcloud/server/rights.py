@@ -337,7 +337,7 @@ _INSTEAD: Mapping[str, str] = {
     "data": "--data names a data set here; a command's data goes with its files, or in a bucket",
     "chat_data": "leave it out: the server has no such file",
     "root": "type the command in the folder to send",
-    "words": "plan hardware and budget first, then trmcloud run --dry-run",
+    "words": "plan hardware and budget first; --dry-run of run shows a command's plan",
     "allow_key": "ask who runs the server",
 }
 

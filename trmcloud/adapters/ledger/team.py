@@ -281,10 +281,10 @@ class StoredTeam:
             found = self._store.write(use)
             if found > VERSION:
                 raise LedgerTooNew(
-                    f"its people and tokens are of version {found}, and this trmcloud reads "
+                    f"its people and tokens are of version {found}, and this program reads "
                     f"version {VERSION}",
                     where=self._store.where,
-                    next_step="install the version of trmcloud that the other servers run",
+                    next_step="install the version that the other servers run",
                 )
             self._ready = True
 
