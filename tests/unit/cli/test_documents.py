@@ -120,7 +120,8 @@ def test_facts_of_the_ledger_bear_their_units() -> None:
 
 #: Stable: a program may hang on each.
 CODES = {
-    "error": 1, "usage": 2, "cannot_listen": 2, "not_found": 3, "budget_refused": 4, "grant_refused": 4,
+    "error": 1, "usage": 2, "cannot_listen": 2, "not_found": 3, "budget_refused": 4,
+    "grant_refused": 4,
     "does_not_fit": 5, "missing_extra": 6, "missing_tool": 6, "ledger": 7, "ledger_damaged": 7,
     "ledger_older": 7, "run_quarantined": 7, "ledger_locked": 7, "ledger_too_new": 7,
     "stale_epoch": 7, "conflict": 8, "data": 9, "checkpoint": 10, "provider": 11,
