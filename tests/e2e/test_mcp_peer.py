@@ -77,7 +77,8 @@ def test_the_peer_lists_plans_launches_and_is_refused(user: User, paper: StandIn
         [rented] = peer(user, job, [("plan", RECIPE)])["answers"]
         wish = {"quote": rented["structuredContent"]["quote"], "idempotency_key": "k2"}
         [begun, stopped] = peer(user, job, [("launch", wish), ("stop", {"run": "r-0"})])["answers"]
-        assert begun["structuredContent"]["reserved_usd"] == "1"
+        quoted = rented["structuredContent"]["reserves_usd"]
+        assert begun["structuredContent"]["reserved_usd"] == quoted
         assert stopped["isError"]
     finally:
         server.kill()
