@@ -173,6 +173,10 @@ FACTS: dict[NoticeKind, dict[str, Any]] = {
         "provider": "runpod", "hours": 24, "balance_usd": "9", "spending_usd_per_hour": "1",
         "left_s": 32_400,
     },
+    NoticeKind.APPROVAL: {
+        "principal": EVIL, "request": "a-1", "more_usd": "2", "per_run_usd": "1", "why": EVIL,
+        "runs_at_once": 2, "spent_or_reserved_usd": "1", "total_usd": "3", "hardware": EVIL,
+    },
     NoticeKind.TEST: {},
 }  # fmt: skip
 
