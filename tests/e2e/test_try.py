@@ -338,6 +338,24 @@ def test_a_known_framework_is_resumed_by_its_own_option(user: User) -> None:
     )
 
 
+def test_one_that_writes_faster_than_is_read_is_judged_in_time(user: User) -> None:
+    """Its long lines take milliseconds each to look at; what it said last is shown all the same."""
+    script(
+        user,
+        """
+import time
+until = time.monotonic() + 3
+while time.monotonic() < until:
+    print("y" * 3000)
+raise SystemExit("the very last line")
+""",
+    )
+    process = user.start("try", "--for", "30", "--grace", "3", "--", "python3", "train.py")
+    out, _ = process.communicate(timeout=150)
+    assert process.returncode == FAILED
+    assert "the very last line" in out
+
+
 def test_nothing_outlives_a_killed_try(user: User) -> None:
     script(user, DEAF)
     process = user.start("try", "--", "python3", "train.py")

@@ -297,6 +297,8 @@ def prepare(
     if spec.command is not None:
         ready, tree = commands.prepare(context, planner, request, spec, here, _beside(planner))
     else:
+        plan = planner.plan(spec)
+        check_points(plan, terms_of(plan))  # before any data is fetched
         ready = preparing.prepare_spec(context, planner, request, spec, progress)
     terms = terms_of(ready.plan)
     check_points(ready.plan, terms)

@@ -83,6 +83,8 @@ ON_PATH_DIR, OBSERVER_DIR = "on-path", "observer"
 MODULES = ("trmcloud_job.py", "trmcloud_job_transformers.py", "trmcloud_job_lightning.py")
 _TICK_S = 0.1
 _LOOK_EVERY_S = 1.0
+_READ_FOR_S, _READ_AT_END_S = 0.3, 10.0
+"""For looking at lines of the log: of each tick, and once the command has ended."""
 _KILL_WITHIN_S = 10.0
 _LOG_BYTES = 1 << 20
 _LAST_LINES = 10
@@ -357,7 +359,7 @@ class _Attempt:
             kill_all(os.getpid(), _KILL_WITHIN_S)
             pump.close(wait_s=2.0)
             os.close(log)
-        self._read(pump, readings, time.monotonic() - began)
+        self._read(pump, readings, time.monotonic() - began, _READ_AT_END_S)
         self._read_files(logs, float("inf"), time.monotonic() - began)
         saves, saved_at = self._saves(files.artifacts(), time.monotonic() - began)
         too_large = too_large or files.size_bytes() > self._job.most_bytes
@@ -458,12 +460,23 @@ class _Attempt:
 
     # -- what it says ---------------------------------------------------------------------------
 
-    def _read(self, pump: LogPump, readings: Readings, at_s: float) -> None:
-        for came_at, line in pump.take():
+    def _show(self, text: str) -> None:
+        if shown := one_line(text.replace(f"{self._work}{os.sep}", "")).strip():
+            self._last.append(shown[:_LINE_CHARS])
+
+    def _read(
+        self, pump: LogPump, readings: Readings, at_s: float, within_s: float = _READ_FOR_S
+    ) -> None:
+        until, lines = time.monotonic() + within_s, pump.take()
+        for number, (came_at, line) in enumerate(lines):
+            if time.monotonic() > until:  # it writes faster than that can be read
+                pump.put_back(lines[number:])
+                for _, unread in lines[number:][-_LAST_LINES:]:
+                    self._show(unread.decode("utf-8", "replace"))
+                break
             line_s = max(0.0, came_at - self._began_at)
             text = line.decode("utf-8", "replace")
-            if shown := one_line(text.replace(f"{self._work}{os.sep}", "")).strip():
-                self._last.append(shown[:_LINE_CHARS])
+            self._show(text)
             if (reading := readings.read(line)) is not None:
                 self._note(reading, line_s, None)
             known = reading.metrics if reading is not None else {}

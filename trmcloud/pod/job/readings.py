@@ -178,7 +178,7 @@ _PAIR = re.compile(
     r"['\"]?([A-Za-z_][A-Za-z0-9_./@-]{0,79})['\"]?\s*(?:=|:|\|)\s*['\"]?(?:" + _NUMBER + ")", re.I
 )
 _WORDS = re.compile(
-    r"([a-z]+ (?:loss|acc|accuracy|ppl|perplexity|bpb|error|score|f1|reward))\s+(?:"
+    r"((?<![a-z])[a-z]+ (?:loss|acc|accuracy|ppl|perplexity|bpb|error|score|f1|reward))\s+(?:"
     + _NUMBER
     + ")",
     re.I,
