@@ -34,7 +34,7 @@ OPEN, APPROVED, DENIED = "open", "approved", "denied"
 NOT_FOR_PRINCIPALS: Mapping[str, str] = {
     "env": "a variable of this process, which is the owner's",
     "accept_exposure": "money beyond every cap",
-    "allow_account_key_on_pod": "the owner's account",
+    "allow_key": "the owner's account",
 }
 """Options that a principal cannot use, and what each would give away."""
 _MOST_WORDS = 300
