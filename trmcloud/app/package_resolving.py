@@ -62,7 +62,7 @@ def run_pip(words: Sequence[str]) -> subprocess.CompletedProcess[str]:
     length = len(ENV_INSTALL_PREFIX)
     for_machine = {k[length:]: v for k, v in os.environ.items() if k.startswith(ENV_INSTALL_PREFIX)}
     return subprocess.run(
-        [sys.executable, "-m", "pip", *words],
+        [sys.executable, "-P", "-m", "pip", *words],
         env={**os.environ, **for_machine},  # the index that the machine is to ask
         capture_output=True,
         text=True,

@@ -52,13 +52,14 @@ def begin(
     Raises:
         OSError: it cannot be started.
     """
-    words = [sys.executable, "-m", "trmcloud.mcp.launcher", str(home), grant, str(claim)]
+    # The folder is the agent's: no module in it is imported, here or by what this starts.
+    words = [sys.executable, "-P", "-m", "trmcloud.mcp.launcher", str(home), grant, str(claim)]
     words += [run_as] if run_as is not None else []
     log = os.open(claim.with_suffix(".log"), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     try:
         return subprocess.Popen(
-            words, cwd=folder, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=log,
-            start_new_session=True,
+            words, cwd=folder, env={**os.environ, "PYTHONSAFEPATH": "1"},
+            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=log, start_new_session=True,
         )  # fmt: skip
     finally:
         os.close(log)

@@ -104,7 +104,7 @@ class ControllerLoop:
 
     def _started(self, *words: str) -> subprocess.Popen[bytes]:
         return subprocess.Popen(
-            [sys.executable, "-m", "trmcloud", *words],
+            [sys.executable, "-P", "-m", "trmcloud", *words],
             cwd=self._folder,
             env={**self._environment, "TRMCLOUD_AT_SERVER": "1"},
             stdin=subprocess.DEVNULL,

@@ -456,7 +456,8 @@ def judge(
     _require_projects(person, parsed, rule)
     for given in parsed.given:
         _check(person, parsed.command, given)
-    if not local_commands and parsed.command == "run" and "local" in parsed.values("hardware"):
+    hardware = [value.strip().lower() for value in parsed.values("hardware")]
+    if not local_commands and parsed.command == "run" and "local" in hardware:
         raise AccessDenied(
             "a command of yours is not run on the server's own machine, beside its keys",
             next_step="name hardware to rent: trmcloud run any --budget 1 -- COMMAND",

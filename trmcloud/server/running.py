@@ -32,6 +32,14 @@ BEAT_S = 10.0
 _KEPT_S = 3600.0
 _CHUNK = 1 << 16
 _MOST_UPLOAD = MOST_BYTES + (4 << 20)
+_UNTRUSTED_FOLDER = {
+    "PYTHONSAFEPATH": "1",
+    "GIT_CONFIG_COUNT": "1",
+    "GIT_CONFIG_KEY_0": "safe.bareRepository",
+    "GIT_CONFIG_VALUE_0": "explicit",
+}
+"""Modules and repositories that a client has sent are not imported or read by what runs in their
+folder: a module named trmcloud, or a repository's settings, could start anything here."""
 _ID = re.compile(r"[0-9a-f]{32}")
 _HIDDEN = "[removed: a secret of the server]"
 _LEAST_SECRET = 6
@@ -143,9 +151,9 @@ class CommandRunner:
                     raise UsageError("the folder of the command is not inside the files")
                 where = folder / below if below else folder
             process = await asyncio.create_subprocess_exec(
-                sys.executable, "-m", "trmcloud", *words,
+                sys.executable, "-P", "-m", "trmcloud", *words,
                 cwd=where,
-                env={**self._environment, **variables},
+                env={**self._environment, **variables, **_UNTRUSTED_FOLDER},
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=asyncio.subprocess.PIPE,
@@ -269,6 +277,8 @@ def _extract(archive: Path, into: Path) -> None:
                 size, count = size + member.size, count + 1
                 if not member.isreg() or not is_inside(member.name):
                     raise DataError("the files that were sent hold more than plain files")
+                if ".git" in member.name.lower().split("/"):
+                    raise DataError("the files that were sent hold a git repository's own files")
                 if size > MOST_BYTES or count > MOST_FILES:
                     raise DataError("the files that were sent are too many, or too large")
                 path = into / member.name

@@ -170,8 +170,9 @@ def test_above_the_sum_a_second_person_is_needed() -> None:
     assert judge(lead, words, parse(words), no_runs).second_person is None
 
 
-def test_commands_of_members_stay_off_the_servers_machine() -> None:
-    words = ["run", "local", "--rate", "1", "--budget", "1", "--", "python", "x.py"]
+@pytest.mark.parametrize("here", ["local", "LOCAL", "Local"])
+def test_commands_of_members_stay_off_the_servers_machine(here: str) -> None:
+    words = ["run", here, "--rate", "1", "--budget", "1", "--", "python", "x.py"]
     with pytest.raises(AccessDenied, match="beside its keys"):
         judge(person(Role.LEAD), words, parse(words), no_runs)
     assert judge(person(Role.MEMBER), words, parse(words), no_runs, local_commands=True).principal
