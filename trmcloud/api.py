@@ -321,6 +321,7 @@ class Home:
                 quotes.require_same(self._context, planner, quote, ready.plan)
             check_capped(self._context, ready.plan, confirmed=False)
             grants.require_allowed(self._context, ready.plan)
+            self._require_machine(ready.plan)
             quotes.require_tried(self._context, ready.plan, Path(ready.data.code))
             return self._begin(ready, progress or _nothing, labels, detached=request.detach)
 

@@ -311,6 +311,7 @@ def test_hugging_faces_own_client_is_content_with_this_host(host: DataHost, tmp_
         "HF_TOKEN": "hf_secret",
         "HF_HOME": str(tmp_path / "home"),
         "HF_HUB_DISABLE_XET": "1",
+        "HF_HUB_OFFLINE": "0",  # an exporter's check, run in this process before, switches it on
         # Its own ten seconds are for a network, and not for a machine on which tests compete.
         "HF_HUB_ETAG_TIMEOUT": "120",
         "HF_HUB_DOWNLOAD_TIMEOUT": "120",

@@ -468,10 +468,10 @@ class _Attempt:
         self, pump: LogPump, readings: Readings, at_s: float, within_s: float = _READ_FOR_S
     ) -> None:
         until, lines = time.monotonic() + within_s, pump.take()
-        for number, (came_at, line) in enumerate(lines):
+        for at, (came_at, line) in enumerate(lines):
             if time.monotonic() > until:  # it writes faster than that can be read
-                pump.put_back(lines[number:])
-                for _, unread in lines[number:][-_LAST_LINES:]:
+                pump.put_back(lines[at:])
+                for _, unread in lines[at:][-_LAST_LINES:]:
                     self._show(unread.decode("utf-8", "replace"))
                 break
             line_s = max(0.0, came_at - self._began_at)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -25,7 +26,7 @@ def test_each_option_that_a_grant_does_not_cover_is_one() -> None:
 def test_it_is_refused_by_every_call_that_would_spend(name: str, tmp_path: Path) -> None:
     Home(tmp_path).give_grant("agent", "2")
     agent = Home(tmp_path, principal="agent")
-    wish = {"hardware": "local", "budget": "1", "rate": "1", name: GIVEN[name]}
+    wish: dict[str, Any] = {"hardware": "local", "budget": "1", "rate": "1", name: GIVEN[name]}
     command, here = ("python3", "train.py"), tmp_path
     with pytest.raises(GrantRefused, match=name):
         agent.run_command(command, here=here, **wish)

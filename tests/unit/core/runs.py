@@ -78,6 +78,8 @@ class StubSpec:
     deadline_at: float | None = None
     hours: float | None = None
     command: None = None
+    sweep: None = None
+    is_open_ended: bool = False
 
 
 @dataclass(frozen=True)

@@ -238,7 +238,7 @@ def test_what_the_agent_is_asked_to_check() -> None:
     errand = pod_check(spec, candidate, 2900.0, ())
     assert "board" not in errand, "what trains nothing may be on any board"
     assert load_check(json.dumps(check)).slower_boards == ("PCIe", "NVL")
-    command = cast(RunSpec, replace(cast(Any, spec), command=object()))
+    command = cast(RunSpec, replace(cast(Any, spec), command=object(), is_open_ended=True))
     own = pod_check(command, candidate, 2900.0, candidate.phases)
     assert own["keeps_torch"] is True
     assert "slower_boards" not in own, "the length of a command is not known"

@@ -40,7 +40,7 @@ def ledger_url(home: Path, environ: Mapping[str, str]) -> str:
     path = home / _URL_FILE
     try:
         return path.read_text(encoding="utf-8").strip()
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return ""
     except (OSError, UnicodeDecodeError):
         raise UsageError(

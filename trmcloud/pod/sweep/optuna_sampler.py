@@ -16,6 +16,7 @@ from trmcloud.core.errors import MissingExtra
 from trmcloud.core.sweep.samplers import Fits, Sampler, Tried, make_sampler
 from trmcloud.core.sweep.space import Kind, Parameter, Point, Space
 from trmcloud.core.sweep.terms import Goal, SweepTerms
+from trmcloud.io.installation import install_command
 
 NAME = "optuna"
 _TRIES = 20
@@ -34,7 +35,7 @@ def open_optuna(terms: SweepTerms, fits: Fits | None = None) -> Sampler:
         raise MissingExtra(
             "the sampler optuna",
             "sweep",
-            "pip install 'trmcloud[sweep]' on the machine that trains, or --sampler density",
+            f"{install_command('sweep')} on the machine that trains, or --sampler density",
         ) from None
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     rest = make_sampler("halton", terms.space, terms.default, terms.goal, terms.seed, fits=fits)
