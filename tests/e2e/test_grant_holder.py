@@ -138,8 +138,11 @@ def test_what_cannot_run_as_the_holder_is_refused(ground: Path) -> None:
     (work / "train.py").write_text("print('step=1')")
     agent = the_agent(ground)
     local: dict[str, Any] = {"rate": "3.60", "budget": "1"}
-    with pytest.raises(NotSupported, match="local is refused"):
+    with pytest.raises(NotSupported) as refused:
         agent.run_command(["python3", "train.py"], here=work, hardware="local", **local)
+    if "nothing can be started" in str(refused.value):
+        pytest.skip(f"no Python here that another user may start: {refused.value}")
+    assert "local is refused" in str(refused.value)
     with pytest.raises(NotSupported, match="local is refused"):
         agent.launch("local", recipe="trm-tiny", phase="fast", **local)
     for name, value in {"data": str(home), "initial_from": str(home), "recipe": "/x.toml"}.items():
