@@ -316,6 +316,7 @@ STANDS_FOR = {
 }
 OTHER_DOORS = {
     "login": "wants a server: tests/e2e/test_server.py",
+    "logout": "likewise",
     "server": "likewise",
     "mcp": "wants a client: tests/e2e/test_mcp.py",
 }
@@ -386,6 +387,7 @@ def test_every_command_that_screens_hint_at_runs(reader: User) -> None:
     runs = (
         *("RUN", "run", "run or 'RUN'", "names"),
         *("run_id", "run.run_id", "state.run_id", "earlier.run_id", "manifest.run_id"),
+        *("run.id", "name[:60]"),
     )
     known = STANDS_FOR | {
         **dict.fromkeys((*runs, "notice.run_id"), run_id),
