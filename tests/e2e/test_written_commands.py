@@ -76,8 +76,8 @@ OTHER_WORLDS = {
 }
 """Guides whose commands need more than one reader."""
 SWEEP = (
-    "sweep local --recipe shakespeare --rate 3.60 --budget 1 --slots 2 -y lr=log:1e-3,1e-1 "
-    "depth=2,4"
+    "sweep local --recipe shakespeare --rate 3.60 --budget 1 --processes 2 --slots 2 -y "
+    "lr=log:1e-3,1e-1 depth=2,4"
 )
 ELSEWHERE = {
     **dict.fromkeys(MISSION, "with pods that train: tests/e2e/test_mission.py"),
