@@ -1,5 +1,5 @@
-"""What only a ledger in a database meets: cut connections, a lost answer to a commit, other homes,
-tables of other versions, moves from a file and back."""
+"""Faults that only a ledger in a database meets: cut connections, a lost answer to a commit, other
+homes, tables of other versions, moves from a file and back."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def ledger(postgres_url: str, home: Path) -> PostgresLedger:
 
 
 def one_line(error: TrmcloudError) -> str:
-    """What a command prints of it, which has to be a line with a next step."""
+    """Return the line that a command prints of it, and its next step."""
     text = f"{error} → {error.next_step}"
     assert "\n" not in text
     assert error.next_step

@@ -68,7 +68,7 @@ def test_people_and_tokens_are_those_of_all_servers(opened: Open) -> None:
     assert there.revoke("ada") == 1
     assert there.revoke("ada") == 0
     with pytest.raises(NotFoundError):
-        here.revoke("nobody")
+        here.revoke("eve")
 
 
 def test_a_token_ends_with_its_time_and_with_its_person(opened: Open) -> None:
@@ -116,7 +116,7 @@ def test_guesses_are_bounded_and_tell_no_names(opened: Open) -> None:
     people.add("ada", Role.MEMBER, password=PASSWORD)
     people.add("ci", Role.MEMBER, is_service=True)
     told = set()
-    for name in ("ada", "ci", "nobody", "owner", "../x"):
+    for name in ("ada", "ci", "eve", "owner", "../x"):
         with pytest.raises(AuthError) as refused:
             people.log_in(name, "wrong password")
         told.add(str(refused.value))

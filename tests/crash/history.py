@@ -47,7 +47,7 @@ def violations(
     life: Sequence[str],
     acknowledged: Mapping[tuple[str, str], int],
 ) -> list[str]:
-    """What is wrong with a history of runs that each follow ``life``, a sequence of kinds.
+    """Return the faults of a history of runs that each follow ``life``, a sequence of kinds.
 
     ``acknowledged`` counts, by (run, kind), what writers were told is written.
     """

@@ -58,7 +58,7 @@ KINDS = (
 
 
 class Log:
-    """What one process was told is written, a line each: it outlives the process."""
+    """A file of one process's acknowledged records, a line each, which outlives the process."""
 
     def __init__(self, path: Path) -> None:
         self._handle = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)

@@ -137,7 +137,7 @@ def tried(agent: Agent, words: Sequence[str] = ("python3", "train.py"), for_s: f
     assert told["passed"], told
 
 
-#: What an agent plans on a rented machine.
+#: The plan that an agent asks for on a rented machine.
 RECIPE: dict[str, Any] = {
     "hardware": "1xA100", "recipe": "trm-tiny", "phase": "fast", "data": "python-stdlib",
     "provider": ["runpod"], "budget": "1", "steps": 200,
@@ -146,7 +146,7 @@ RECIPE: dict[str, Any] = {
 
 
 def own(words: Sequence[str] = ("python3", "train.py"), budget: str = "0.05") -> dict[str, Any]:
-    """What an agent plans: a command on this machine."""
+    """The plan that an agent asks for: a command on this machine."""
     return {
         "command": list(words), "hardware": "local", "rate": "3.60", "budget": budget,
         "grace": 2.0, "checkpoints": "out", "checkpoint_gb": 0.001, "metric": "val_loss",

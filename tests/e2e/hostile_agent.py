@@ -61,7 +61,7 @@ RENTED: Mapping[str, Any] = {**RECIPE, "budget": "0.50"}
 
 @dataclass
 class World:
-    """What the threads share, and what they have seen."""
+    """State that the threads share, with all answers so far."""
 
     url: str
     project: Path

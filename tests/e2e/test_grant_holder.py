@@ -46,7 +46,7 @@ def the_agent(ground: Path) -> Home:
 
 
 def tried(ground: Path, source: str) -> str:
-    """What a script printed that the second user tried."""
+    """Return the output of a script that the second user tried."""
     (ground / "work" / "train.py").write_text(source)
     home = the_agent(ground)
     try:
@@ -155,7 +155,7 @@ def test_what_cannot_run_as_the_holder_is_refused(ground: Path) -> None:
         unknown.try_command(["python3", "train.py"], here=work)
 
 
-@pytest.mark.parametrize("user", ["0", "root", "nobody-of-that-name", str(1 << 40)])
+@pytest.mark.parametrize("user", ["0", "root", "no-such-user", str(1 << 40)])
 def test_users_that_hold_no_grant(ground: Path, user: str) -> None:
     with pytest.raises(UsageError, match=r"ledger's owner|no user"):
         Home(ground / "home", principal="agent", run_as=user)

@@ -153,7 +153,7 @@ class RunDriver:
     _moves_again_at: float = 0.0
     """When a move is thought of again, where a budget refused the last one, or none would pay."""
     _progress: SeenProgress | None = None
-    """What its pod had done when it was seen last; None: it was not seen by this process."""
+    """The work that its pod had done when seen last; None: this process has not seen it."""
     _timing: tuple[str, str] = ("", "")
     """The pod and the phase whose pace is looked for."""
     _timed_at: float = 0.0

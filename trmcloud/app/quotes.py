@@ -1,4 +1,4 @@
-"""What a principal's launch needs before money is spent: a plan whose price still holds, and a
+"""Conditions of a principal's launch before money is spent: a plan whose price still holds, and a
 trial of its command that found nothing."""
 
 from __future__ import annotations

@@ -231,7 +231,7 @@ class SweepPoint:
 
 @dataclass(frozen=True, kw_only=True)
 class SweepRung:
-    """What one trial has cost, and how long it has trained, when it reaches a rung; no amount where
+    """Cost and training time of one trial when it reaches a rung; no amount where
     the machine has no rate."""
 
     rung: int
@@ -1348,7 +1348,7 @@ class RaiseRow:
 
 @dataclass(frozen=True, kw_only=True)
 class Raises:
-    """What waits for a second person."""
+    """A request that waits for a second person."""
 
     schema: ClassVar[str] = "raises/1"
     raises: tuple[RaiseRow, ...]

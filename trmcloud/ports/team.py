@@ -12,7 +12,7 @@ from trmcloud.core.values import dataclass
 
 
 class Role(str, Enum):
-    """What a person may do; each role may do all that those before it may."""
+    """A person's rights; each role has all rights of those before it."""
 
     VIEWER = "viewer"
     MEMBER = "member"
@@ -62,8 +62,8 @@ class Token:
 
 @dataclass(frozen=True)
 class Act:
-    """What was asked for, by whom. ``decision``: allowed, refused, waits, approved, denied, or done
-    with the exit code among ``facts``."""
+    """A request and the person who made it. ``decision``: allowed, refused, waits, approved,
+    denied, or done with the exit code among ``facts``."""
 
     at: float
     person: str

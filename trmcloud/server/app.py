@@ -89,8 +89,8 @@ class Settings:
 
 @dataclass(frozen=True)
 class Doors:
-    """What the server gets from the command line's side: ``parse`` reads a command line, ``runs``
-    lists what is known of runs, ``page`` is the page's ASGI application."""
+    """Functions of the command line's side that the server calls: ``parse`` reads a command line,
+    ``runs`` lists what is known of runs, ``page`` is the page's ASGI application."""
 
     parse: Callable[[Sequence[str]], Parsed]
     runs: Callable[[], Sequence[KnownRun]]

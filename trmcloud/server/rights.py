@@ -148,7 +148,7 @@ COMMANDS: Mapping[str, Rule] = {
 
 
 class Kind(Enum):
-    """What the value of an option may be. None of them can name a file of the server."""
+    """The kinds of values that an option takes. None of them can name a file of the server."""
 
     FLAG = auto()
     NUMBER = auto()
@@ -396,7 +396,7 @@ class Parsed:
 
 @dataclass(frozen=True)
 class KnownRun:
-    """What is asked of a run to judge who may touch it."""
+    """The facts of a run that decide who may touch it."""
 
     run_id: str
     name: str

@@ -170,7 +170,7 @@ def report(
 
 
 def _swept(context: Context, run: RunState, *, whole: bool, verbose: bool) -> list[str]:
-    """What a sweep's dollars bought; its trials, too, where it alone is reported."""
+    """The results that a sweep's dollars bought; its trials, too, where it alone is reported."""
     from trmcloud.app.sweep_facts import sweep_of
     from trmcloud.cli.views.sweep import report_lines, trial_lines
 

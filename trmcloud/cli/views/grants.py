@@ -40,16 +40,7 @@ def _row(account: GrantAccount) -> tuple[str, ...]:
 
 def account_lines(account: GrantAccount) -> list[str]:
     """One grant in words: what it allows, and what is left."""
-    limits = [f"{account.total} in total"]
-    if account.per_run is not None:
-        limits.append(f"{account.per_run} per run")
-    if account.per_day is not None:
-        limits.append(f"{account.per_day} per UTC day")
-    if account.runs_at_once:
-        limits.append(f"{account.runs_at_once} {_runs(account.runs_at_once)} at once")
-    limits += [" or ".join(names) for names in (account.hardware, account.providers) if names]
-    if account.expires_at is not None:
-        limits.append(f"until {_day(account.expires_at)}")
+    limits = [f"{account.total} in total", *_limits(account, " or ")]
     if account.idle_s:
         limits.append(f"a run ends after {duration(account.idle_s)} without a step")
     return [
@@ -59,23 +50,26 @@ def account_lines(account: GrantAccount) -> list[str]:
     ]
 
 
-def _runs(number: int) -> str:
-    return "run" if number == 1 else "runs"
-
-
 def wish_words(request: ApprovalRequest) -> str:
     """Return the terms that a request asks for, in one line."""
     wishes = [f"{request.more} more"] if request.more else []
-    if request.per_run is not None:
-        wishes.append(f"{request.per_run} per run")
-    if request.per_day is not None:
-        wishes.append(f"{request.per_day} per day")
-    if request.runs_at_once:
-        wishes.append(f"{request.runs_at_once} {_runs(request.runs_at_once)} at once")
-    wishes += [", ".join(names) for names in (request.hardware, request.providers) if names]
-    if request.expires_at is not None:
-        wishes.append(f"until {_day(request.expires_at)}")
-    return ", ".join(wishes)
+    return ", ".join([*wishes, *_limits(request, ", ")])
+
+
+def _limits(of: GrantAccount | ApprovalRequest, joint: str) -> list[str]:
+    """The terms beside the total; ``joint`` stands between names of one kind."""
+    limits = [
+        f"{amount} per {unit}"
+        for amount, unit in ((of.per_run, "run"), (of.per_day, "UTC day"))
+        if amount is not None
+    ]
+    if of.runs_at_once:
+        runs = "run" if of.runs_at_once == 1 else "runs"
+        limits.append(f"{of.runs_at_once} {runs} at once")
+    limits += [joint.join(names) for names in (of.hardware, of.providers) if names]
+    if of.expires_at is not None:
+        limits.append(f"until {_day(of.expires_at)}")
+    return limits
 
 
 def request_words(request: ApprovalRequest) -> str:

@@ -1,4 +1,4 @@
-"""What a sweep is planned to do, and what its trials have come to."""
+"""The plan of a sweep, and the results of its trials."""
 
 from __future__ import annotations
 
@@ -117,7 +117,8 @@ def progress_words(facts: SweepFacts) -> str:
 
 
 def report_lines(facts: SweepFacts) -> list[str]:
-    """What the dollars of a sweep bought, which settings matter, and what more may buy."""
+    """The results that the dollars bought, the settings that matter, and the gain expected of
+    more dollars."""
     terms, state = facts.terms, facts.state
     lines = [f"sweep: {progress_words(facts)}, {amount(terms, state.spent)} on trials"]
     if state.idle:

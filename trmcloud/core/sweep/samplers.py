@@ -7,6 +7,7 @@ that did well. Others, outside of this package, keep the same interface.
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from statistics import NormalDist
@@ -55,6 +56,18 @@ def draw(*numbers: int) -> float:
     return (state >> 11) / 2**53
 
 
+def suggest_each(
+    suggest: Callable[[Sequence[Tried]], Point | None], history: Sequence[Tried], count: int
+) -> list[Point]:
+    """Return up to ``count`` points, each drawn by ``suggest`` with those before it as tried."""
+    known = list(history)
+    made: list[Point] = []
+    while len(made) < count and (point := suggest(known)) is not None:
+        made.append(point)
+        known.append(Tried(point))
+    return made
+
+
 @dataclass(frozen=True)
 class ScalingRule:
     """A learning rate that follows the model's width and the batch: ``rate`` × (width of the
@@ -83,7 +96,7 @@ class ScalingRule:
 
 
 @dataclass(frozen=True)
-class _Drawing:
+class _Drawing(ABC):
     """What every sampler here shares: new points that fit, from places of the unit cube."""
 
     space: Space
@@ -94,15 +107,7 @@ class _Drawing:
     fits: Fits | None = None
 
     def suggest(self, history: Sequence[Tried], count: int) -> list[Point]:
-        known = list(history)
-        made: list[Point] = []
-        for _ in range(count):
-            point = self._suggest_one(known)
-            if point is None:
-                break
-            made.append(point)
-            known.append(Tried(point))
-        return made
+        return suggest_each(self._suggest_one, history, count)
 
     def _suggest_one(self, history: Sequence[Tried]) -> Point | None:
         tried = {each.point for each in history}
@@ -122,8 +127,9 @@ class _Drawing:
                 return point
         return None
 
+    @abstractmethod
     def _shares(self, history: Sequence[Tried], number: int, attempt: int) -> list[float]:
-        raise NotImplementedError
+        """Return the place in the unit cube of draw ``number``, at its ``attempt``-th try."""
 
     def shift(self, point: Point, power: int = 1) -> Point:
         """Return the point with its learning rate moved by the rule (``power`` −1: moved back),

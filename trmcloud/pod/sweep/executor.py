@@ -172,7 +172,7 @@ class SweepExecutor:
         self._tell = _Reporter(self._folder, job, attempt, clock)
         self._noted: dict[int, str] = {}
         self._start_s: list[float] = []
-        """What starts took, from the process to its first step."""
+        """Seconds that starts took, from the process to its first step."""
         self._trained: set[int] = set()
         """Trials whose running interval has come to a step."""
 

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from trmcloud.core.errors import MissingExtra
-from trmcloud.core.sweep.samplers import Fits, Sampler, Tried, make_sampler
+from trmcloud.core.sweep.samplers import Fits, Sampler, Tried, make_sampler, suggest_each
 from trmcloud.core.sweep.space import Kind, Parameter, Point, Space
 from trmcloud.core.sweep.terms import Goal, SweepTerms
 from trmcloud.io.installation import install_command
@@ -47,15 +47,7 @@ class _Optuna:
         self._optuna, self._terms, self._fits, self._rest = optuna, terms, fits, rest
 
     def suggest(self, history: Sequence[Tried], count: int) -> list[Point]:
-        known = list(history)
-        made: list[Point] = []
-        for _ in range(count):
-            point = self._suggest_one(known)
-            if point is None:
-                break
-            made.append(point)
-            known.append(Tried(point))
-        return made
+        return suggest_each(self._suggest_one, history, count)
 
     def _suggest_one(self, history: Sequence[Tried]) -> Point | None:
         space, tried = self._terms.space, {each.point for each in history}
