@@ -100,8 +100,8 @@ def slots_of(chosen: Candidate, wish: SweepWish) -> int:
     gpus = chosen.gpus if chosen.sku in GPUS else 0
     if chosen.nodes > 1:
         raise UsageError("a sweep runs on one machine", next_step="1xH100, 8xH100 or local")
-    if not gpus:
-        return wish.slots or 1
+    if not gpus or wish.on:
+        return wish.slots or gpus or 1
     slots = wish.slots or gpus
     if slots > gpus or gpus % slots:
         raise UsageError(

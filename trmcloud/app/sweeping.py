@@ -27,7 +27,7 @@ from trmcloud.core.spec.plan import Plan
 from trmcloud.core.spec.spec import RunSpec
 from trmcloud.core.spec.sweep_wish import METRIC, SweepWish
 from trmcloud.core.sweep import space as sp
-from trmcloud.core.sweep.job import SWEEP_NAME, SweepJob, dump_job
+from trmcloud.core.sweep.job import RAY, SWEEP_NAME, SweepJob, dump_job
 from trmcloud.core.sweep.samplers import SAMPLERS
 from trmcloud.core.sweep.space import Space, Value
 from trmcloud.core.sweep.terms import SweepTerms
@@ -80,6 +80,12 @@ class SweepRequest:
     slots: int = option(
         "--slots", 0, "Trials at a time (default: one per GPU; 1 without a GPU).", "sweep",
         _SWEEP, parse=checked(lambda n: 0 <= n <= 64, "{flag} must be from 1 to 64, not {value}"),
+    )
+    on: str = option(
+        "--on", "", "ray: trials run on your Ray cluster (RAY_ADDRESS; extra ray), with local.",
+        "sweep", _SWEEP, metavar="PLACE",
+        parse=checked(lambda place: place in ("", RAY), "{flag} must be ray, not {value!r:.40}",
+                      "--on ray"),
     )
     sampler: str = option(
         "--sampler", "",
@@ -153,6 +159,13 @@ def wish_of(
     is_here = request.hardware.strip().lower() == LOCAL
     if search.sampler == _OPTUNA and is_here and importlib.util.find_spec(_OPTUNA) is None:
         raise MissingExtra("the sampler optuna", "sweep", install_command("sweep"))
+    if search.on == RAY and not is_here:
+        raise UsageError(
+            f"--on ray uses a cluster that you have, and {request.hardware} is rented",
+            next_step="trmcloud sweep local --on ray --rate USD, its price per hour",
+        )
+    if search.on == RAY and importlib.util.find_spec(RAY) is None:
+        raise MissingExtra("--on ray", RAY, install_command(RAY))
     spec = recipes or _of_command(planner, request, asked, words, space, here)
     wish = SweepWish(
         space=tuple(str(each) for each in space.parameters),
@@ -162,6 +175,7 @@ def wish_of(
         seed=search.seed,
         eta=search.eta,
         rungs=search.rungs,
+        on=search.on,
     )
     return replace(spec, sweep=wish)
 
@@ -303,7 +317,7 @@ def prepare(
     terms = terms_of(ready.plan)
     check_points(ready.plan, terms)
     if spec.command is None:
-        files = {SWEEP_NAME: write_job(terms), **commands_share()}
+        files = {SWEEP_NAME: write_job(terms, spec), **commands_share()}
         item = code_item(trainer, context.home, files)
         ready = replace(ready, data=replace(ready.data, code=str(item.local)))
     return PreparedSweep(ready, terms, tree)
@@ -313,10 +327,12 @@ def _beside(planner: Planner) -> Any:
     """Return a function from a command's wish to the files that stand beside its code."""
 
     def beside(spec: RunSpec) -> Mapping[str, bytes]:
-        return {SWEEP_NAME: write_job(terms_of(planner.plan(spec)))}
+        return {SWEEP_NAME: write_job(terms_of(planner.plan(spec)), spec)}
 
     return beside
 
 
-def write_job(terms: SweepTerms) -> bytes:
-    return dump_job(SweepJob(terms)).encode()
+def write_job(terms: SweepTerms, spec: RunSpec) -> bytes:
+    """Return ``sweep.json`` for a planned sweep."""
+    assert spec.sweep is not None
+    return dump_job(SweepJob(terms, on=spec.sweep.on)).encode()

@@ -15,6 +15,8 @@ TRIALS_DIR = "trials"
 ENV_TRIAL = "TRMCLOUD_TRIAL"
 """A JSON object of settings that a sweep's trial has in place of its job's."""
 JOB_VERSION = 1
+RAY = "ray"
+"""Where trials run, in place of the executor's machine: on a user's own cluster."""
 
 
 @dataclass(frozen=True)
@@ -22,6 +24,8 @@ class SweepJob:
     """``sweep.json``."""
 
     terms: SweepTerms
+    on: str = ""
+    """``ray``; empty: the executor's machine."""
     version: int = JOB_VERSION
 
 

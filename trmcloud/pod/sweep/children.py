@@ -39,6 +39,9 @@ from trmcloud.pod.agent.nodes import trainer_command
 from trmcloud.pod.machine import processes
 
 PROCESS = "trmcloud.pod.job.process"
+LOST = -256
+"""In place of an exit code: the process is gone with its machine, and its interval with it. The
+trial can be continued; no signal has this number."""
 _GPUS = "CUDA_VISIBLE_DEVICES"
 _THREADS = "OMP_NUM_THREADS"
 
@@ -55,13 +58,24 @@ class TrialStart:
     deadline_at: float
     is_fresh: bool
     """It begins anew, whatever its folder has."""
+    kill_after_s: float = math.inf
+    """The executor kills it then; whoever runs it elsewhere does so by itself, too."""
+
+
+@dataclass(frozen=True)
+class TrialCommand:
+    """What starts a trial's process in ``folder``, which has its job."""
+
+    words: tuple[str, ...]
+    environment: Mapping[str, str]
+    folder: Path
 
 
 class Child(Protocol):
     """A running trial."""
 
     def poll(self) -> int | None:
-        """Return the exit code; None while it runs."""
+        """Return the exit code, or ``LOST``; None while it runs."""
 
     def land(self) -> None:
         """Ask it to save, to evaluate and to leave."""
@@ -107,6 +121,25 @@ class TrialProcesses:
         Raises:
             OSError: it cannot be started.
         """
+        made = self.prepare(start)
+        with open(made.folder / contract.TRAIN_LOG_NAME, "ab") as log:
+            child = subprocess.Popen(
+                made.words,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env=made.environment,
+                cwd=made.folder,
+                start_new_session=True,
+            )
+        return _Process(child)
+
+    def prepare(self, start: TrialStart) -> TrialCommand:
+        """Make the trial's folder and job; return the command.
+
+        Raises:
+            OSError: they cannot be written.
+        """
         folder = self.folder(start.trial)
         if start.is_fresh:
             shutil.rmtree(folder, ignore_errors=True)
@@ -123,17 +156,7 @@ class TrialProcesses:
         }
         if not math.isfinite(start.deadline_at):
             del environment[ENV_DEADLINE_AT]
-        with open(folder / contract.TRAIN_LOG_NAME, "ab") as log:
-            child = subprocess.Popen(
-                words,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                env=environment,
-                cwd=folder,
-                start_new_session=True,
-            )
-        return _Process(child)
+        return TrialCommand(tuple(words), environment, folder)
 
     def beat(self, trial: int) -> Heartbeat | None:
         return load_small(self.folder(trial) / contract.HEARTBEAT_NAME, load_heartbeat)

@@ -38,11 +38,11 @@ from trmcloud.core.contract.trainer_contract import (
     PhaseJob,
 )
 from trmcloud.core.contract.trainer_contract import load_job as load_phase_job
-from trmcloud.core.errors import TrmcloudError
+from trmcloud.core.errors import ProviderError, TrmcloudError
 from trmcloud.core.money import Usd, cost
 from trmcloud.core.sweep import events as ev
 from trmcloud.core.sweep.halving import Begin, Continue, End, Reason, next_moves
-from trmcloud.core.sweep.job import SWEEP_NAME, SweepJob, load_job
+from trmcloud.core.sweep.job import RAY, SWEEP_NAME, SweepJob, load_job
 from trmcloud.core.sweep.samplers import Sampler, ScalingRule, make_sampler
 from trmcloud.core.sweep.space import format_point
 from trmcloud.core.sweep.state import SweepState, Trial, TrialState, apply, fold, lost_events
@@ -53,6 +53,7 @@ from trmcloud.io.files import read_small, write_atomic
 from trmcloud.pod.job.process import kill_all, offspring
 from trmcloud.pod.machine import processes
 from trmcloud.pod.sweep.children import (
+    LOST,
     Child,
     Children,
     TrialProcesses,
@@ -63,6 +64,7 @@ from trmcloud.pod.sweep.children import (
 from trmcloud.pod.sweep.optuna_sampler import NAME as OPTUNA
 from trmcloud.pod.sweep.optuna_sampler import open_optuna
 from trmcloud.pod.sweep.publishing import PublishedCheckpoints
+from trmcloud.pod.sweep.ray_tune import RayTrials
 
 JOURNAL_NAME = "sweep.jsonl"
 INTERVAL_NAME = "interval.json"
@@ -348,6 +350,10 @@ class SweepExecutor:
         has_trained |= beat is not None and beat.step > running.step_before
         made = self._children.manifests(number)
         trial = self._state.trials[number]
+        if code == LOST:
+            self._tell.say(f"trial {number}: its process is gone with its machine")
+            self._append(ev.TrialLost(number, usd, seconds, trial.rung))
+            return
         latest, best = pick_latest(made), pick_best(made)
         gained = latest is not None and (latest.step > running.step_before or trial.rung >= 0)
         came_to_nothing = outcome in CLEAN - DONE and not has_trained
@@ -534,6 +540,7 @@ class SweepExecutor:
             attempt=attempt,
             deadline_at=min(now + until_s, self._deadline_at),
             is_fresh=is_new,
+            kill_after_s=self._terms.seconds(move.most_usd),
         )
         running = _Running(
             child=_NoChild(),
@@ -754,14 +761,18 @@ def main() -> None:
     sweep = load_job(read_small(Path(job.code_dir) / SWEEP_NAME) or "")
     processes.adopt_orphans()
     cores = len(os.sched_getaffinity(0))
-    children = TrialProcesses(job, sweep.terms.slots, environment, cores)
+    attempt = int(environment.get(ENV_ATTEMPT, "1"))
+    place: RayTrials | None = None
+    if sweep.on == RAY:
+        place = RayTrials(job, sweep.terms, environment, attempt)
+    children = place or TrialProcesses(job, sweep.terms.slots, environment, cores)
     deadline = environment.get(ENV_DEADLINE_AT, "")
     executor = SweepExecutor(
         job,
         sweep,
         children,
         SystemClock(),
-        attempt=int(environment.get(ENV_ATTEMPT, "1")),
+        attempt=attempt,
         deadline_at=float(deadline) if deadline else math.inf,
     )
 
@@ -770,10 +781,19 @@ def main() -> None:
 
     signal.signal(signal.SIGTERM, on_term)
     outcome, message = "crashed", "the sweep's executor failed"
+    executor.reporter.write(force=True)
     try:
-        outcome, message = executor.run()
+        with place or contextlib.nullcontext():
+            signal.signal(signal.SIGTERM, on_term)  # Ray has set its own
+            try:
+                outcome, message = executor.run()
+            finally:
+                executor.kill_trials()
+    except ProviderError as error:
+        message = one_line(f"{error}; {error.next_step}")
+    except TrmcloudError as error:
+        outcome, message = "bad_config", one_line(f"{error}; {error.next_step}")
     finally:
-        executor.kill_trials()
         kill_all(os.getpid(), _KILL_WITHIN_S)
         executor.reporter.end(outcome, message)
 
