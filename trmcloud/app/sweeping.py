@@ -6,6 +6,7 @@ travels beside the code, in ``sweep.json``.
 
 # Annotations are values here: a command's parameters are made from them.
 import importlib.util
+import os
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -27,7 +28,14 @@ from trmcloud.core.spec.plan import Plan
 from trmcloud.core.spec.spec import RunSpec
 from trmcloud.core.spec.sweep_wish import METRIC, SweepWish
 from trmcloud.core.sweep import space as sp
-from trmcloud.core.sweep.job import RAY, SWEEP_NAME, SweepJob, dump_job
+from trmcloud.core.sweep.job import (
+    ENV_RAY_ADDRESS,
+    RAY,
+    SWEEP_NAME,
+    SweepJob,
+    dump_job,
+    place_of,
+)
 from trmcloud.core.sweep.samplers import SAMPLERS
 from trmcloud.core.sweep.space import Space, Value
 from trmcloud.core.sweep.terms import SweepTerms
@@ -175,7 +183,7 @@ def wish_of(
         seed=search.seed,
         eta=search.eta,
         rungs=search.rungs,
-        on=search.on,
+        on=place_of(search.on, os.environ.get(ENV_RAY_ADDRESS, "")),
     )
     return replace(spec, sweep=wish)
 

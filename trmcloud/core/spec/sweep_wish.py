@@ -30,7 +30,8 @@ class SweepWish:
     rungs: int = 0
     """Number of rungs; 0: as many as the budget divides into."""
     on: str = ""
-    """``ray``: trials run on a cluster of the user's; empty: on the machine that is planned."""
+    """``ray`` or ``ray:ADDRESS``: trials run on a cluster of the user's; empty: on the machine that
+    is planned."""
 
 
 def leased_command(command: Command | None) -> Command:

@@ -17,6 +17,8 @@ ENV_TRIAL = "TRMCLOUD_TRIAL"
 JOB_VERSION = 1
 RAY = "ray"
 """Where trials run, in place of the executor's machine: on a user's own cluster."""
+ENV_RAY_ADDRESS = "RAY_ADDRESS"
+"""Ray's own variable: the cluster that it speaks to."""
 
 
 @dataclass(frozen=True)
@@ -25,8 +27,20 @@ class SweepJob:
 
     terms: SweepTerms
     on: str = ""
-    """``ray``; empty: the executor's machine."""
+    """``ray``, or ``ray:ADDRESS``; empty: the executor's machine."""
     version: int = JOB_VERSION
+
+
+def place_of(on: str, address: str) -> str:
+    """Return where trials run: ``on`` as it was typed, with the ``address`` of Ray's variable."""
+    return f"{on}:{address}" if on == RAY and address else on
+
+
+def ray_address(on: str) -> str | None:
+    """Return the address of the cluster that trials run on: empty for a Ray of the executor's
+    machine; None where they do not run on Ray."""
+    name, _, address = on.partition(":")
+    return address if name == RAY else None
 
 
 def dump_job(job: SweepJob) -> str:

@@ -42,7 +42,7 @@ from trmcloud.core.errors import ProviderError, TrmcloudError
 from trmcloud.core.money import Usd, cost
 from trmcloud.core.sweep import events as ev
 from trmcloud.core.sweep.halving import Begin, Continue, End, Reason, next_moves
-from trmcloud.core.sweep.job import RAY, SWEEP_NAME, SweepJob, load_job
+from trmcloud.core.sweep.job import SWEEP_NAME, SweepJob, load_job, ray_address
 from trmcloud.core.sweep.samplers import Sampler, ScalingRule, make_sampler
 from trmcloud.core.sweep.space import format_point
 from trmcloud.core.sweep.state import SweepState, Trial, TrialState, apply, fold, lost_events
@@ -763,8 +763,8 @@ def main() -> None:
     cores = len(os.sched_getaffinity(0))
     attempt = int(environment.get(ENV_ATTEMPT, "1"))
     place: RayTrials | None = None
-    if sweep.on == RAY:
-        place = RayTrials(job, sweep.terms, environment, attempt)
+    if (address := ray_address(sweep.on)) is not None:
+        place = RayTrials(job, sweep.terms, environment, attempt, address)
     children = place or TrialProcesses(job, sweep.terms.slots, environment, cores)
     deadline = environment.get(ENV_DEADLINE_AT, "")
     executor = SweepExecutor(

@@ -46,9 +46,6 @@ from trmcloud.pod.sweep.children import (
 )
 from trmcloud.pod.sweep.keeper import KEEPER, Order, kill_file, land_file, read_order, write_order
 
-ENV_ADDRESS = "RAY_ADDRESS"
-"""Ray's own variable: the cluster that trials run on. Without it a Ray of this machine alone is
-started for the sweep."""
 EXPERIMENTS_DIR = "ray"
 """Below the sweep's folder: Tune's record, an experiment for each attempt of the executor."""
 EXIT_CODE, PROBLEM, STEP = "exit_code", "problem", "step"
@@ -63,6 +60,7 @@ _TUNES: Mapping[str, str] = {
     "RAY_AIR_NEW_OUTPUT": "0",
     "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",
     "TUNE_DISABLE_STRICT_METRIC_CHECKING": "1",
+    "TUNE_WARN_EXCESSIVE_EXPERIMENT_CHECKPOINT_SYNC_THRESHOLD_S": "0",
 }
 """Ray's settings: nothing is sent to its makers, and nothing is printed between our lines."""
 
@@ -88,6 +86,10 @@ class Desk:
         self.closing = False
         self.failure = ""
         """Why Tune's thread has ended before it was asked to; empty while it runs."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Tune keeps a copy of its experiment, to restore it; ours is restored from the journal."""
+        return Desk, ()
 
     def ask(self, wanted: _Wanted) -> None:
         with self._lock:
@@ -128,7 +130,8 @@ class Desk:
 
 class RayTrials:
     """The trials of a sweep on Ray's nodes, while this context lasts. ``attempt`` is the
-    executor's, ``environment`` its own."""
+    executor's, ``environment`` its own; ``address`` is that of the cluster, empty for a Ray of this
+    machine alone that is started for the sweep."""
 
     def __init__(
         self,
@@ -136,12 +139,13 @@ class RayTrials:
         terms: SweepTerms,
         environment: Mapping[str, str],
         attempt: int,
+        address: str = "",
     ) -> None:
         self._job, self._terms, self._attempt = job, terms, attempt
         self._environment = {
             key: value for key, value in environment.items() if not key.startswith("RAY_")
         }
-        self._address = environment.get(ENV_ADDRESS, "")
+        self._address = address
         self._processes = TrialProcesses(job, terms.slots, self._environment, 1)
         self._root = Path(job.out_dir) / EXPERIMENTS_DIR
         self._desk = Desk()
@@ -165,22 +169,13 @@ class RayTrials:
             os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(_TOKEN_BYTES)
         self._ray, tune = load_ray()
         try:
-            self._ray.init(
-                address=self._address or "local",
-                **({} if self._address else {"include_dashboard": False}),
-                log_to_driver=False,
-                logging_level="ERROR",
-                configure_logging=False,
-            )
-            resources = self._resources()
-        except (OSError, ValueError, RuntimeError, TimeoutError) as error:
-            raise ProviderError(
-                one_line(f"Ray at {self._address or 'this machine'} did not answer: {error}")[:300],
-                next_step="ray status; RAY_ADDRESS names another cluster",
-            ) from None
+            resources = self._connect()
+            tuner = _tuner(tune, self._desk, self._terms, resources, self._root, self._attempt)
+        except BaseException:
+            self._leave()
+            raise
         cores = max(1, int(resources["CPU"])) * self._terms.slots
         self._processes = TrialProcesses(self._job, self._terms.slots, self._environment, cores)
-        tuner = _tuner(tune, self._desk, self._terms, resources, self._root, self._attempt)
         self._thread = threading.Thread(target=self._fit, args=(tuner,), daemon=True)
         self._thread.start()
         return self
@@ -194,9 +189,29 @@ class RayTrials:
         self._desk.closing = True
         if self._thread is not None:
             self._thread.join(_CLOSE_WITHIN_S)
-        if self._ray is not None:
-            with contextlib.suppress(Exception):
-                self._ray.shutdown()
+        self._leave()
+
+    def _leave(self) -> None:
+        with contextlib.suppress(Exception):
+            self._ray.shutdown()
+        sys.excepthook = sys.__excepthook__  # Ray's waits a minute for a Ray that is gone
+
+    def _connect(self) -> dict[str, float]:
+        """Join the cluster, or start one; return what one slot takes of it."""
+        try:
+            self._ray.init(
+                address=self._address or "local",
+                **({} if self._address else {"include_dashboard": False}),
+                log_to_driver=False,
+                logging_level="ERROR",
+                configure_logging=False,
+            )
+            return self._resources()
+        except (OSError, ValueError, RuntimeError, TimeoutError) as error:
+            raise ProviderError(
+                one_line(f"Ray at {self._address or 'this machine'} did not answer: {error}")[:300],
+                next_step="ray status; RAY_ADDRESS names another cluster",
+            ) from None
 
     def _resources(self) -> dict[str, float]:
         """Return what one slot takes of the cluster, once it has that for all of them.
@@ -364,7 +379,6 @@ def _tuner(
             storage_path=str(root),
             verbose=0,
             failure_config=tune.FailureConfig(max_failures=0),
-            checkpoint_config=tune.CheckpointConfig(num_to_keep=1),
             callbacks=[loggers.JsonLoggerCallback(), loggers.CSVLoggerCallback()],
         ),
     )
@@ -406,7 +420,7 @@ def _classes(tune: Any) -> tuple[Any, Any]:
         def restore(self, checkpoint_path: str) -> None:
             """Its state is the sweep's journal."""
 
-    class CoreScheduler(base):
+    class CoreScheduler(base):  # type: ignore[misc]
         """Pauses a trial at the end of its interval, and resumes it when the core continues it."""
 
         def __init__(self, desk: Desk, known: dict[int, Any]) -> None:
