@@ -167,13 +167,8 @@ def wish_of(
     is_here = request.hardware.strip().lower() == LOCAL
     if search.sampler == _OPTUNA and is_here and importlib.util.find_spec(_OPTUNA) is None:
         raise MissingExtra("the sampler optuna", "sweep", install_command("sweep"))
-    if search.on == RAY and not is_here:
-        raise UsageError(
-            f"--on ray uses a cluster that you have, and {request.hardware} is rented",
-            next_step="trmcloud sweep local --on ray --rate USD, its price per hour",
-        )
-    if search.on == RAY and importlib.util.find_spec(RAY) is None:
-        raise MissingExtra("--on ray", RAY, install_command(RAY))
+    address = os.environ.get(ENV_RAY_ADDRESS, "")
+    _check_place(search.on, request.hardware, address)
     spec = recipes or _of_command(planner, request, asked, words, space, here)
     wish = SweepWish(
         space=tuple(str(each) for each in space.parameters),
@@ -183,9 +178,26 @@ def wish_of(
         seed=search.seed,
         eta=search.eta,
         rungs=search.rungs,
-        on=place_of(search.on, os.environ.get(ENV_RAY_ADDRESS, "")),
+        on=place_of(search.on, address),
     )
     return replace(spec, sweep=wish)
+
+
+def _check_place(on: str, hardware: str, address: str) -> None:
+    if on != RAY:
+        return
+    if hardware.strip().lower() != LOCAL:
+        raise UsageError(
+            f"--on ray uses a cluster that you have, and {hardware} is rented",
+            next_step="trmcloud sweep local --on ray --rate USD, its price per hour",
+        )
+    if address.startswith(f"{RAY}://"):
+        raise UsageError(
+            f"{ENV_RAY_ADDRESS}={address:.80} is for Ray's client: a sweep is to be on a node",
+            next_step=f"{ENV_RAY_ADDRESS}=auto, on a machine of the cluster",
+        )
+    if importlib.util.find_spec(RAY) is None:
+        raise MissingExtra("--on ray", RAY, install_command(RAY))
 
 
 def _space(words: Sequence[str], path: str, here: Path) -> Space:

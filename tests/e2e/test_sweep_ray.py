@@ -1,0 +1,309 @@
+"""``trmcloud sweep --on ray`` with a real Ray: ``make ray``. Its own Tune reads what was done."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.e2e.test_sweep import SCRIPT, executor_of, folder_of, journal, swept
+from tests.e2e.user import User, until
+from trmcloud.core.control.run_state import RunState
+from trmcloud.core.errors import Outcome
+from trmcloud.core.money import Usd
+from trmcloud.core.sweep import events as ev
+from trmcloud.core.sweep.halving import next_moves
+from trmcloud.core.sweep.job import SWEEP_NAME, SweepJob, load_job
+from trmcloud.core.sweep.state import fold
+from trmcloud.pod.machine import processes
+from trmcloud.pod.sweep.executor import sampler_of
+from trmcloud.pod.sweep.keeper import KEEPER
+
+pytestmark = [
+    pytest.mark.skipif(
+        importlib.util.find_spec("ray") is None, reason="Ray is not installed: make ray"
+    ),
+    pytest.mark.timeout(1200),
+]
+#: Its loss is that of its setting alone, whenever it is stopped.
+FLAT = SCRIPT.replace(" + 5 / (5 + step)", "")
+PAGE = "TRMCLOUD_RAY_PAGE"
+"""The file that gets a line for each thing that was seen."""
+
+
+def sweep_words(*more: str, slots: int = 2, eta: int = 2) -> tuple[str, ...]:
+    return (
+        *("sweep", "local", "--rate", "3.60", "-y", "--slots", str(slots), "--eta", str(eta)),
+        *("--grace", "2", "--checkpoint-gb", "0.001", "--checkpoints", "out"),
+        *("--metric", "val_loss", "--resume", "python3 train.py {lr} {checkpoint}"),
+        *(*more, "lr=log:1e-4,1", "--", "python3", "train.py", "{lr}"),
+    )
+
+
+@pytest.fixture
+def user(in_project: User) -> User:
+    assert in_project.cwd is not None
+    (in_project.cwd / "train.py").write_text(SCRIPT)
+    return in_project
+
+
+def note(what: str, seen: str) -> None:
+    """A line of the page."""
+    print(f"{what}: {seen}")
+    if path := os.environ.get(PAGE):
+        with open(path, "a", encoding="utf-8") as page:
+            page.write(f"| {what} | {seen} |\n")
+
+
+def results(user: User) -> Any:
+    """Return what Ray Tune's own reader finds of the last attempt's experiment."""
+    from ray import tune
+
+    from trmcloud.pod.sweep.ray_tune import run_interval
+
+    [*_, last] = sorted((folder_of(user) / "ray").iterdir())
+    return tune.Tuner.restore(str(last), trainable=run_interval).get_results()
+
+
+def spent(user: User) -> Usd:
+    return Usd(user.json("status", "--json")["runs"][0]["spent_usd"])
+
+
+def told_sweep(user: User) -> SweepJob:
+    job = json.loads((folder_of(user) / "job.json").read_text())
+    return load_job((Path(job["code_dir"]) / SWEEP_NAME).read_text())
+
+
+def keepers() -> dict[int, int]:
+    """Return the keepers that run: pid → that of the Ray worker which started it."""
+    found = {}
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit():
+            continue
+        try:
+            words = (entry / "cmdline").read_bytes().split(b"\0")
+            if KEEPER.encode() in words:
+                found[int(entry.name)] = int(words[words.index(KEEPER.encode()) + 2])
+        except OSError:
+            continue
+    return found
+
+
+def commands() -> int:
+    """Return how many scripts of trials run."""
+    count = 0
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                words = (entry / "cmdline").read_bytes().split(b"\0")
+            except OSError:
+                continue
+            count += words[:2] == [b"python3", b"train.py"]
+    return count
+
+
+def test_a_sweep_ends_with_its_best_and_tune_reads_the_same_scores(user: User) -> None:
+    out = user.run(*sweep_words("--on", "ray", "--budget", "0.18", slots=4))
+    assert "trials on" in out
+    run = user.only_run()
+    assert run.outcome is Outcome.FINISHED
+    state, events = swept(user), journal(user)
+    assert len(state.trials) >= 12
+    assert spent(user) <= Usd("0.18")
+    continued = [event for event in events if isinstance(event, ev.TrialContinued)]
+    assert continued
+    logs = [path.read_text() for path in folder_of(user).glob("trials/*/train.log")]
+    assert sum(log.count("resumed from") for log in logs) >= len(continued)
+    assert "fetched and verified" in user.run("fetch-best", "--into", "best")
+
+    grid = results(user)
+    told = {result.config["trial"]: result for result in grid}
+    reached = {n: trial for n, trial in state.trials.items() if trial.results}
+    assert set(told) == set(state.trials)
+    for number, trial in reached.items():
+        metrics = told[number].metrics
+        assert metrics["val_loss"] == pytest.approx(trial.results[-1].metric)
+        assert metrics["step"] == trial.results[-1].step
+        assert metrics["training_iteration"] == len(trial.results)
+        assert told[number].config["lr"] == dict(trial.point)["lr"]
+    best = min(reached.values(), key=lambda trial: trial.metric or 9.0)
+    assert grid.get_best_result("val_loss", "min").config["trial"] == best.number
+    note(
+        "a command's sweep on a Ray of this machine, 4 slots",
+        f"{len(state.trials)} trials, {len(continued)} continued by Tune's pause and resume, "
+        f"{spent(user)} of $0.18; Tune's ResultGrid has the same score and step for "
+        f"{len(reached)} of {len(reached)} trials and the same best, trial {best.number}",
+    )
+
+
+def test_a_killed_worker_costs_one_interval(user: User) -> None:
+    user.run(*sweep_words("--on", "ray", "--budget", "0.16", slots=1), "-d")
+    until(lambda: sum(isinstance(e, ev.RungReached) for e in journal(user)) >= 1)
+    until(lambda: commands() == 1 and len(keepers()) == 1)
+    time.sleep(2.0)  # it is in the middle of its interval
+    [(keeper, worker)] = keepers().items()
+    os.kill(worker, signal.SIGKILL)
+    until(lambda: keeper not in keepers() and not processes.started(keeper))
+    until(lambda: any(isinstance(e, ev.TrialLost) for e in journal(user)))
+    user.run("attach")
+    assert user.only_run().outcome is Outcome.FINISHED
+    events = journal(user)
+    lost = [event for event in events if isinstance(event, ev.TrialLost)]
+    assert len(lost) == 1
+    again = events[events.index(lost[0]) :]
+    assert any(getattr(e, "trial", 0) == lost[0].trial and not isinstance(e, ev.TrialLost)
+               for e in again), "the trial was run again"  # fmt: skip
+    assert spent(user) <= Usd("0.16")
+    assert not [e for e in events if isinstance(e, ev.TrialFailed)]
+    until(lambda: commands() == 0)
+    note(
+        "a Ray worker killed with SIGKILL in an interval",
+        f"that interval is lost (${lost[0].usd.plain()}), the trial is run again, no other is "
+        f"touched; {len(swept(user).trials)} trials, {spent(user)} of $0.16",
+    )
+
+
+def test_an_executor_that_is_killed_leaves_nothing_and_is_continued(user: User) -> None:
+    user.run(*sweep_words("--on", "ray", "--budget", "0.26"), "-d")
+    until(lambda: sum(isinstance(e, ev.RungReached) for e in journal(user)) >= 2)
+    before = {number: trial.point for number, trial in swept(user).trials.items()}
+    pid, started = executor_of(user)
+    assert processes.send(pid, started, signal.SIGKILL)
+    user.run("attach")
+    run = user.only_run()
+    assert run.outcome is Outcome.FINISHED
+    state = swept(user)
+    assert {n: state.trials[n].point for n in before} == before
+    assert spent(user) <= Usd("0.26")
+    until(lambda: commands() == 0 and not keepers())
+    note(
+        "the executor killed with SIGKILL",
+        f"no process of a trial is left; the next one continues from the journal: "
+        f"{len(state.trials)} trials, {spent(user)} of $0.26",
+    )
+
+
+def moves_of(events: tuple[ev.SweepEvent, ...]) -> list[tuple[Any, ...]]:
+    made: list[tuple[Any, ...]] = []
+    for event in events:
+        if isinstance(event, ev.TrialStarted):
+            made.append(("begin", event.trial, event.rung, event.point))
+        elif isinstance(event, ev.TrialContinued):
+            made.append(("continue", event.trial, event.rung, event.purpose.value))
+    return made
+
+
+def test_it_decides_as_the_executor_without_ray_does(user: User, tmp_path: Path) -> None:
+    """On an objective that is the same whenever it is stopped, with one slot."""
+    assert user.cwd is not None
+    made: dict[str, list[tuple[Any, ...]]] = {}
+    replayed = 0
+    for where, place in (("here", ()), ("ray", ("--on", "ray"))):
+        (user.cwd / "train.py").write_text(FLAT)
+        user.run(*sweep_words(*place, "--budget", "0.20", slots=1))
+        run: RunState = user.only_run()
+        assert run.outcome is Outcome.FINISHED
+        made[where] = moves_of(journal(user))
+        replayed = replay(user)
+        user.home.rename(tmp_path / f"home-{where}")
+    same = next(
+        (n for n, (a, b) in enumerate(zip(made["here"], made["ray"], strict=False)) if a != b),
+        min(map(len, made.values())),
+    )
+    shortest = min(map(len, made.values()))
+    print(*made["here"], "", *made["ray"], sep="\n")
+    # What differs is when the money ends: a start takes Ray longer.
+    assert same >= shortest - 3
+    assert any(move[0] == "continue" for move in made["ray"][:same])
+    note(
+        "decisions beside those of the executor without Ray, one slot",
+        f"the first {same} moves of {len(made['here'])} and {len(made['ray'])} are the same, "
+        f"promotions among them; of Ray's journal the core alone makes {replayed} moves again",
+    )
+
+
+def replay(user: User) -> int:
+    """Ask the core for each move of a journal again; return how many were the same. The last ones
+    hang on what the executor had left, which the journal does not have."""
+    terms, events = told_sweep(user).terms, journal(user)
+    places = [
+        n
+        for n, event in enumerate(events)
+        if isinstance(event, ev.TrialStarted | ev.TrialContinued)
+    ]
+    sampler = sampler_of(terms)
+    for place in places[:-3]:
+        [move, *_] = next_moves(fold(events[:place]), terms, 1, sampler)
+        assert not hasattr(move, "winner")
+        assert move.event == events[place]
+    return len(places[:-3])
+
+
+@pytest.fixture
+def cluster() -> Iterator[list[subprocess.Popen[bytes]]]:
+    """Two nodes, each a raylet of its own with one CPU, the first one the head."""
+    ray = Path(sys.executable).with_name("ray")
+    environment = {**os.environ, "RAY_USAGE_STATS_ENABLED": "0"}
+    common = ("--num-cpus", "1", "--block", "--disable-usage-stats")
+    nodes = []
+    for words in (
+        ("--head", "--port", "26379", "--include-dashboard", "false", *common),
+        ("--address", "127.0.0.1:26379", *common),
+    ):
+        nodes.append(
+            subprocess.Popen(
+                (str(ray), "start", *words), env=environment, start_new_session=True,
+                stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+            )
+        )  # fmt: skip
+        time.sleep(5.0)
+    yield nodes
+    for node in nodes:
+        end_node(node)
+
+
+def end_node(node: subprocess.Popen[bytes]) -> None:
+    """SIGKILL to a node, its raylet and all workers."""
+    found = processes_below(node.pid)
+    for pid in (node.pid, *found):
+        try:
+            os.kill(pid, signal.SIGKILL)
+        except ProcessLookupError:
+            continue
+    node.wait()
+
+
+def processes_below(root: int) -> list[int]:
+    from trmcloud.pod.job.process import offspring
+
+    return list(offspring(root))
+
+
+def test_a_lost_node_of_a_cluster_costs_its_interval(
+    user: User, cluster: list[subprocess.Popen[bytes]]
+) -> None:
+    user.environment["RAY_ADDRESS"] = "127.0.0.1:26379"
+    user.run(*sweep_words("--on", "ray", "--budget", "0.26"), "-d")
+    until(lambda: sum(isinstance(e, ev.RungReached) for e in journal(user)) >= 2)
+    until(lambda: commands() == 2)
+    end_node(cluster[1])
+    until(lambda: any(isinstance(e, ev.TrialLost) for e in journal(user)))
+    user.run("attach")
+    assert user.only_run().outcome is Outcome.FINISHED
+    lost = [event for event in journal(user) if isinstance(event, ev.TrialLost)]
+    assert spent(user) <= Usd("0.26")
+    assert "fetched and verified" in user.run("fetch-best", "--into", "best")
+    note(
+        "a cluster of two nodes (RAY_ADDRESS), one killed with its workers",
+        f"{len(lost)} interval{'s' * (len(lost) != 1)} lost; {len(swept(user).trials)} trials, "
+        f"{spent(user)} of $0.26, a verified best",
+    )
