@@ -146,7 +146,7 @@ def test_a_sweep_ends_with_its_best_and_tune_reads_the_same_scores(user: User) -
 
 
 def test_a_killed_worker_costs_one_interval(user: User) -> None:
-    user.run(*sweep_words("--on", "ray", "--budget", "0.16", slots=1), "-d")
+    user.run(*sweep_words("--on", "ray", "--budget", "0.16", "-d", slots=1))
     until(lambda: sum(isinstance(e, ev.RungReached) for e in journal(user)) >= 1)
     until(lambda: commands() == 1 and len(keepers()) == 1)
     time.sleep(2.0)  # it is in the middle of its interval
@@ -173,7 +173,7 @@ def test_a_killed_worker_costs_one_interval(user: User) -> None:
 
 
 def test_an_executor_that_is_killed_leaves_nothing_and_is_continued(user: User) -> None:
-    user.run(*sweep_words("--on", "ray", "--budget", "0.26"), "-d")
+    user.run(*sweep_words("--on", "ray", "--budget", "0.26", "-d"))
     until(lambda: sum(isinstance(e, ev.RungReached) for e in journal(user)) >= 2)
     before = {number: trial.point for number, trial in swept(user).trials.items()}
     pid, started = executor_of(user)
@@ -292,7 +292,7 @@ def test_a_lost_node_of_a_cluster_costs_its_interval(
     user: User, cluster: list[subprocess.Popen[bytes]]
 ) -> None:
     user.environment["RAY_ADDRESS"] = "127.0.0.1:26379"
-    user.run(*sweep_words("--on", "ray", "--budget", "0.26"), "-d")
+    user.run(*sweep_words("--on", "ray", "--budget", "0.26", "-d"))
     until(lambda: sum(isinstance(e, ev.RungReached) for e in journal(user)) >= 2)
     until(lambda: commands() == 2)
     end_node(cluster[1])

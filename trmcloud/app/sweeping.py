@@ -59,6 +59,7 @@ _OPTUNA = "optuna"
 _KEEP_BEST = 6
 """Checkpoints of trials that are kept, so that another machine can continue them."""
 _SWEEP = "Sweep"
+_TAKES = "sweep export"
 
 
 def _sampler(flag: str, name: str) -> str:
@@ -78,15 +79,15 @@ class SweepRequest:
 
     space: str = option(
         "--space", "", "TOML file of the settings to search, in place of NAME=VALUES words.",
-        "sweep", _SWEEP, metavar="FILE",
+        _TAKES, _SWEEP, metavar="FILE",
     )
     default: Sequence[str] = option(
         "--default", (), "Value of a setting that all trials are compared with, repeatable. "
-        "Default: the recipe's own; of a command, the middle.", "sweep", _SWEEP,
+        "Default: the recipe's own; of a command, the middle.", _TAKES, _SWEEP,
         metavar="NAME=VALUE",
     )
     slots: int = option(
-        "--slots", 0, "Trials at a time (default: one per GPU; 1 without a GPU).", "sweep",
+        "--slots", 0, "Trials at a time (default: one per GPU; 1 without a GPU).", _TAKES,
         _SWEEP, parse=checked(lambda n: 0 <= n <= 64, "{flag} must be from 1 to 64, not {value}"),
     )
     on: str = option(
@@ -97,16 +98,16 @@ class SweepRequest:
     )
     sampler: str = option(
         "--sampler", "",
-        "How points are chosen: density, halton, uniform, or optuna (extra sweep).", "sweep",
+        "How points are chosen: density, halton, uniform, or optuna (extra sweep).", _TAKES,
         _SWEEP, metavar="NAME", parse=_sampler,
     )
-    seed: int = option("--seed", 0, "Seed of the search.", "sweep", _SWEEP)
+    seed: int = option("--seed", 0, "Seed of the search.", _TAKES, _SWEEP)
     eta: int = option(
-        "--eta", 3, "One of so many trials continues to the next rung.", "sweep", _SWEEP,
+        "--eta", 3, "One of so many trials continues to the next rung.", _TAKES, _SWEEP,
         parse=checked(lambda n: 2 <= n <= 16, "{flag} must be from 2 to 16, not {value}"),
     )
     rungs: int = option(
-        "--rungs", 0, "Number of rungs (default: up to 4, as the budget allows).", "sweep",
+        "--rungs", 0, "Number of rungs (default: up to 4, as the budget allows).", _TAKES,
         _SWEEP, parse=checked(lambda n: 0 <= n <= 8, "{flag} must be from 1 to 8, not {value}"),
     )
     typed: tuple[str, ...] = ()
@@ -147,8 +148,11 @@ def wish_of(
     asked: CommandRequest,
     search: SweepRequest,
     here: Path,
+    *,
+    is_rented: bool = True,
 ) -> RunSpec:
-    """Return the checked wish of a sweep that is typed in ``here``.
+    """Return the checked wish of a sweep that is typed in ``here``; without ``is_rented``, of one
+    that is written down as a script.
 
     Raises:
         UsageError: naming the option, or the setting, at fault.
@@ -157,7 +161,7 @@ def wish_of(
     for each in (search, request, replace(asked, words=words or ("command",))):
         placed(each)  # each value by itself, before what they say together
     parse_money("--accept-exposure", request.accept_exposure)
-    recipes = None if words else _of_recipe(planner, request, asked)
+    recipes = None if words else _of_recipe(planner, request, asked, is_rented=is_rented)
     space = _space(named, search.space, here)
     if request.budget is None and request.hours is None and request.deadline is None:
         raise UsageError(
@@ -255,7 +259,9 @@ def _of_command(
     return commands.wish_of(planner, request, replace(asked, words=words), here)
 
 
-def _of_recipe(planner: Planner, request: LaunchRequest, asked: CommandRequest) -> RunSpec:
+def _of_recipe(
+    planner: Planner, request: LaunchRequest, asked: CommandRequest, *, is_rented: bool
+) -> RunSpec:
     if "recipe" not in request.typed:
         raise UsageError(
             "name what is trained: a recipe or a command",
@@ -272,7 +278,7 @@ def _of_recipe(planner: Planner, request: LaunchRequest, asked: CommandRequest) 
                 f"--{name.replace('_', '-')} is about a command, and a recipe is trained",
                 next_step="leave it out",
             )
-    spec = planner.spec_to_launch(request)
+    spec = planner.spec_to_launch(request) if is_rented else planner.spec(request, ())
     recipe = planner.recipe(spec.recipe)
     phases = tuple(name for name in spec.phases if name in recipe.phases) or recipe.usual_phases
     if len(phases) > 1:
@@ -337,7 +343,7 @@ def prepare(
     terms = terms_of(ready.plan)
     check_points(ready.plan, terms)
     if spec.command is None:
-        files = {SWEEP_NAME: write_job(terms, spec), **commands_share()}
+        files = {SWEEP_NAME: dump_job(job_of(terms, spec)).encode(), **commands_share()}
         item = code_item(trainer, context.home, files)
         ready = replace(ready, data=replace(ready.data, code=str(item.local)))
     return PreparedSweep(ready, terms, tree)
@@ -347,12 +353,12 @@ def _beside(planner: Planner) -> Any:
     """Return a function from a command's wish to the files that stand beside its code."""
 
     def beside(spec: RunSpec) -> Mapping[str, bytes]:
-        return {SWEEP_NAME: write_job(terms_of(planner.plan(spec)), spec)}
+        return {SWEEP_NAME: dump_job(job_of(terms_of(planner.plan(spec)), spec)).encode()}
 
     return beside
 
 
-def write_job(terms: SweepTerms, spec: RunSpec) -> bytes:
-    """Return ``sweep.json`` for a planned sweep."""
+def job_of(terms: SweepTerms, spec: RunSpec) -> SweepJob:
+    """Return what the executor of a planned sweep is told."""
     assert spec.sweep is not None
-    return dump_job(SweepJob(terms, on=spec.sweep.on)).encode()
+    return SweepJob(terms, on=spec.sweep.on)
