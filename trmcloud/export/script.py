@@ -181,9 +181,10 @@ def estimate(
         return datetime.fromtimestamp(at, timezone.utc).strftime("%Y-%m-%d")
 
     hours = chosen.hours
+    does = "Trains" if sweep is None else "Searches settings of"
     lines = [
         "",
-        f"{'Trains' if sweep is None else 'Searches settings of'} {plan.spec.recipe} on {chosen.hardware}; exported by trmcloud, works without it.",
+        f"{does} {plan.spec.recipe} on {chosen.hardware}; exported by trmcloud, works without it.",
         "",
         f"  plan      {plan.id}, made {day(plan.created_at)}",
         f"  hardware  {chosen.gpus} x {chosen.sku}, as sold by {chosen.provider} {chosen.region}",

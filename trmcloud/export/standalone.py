@@ -514,7 +514,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _told(outcome: Outcome, why: str, root: Path) -> int:
-    print(f"{outcome.value}: {MEANINGS[outcome]}", file=sys.stderr)
+    meaning = MEANINGS[outcome]
+    if outcome is Outcome.FINISHED and (root / _SWEEP_DIR).is_dir():
+        meaning = "the sweep has ended"
+    print(f"{outcome.value}: {meaning}", file=sys.stderr)
     if why:
         print(f"  why: {why}", file=sys.stderr)
     print(f"  checkpoints are in {root / contract.RUNS_DIR}", file=sys.stderr)
