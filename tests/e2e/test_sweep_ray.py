@@ -5,11 +5,14 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import secrets
 import signal
+import socket
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +27,7 @@ from trmcloud.core.sweep import events as ev
 from trmcloud.core.sweep.halving import next_moves
 from trmcloud.core.sweep.job import SWEEP_NAME, SweepJob, load_job
 from trmcloud.core.sweep.state import fold
+from trmcloud.pod.job.process import offspring
 from trmcloud.pod.machine import processes
 from trmcloud.pod.sweep.executor import sampler_of
 from trmcloud.pod.sweep.keeper import KEEPER
@@ -248,33 +252,52 @@ def replay(user: User) -> int:
     return len(places[:-3])
 
 
+@dataclass(frozen=True)
+class Cluster:
+    """Two nodes, each a raylet of its own with one CPU, the first one the head; ``environment`` is
+    of who may use it."""
+
+    nodes: list[subprocess.Popen[bytes]]
+    environment: dict[str, str]
+
+
 @pytest.fixture
-def cluster() -> Iterator[list[subprocess.Popen[bytes]]]:
-    """Two nodes, each a raylet of its own with one CPU, the first one the head."""
+def cluster() -> Iterator[Cluster]:
     ray = Path(sys.executable).with_name("ray")
-    environment = {**os.environ, "RAY_USAGE_STATS_ENABLED": "0"}
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    address = f"127.0.0.1:{port}"
+    may = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
     common = ("--num-cpus", "1", "--block", "--disable-usage-stats")
-    nodes = []
-    for words in (
-        ("--head", "--port", "26379", "--include-dashboard", "false", *common),
-        ("--address", "127.0.0.1:26379", *common),
-    ):
-        nodes.append(
-            subprocess.Popen(
-                (str(ray), "start", *words), env=environment, start_new_session=True,
-                stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-            )
-        )  # fmt: skip
-        time.sleep(5.0)
-    yield nodes
-    for node in nodes:
-        end_node(node)
+    made = Cluster([], {"RAY_ADDRESS": address, **may})
+    try:
+        for words in (
+            ("--head", "--port", str(port), "--include-dashboard", "false", *common),
+            ("--address", address, *common),
+        ):
+            made.nodes.append(
+                subprocess.Popen(
+                    (str(ray), "start", *words), env={**os.environ, **may}, start_new_session=True,
+                    stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+                )
+            )  # fmt: skip
+            until(lambda: answers(port), what="the head answers")
+        yield made
+    finally:
+        for node in made.nodes:
+            end_node(node)
+
+
+def answers(port: int) -> bool:
+    with socket.socket() as asked:
+        asked.settimeout(1.0)
+        return asked.connect_ex(("127.0.0.1", port)) == 0
 
 
 def end_node(node: subprocess.Popen[bytes]) -> None:
     """SIGKILL to a node, its raylet and all workers."""
-    found = processes_below(node.pid)
-    for pid in (node.pid, *found):
+    for pid in (node.pid, *offspring(node.pid)):
         try:
             os.kill(pid, signal.SIGKILL)
         except ProcessLookupError:
@@ -282,20 +305,12 @@ def end_node(node: subprocess.Popen[bytes]) -> None:
     node.wait()
 
 
-def processes_below(root: int) -> list[int]:
-    from trmcloud.pod.job.process import offspring
-
-    return list(offspring(root))
-
-
-def test_a_lost_node_of_a_cluster_costs_its_interval(
-    user: User, cluster: list[subprocess.Popen[bytes]]
-) -> None:
-    user.environment["RAY_ADDRESS"] = "127.0.0.1:26379"
+def test_a_lost_node_of_a_cluster_costs_its_interval(user: User, cluster: Cluster) -> None:
+    user.environment |= cluster.environment
     user.run(*sweep_words("--on", "ray", "--budget", "0.26", "-d"))
     until(lambda: sum(isinstance(e, ev.RungReached) for e in journal(user)) >= 2)
     until(lambda: commands() == 2)
-    end_node(cluster[1])
+    end_node(cluster.nodes[1])
     until(lambda: any(isinstance(e, ev.TrialLost) for e in journal(user)))
     user.run("attach")
     assert user.only_run().outcome is Outcome.FINISHED

@@ -207,7 +207,7 @@ class RayTrials:
                 configure_logging=False,
             )
             return self._resources()
-        except (OSError, ValueError, RuntimeError, TimeoutError) as error:
+        except (OSError, ValueError, RuntimeError, self._ray.exceptions.RayError) as error:
             raise ProviderError(
                 one_line(f"Ray at {self._address or 'this machine'} did not answer: {error}")[:300],
                 next_step="ray status; RAY_ADDRESS names another cluster",
