@@ -113,8 +113,9 @@ def keep(order: Order, parent: int) -> int:
             time.sleep(_TICK_S)
     finally:
         kill_all(os.getpid(), _KILL_WITHIN_S)
-    code = child.poll() if code is None else code
-    return 128 + signal.SIGKILL if code is None else code if code >= 0 else 128 - code
+    if code is None:
+        code = -signal.SIGKILL
+    return code if code >= 0 else 128 - code
 
 
 def _words_here(words: tuple[str, ...]) -> tuple[str, ...]:

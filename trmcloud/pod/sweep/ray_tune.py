@@ -66,7 +66,7 @@ _TUNES: Mapping[str, str] = {
 
 
 @dataclass(frozen=True)
-class _Wanted:
+class Wanted:
     """An interval that the executor has asked for."""
 
     trial: int
@@ -80,7 +80,7 @@ class Desk:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._wanted: deque[_Wanted] = deque()
+        self._wanted: deque[Wanted] = deque()
         self._ended: dict[tuple[int, int], int] = {}
         self._problems: dict[int, str] = {}
         self.closing = False
@@ -91,11 +91,11 @@ class Desk:
         """Tune keeps a copy of its experiment, to restore it; ours is restored from the journal."""
         return Desk, ()
 
-    def ask(self, wanted: _Wanted) -> None:
+    def ask(self, wanted: Wanted) -> None:
         with self._lock:
             self._wanted.append(wanted)
 
-    def take(self, fits: Callable[[int], bool]) -> _Wanted | None:
+    def take(self, fits: Callable[[int], bool]) -> Wanted | None:
         """Return the first wanted interval whose trial ``fits``, and forget it."""
         with self._lock:
             for wanted in self._wanted:
@@ -270,7 +270,7 @@ class RayTrials:
                 "negate": command is not None and command.higher_is_better,
             },
         }
-        self._desk.ask(_Wanted(start.trial, start.attempt, config))
+        self._desk.ask(Wanted(start.trial, start.attempt, config))
         return RayChild(self, made.folder, start.trial, start.attempt)
 
     def code(self, trial: int, attempt: int) -> int | None:
