@@ -240,7 +240,7 @@ class RayTrials:
         try:
             tuner.fit()
             if not self._desk.closing:
-                self._desk.failure = "Ray Tune has ended by itself"
+                self._desk.failure = "Ray Tune has ended before the sweep"
         except BaseException as error:
             self._desk.failure = one_line(f"Ray Tune has ended: {error}")[:300]
 
