@@ -20,11 +20,10 @@ import pytest
 
 from tests.e2e.test_sweep import SCRIPT, executor_of, folder_of, journal, swept
 from tests.e2e.user import User, until
-from trmcloud.core.control.run_state import RunState
 from trmcloud.core.errors import Outcome
 from trmcloud.core.money import Usd
 from trmcloud.core.sweep import events as ev
-from trmcloud.core.sweep.halving import next_moves
+from trmcloud.core.sweep.halving import End, next_moves
 from trmcloud.core.sweep.job import SWEEP_NAME, SweepJob, load_job
 from trmcloud.core.sweep.state import fold
 from trmcloud.pod.job.process import offspring
@@ -197,59 +196,53 @@ def test_an_executor_that_is_killed_leaves_nothing_and_is_continued(user: User) 
 
 
 def moves_of(events: tuple[ev.SweepEvent, ...]) -> list[tuple[Any, ...]]:
-    made: list[tuple[Any, ...]] = []
+    """Return each move once: what was lost, or started too slowly, is moved again."""
+    made: dict[tuple[Any, ...], None] = {}
     for event in events:
         if isinstance(event, ev.TrialStarted):
-            made.append(("begin", event.trial, event.rung, event.point))
+            made["begin", event.trial, event.rung, event.point] = None
         elif isinstance(event, ev.TrialContinued):
-            made.append(("continue", event.trial, event.rung, event.purpose.value))
-    return made
+            made["continue", event.trial, event.rung, event.purpose.value] = None
+    return list(made)
 
 
 def test_it_decides_as_the_executor_without_ray_does(user: User, tmp_path: Path) -> None:
-    """On an objective that is the same whenever it is stopped, with one slot."""
+    """On an objective that is the same whenever it is stopped, with one slot and ample money."""
     assert user.cwd is not None
+    (user.cwd / "train.py").write_text(FLAT)
     made: dict[str, list[tuple[Any, ...]]] = {}
     replayed = 0
     for where, place in (("here", ()), ("ray", ("--on", "ray"))):
-        (user.cwd / "train.py").write_text(FLAT)
-        user.run(*sweep_words(*place, "--budget", "0.20", slots=1))
-        run: RunState = user.only_run()
-        assert run.outcome is Outcome.FINISHED
-        made[where] = moves_of(journal(user))
+        user.run(*sweep_words(*place, "--budget", "0.70", "-d", slots=1, eta=4))
+        until(lambda: len(moves_of(journal(user))) >= _MOVES, within_s=600)
         replayed = replay(user)
+        made[where] = moves_of(journal(user))[:_MOVES]
+        user.stop()
         user.home.rename(tmp_path / f"home-{where}")
-    same = next(
-        (n for n, (a, b) in enumerate(zip(made["here"], made["ray"], strict=False)) if a != b),
-        min(map(len, made.values())),
-    )
-    shortest = min(map(len, made.values()))
-    print(*made["here"], "", *made["ray"], sep="\n")
-    # What differs is when the money ends: a start takes Ray longer.
-    assert same >= shortest - 3
-    assert any(move[0] == "continue" for move in made["ray"][:same])
+    assert made["ray"] == made["here"]
+    continued = sum(move[0] == "continue" for move in made["ray"])
+    assert continued
     note(
         "decisions beside those of the executor without Ray, one slot",
-        f"the first {same} moves of {len(made['here'])} and {len(made['ray'])} are the same, "
-        f"promotions among them; of Ray's journal the core alone makes {replayed} moves again",
+        f"the first {_MOVES} moves are the same, {continued} of them continuations; the core alone "
+        f"makes the {replayed} moves of Ray's journal again",
     )
+
+
+_MOVES = 8
 
 
 def replay(user: User) -> int:
-    """Ask the core for each move of a journal again; return how many were the same. The last ones
-    hang on what the executor had left, which the journal does not have."""
+    """Ask the core for each move of a journal again; return how many there were."""
     terms, events = told_sweep(user).terms, journal(user)
-    places = [
-        n
-        for n, event in enumerate(events)
-        if isinstance(event, ev.TrialStarted | ev.TrialContinued)
-    ]
+    kinds = (ev.TrialStarted, ev.TrialContinued)
+    places = [n for n, event in enumerate(events) if isinstance(event, kinds)]
     sampler = sampler_of(terms)
-    for place in places[:-3]:
+    for place in places:
         [move, *_] = next_moves(fold(events[:place]), terms, 1, sampler)
-        assert not hasattr(move, "winner")
+        assert not isinstance(move, End)
         assert move.event == events[place]
-    return len(places[:-3])
+    return len(places)
 
 
 @dataclass(frozen=True)
