@@ -52,7 +52,7 @@ def write_order(order: Order) -> Path:
     Raises:
         OSError: it cannot be written.
     """
-    path = Path(order.folder) / f"order-{order.attempt}.json"
+    path = order_file(Path(order.folder), order.attempt)
     write_atomic(path, json.dumps(to_json(order)), mode=0o600)
     return path
 
@@ -69,6 +69,10 @@ def read_order(path: Path) -> Order:
         return from_json(Order, json.loads(text))
     except (KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"{path} is no order: {error!r}") from error
+
+
+def order_file(folder: Path, attempt: int) -> Path:
+    return folder / f"order-{attempt}.json"
 
 
 def land_file(folder: Path, attempt: int) -> Path:

@@ -44,7 +44,15 @@ from trmcloud.pod.sweep.children import (
     manifests_in,
     trial_name,
 )
-from trmcloud.pod.sweep.keeper import KEEPER, Order, kill_file, land_file, read_order, write_order
+from trmcloud.pod.sweep.keeper import (
+    KEEPER,
+    Order,
+    kill_file,
+    land_file,
+    order_file,
+    read_order,
+    write_order,
+)
 
 EXPERIMENTS_DIR = "ray"
 """Below the sweep's folder: Tune's record, an experiment for each attempt of the executor."""
@@ -151,7 +159,6 @@ class RayTrials:
         self._desk = Desk()
         self._thread: threading.Thread | None = None
         self._ray: Any = None
-        self._started: dict[int, int] = {}
 
     # -- Ray ----------------------------------------------------------------------------------
 
@@ -190,6 +197,8 @@ class RayTrials:
         if self._thread is not None:
             self._thread.join(_CLOSE_WITHIN_S)
         self._leave()
+        for order in self.folder(0).parent.glob("*/order-*.json"):
+            order.unlink(missing_ok=True)
 
     def _leave(self) -> None:
         with contextlib.suppress(Exception):
@@ -253,8 +262,10 @@ class RayTrials:
         """
         self._require_ray()
         made = self._processes.prepare(start)
-        for old in (land_file(made.folder, start.attempt), kill_file(made.folder, start.attempt)):
+        for old in made.folder.glob("order-*.json"):  # each has the environment
             old.unlink(missing_ok=True)
+        for file in (land_file, kill_file):
+            file(made.folder, start.attempt).unlink(missing_ok=True)
         limit_s = start.kill_after_s if math.isfinite(start.kill_after_s) else None
         order = write_order(
             Order(start.attempt, made.words, dict(made.environment), str(made.folder), limit_s)
@@ -274,11 +285,19 @@ class RayTrials:
         return RayChild(self, made.folder, start.trial, start.attempt)
 
     def code(self, trial: int, attempt: int) -> int | None:
+        """Return how an interval has ended, as ``Child.poll`` does.
+
+        Raises:
+            ProviderError: Ray is gone.
+        """
         code = self._desk.code(trial, attempt)
         if code is None:
             self._require_ray()
-        elif problem := self._desk.problem(trial):
-            with open(self.folder(trial) / contract.TRAIN_LOG_NAME, "a", encoding="utf-8") as log:
+            return None
+        folder = self.folder(trial)
+        order_file(folder, attempt).unlink(missing_ok=True)
+        if problem := self._desk.problem(trial):
+            with open(folder / contract.TRAIN_LOG_NAME, "a", encoding="utf-8") as log:
                 log.write(f"{problem}\n")
         return code
 
