@@ -149,29 +149,26 @@ def test_a_sweep_ends_with_its_best_and_tune_reads_the_same_scores(user: User) -
 
 
 def test_a_killed_worker_costs_one_interval(user: User) -> None:
-    user.run(*sweep_words("--on", "ray", "--budget", "0.16", "-d", slots=1))
+    user.run(*sweep_words("--on", "ray", "--budget", "0.90", "-d", slots=1, eta=4))
     until(lambda: sum(isinstance(e, ev.RungReached) for e in journal(user)) >= 1)
     until(lambda: commands() == 1 and len(keepers()) == 1)
-    time.sleep(2.0)  # it is in the middle of its interval
     [(keeper, worker)] = keepers().items()
     os.kill(worker, signal.SIGKILL)
-    until(lambda: keeper not in keepers() and not processes.started(keeper))
+    until(lambda: keeper not in keepers())
     until(lambda: any(isinstance(e, ev.TrialLost) for e in journal(user)))
-    user.run("attach")
-    assert user.only_run().outcome is Outcome.FINISHED
-    events = journal(user)
-    lost = [event for event in events if isinstance(event, ev.TrialLost)]
-    assert len(lost) == 1
-    again = events[events.index(lost[0]) :]
-    assert any(getattr(e, "trial", 0) == lost[0].trial and not isinstance(e, ev.TrialLost)
-               for e in again), "the trial was run again"  # fmt: skip
-    assert spent(user) <= Usd("0.16")
-    assert not [e for e in events if isinstance(e, ev.TrialFailed)]
-    until(lambda: commands() == 0)
+    [lost] = [event for event in journal(user) if isinstance(event, ev.TrialLost)]
+    until(lambda: len(swept(user).trials[lost.trial].results) >= 1)
+    user.stop()
+    run, state = user.only_run(), swept(user)
+    assert run.outcome is Outcome.STOPPED
+    assert lost.usd <= told_sweep(user).terms.most_usd(-1, 0) + Usd("0.002")
+    assert not [e for e in journal(user) if isinstance(e, ev.TrialFailed)]
+    assert spent(user) <= Usd("0.90")
+    until(lambda: commands() == 0 and not keepers())
     note(
         "a Ray worker killed with SIGKILL in an interval",
-        f"that interval is lost (${lost[0].usd.plain()}), the trial is run again, no other is "
-        f"touched; {len(swept(user).trials)} trials, {spent(user)} of $0.16",
+        f"that interval is lost (${lost.usd.plain()}), its trial is run again to its rung, no other "
+        f"one of {len(state.trials)} is touched; no process is left",
     )
 
 
@@ -300,18 +297,20 @@ def end_node(node: subprocess.Popen[bytes]) -> None:
 
 def test_a_lost_node_of_a_cluster_costs_its_interval(user: User, cluster: Cluster) -> None:
     user.environment |= cluster.environment
-    user.run(*sweep_words("--on", "ray", "--budget", "0.26", "-d"))
+    user.run(*sweep_words("--on", "ray", "--budget", "0.90", "-d", eta=4))
     until(lambda: sum(isinstance(e, ev.RungReached) for e in journal(user)) >= 2)
     until(lambda: commands() == 2)
+    before = len(journal(user))
     end_node(cluster.nodes[1])
-    until(lambda: any(isinstance(e, ev.TrialLost) for e in journal(user)))
-    user.run("attach")
-    assert user.only_run().outcome is Outcome.FINISHED
-    lost = [event for event in journal(user) if isinstance(event, ev.TrialLost)]
-    assert spent(user) <= Usd("0.26")
+    until(lambda: any(isinstance(e, ev.TrialLost) for e in journal(user)[before:]))
+    [lost, *_] = [e for e in journal(user)[before:] if isinstance(e, ev.TrialLost)]
+    until(lambda: bool(swept(user).trials[lost.trial].results))
+    user.stop()
+    assert user.only_run().outcome is Outcome.STOPPED
+    assert spent(user) <= Usd("0.90")
     assert "fetched and verified" in user.run("fetch-best", "--into", "best")
     note(
-        "a cluster of two nodes (RAY_ADDRESS), one killed with its workers",
-        f"{len(lost)} interval{'s' * (len(lost) != 1)} lost; {len(swept(user).trials)} trials, "
-        f"{spent(user)} of $0.26, a verified best",
+        "a cluster of two nodes (RAY_ADDRESS, a token), one killed with its workers",
+        f"the interval there is lost (${lost.usd.plain()}), its trial reaches its rung on the other "
+        f"node; {len(swept(user).trials)} trials, a verified best",
     )
