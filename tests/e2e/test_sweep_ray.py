@@ -10,7 +10,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -167,8 +166,8 @@ def test_a_killed_worker_costs_one_interval(user: User) -> None:
     until(lambda: commands() == 0 and not keepers())
     note(
         "a Ray worker killed with SIGKILL in an interval",
-        f"that interval is lost (${lost.usd.plain()}), its trial is run again to its rung, no other "
-        f"one of {len(state.trials)} is touched; no process is left",
+        f"that interval is lost (${lost.usd.plain()}), its trial is run again to its rung, no "
+        f"other one of {len(state.trials)} is touched; no process is left",
     )
 
 
@@ -252,13 +251,15 @@ class Cluster:
 
 
 @pytest.fixture
-def cluster() -> Iterator[Cluster]:
+def cluster(tmp_path: Path) -> Iterator[Cluster]:
     ray = Path(sys.executable).with_name("ray")
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     address = f"127.0.0.1:{port}"
-    may = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
+    token = tmp_path / "token"
+    token.write_text(secrets.token_hex(32))
+    may = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(token)}
     common = ("--num-cpus", "1", "--block", "--disable-usage-stats")
     made = Cluster([], {"RAY_ADDRESS": address, **may})
     try:
@@ -311,6 +312,6 @@ def test_a_lost_node_of_a_cluster_costs_its_interval(user: User, cluster: Cluste
     assert "fetched and verified" in user.run("fetch-best", "--into", "best")
     note(
         "a cluster of two nodes (RAY_ADDRESS, a token), one killed with its workers",
-        f"the interval there is lost (${lost.usd.plain()}), its trial reaches its rung on the other "
-        f"node; {len(swept(user).trials)} trials, a verified best",
+        f"the interval there is lost (${lost.usd.plain()}), its trial reaches its rung on the "
+        f"other node; {len(swept(user).trials)} trials, a verified best",
     )
