@@ -153,11 +153,11 @@ def test_a_killed_worker_costs_one_interval(user: User) -> None:
     until(lambda: any(isinstance(e, ev.TrialLost) for e in journal(user)))
     [lost] = [event for event in journal(user) if isinstance(event, ev.TrialLost)]
     until(lambda: len(swept(user).trials[lost.trial].results) >= 1)
+    assert not [e for e in journal(user) if isinstance(e, ev.TrialFailed)]
     user.stop()
     run, state = user.only_run(), swept(user)
     assert run.outcome is Outcome.STOPPED
     assert lost.usd <= told_sweep(user).terms.most_usd(-1, 0) + Usd("0.002")
-    assert not [e for e in journal(user) if isinstance(e, ev.TrialFailed)]
     assert spent(user) <= Usd("0.90")
     until(lambda: commands(user) == 0 and not keepers(user))
     note(
