@@ -66,6 +66,9 @@ from trmcloud.app.run_facts import Money, Run, Training, facts_of, report_run
 from trmcloud.app.run_logs import LogPiece, logs_of, read_log
 from trmcloud.app.short_rentals import is_needed
 from trmcloud.app.steering import FETCH, VERBS, Forecast, foresee
+from trmcloud.app.sweep_facts import sweep_of
+from trmcloud.app.sweep_terms import expected_trials, first_words
+from trmcloud.app.sweeping import SweepRequest
 from trmcloud.app.trainings import Event, events_since, find_symptoms
 from trmcloud.app.trial import Trial, TrialBounds, keep_trial, log_path, try_command
 from trmcloud.app.trial_checks import Check, RequestedMachine
@@ -88,7 +91,7 @@ from trmcloud.core.health import Finding
 from trmcloud.core.money import Usd
 from trmcloud.core.nearest import suggest_name
 from trmcloud.core.spec.plan import Plan
-from trmcloud.core.spec.spec import parse_wait
+from trmcloud.core.spec.spec import RunSpec, parse_wait
 from trmcloud.core.values import dataclass
 from trmcloud.options import (
     LaunchRequest,
@@ -105,7 +108,8 @@ from trmcloud.wiring_plans import build_planner, offers_of_home, simulate_provid
 __all__ = [
     "VERBS", "ApprovalRequest", "Check", "Checkpoint", "CheckpointCopy", "Curves", "Event",
     "Finding", "Forecast", "GrantAccount", "Home", "Layer", "Line", "MaxOverspend", "Money",
-    "Place", "Plan", "QuoteRefused", "Run", "Series", "Training", "Trial", "TrmcloudError", "Usd",
+    "Place", "Plan", "QuoteRefused", "Run", "Series", "SweepQuote", "SweepTrials", "Training",
+    "Trial", "TrmcloudError", "Usd",
 ]  # fmt: skip
 
 _LOOK_S = 0.5
@@ -135,10 +139,41 @@ class OptionField:
     option: Option
 
 
+@dataclass(frozen=True)
+class SweepQuote:
+    """A saved plan of a sweep. It is expected to start about ``trials`` trials, ``slots`` at a
+    time, each trained until one of ``rungs`` (``unit`` ``usd``: USD of one slot; ``s``: seconds)
+    and then dropped or continued. ``first`` is the point that all are compared with; ``words`` are
+    a command's at it, which a principal tries before: empty for a recipe."""
+
+    plan: Plan
+    trials: int
+    slots: int
+    rungs: tuple[Usd, ...]
+    unit: str
+    metric: str
+    first: Mapping[str, Any]
+    words: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class SweepTrials:
+    """The trials of a sweep as its machine told of them: how many were started and run now, and
+    the ``best``, None before a trial has a result: its number, metric and settings."""
+
+    metric: str
+    started: int
+    running: int
+    best: int | None
+    best_metric: float | None
+    best_settings: Mapping[str, Any]
+
+
 def options_of(command: str) -> tuple[OptionField, ...]:
-    """Return the options of ``plan``, ``launch``, ``run`` or ``try`` that say what is planned."""
+    """Return the options of ``plan``, ``launch``, ``run``, ``try`` or ``sweep`` that say what is
+    planned."""
     found = []
-    for request in (LaunchRequest, CommandRequest):
+    for request in (LaunchRequest, CommandRequest, SweepRequest):
         rows = rows_of(request, command)
         for field in fields(request):
             if field.name in rows:
@@ -316,14 +351,50 @@ class Home:
             return self._again(earlier)
         with self._files_in(_folder(here), request, asked) as folder:
             spec = commands.wish_of(planner, request, asked, folder)
+            spec = self._timed_as_quoted(spec, quote)
             ready, _ = commands.prepare(self._context, planner, request, spec, folder)
             if quote:
                 quotes.require_same(self._context, planner, quote, ready.plan)
             check_capped(self._context, ready.plan, confirmed=False)
             grants.require_allowed(self._context, ready.plan)
             self._require_machine(ready.plan)
-            quotes.require_tried(self._context, ready.plan, Path(ready.data.code))
+            quotes.require_tried(self._context, ready.plan, Path(ready.data.code), words)
             return self._begin(ready, progress or _nothing, labels, detached=request.detach)
+
+    def plan_sweep(
+        self,
+        space: Sequence[str],
+        words: Sequence[str] = (),
+        *,
+        here: str | os.PathLike[str] | None = None,
+        **wish: Any,
+    ) -> SweepQuote:
+        """Plan a sweep, and save its plan, as ``sweep --dry-run`` does.
+
+        Args:
+            space, words, here, wish: as in ``sweep``.
+
+        Raises:
+            UsageError, DataError, NotFoundError, DoesNotFit, BudgetRefused: there is no such plan.
+        """
+        grants.require_wish(self._context, wish)
+        self._require_names(wish)
+        planner = self._planner()
+        request, asked, search = sweeping.requests_of(space, words, wish)
+        asked = self._silenced(asked)
+        with self._files_in(_folder(here), request, asked) as folder:
+            spec = sweeping.wish_of(planner, request, asked, search, folder)
+            plan, terms, _ = sweeping.dry_run(planner, spec, folder)
+        return SweepQuote(
+            plan=plan,
+            trials=expected_trials(terms),
+            slots=terms.slots,
+            rungs=terms.rungs,
+            unit=terms.unit,
+            metric=terms.metric,
+            first=dict(terms.default),
+            words=first_words(plan, terms),
+        )
 
     def sweep(
         self,
@@ -332,14 +403,19 @@ class Home:
         *,
         here: str | os.PathLike[str] | None = None,
         progress: Progress | None = None,
+        quote: str = "",
         **wish: Any,
     ) -> Run:
         """Search settings as ``sweep`` does, and return as ``launch`` does.
+
+        A principal tries a command at the first point before (``SweepQuote.words``); of a recipe
+        the run is simulated.
 
         Args:
             space: a word for each setting: ``("lr=log:1e-4,1e-2", "depth=2|4")``.
             words: a command with ``{lr}`` and ``{depth}``; empty: ``wish`` names a recipe.
             here, progress: as in ``run_command``.
+            quote: the id of a plan that ``plan_sweep`` made of the same space, words and options.
             wish: the options of ``sweep`` by their names there, ``_`` for ``-``.
 
         Raises:
@@ -355,12 +431,22 @@ class Home:
             return self._again(earlier)
         with self._files_in(_folder(here), request, asked) as folder:
             spec = sweeping.wish_of(planner, request, asked, search, folder)
+            spec = self._timed_as_quoted(spec, quote)
             made = sweeping.prepare(
                 self._context, planner, request, spec, folder, trainer_package(), _nothing
             )
-            check_capped(self._context, made.ready.plan, confirmed=False)
-            grants.require_allowed(self._context, made.ready.plan)
-            return self._begin(made.ready, progress or _nothing, labels, detached=request.detach)
+            ready = made.ready
+            if quote:
+                quotes.require_same(self._context, planner, quote, ready.plan)
+            check_capped(self._context, ready.plan, confirmed=False)
+            grants.require_allowed(self._context, ready.plan)
+            self._require_machine(ready.plan)
+            if spec.command is None:
+                self._require_rehearsed(ready.plan)
+            else:
+                first = first_words(ready.plan, made.terms)
+                quotes.require_tried(self._context, ready.plan, Path(ready.data.code), first)
+            return self._begin(ready, progress or _nothing, labels, detached=request.detach)
 
     def try_command(
         self,
@@ -452,6 +538,21 @@ class Home:
             NotFoundError: there is none.
         """
         return self._facts(self._find(run_id))
+
+    def sweep_trials(self, run_id: str) -> SweepTrials | None:
+        """Return what is known here of a sweep's trials; None where the run is none."""
+        found = sweep_of(self._context, self._find(run_id))
+        if found is None:
+            return None
+        best = found.best
+        return SweepTrials(
+            metric=found.terms.metric,
+            started=len(found.state.trials),
+            running=len(found.state.running),
+            best=best.number if best is not None else None,
+            best_metric=best.metric if best is not None else None,
+            best_settings=dict(best.point) if best is not None else {},
+        )
 
     def run_of_key(self, key: str) -> Run | None:
         """Return the run that was launched with this idempotency key; None where there is none."""
@@ -891,6 +992,13 @@ class Home:
         """
         if self.principal and start:
             self._find(start)
+
+    def _timed_as_quoted(self, spec: RunSpec, quote: str) -> RunSpec:
+        """A deadline such as 12h is counted from the quote, not from its launch."""
+        if not quote or spec.deadline_at is None:
+            return spec
+        quoted = load_plan(self._context.home, quote, 0.0)
+        return replace(spec, deadline_at=quoted.spec.deadline_at)
 
     def _loaded(self, plan_id: str) -> Plan:
         return load_plan(self._context.home, plan_id, self._context.wall())

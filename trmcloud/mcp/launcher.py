@@ -95,6 +95,11 @@ def launch(home: Home, ledger_key: str, claimed: Mapping[str, Any]) -> str:
     """
     quote, labels = claimed["quote"], claimed["labels"]
     more = {**labels, "idempotency_key": ledger_key}
+    if quote.get("space"):
+        wish = {**quote["wish"], **more}
+        return home.sweep(
+            quote["space"], quote["words"], here=quote["folder"], quote=quote["id"], **wish
+        ).id
     if not quote["words"]:
         return home.launch(quote["id"], **more).id
     wish = {**quote["wish"], **more}

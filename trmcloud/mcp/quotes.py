@@ -29,7 +29,8 @@ _MOST_QUOTES = 500
 @dataclass(frozen=True)
 class Quote:
     """``id`` is the plan's. ``words`` are a command's, empty for a recipe; ``folder`` is the one it
-    is started in, absolute; ``wish`` are the plan's options; instants are epoch seconds."""
+    is started in, absolute; ``wish`` are the plan's options; instants are epoch seconds. ``space``
+    has the settings of a sweep; empty: it is none."""
 
     id: str
     grant: str
@@ -39,6 +40,7 @@ class Quote:
     words: tuple[str, ...]
     folder: str
     wish: Mapping[str, Any]
+    space: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -50,6 +52,7 @@ class Quote:
             "words": list(self.words),
             "folder": self.folder,
             "wish": dict(self.wish),
+            "space": list(self.space),
         }
 
 
@@ -84,6 +87,7 @@ class Quotes:
             tuple(found["words"]),
             found["folder"],
             found["wish"],
+            tuple(found.get("space", ())),
         )
 
 
