@@ -26,7 +26,6 @@ from tests.e2e.user import SMALL, User, real_trainer, until
 from tests.standins import s3
 from tests.standins.runpod.containers import SYSTEM_PATH
 from tests.standins.runpod.fixture import judged
-from trmcloud.core.control.run_state import State
 from trmcloud.pod.machine import processes
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -71,17 +70,10 @@ def agents(folder: Path) -> Iterator[Reader]:
         only = {
             "grant give": "^agent",
             "approve": "^a-|^agent",
-            "report": '^   "(run|principal|billed_usd|outcome)"|^    "(principal|billed_usd|outcome)"',
+            "report": '^   "(run|principal|state)"|^    "(cap|reserved|accrued|at_most)_usd"',
+            "verify": "^r-|^✔ (page|seal|account|ledger)",
         }
-
-        def billed() -> None:
-            def is_settled() -> bool:
-                user.run("status")
-                return all(run.state is State.SETTLED for run in user.ledger().runs.values())
-
-            until(is_settled, what="the bills are there")
-
-        yield Reader(user, only=only, before={"once RunPod has billed": billed})
+        yield Reader(user, only=only)
 
 
 @contextlib.contextmanager
