@@ -382,7 +382,9 @@ class Home:
         planner = self._planner()
         request, asked, search = sweeping.requests_of(space, words, wish)
         asked = self._silenced(asked)
-        with self._files_in(_folder(here), request, asked) as folder:
+        _, command = sweeping.divide_words(asked.words)
+        is_read = bool(command)  # a recipe's sweep reads no folder
+        with self._files_in(_folder(here), request, asked, is_read=is_read) as folder:
             spec = sweeping.wish_of(planner, request, asked, search, folder)
             plan, terms, _ = sweeping.dry_run(planner, spec, folder)
         return SweepQuote(
@@ -429,7 +431,9 @@ class Home:
         labels = labels_of("sweep", request, asked, search)
         if (earlier := find_earlier(self._context, labels)) is not None:
             return self._again(earlier)
-        with self._files_in(_folder(here), request, asked) as folder:
+        _, command = sweeping.divide_words(asked.words)
+        is_read = bool(command)  # a recipe's sweep reads no folder
+        with self._files_in(_folder(here), request, asked, is_read=is_read) as folder:
             spec = sweeping.wish_of(planner, request, asked, search, folder)
             spec = self._timed_as_quoted(spec, quote)
             made = sweeping.prepare(
@@ -909,11 +913,11 @@ class Home:
 
     @contextmanager
     def _files_in(
-        self, here: Path, request: LaunchRequest, asked: CommandRequest
+        self, here: Path, request: LaunchRequest, asked: CommandRequest, *, is_read: bool = True
     ) -> Iterator[Path]:
         """The folder whose files are sent: of a holder that is another user, a copy of what that
-        user can read, as long as this lasts."""
-        if not self.principal or self._holder.is_self:
+        user can read, as long as this lasts. ``is_read``: whether anything there is read."""
+        if not self.principal or self._holder.is_self or not is_read:
             yield here
             return
         holder.require_known(self._holder, "reading files of this machine")
