@@ -10,7 +10,7 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,8 @@ FOLDER = "mcp"
 _ID = re.compile(r"p-[0-9a-f]{4,32}")
 _KEY = re.compile(r"[\x21-\x7e]{1,100}")
 _MOST_QUOTES = 500
+MOST_CLAIMS = 100
+"""Of one grant, before those are removed that are over."""
 
 
 @dataclass(frozen=True)
@@ -118,7 +120,25 @@ class Launches:
                 f"the idempotency key {key!r} launched another quote, or with another name",
                 next_step="use a new key for a new launch; status shows the run of the first one",
             )
-        return Claim(path, f"mcp:{self._grant}:{key}")
+        return Claim(path, self.ledger_key(key))
+
+    def ledger_key(self, key: str) -> str:
+        return f"mcp:{self._grant}:{key}"
+
+    def prune(self, now: float, is_over: Callable[[Path, str], bool]) -> None:
+        """Remove claims whose quote has expired at ``now`` (epoch s) and which ``is_over``, asked
+        with the claim's file and its key in the ledger, says to be of no use. The ledger keeps the
+        key: it starts no second run."""
+        paths = list(self._folder.glob("*.json"))
+        if len(paths) <= MOST_CLAIMS:
+            return
+        for path in paths:
+            first = _read(path)
+            if first is None or first["quote"]["grant"] != self._grant:
+                continue
+            if first["quote"]["expires_at"] < now and is_over(path, self.ledger_key(first["key"])):
+                for suffix in (".result", ".log", ".json"):
+                    path.with_suffix(suffix).unlink(missing_ok=True)
 
     def claim(self, key: str, quote: Quote, labels: Mapping[str, Any]) -> Claim:
         """Record that ``key`` launches ``quote``, for good.

@@ -10,6 +10,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -383,10 +384,17 @@ def _launch_quote(desk: Desk, given: Mapping[str, Any], *, is_sweep: bool) -> di
         labels["name"] = given["name"]
     if given.get("tag"):
         labels["tag"] = list(given["tag"])
-    claim = launches.find(given["idempotency_key"], quote, labels)
+    key = given["idempotency_key"]
+    claim = launches.find(key, quote, labels)
+    if claim is None and (used := home.run_of_key(launches.ledger_key(key))) is not None:
+        raise ConflictError(
+            f"the idempotency key {key!r} launched {used.id} with an earlier quote",
+            next_step=f"call status with run {used.id}; use a new key for a new launch",
+        )
     if claim is None or home.run_of_key(claim.ledger_key) is None:
         _require_current(desk, home, quote)
-        claim = launches.claim(given["idempotency_key"], quote, labels)
+        launches.prune(time.time(), partial(_is_over, home))
+        claim = launches.claim(key, quote, labels)
     run = home.run_of_key(claim.ledger_key) or _begun(desk, home, quote, claim)
     if run is None:
         return {
@@ -394,6 +402,12 @@ def _launch_quote(desk: Desk, given: Mapping[str, Any], *, is_sweep: bool) -> di
             "next": "call this tool again with the same quote and key: it returns this run",
         }
     return {"run": run.id, "reserved_usd": run.money.reserved, **_run_json(desk, run)}
+
+
+def _is_over(home: Home, claim: Path, ledger_key: str) -> bool:
+    """Whether a launch has no process and no run that is live."""
+    run = home.run_of_key(ledger_key)
+    return (run is None or not run.live) and not launcher.is_running(claim)
 
 
 def _require_current(desk: Desk, home: Home, quote: Quote) -> None:
