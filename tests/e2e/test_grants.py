@@ -142,3 +142,52 @@ def test_an_idempotency_key_of_anothers_run_is_not_answered_with_that_run(
     with pytest.raises(UsageError, match="is not agent's") as caught:
         agent.run_command(SHORT, **wish)
     assert run.id not in str(caught.value)
+
+
+WORKS = """
+import os, time
+os.makedirs("out", exist_ok=True)
+for number in range(600):
+    time.sleep(0.1)
+    print("working", flush=True)
+    if number % 20 == 0:
+        open("out/last.pt", "w").write(str(number))
+"""
+SIMULATED = """#!/bin/sh
+# A simulated nvidia-smi: this machine has no GPU.
+case "$1" in
+--query-gpu=utilization.gpu,memory.used,memory.total,clocks.sm) echo "BUSY, 20000, 81559, 1980" ;;
+*) exit 9 ;;
+esac
+"""
+
+
+@pytest.mark.parametrize("busy", [0, 97])
+def test_a_command_without_steps_ends_when_its_simulated_gpu_is_idle(
+    agent: Home, user: User, monkeypatch: pytest.MonkeyPatch, busy: int
+) -> None:
+    """It prints and saves all the time: its GPU decides."""
+    tool = user.folder / "bin" / "nvidia-smi"
+    tool.parent.mkdir()
+    tool.write_text(SIMULATED.replace("BUSY", str(busy)))
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tool.parent}:{user.env()['PATH']}")
+    monkeypatch.setenv("TRMCLOUD_GPU_SAMPLE_S", "0.5")
+    (here(user) / "train.py").write_text(WORKS)
+    Home().give_grant("agent", "5", idle_s=4.0)
+    words = ("python3", "train.py")
+    agent.try_command(words, here=here(user), for_s=3, grace=2.0, checkpoints="out")
+    wish = {name: value for name, value in OWN.items() if name != "metric"}
+    run = agent.run_command(words, here=here(user), budget="0.30", **wish)
+    if busy:
+        reached = agent.wait(run.id, timeout_s=15.0)
+        assert (reached.live, reached.reason) == (True, None)
+        agent.stop(run.id)
+        agent.wait(run.id)
+        return
+    ended = agent.wait(run.id)
+    assert ended.outcome is Outcome.STOPPED
+    assert ended.reason is not None
+    assert ended.reason.kind.value == "gpus_idle"
+    assert ended.money.proven < Usd("0.05")
+    assert "its GPUs have computed nothing for" in user.run("status", run.id)
