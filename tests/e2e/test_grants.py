@@ -144,6 +144,44 @@ def test_an_idempotency_key_of_anothers_run_is_not_answered_with_that_run(
     assert run.id not in str(caught.value)
 
 
+def test_a_shell_that_names_its_principal_spends_within_that_grant(agent: Home, user: User) -> None:
+    """``TRMCLOUD_PRINCIPAL=ci-nightly``, as a CI job has it."""
+    owner = Home()
+    theirs = owner.run_command(LONG, here=here(user), budget="0.30", **OWN)
+    user.cwd = here(user)
+    user.environment["TRMCLOUD_PRINCIPAL"] = "ci-nightly"
+    words = (
+        *("run", "local", "--rate", "3.60", "--grace", "2", "--checkpoints", "out"),
+        *("--checkpoint-gb", "0.001", "--metric", "val_loss", "-y"),
+    )
+    refused = GrantRefused.exit_code
+    told = user.fails(*words, "--budget", "0.10", "--", *SHORT, code=refused)
+    assert "ci-nightly has no grant" in told
+    owner.give_grant("ci-nightly", "0.30", per_run="0.20")
+    told = user.fails(*words, "--budget", "0.25", "--", *SHORT, code=refused)
+    assert "$0.20 per run" in told
+    user.environment["WORD"] = "1"
+    told = user.fails(*words, "--budget", "0.10", "--env", "WORD", "--", *SHORT, code=refused)
+    assert "env: a grant does not cover" in told
+    user.run(*words, "--budget", "0.10", "--", *SHORT)
+    [mine] = user.json("status", "--all", "--json")["runs"]
+    assert user.ledger().runs[mine["run"]].principal == "ci-nightly"
+    assert Usd(0) < owner.grant("ci-nightly").spent <= Usd("0.10")
+    for words in (("stop", "-y", theirs.id), ("report", theirs.id), ("status", theirs.id)):
+        assert "no run" in user.fails(*words, code=NotFoundError.exit_code)
+    for words in (
+        ("grant", "raise", "ci-nightly", "9"), ("grant", "give", "other", "9"),
+        ("budget", "set", "month", "900"),
+    ):  # fmt: skip
+        assert "cannot change caps or grants" in user.fails(*words, code=refused)
+    user.environment["TRMCLOUD_PRINCIPAL"] = "owner"
+    assert "is no name of a principal" in user.fails("status", code=UsageError.exit_code)
+    del user.environment["TRMCLOUD_PRINCIPAL"]
+    assert user.ledger().runs[theirs.id].live
+    owner.stop(theirs.id)
+    owner.wait(theirs.id)
+
+
 WORKS = """
 import os, time
 os.makedirs("out", exist_ok=True)
