@@ -240,6 +240,7 @@ def _build(named: Path | None = None) -> tuple[Context, Providers]:
         is_alive=is_alive,
         project=os.environ.get(ENV_PROJECT, "default"),
         principal=principal,
+        configured_bucket=os.environ.get("TRMCLOUD_BUCKET", ""),
         is_bound=bool(principal) and not os.environ.get(_AT_SERVER),
         projects=frozenset(filter(None, os.environ.get(ENV_PROJECTS, "").split(","))),
         workers=ThreadWorkers(),

@@ -182,6 +182,28 @@ def test_a_shell_that_names_its_principal_spends_within_that_grant(agent: Home, 
     owner.wait(theirs.id)
 
 
+def test_a_principal_keeps_checkpoints_in_no_bucket_but_those_it_was_given(
+    agent: Home, user: User, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    user.run("grant", "give", "agent", "5", "--bucket", "s3://given/agent/")
+    assert user.json("grant", "list", "--json")["grants"][0]["buckets"] == ["s3://given/agent"]
+    wish = {**OWN, "here": here(user), "budget": "0.10"}
+    for bucket in ("s3://owners/models", "s3://given", "s3://given/agents"):
+        for call in (agent.run_command, agent.plan_command):
+            with pytest.raises(GrantRefused, match=f"does not allow {bucket}"):
+                call(SHORT, bucket=bucket, **wish)
+        with pytest.raises(GrantRefused, match="does not allow"):
+            agent.sweep(["lr=1|2"], recipe="trm-tiny", bucket=bucket)
+    assert agent.plan_command(SHORT, bucket="s3://given/agent/a", **wish).spec.bucket
+    monkeypatch.setenv("TRMCLOUD_BUCKET", "s3://owners/models")
+    made = Home(principal="agent").plan_command(SHORT, bucket="s3://owners/models", **wish)
+    assert made.spec.bucket == "s3://owners/models"
+    user.environment["TRMCLOUD_PRINCIPAL"] = "agent"
+    words = ("run", "local", "--rate", "3.60", "--budget", "0.10", "-y", "--bucket", "s3://other")
+    told = user.fails(*words, "--", *SHORT, code=GrantRefused.exit_code)
+    assert "does not allow s3://other" in told
+
+
 WORKS = """
 import os, time
 os.makedirs("out", exist_ok=True)

@@ -114,6 +114,8 @@ class Context:
     is_bound: bool = False
     """Whether this shell's own environment names the principal: a command then shows and steers
     that principal's runs alone, and changes no cap. A server judges by itself what a person may."""
+    configured_bucket: str = ""
+    """The s3:// place of TRMCLOUD_BUCKET, which every principal may use; empty: none."""
     projects: frozenset[str] = frozenset()
     """The projects whose runs are shown; empty: all."""
     unswept: dict[str, float] = field(default_factory=dict)

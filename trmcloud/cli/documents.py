@@ -719,7 +719,7 @@ class GrantLine:
     """A principal's grant and what stands against it. ``state``: standing, expired or revoked.
     ``left_usd``: the most that a new run can reserve now. ``per_run_usd`` and ``per_day_usd`` are
     null without such a limit, ``runs_at_once`` is 0 for any number; no ``hardware`` or
-    ``providers``: any."""
+    ``providers``: any. ``buckets``: beside the one that this machine is configured with."""
 
     principal: str
     state: str
@@ -740,6 +740,7 @@ class GrantLine:
     given_at: float
     given_by: str
     revoked_at: float | None = None
+    buckets: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -683,6 +683,7 @@ def _grant(desk: Desk, given: Mapping[str, Any]) -> dict[str, Any]:
         "live_runs": list(found.live_runs),
         "hardware": list(found.hardware) or "any",
         "providers": list(found.providers) or "any",
+        "buckets": list(found.buckets) or None,
         "expires_at": _instant(found.expires_at),
         "ends_idle_after_s": found.idle_s or None,
         "requests": [

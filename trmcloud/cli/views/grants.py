@@ -41,6 +41,8 @@ def _row(account: GrantAccount) -> tuple[str, ...]:
 def account_lines(account: GrantAccount) -> list[str]:
     """One grant in words: what it allows, and what is left."""
     limits = [f"{account.total} in total", *_limits(account, " or ")]
+    if account.buckets:
+        limits.append("buckets: " + ", ".join(account.buckets))
     if account.idle_s:
         limits.append(f"a run ends after {duration(account.idle_s)} without a step")
     return [
@@ -112,6 +114,7 @@ def as_line(account: GrantAccount) -> doc.GrantLine:
         given_at=account.given_at,
         given_by=account.given_by,
         revoked_at=account.revoked_at,
+        buckets=account.buckets,
     )
 
 

@@ -507,7 +507,8 @@ class GrantTerms:
     """What a grant allows: ``total`` USD for everything, ``per_run`` for each run and ``per_day``
     for each UTC day; None: as much as there is. ``runs_at_once`` 0: any number; ``hardware`` and
     ``providers``: those alone, empty: any. Nothing is reserved from ``expires_at`` (epoch s) on. A
-    run is ended that has made no step for ``idle_s`` s; 0: it is not."""
+    run is ended that has made no step for ``idle_s`` s; 0: it is not. ``buckets``: s3:// places at
+    or below which it may keep checkpoints, beside the one that this machine is configured with."""
 
     total: Usd
     per_run: Usd | None = None
@@ -517,6 +518,7 @@ class GrantTerms:
     providers: tuple[str, ...] = ()
     expires_at: float | None = None
     idle_s: float = 0.0
+    buckets: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
