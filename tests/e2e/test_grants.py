@@ -9,6 +9,7 @@ import pytest
 
 from tests.e2e.user import User, until
 from trmcloud.api import Home, Usd
+from trmcloud.app import grants
 from trmcloud.core.errors import (
     ConflictError,
     GrantRefused,
@@ -198,10 +199,10 @@ def test_a_principal_keeps_checkpoints_in_no_bucket_but_those_it_was_given(
     monkeypatch.setenv("TRMCLOUD_BUCKET", "s3://owners/models")
     made = Home(principal="agent").plan_command(SHORT, bucket="s3://owners/models", **wish)
     assert made.spec.bucket == "s3://owners/models"
-    user.environment["TRMCLOUD_PRINCIPAL"] = "agent"
-    words = ("run", "local", "--rate", "3.60", "--budget", "0.10", "-y", "--bucket", "s3://other")
-    told = user.fails(*words, "--", *SHORT, code=GrantRefused.exit_code)
-    assert "does not allow s3://other" in told
+    plan = Home().plan_command(SHORT, bucket="s3://owners/others", **wish)
+    with pytest.raises(GrantRefused, match="does not allow s3://owners/others") as caught:
+        grants.require_allowed(agent.context, plan)  # as a bound shell's command does
+    assert "s3://given/agent" in caught.value.next_step
 
 
 WORKS = """
