@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -36,10 +37,11 @@ from tests.e2e.agents import (
 )
 from tests.e2e.serving import Server
 from tests.e2e.user import ROOT, User, kill, until
+from tests.standins.runpod import catalog
 from tests.standins.runpod.standin import StandIn
 from trmcloud.api import Home
 from trmcloud.core.control.run_state import RunState, State
-from trmcloud.core.errors import GrantRefused, UsageError
+from trmcloud.core.errors import GrantRefused, Outcome, UsageError
 from trmcloud.core.money import Usd
 from trmcloud.mcp.answers import MOST_BYTES
 from trmcloud.pod.machine import processes
@@ -653,18 +655,79 @@ def _servers(user: User) -> list[int]:
 # -- rented ----------------------------------------------------------------------------------------
 
 
-def test_an_agent_rents_within_its_grant(lodger: User, runpod: StandIn) -> None:
-    """Where two kill layers are verified; without, its owner alone can accept the exposure."""
-    script(lodger, TRAINS.replace("0.05", "0.2"))
+RENTED: dict[str, Any] = {
+    "command": ["python3", "train.py"], "hardware": "1xA100", "budget": "1", "grace": 5.0,
+    "checkpoints": "out", "checkpoint_gb": 0.001, "metric": "val_loss",
+}  # fmt: skip
+
+
+def hurried(lodger: User) -> None:
+    """Servers and launches whose lists and bills take seconds."""
     site = lodger.folder / "site"
     site.mkdir()
     (site / "sitecustomize.py").write_text(f"from {impatient.__name__} import shorten\nshorten()\n")
     lodger.environment["PYTHONPATH"] = os.pathsep.join((str(site), str(ROOT)))
+
+
+def test_a_quote_whose_price_rose_is_refused_with_the_new_one(
+    user: User, owner: Home, paper: StandIn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """RunPod asks more between plan and launch: of a sweep, and of a recipe."""
+    verify_layers(user)
+    sweep = {**RECIPE, **SPACE}
+    with connected(stdio(user)) as agent:
+        for plan, launch, wish in (("plan_sweep", "sweep", sweep), ("plan", "launch", RECIPE)):
+            old = agent.call(plan, **wish)
+            with monkeypatch.context() as dearer:
+                raised = [replace(each, secure=each.secure * 1.5) for each in catalog.GPUS]
+                dearer.setattr(catalog, "GPUS", tuple(raised))
+                told = agent.refused(launch, quote=old["quote"], idempotency_key=launch)
+                assert told["error"]["code"] == "conflict", told
+                assert f"quote {old['quote']}: 1xA100 costs $" in told["error"]["message"]
+                new = told["error"]["allowed"]["quote"]
+                rates = [Usd(q["machines"][0]["rate_per_hour_usd"]) for q in (old, new)]
+                assert rates[1] > rates[0]
+                assert new["quote"] != old["quote"]
+                assert user.ledger().runs == {}
+        begun = agent.call("launch", quote=new["quote"], idempotency_key="agreed")
+        assert begun["reserved_usd"] == new["reserves_usd"]
+        agent.call("stop", run=begun["run"])
+
+
+def test_what_only_a_gpu_can_tell_is_probed_within_the_grant(lodger: User, runpod: StandIn) -> None:
+    """A run of more than $1 needs a probe first, which is paid and capped."""
+    script(lodger, TRAINS.replace("41)", "100000)"))
+    hurried(lodger)
+    owner = give(lodger, "4")
+    verify_layers(lodger)
+    with connected(stdio(lodger)) as agent:
+        tried(agent)
+        large = agent.call("plan", **{**RENTED, "budget": "2"})["quote"]
+        told = agent.refused("launch", quote=large, idempotency_key="large")
+        assert "only a GPU can tell" in told["error"]["message"], told
+        assert "probe 20 and budget 1" in told["error"]["next"]
+        dear = agent.call("plan", **{**RENTED, "budget": "2", "probe": 20})["quote"]
+        told = agent.refused("launch", quote=dear, idempotency_key="dear")
+        assert "a probe may reserve $1.00 at most" in told["error"]["message"]
+        assert lodger.ledger().runs == {}
+        probe = agent.call("plan", **{**RENTED, "probe": 20})
+        run = agent.call("launch", quote=probe["quote"], idempotency_key="probe")["run"]
+        until(lambda: lodger.ledger().runs[run].outcome is not None, what="the probe is settled")
+        assert lodger.ledger().runs[run].outcome is Outcome.FINISHED
+        assert Usd(0) < owner.grant("agent").spent <= Usd(1)
+        large = agent.call("plan", **{**RENTED, "budget": "2"})["quote"]
+        begun = agent.call("launch", quote=large, idempotency_key="large-2")
+        assert Usd(1) < Usd(begun["reserved_usd"]) <= Usd(2)
+        agent.call("stop", run=begun["run"])
+    until(lambda: runpod.control.live() == [], what="its pod has ended")
+
+
+def test_an_agent_rents_within_its_grant(lodger: User, runpod: StandIn) -> None:
+    """Where two kill layers are verified; without, its owner alone can accept the exposure."""
+    script(lodger, TRAINS.replace("0.05", "0.2"))
+    hurried(lodger)
     owner = give(lodger, "2")
-    wish = {
-        "command": ["python3", "train.py"], "hardware": "1xA100", "budget": "1", "grace": 5.0,
-        "checkpoints": "out", "checkpoint_gb": 0.001, "metric": "val_loss",
-    }  # fmt: skip
+    wish = RENTED
     with connected(stdio(lodger)) as agent:
         tried(agent)
         quote = agent.call("plan", **wish)

@@ -580,7 +580,5 @@ BUGS: tuple[Bug, ...] = (
     Bug("a grant's machines of before are forgotten", WALLETS, "        yield _Share(each.intended_at, until, Held(settled=amount + rent, unproven=unproven))\n", "        yield _Share(each.intended_at, until, Held())\n"),
     Bug("a grant has a run more at once", WALLETS, "len(others) >= terms.runs_at_once", "len(others) > terms.runs_at_once"),
     Bug("an expired grant pays", WALLETS, "if ends_at is not None and at >= ends_at:", "if ends_at is not None and at >= ends_at + 9e9:"),
-    Bug("a day of a grant counts what began on it alone", WALLETS, "return day_of(first) <= day and (last == _FOREVER or day <= day_of(last))", "return day_of(first) == day"),
     Bug("a grant's run may cost its total", WALLETS, "limits.append((terms.per_run, settled, reserved, \"per run\"))", "pass"),
-    Bug("a grant that was given again pays for runs of before", WALLETS, "if run.grant != grant.number:", "if run.grant > grant.number:"),
 )  # fmt: skip

@@ -87,6 +87,12 @@ def refusal_of(told: Mapping[str, Any]) -> TrmcloudError:
     return kind(str(told["error"]), next_step=str(told.get("next") or ""))
 
 
+def _kind_of(error: TrmcloudError) -> type[TrmcloudError]:
+    """Return the kind that ``refusal_of`` knows: a ``QuoteRefused`` is a conflict."""
+    known = [kind for kind in _REFUSALS if isinstance(error, kind)]
+    return type(error) if type(error) in known else next(iter(known), TrmcloudError)
+
+
 def launch(home: Home, ledger_key: str, claimed: Mapping[str, Any]) -> str:
     """Launch what was quoted; return the run's id once it trains, or has ended.
 
@@ -132,7 +138,7 @@ def main() -> None:
         run_id = launch(home, ledger_key, claimed)
     except TrmcloudError as error:
         told: dict[str, Any] = {
-            "code": code_of(error),
+            "code": code_of(_kind_of(error)("")),
             "error": str(error),
             "next": error.next_step,
         }
