@@ -170,11 +170,11 @@ def test_a_shell_that_names_its_principal_spends_within_that_grant(agent: Home, 
     assert Usd(0) < owner.grant("ci-nightly").spent <= Usd("0.10")
     for typed in (("stop", "-y", theirs.id), ("report", theirs.id), ("status", theirs.id)):
         assert "no run" in user.fails(*typed, code=NotFoundError.exit_code)
-    for typed in (
+    for changing in (
         ("grant", "raise", "ci-nightly", "9"), ("grant", "give", "other", "9"),
         ("budget", "set", "month", "900"),
     ):  # fmt: skip
-        assert "cannot change caps or grants" in user.fails(*typed, code=refused)
+        assert "cannot change caps or grants" in user.fails(*changing, code=refused)
     user.environment["TRMCLOUD_PRINCIPAL"] = "owner"
     assert "is no name of a principal" in user.fails("status", code=UsageError.exit_code)
     del user.environment["TRMCLOUD_PRINCIPAL"]
