@@ -25,6 +25,7 @@ from trmcloud.cli.views.grants import (
 )
 from trmcloud.cli.views.json_output import print_document
 from trmcloud.core.catalog.providers import TRAITS, find_traits
+from trmcloud.core.contract.bucket_layout import parse_place
 from trmcloud.core.control.events import (
     ApprovalAsked,
     ApprovalGiven,
@@ -88,7 +89,7 @@ def give(
     context = build_context()
     typed = _typed(context, per_run, per_day, hardware, provider, expires, idle)
     if bucket:
-        typed["buckets"] = tuple(bucket)
+        typed["buckets"] = tuple(str(parse_place(each)) for each in bucket)
     terms = grants.make_terms(
         _amount("USD", total), {**typed, "runs_at_once": runs_at_once}, before=None
     )
@@ -119,7 +120,7 @@ def raise_(
     context = build_context()
     typed = _typed(context, per_run, per_day, hardware, provider, expires, idle)
     if bucket:
-        typed["buckets"] = tuple(bucket)
+        typed["buckets"] = tuple(str(parse_place(each)) for each in bucket)
     whole = _amount("USD", total) if total is not None else None
     if runs_at_once is not None:
         typed["runs_at_once"] = runs_at_once
