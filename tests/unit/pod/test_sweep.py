@@ -33,7 +33,14 @@ from trmcloud.core.sweep.state import SweepState, TrialState, fold
 from trmcloud.core.sweep.terms import Goal, SweepTerms, make_terms
 from trmcloud.core.values import dataclass, replace
 from trmcloud.io.files import write_atomic
-from trmcloud.pod.sweep.children import TrialStart, filled, manifests_in, slot_gpus, trial_name
+from trmcloud.pod.sweep.children import (
+    MachineLost,
+    TrialStart,
+    filled,
+    manifests_in,
+    slot_gpus,
+    trial_name,
+)
 from trmcloud.pod.sweep.executor import JOURNAL_NAME, SweepExecutor
 from trmcloud.pod.sweep.publishing import PublishedCheckpoints
 
@@ -83,8 +90,9 @@ class Habit:
 class FakeChildren:
     """Trials below ``folder``, which train a step every ``STEP_S``."""
 
-    def __init__(self, folder: Path, clock: Clock, habit: Habit) -> None:
+    def __init__(self, folder: Path, clock: Clock, habit: Habit, slots: int = 1) -> None:
         self._folder, self._clock, self._habit = folder, clock, habit
+        self.slots, self.lost = slots, set[int]()
         self.starts: list[TrialStart] = []
         self.most_at_once = 0
         self.running: set[int] = set()
@@ -99,6 +107,12 @@ class FakeChildren:
         path = self.folder(trial) / contract.HEARTBEAT_NAME
         return load_heartbeat(path.read_text()) if path.exists() else None
 
+    def open_slots(self) -> frozenset[int]:
+        return frozenset(range(self.slots)) - self.lost
+
+    def lost_slots(self) -> int:
+        return len(self.lost)
+
     def start(self, start: TrialStart) -> FakeChild:
         folder = self.folder(start.trial)
         if start.is_fresh:
@@ -112,6 +126,8 @@ class FakeChildren:
 
 
 class FakeChild:
+    is_arriving = False
+
     def __init__(
         self, children: FakeChildren, start: TrialStart, clock: Clock, habit: Habit, step: int
     ) -> None:
@@ -122,6 +138,8 @@ class FakeChild:
         self._told = -1
 
     def poll(self) -> int | None:
+        if self._start.slot in self._children.lost:
+            raise MachineLost("test")
         if self._code is not None:
             return self._code
         now, trial = self._clock.now(), self._start.trial
@@ -211,7 +229,7 @@ class World:
         self.deadline_at = BEGAN_AT + left_s
         settings = {"family": "gpt", "keep_best": 3, "seed": 1337}
         self._job: dict[str, Any] = {"settings": settings, "processes": 1, **job}
-        self.children = FakeChildren(folder, self.clock, habit)
+        self.children = FakeChildren(folder, self.clock, habit, terms.slots)
         self.attempt = 0
         self.executor: SweepExecutor | None = None
 
@@ -243,7 +261,7 @@ class World:
         """All but what was published is gone."""
         shutil.copytree(self.folder / contract.CHECKPOINTS_DIR, folder / contract.CHECKPOINTS_DIR)
         self.folder = folder
-        self.children = FakeChildren(folder, self.clock, self.habit)
+        self.children = FakeChildren(folder, self.clock, self.habit, self.terms.slots)
 
     @property
     def events(self) -> tuple[ev.SweepEvent, ...]:
