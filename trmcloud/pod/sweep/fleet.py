@@ -157,6 +157,8 @@ class Fleet:
             while any(node.channel and not node.is_over for node in self._nodes.values()):
                 if not self._changed.wait(max(0.0, until - time.monotonic())):
                     break
+        with contextlib.suppress(OSError):
+            self._server.shutdown(socket.SHUT_RDWR)  # wakes the thread that accepts
         self._server.close()
 
     # -- one interval -----------------------------------------------------------------------------
