@@ -92,7 +92,7 @@ class FakeChildren:
 
     def __init__(self, folder: Path, clock: Clock, habit: Habit, slots: int = 1) -> None:
         self._folder, self._clock, self._habit = folder, clock, habit
-        self.slots, self.lost = slots, set[int]()
+        self.slots, self.lost, self.away = slots, set[int](), set[int]()
         self.starts: list[TrialStart] = []
         self.most_at_once = 0
         self.running: set[int] = set()
@@ -108,7 +108,7 @@ class FakeChildren:
         return load_heartbeat(path.read_text()) if path.exists() else None
 
     def open_slots(self) -> frozenset[int]:
-        return frozenset(range(self.slots)) - self.lost
+        return frozenset(range(self.slots)) - self.lost - self.away
 
     def lost_slots(self) -> int:
         return len(self.lost)
@@ -233,7 +233,15 @@ class World:
         self.attempt = 0
         self.executor: SweepExecutor | None = None
 
-    def run(self, *, kill_after: float = math.inf, stop_after: float = math.inf) -> tuple[str, str]:
+    def run(
+        self,
+        *,
+        kill_after: float = math.inf,
+        stop_after: float = math.inf,
+        lose: tuple[float, set[int]] = (math.inf, set()),
+        come: float = math.inf,
+    ) -> tuple[str, str]:
+        """``lose``: after so many seconds these slots are lost; ``come``: those away are here."""
         self.folder.mkdir(parents=True, exist_ok=True)
         self.attempt += 1
         self.clock.kill_at = self.clock.at + kill_after
@@ -245,10 +253,15 @@ class World:
             attempt=self.attempt, deadline_at=self.deadline_at,
         )  # fmt: skip
         stop_at, sleep = self.clock.at + stop_after, self.clock.sleep
+        lose_at, come_at = self.clock.at + lose[0], self.clock.at + come
 
         def asking(seconds: float) -> None:
             if self.clock.at >= stop_at:
                 executor.ask_to_stop()
+            if self.clock.at >= lose_at:
+                self.children.lost = lose[1]
+            if self.clock.at >= come_at:
+                self.children.away = set()
             sleep(seconds)
 
         self.clock.sleep = asking  # type: ignore[method-assign]
@@ -323,6 +336,42 @@ def test_trials_run_on_slots_and_no_more(tmp_path: Path) -> None:
     world.check()
     assert world.children.most_at_once == 4
     assert {start.slot for start in world.children.starts} == {0, 1, 2, 3}
+
+
+@pytest.mark.parametrize("after", [0.3, 8.0, 33.0, 61.0])
+def test_a_machine_that_is_lost_costs_what_ran_there_and_its_rent(
+    tmp_path: Path, after: float
+) -> None:
+    world = World(tmp_path / "train", terms_of("6", slots=4), Habit(bowl))
+    with pytest.raises(Killed):  # to see what runs then
+        world.run(kill_after=after)
+    ran = {start.trial: start.slot for start in world.children.starts}
+    there = [trial.number for trial in world.state.running if ran[trial.number] in (2, 3)]
+    world = World(tmp_path / "again", terms_of("6", slots=4), Habit(bowl))
+    outcome, _ = world.run(lose=(after, {2, 3}))
+    world.check()
+    assert outcome == "finished"
+    lost = [event.trial for event in world.events if isinstance(event, ev.TrialLost)]
+    assert lost == there, "those, once, and no others"
+    begun_after = [s for s in world.children.starts if s.trial in there and s.attempt > 1]
+    assert {start.trial for start in begun_after} == set(there)
+    assert {start.slot for start in begun_after} <= {0, 1}
+    state = world.state
+    if after < 60:  # half of the machine is paid to its end, and is no trial's
+        assert state.idle >= Usd("1.00")
+    best = pick_best(world.published)
+    assert best is not None
+    winner = state.trials[about_trial(best.extra)["trial"]]
+    assert winner.rung == world.terms.last, "what was reserved for the winner was there"
+
+
+def test_a_sweep_does_not_end_while_machines_are_on_their_way(tmp_path: Path) -> None:
+    world = World(tmp_path / "train", terms_of("4", slots=2), Habit(bowl))
+    world.children.away = {1}
+    world.run(come=20.0)
+    assert {start.slot for start in world.children.starts[:1]} == {0}
+    assert {start.slot for start in world.children.starts} == {0, 1}
+    world.check()
 
 
 @pytest.mark.parametrize("after", [0.3, 7.0, 31.0, 63.7, 120.0])
