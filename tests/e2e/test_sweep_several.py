@@ -49,7 +49,7 @@ def test_a_sweep_on_two_machines_outlives_the_loss_of_one(sailor: Sailor) -> Non
     launch = sailor.start(*SWEEP, *sailor.data, *ACCEPT, SPACE)
 
     def wait(is_so: Callable[[], object], what: str, within_s: float = 300.0) -> None:
-        until(lambda: is_so() or launch.poll() is not None, within_s=within_s, what=what)
+        until(lambda: bool(is_so()) or launch.poll() is not None, within_s=within_s, what=what)
         assert launch.poll() is None, launch.communicate()
 
     wait(lambda: len(sailor.live()) == 2, "two machines")

@@ -161,6 +161,11 @@ class Scene:
         until(lambda: slots <= self.fleet.open_slots(), "it is here")
         return worker, trials
 
+    def passes(self, seconds: float) -> bool:
+        """Let time pass, which no one has lived through."""
+        self.clock.ahead_s += seconds
+        return True
+
     def lose_executor(self) -> None:
         """As with its process: the listening socket is gone, and each connection."""
         with contextlib.suppress(OSError):
@@ -378,10 +383,24 @@ def test_checkpoints_that_are_not_what_they_say_are_not_taken(scene: Scene, tmp_
         assert peer.tell(runs=[(1, 1)], ended=[(1, 1, 0, "")])["take"] == [[1, 1]]
         send_checkpoints(peer.channel, made / contract.CHECKPOINTS_DIR)
     assert peer.tell(runs=[(1, 1)])["done"] == [[1, 1]]
-    with pytest.raises(MachineLost, match="did not come whole"):
+    with pytest.raises(MachineLost, match="do not come whole"):
         child.poll()
     assert scene.fleet.manifests(1) == []
     assert not list(scene.here.folder(1).glob(".coming*"))
+    peer.go()
+
+
+def test_a_machine_that_can_run_nothing_is_given_no_more_until_it_can(scene: Scene) -> None:
+    peer = Peer(scene)
+    for trial in (1, 2, 3):
+        child = scene.fleet.start(start_of(trial, slot=2))
+        assert len(peer.tell()["start"]) == 1
+        peer.tell(runs=[(trial, 1)], ended=[(trial, 1, None, "No space left on device")])
+        with pytest.raises(MachineLost, match="machine 1: it could not be started: No space"):
+            child.poll()
+        child.kill()
+    assert scene.fleet.open_slots() == {0, 1}
+    assert scene.fleet.lost_slots() == PER_NODE
     peer.go()
 
 
@@ -433,8 +452,7 @@ def test_a_worker_ends_with_the_sweep_and_when_the_first_machine_is_gone(
     scene.fleet.start(start_of(1, slot=4))
     until(lambda: there.running, "it runs")
     scene.lose_executor()
-    scene.clock.ahead_s += HEAD_SILENT_S
-    until(lambda: len(scene.results) == 2, "it has ended, too")
+    until(lambda: scene.passes(1.0) and len(scene.results) == 2, "it has ended, too")
     outcome, message = scene.results[1]
     assert outcome == "bad_config", "an outcome that is not tried again"
     assert "the first machine has not answered" in message
@@ -452,8 +470,7 @@ def test_a_worker_that_is_told_to_stop_lands_alone_only_without_the_first_machin
     until(lambda: (b := scene.fleet.beat(1)) is not None and b.step == 3, "it goes on")
     assert there.running[1].landed == 0, "when it lands is for the executor to say"
     scene.lose_executor()
-    scene.clock.ahead_s += 15.0
-    until(lambda: there.running[1].landed == 1, "it lands")
+    until(lambda: scene.passes(0.1) and there.running[1].landed == 1, "it lands")
     there.running[1].end(4)
     until(lambda: scene.results, "it has ended")
     assert scene.results[0][0] == "landed_signal"

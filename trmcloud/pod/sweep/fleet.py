@@ -41,7 +41,10 @@ SILENT_S = 30.0
 JOIN_WITHIN_S = 300.0
 """From the executor's start, a machine that has not been there yet is waited for so long."""
 _KILL_WITHIN_S = 10.0
-_TAKE_TRIES = 3
+_MOST_TRIES = 3
+"""Checkpoints that did not come so many times in a row do not come."""
+_MOST_FAILURES = 3
+"""A machine on which so many intervals in a row could not be run is given no more."""
 _OVER_WITHIN_S = 5.0
 _MOST_CONNECTIONS = 16
 """Beside one of each machine: more are not answered."""
@@ -61,7 +64,8 @@ class _Interval:
     """Its exit code, once it has ended there."""
     is_here: bool = False
     """Whether its checkpoints have come."""
-    takes: int = 0
+    tries: int = 0
+    """How often its checkpoints were on their way, there or back, since something came of it."""
     lost: str = ""
     """Why it is lost; empty: it is not."""
 
@@ -77,6 +81,8 @@ class _Node:
     """The process there, by a random word; empty: none has been here."""
     channel: Channel | None = None
     intervals: dict[Interval, _Interval] = field(default_factory=dict)
+    failures: int = 0
+    """Intervals in a row that it could not run."""
     is_over: bool = False
     """Whether it was told that the sweep is."""
 
@@ -130,7 +136,11 @@ class Fleet:
     def open_slots(self) -> frozenset[int]:
         """This machine's, and those of the machines that are connected."""
         with self._changed:
-            there = [node.rank for node in self._nodes.values() if node.channel is not None]
+            there = [
+                node.rank
+                for node in self._nodes.values()
+                if node.channel is not None and not self._is_lost(node)
+            ]
         return self._here.open_slots() | {slot for rank in there for slot in self._slots_of(rank)}
 
     def lost_slots(self) -> int:
@@ -170,7 +180,9 @@ class Fleet:
         """
         with self._changed:
             if self._is_lost(node) and not interval.lost:
-                interval.lost = f"machine {node.rank} has not answered for {SILENT_S:.0f} s"
+                silent = f"machine {node.rank} has not answered for {SILENT_S:.0f} s"
+                failing = f"nothing runs on machine {node.rank}"
+                interval.lost = silent if node.failures < _MOST_FAILURES else failing
             if interval.lost:
                 raise MachineLost(interval.lost)
             return interval.code if interval.is_here else None
@@ -199,7 +211,8 @@ class Fleet:
 
     def _is_lost(self, node: _Node) -> bool:
         patience_s = SILENT_S if node.worker else JOIN_WITHIN_S
-        return node.channel is None and self._steady() - node.heard_at >= patience_s
+        is_silent = node.channel is None and self._steady() - node.heard_at >= patience_s
+        return is_silent or node.failures >= _MOST_FAILURES
 
     def _accept(self) -> None:
         while True:
@@ -238,9 +251,10 @@ class Fleet:
         node = self._nodes[rank]
         with self._changed:
             if worker != node.worker:
-                for interval in node.intervals.values():
-                    if interval.is_sent and not interval.is_here:
-                        interval.lost = f"what ran it on machine {rank} was started anew"
+                ran = [e for e in node.intervals.values() if e.is_sent and not e.is_here]
+                for interval in ran:
+                    interval.lost = f"what ran it on machine {rank} was started anew"
+                node.failures += bool(ran)
                 self._say(f"machine {rank} is here")
             node.worker, node.channel, node.heard_at = worker, channel, self._steady()
             kept = [key for key in runs if self._held(node, key) is not None]
@@ -267,9 +281,14 @@ class Fleet:
                 self._note_beat(node, row)
             for row in said["ended"]:
                 self._note_end(node, row)
+            for each in node.intervals.values():
+                if each.tries >= _MOST_TRIES and not each.is_here:
+                    self._fail(node, each, "its checkpoints do not come whole")
             held = [each for each in node.intervals.values() if not each.lost]
             starts = [each for each in held if not each.is_sent and not each.is_killed]
             takes = [e for e in held if e.code is not None and e.is_sent and not e.is_here]
+            for each in (*starts, *takes):
+                each.tries += 1
             answer = {
                 "start": [self._order(each) for each in starts],
                 "take": [each.key for each in takes],
@@ -301,6 +320,12 @@ class Fleet:
             "is_fresh": start.is_fresh,
         }
 
+    def _fail(self, node: _Node, interval: _Interval, why: str) -> None:
+        if not interval.lost:
+            interval.lost = f"machine {node.rank}: {why}"
+            node.failures += 1
+            self._changed.notify_all()
+
     def _give(self, channel: Channel, interval: _Interval) -> None:
         interval.is_sent = True
         if not interval.start.is_fresh:
@@ -320,10 +345,9 @@ class Fleet:
             channel, folder, run=self._run, moved=moved, installing=installing
         )
         with self._changed:
-            interval.takes += 1
             interval.is_here = whole
-            if not whole and interval.takes >= _TAKE_TRIES:
-                interval.lost = f"its checkpoints did not come whole from machine {node.rank}"
+            if whole:
+                node.failures = 0
             self._changed.notify_all()
 
     def _note_beat(self, node: _Node, row: Sequence[Any]) -> None:
@@ -332,6 +356,7 @@ class Fleet:
         interval = self._held(node, key)
         if interval is None or interval.is_here:
             return
+        interval.tries = 0  # it runs there
         beat = load_heartbeat(str(text))
         if (beat.run_id, beat.phase, beat.attempt) != (*self._run, interval.start.attempt):
             raise Refused("a heartbeat of another training")
@@ -353,9 +378,9 @@ class Fleet:
         ):
             file.write(text + "\n")
         if code is None:
-            interval.lost = f"it could not be started on machine {node.rank}: {text}"
+            self._fail(node, interval, f"it could not be started: {text}")
         elif type(code) is int:
-            interval.code = code
+            interval.code, interval.tries = code, 0
         self._changed.notify_all()
 
     def _checkpoints(self, trial: int) -> Path:
