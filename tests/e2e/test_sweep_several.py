@@ -4,12 +4,14 @@ networks; executor, worker and trainer are the real ones."""
 from __future__ import annotations
 
 import json
+import subprocess
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 
 from tests.e2e.test_several_machines import Sailor, sailor  # noqa: F401  (a fixture)
-from tests.e2e.test_sweep import SPACE, told
+from tests.e2e.test_sweep import SCRIPT, SPACE, told
 from tests.e2e.user import until
 from trmcloud.core.contract.manifest import from_json
 from trmcloud.core.errors import Outcome
@@ -43,15 +45,19 @@ def trials_on(user: Sailor, machine: str) -> int:
     return len(inside(user, machine, f"ls -d {PHASE}/trials/*").split())
 
 
+def wait_for(
+    launch: subprocess.Popen[str], is_so: Callable[[], object], what: str, within_s: float = 300.0
+) -> None:
+    until(lambda: bool(is_so()) or launch.poll() is not None, within_s=within_s, what=what)
+    assert launch.poll() is None, launch.communicate()
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
 def test_a_sweep_on_two_machines_outlives_the_loss_of_one(sailor: Sailor) -> None:  # noqa: F811
     launch = sailor.start(*SWEEP, *sailor.data, *ACCEPT, SPACE)
 
-    def wait(is_so: Callable[[], object], what: str, within_s: float = 300.0) -> None:
-        until(lambda: bool(is_so()) or launch.poll() is not None, within_s=within_s, what=what)
-        assert launch.poll() is None, launch.communicate()
-
+    wait = partial(wait_for, launch)
     wait(lambda: len(sailor.live()) == 2, "two machines")
     first, other = (pod.id for pod in sorted(sailor.live(), key=lambda pod: pod.name))
     wait(lambda: trials_on(sailor, other), "a trial runs on the other machine")
@@ -92,3 +98,51 @@ def test_a_sweep_on_two_machines_outlives_the_loss_of_one(sailor: Sailor) -> Non
     assert "fetched and verified" in fetched
     made = from_json((sailor.folder / "best" / "manifest.json").read_text(), "best")
     assert made.extra["sweep"]["trial"] == rows["best_trial"]
+
+
+@pytest.mark.more
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+def test_a_commands_trials_continue_on_either_machine_after_the_executor_was_killed(
+    sailor: Sailor,  # noqa: F811
+) -> None:
+    sailor.cwd = sailor.folder / "project"
+    sailor.cwd.mkdir()
+    (sailor.cwd / "train.py").write_text(SCRIPT)
+    launch = sailor.start(
+        *("sweep", "2x1xL40S", "--provider", "digitalocean", "--hours", "0.05", "--budget", "3"),
+        *("-y", *ACCEPT, "--eta", "2", "--grace", "2", "--checkpoint-gb", "0.001"),
+        *("--checkpoints", "out", "--metric", "val_loss"),
+        *("--resume", "python3 train.py {lr} {checkpoint}"),
+        *(SPACE, "--", "python3", "train.py", "{lr}"),
+    )
+    wait = partial(wait_for, launch)
+    wait(lambda: len(sailor.live()) == 2, "two machines")
+    first, other = (pod.id for pod in sorted(sailor.live(), key=lambda pod: pod.name))
+    phase = "/workspace/trmcloud/runs/*/train"
+
+    def events() -> tuple[ev.SweepEvent, ...]:
+        return ev.read_journal(inside(sailor, first, f"cat {phase}/sweep.jsonl"))
+
+    wait(lambda: len(fold(events()).running) == 2, "both train")
+    beat = json.loads(inside(sailor, first, f"cat {phase}/heartbeat.json"))
+    inside(sailor, first, f"kill -9 {beat['pid']}")
+    wait(
+        lambda: sum(isinstance(event, ev.TrialLost) for event in events()) == 2,
+        "the next executor accounts for both",
+    )
+    wait(lambda: any(isinstance(e, ev.TrialContinued) for e in events()), "one continues")
+    logs = (f"cat {phase}/trials/*/train.log", first), (f"cat {phase}/trials/*/train.log", other)
+    wait(
+        lambda: any("resumed from" in inside(sailor, machine, line) for line, machine in logs),
+        "from its own checkpoint",
+    )
+    out, err = sailor.see_out(launch, within_s=600)
+    run = sailor.only_run()
+    assert run.outcome is Outcome.FINISHED, out + err
+    assert run.settled <= run.cap
+    rows = told(sailor)
+    sailor.run("fetch-best", "--into", str(sailor.folder / "best"))
+    made = from_json((sailor.folder / "best" / "manifest.json").read_text(), "best")
+    assert made.extra["sweep"]["trial"] == rows["best_trial"]
+    print(out, rows)
