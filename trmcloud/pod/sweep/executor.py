@@ -597,14 +597,9 @@ class SweepExecutor:
         return gone < self._terms.slots and not self._state.stopping
 
     def _terms_now(self) -> SweepTerms:
-        """Return the terms without the slots that are gone: their machines are paid for until the
-        soft stop, and that money starts no trial."""
-        terms, lost = self._terms, self._children.lost_slots()
+        """Return the terms without the slots that are gone with their machines."""
         left_s = self._deadline_at - self._clock.now()
-        if not lost or not math.isfinite(left_s):
-            return terms
-        paid = cost(terms.slot_rate, max(0.0, left_s)) * lost
-        return replace(terms, slots=max(1, terms.slots - lost), usd=max(Usd(0), terms.usd - paid))
+        return self._terms.without_slots(self._children.lost_slots(), left_s)
 
     def _expected_start_s(self) -> float:
         """Seconds from a process's start to its first step: the median of those measured."""
