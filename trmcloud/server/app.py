@@ -90,12 +90,14 @@ class Settings:
 @dataclass(frozen=True)
 class Doors:
     """Functions of the command line's side that the server calls: ``parse`` reads a command line,
-    ``runs`` lists what is known of runs, ``page`` is the page's ASGI application."""
+    ``runs`` lists what is known of runs, ``request_usd`` is as in ``rights.judge``, ``page`` is the
+    page's ASGI application."""
 
     parse: Callable[[Sequence[str]], Parsed]
     runs: Callable[[], Sequence[KnownRun]]
     page: Any
     code_of: Callable[[TrmcloudError], str]
+    request_usd: Callable[[str], Usd | None] = lambda request: None
 
 
 _Handler = Callable[[Request, Session, Endpoint], Awaitable[Response]]
@@ -316,6 +318,7 @@ class TeamServer:
                     self._doors.runs,
                     four_eyes=self._settings.four_eyes,
                     local_commands=self._settings.local_commands,
+                    request_usd=self._doors.request_usd,
                 )
             )
         except TrmcloudError as error:

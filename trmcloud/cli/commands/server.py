@@ -26,6 +26,7 @@ from trmcloud.cli import options
 from trmcloud.cli.commands.login import secret_from
 from trmcloud.cli.views.json_output import code_of, print_document, print_line
 from trmcloud.cli.views.text import table
+from trmcloud.core.control.grants import largest_sum, raised
 from trmcloud.core.errors import (
     ConflictError,
     LedgerDamaged,
@@ -171,7 +172,8 @@ def run(
         local_commands=local_commands,
         proxy=proxy,
     )
-    doors = Doors(parse_line, _known_runs, with_page_headers(application(page)), code_of)
+    served_page = with_page_headers(application(page))
+    doors = Doors(parse_line, _known_runs, served_page, code_of, _request_usd)
     server = TeamServer(people, CommandRunner(scratch, environment, time.monotonic), settings,
                         doors, lifespan)  # fmt: skip
     with open_socket(host, port) as sock:
@@ -206,6 +208,16 @@ def _known_runs() -> Sequence[Any]:
         )
         for run in build_context().ledger.read().runs.values()
     ]
+
+
+def _request_usd(request: str) -> Usd | None:
+    """The largest amount that a grant would name once a principal's request is approved."""
+    ledger = build_context().ledger.read()
+    asked = ledger.approvals.get(request)
+    grant = ledger.grants.get(asked.asked.principal) if asked is not None else None
+    if asked is None or grant is None:
+        return None
+    return largest_sum(raised(grant.terms, asked.asked))
 
 
 def _network(text: str) -> ipaddress.IPv4Network | ipaddress.IPv6Network:
