@@ -26,6 +26,8 @@ LOOK_EVERY_S = 2.0
 CATCH_UP_EVERY_S = 60.0
 PRICES_EVERY_S = 86_400.0
 MOST_DRIVERS = 64
+ENV_OIDC_SECRET = "TRMCLOUD_OIDC_SECRET"
+"""The server's own secret at the identity provider: no command needs it."""
 
 
 class ControllerLoop:
@@ -120,5 +122,5 @@ class ControllerLoop:
 
 def environment_of_server() -> dict[str, str]:
     """This process's, without what it was told for itself."""
-    mine = ("TRMCLOUD_PRINCIPAL", "TRMCLOUD_PROJECTS")
+    mine = ("TRMCLOUD_PRINCIPAL", "TRMCLOUD_PROJECTS", ENV_OIDC_SECRET)
     return {name: value for name, value in os.environ.items() if name not in mine}

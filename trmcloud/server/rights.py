@@ -650,6 +650,12 @@ V1 = "/api/v1"
 ENDPOINTS: tuple[Endpoint, ...] = (
     Endpoint("GET", f"{V1}/health", is_open=True),
     Endpoint("POST", f"{V1}/login", is_open=True),
+    Endpoint("GET", f"{V1}/oidc", is_open=True),
+    Endpoint("GET", f"{V1}/oidc/start", is_open=True),
+    Endpoint("GET", f"{V1}/oidc/callback", is_open=True),
+    Endpoint("POST", f"{V1}/oidc/device", is_open=True),
+    Endpoint("POST", f"{V1}/oidc/device/token", is_open=True),
+    Endpoint("POST", f"{V1}/oidc/confirm", is_open=True),  # it asks for the browser's session
     Endpoint("GET", f"{V1}/me"),
     Endpoint("DELETE", f"{V1}/me/token"),
     Endpoint("POST", f"{V1}/uploads", Role.MEMBER),

@@ -17,6 +17,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any
+from urllib.parse import urlsplit
 
 import typer
 
@@ -91,6 +92,40 @@ def run(
             metavar="CIDR",
         ),
     ] = None,
+    public_url: Annotated[
+        str,
+        typer.Option(
+            "--public-url", help="Address of the server as browsers reach it.", metavar="URL"
+        ),
+    ] = "",
+    oidc: Annotated[
+        str,
+        typer.Option(
+            "--oidc",
+            help="Issuer of an OpenID Connect provider at which people log in.",
+            metavar="ISSUER",
+        ),
+    ] = "",
+    oidc_client: Annotated[
+        str,
+        typer.Option("--oidc-client", help="This server's client id there.", metavar="ID"),
+    ] = "",
+    oidc_domain: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--oidc-domain",
+            help="Domain of email addresses that are added as viewers, repeatable.",
+            metavar="DOMAIN",
+        ),
+    ] = None,
+    oidc_role: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--oidc-role",
+            help="Role of a group there, repeatable; the rest are viewers.",
+            metavar="ROLE=GROUP",
+        ),
+    ] = None,
     prices: Annotated[
         bool, typer.Option("--prices/--no-prices", help="Refresh prices once a day.")
     ] = True,
@@ -121,6 +156,8 @@ def run(
         proxy = TrustedProxy(trust_proxy.lower(), tuple(map(_network, proxy_address)))
     elif proxy_address:
         raise UsageError("--proxy-address goes with --trust-proxy HEADER")
+    if not oidc and (oidc_client or oidc_domain or oidc_role):
+        raise UsageError("--oidc-client, --oidc-domain and --oidc-role go with --oidc ISSUER")
     limit = _usd("--four-eyes", four_eyes) if four_eyes else None
     close_home(os.environ)
     home = home_dir(os.environ)
@@ -164,7 +201,12 @@ def run(
             page.watch.end()
 
     names = names_of(host)
-    more = frozenset(each.lower() for each in name or ())
+    openid = None
+    if oidc:
+        rules = _login_rules(oidc_domain or (), oidc_role or ())
+        openid = _openid(people, oidc, oidc_client, rules, public_url)
+    public = {urlsplit(public_url).hostname or ""} - {""}
+    more = frozenset(each.lower() for each in (*(name or ()), *public))
     settings = Settings(
         names=AllowedHosts(names.more | more, names.any_address),
         project=os.environ.get(ENV_PROJECT, "default"),
@@ -175,7 +217,7 @@ def run(
     served_page = with_page_headers(application(page))
     doors = Doors(parse_line, _known_runs, served_page, code_of, _request_usd)
     server = TeamServer(people, CommandRunner(scratch, environment, time.monotonic), settings,
-                        doors, lifespan)  # fmt: skip
+                        doors, lifespan, openid)  # fmt: skip
     with open_socket(host, port) as sock:
         shown = f"[{host}]" if ":" in host else host
         url = f"http://{shown}:{sock.getsockname()[1]}"
@@ -190,6 +232,47 @@ def run(
     shutil.rmtree(scratch, ignore_errors=True)
     print("ended", file=sys.stderr if as_json else sys.stdout, flush=True)
     os._exit(0)
+
+
+def _login_rules(domains: Sequence[str], roles: Sequence[str]) -> Any:
+    """
+    Raises:
+        UsageError: no such role.
+    """
+    from trmcloud.server.openid_login import LoginRules
+
+    by_group: dict[str, Role] = {}
+    for each in roles:
+        role, _, group = each.partition("=")
+        if role not in list(Role) or not group:
+            raise UsageError(
+                f"--oidc-role {each[:60]!r} is no role of a group",
+                next_step="--oidc-role lead=ml-leads",
+            )
+        before = by_group.get(group, Role.VIEWER)
+        by_group[group] = max(Role(role), before, key=lambda one: one.rank)
+    return LoginRules(frozenset(each.lower().lstrip("@") for each in domains), by_group)
+
+
+def _openid(people: People, issuer: str, client: str, rules: Any, public_url: str) -> Any:
+    """
+    Raises:
+        UsageError: an address or the client's id is missing. ConfigError: so is a package.
+    """
+    options.require_packages(("joserfc",), "server", "server")
+    from trmcloud.server.loop import ENV_OIDC_SECRET
+    from trmcloud.server.openid_login import CALLBACK, OpenIdLogin
+    from trmcloud.server.openid_provider import Client, OpenIdProvider, require_safe
+
+    if not client or not public_url:
+        raise UsageError(
+            "--oidc needs this server's client id and the address that browsers use",
+            next_step="--oidc-client ID --public-url https://trmcloud.example.com",
+        )
+    url = require_safe(public_url, "the server").rstrip("/")
+    secret = os.environ.get(ENV_OIDC_SECRET, "")
+    me = Client(issuer, client, secret, f"{url}{CALLBACK}")
+    return OpenIdLogin(people, OpenIdProvider(me, time.time), rules, url)
 
 
 def _known_runs() -> Sequence[Any]:
