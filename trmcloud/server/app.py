@@ -167,8 +167,8 @@ class TeamServer:
         host = headers.get("host", "")
         if refused := self._settings.names.refusal(host):
             return refused
-        origin = headers.get("origin")
-        if origin is not None and origin.lower() not in (f"http://{host}", f"https://{host}"):
+        origin = headers.get("origin", f"https://{host}").lower()
+        if origin not in (f"http://{host}", f"https://{host}") and not is_back:
             return 403, "the request comes from another site"
         site = headers.get("sec-fetch-site", "same-origin")
         if site not in ("same-origin", "none") and not is_back:
