@@ -1300,6 +1300,22 @@ class TokenMade:
 
 
 @dataclass(frozen=True, kw_only=True)
+class KeyMade:
+    """A new key for sealed secrets. It is kept nowhere."""
+
+    schema: ClassVar[str] = "server-key/1"
+    key: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class SealedNames:
+    """The names of a server's sealed secrets."""
+
+    schema: ClassVar[str] = "server-secrets/1"
+    names: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
 class TokensRevoked:
     """``of``: a token's id, or a person."""
 

@@ -15,6 +15,7 @@ import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from trmcloud.adapters.sealed_secrets import ENV_KEY
 from trmcloud.api import Home
 from trmcloud.app.context import is_unasked
 from trmcloud.app.reconciling import is_left_waiting
@@ -122,5 +123,5 @@ class ControllerLoop:
 
 def environment_of_server() -> dict[str, str]:
     """This process's, without what it was told for itself."""
-    mine = ("TRMCLOUD_PRINCIPAL", "TRMCLOUD_PROJECTS", ENV_OIDC_SECRET)
+    mine = ("TRMCLOUD_PRINCIPAL", "TRMCLOUD_PROJECTS", ENV_OIDC_SECRET, ENV_KEY)
     return {name: value for name, value in os.environ.items() if name not in mine}

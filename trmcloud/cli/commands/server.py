@@ -21,6 +21,14 @@ from urllib.parse import urlsplit
 
 import typer
 
+from trmcloud.adapters.sealed_secrets import (
+    ENV_KEY,
+    SealedSecrets,
+    find_keys,
+    names_of,
+    new_key,
+    unseal,
+)
 from trmcloud.app.home import close_home, home_dir, make_home
 from trmcloud.cli import documents as doc
 from trmcloud.cli import options
@@ -50,6 +58,15 @@ _LEAVE_WITHIN_S = 5
 _DAY_S = 86_400.0
 _MOST_DAYS = 3650
 _Name = Annotated[str, typer.Argument(help="Name of a person or service.", metavar="NAME")]
+_KeyFile = Annotated[
+    str,
+    typer.Option(
+        "--key-file",
+        help="File with the key of the sealed secrets (default: systemd's credential trmcloud-key, "
+        "or TRMCLOUD_SECRETS_KEY).",
+        metavar="FILE",
+    ),
+]
 _RaiseId = Annotated[str, typer.Argument(help="Its id, as server raises lists it.", metavar="ID")]
 
 
@@ -126,6 +143,7 @@ def run(
             metavar="ROLE=GROUP",
         ),
     ] = None,
+    key_file: _KeyFile = "",
     prices: Annotated[
         bool, typer.Option("--prices/--no-prices", help="Refresh prices once a day.")
     ] = True,
@@ -143,7 +161,7 @@ def run(
     from trmcloud.io.web_guard import LOOPBACK, AllowedHosts, names_of
     from trmcloud.io.web_server import silent_server
     from trmcloud.server.app import Doors, Settings, TeamServer, TrustedProxy
-    from trmcloud.server.loop import ControllerLoop, environment_of_server
+    from trmcloud.server.loop import ENV_OIDC_SECRET, ControllerLoop, environment_of_server
     from trmcloud.server.running import CommandRunner
 
     proxy = None
@@ -162,6 +180,8 @@ def run(
     close_home(os.environ)
     home = home_dir(os.environ)
     make_home(home)
+    sealed = _unsealed(home, key_file)
+    os.environ.update(sealed)
     build_context().ledger.read()  # a ledger that cannot be used is told before anything is served
     people = People(build_team(), time.time)
     if not people.team.people():
@@ -216,7 +236,11 @@ def run(
     )
     served_page = with_page_headers(application(page))
     doors = Doors(parse_line, _known_runs, served_page, code_of, _request_usd)
-    server = TeamServer(people, CommandRunner(scratch, environment, time.monotonic), settings,
+    own = os.environ.get(ENV_OIDC_SECRET, "")
+    runner = CommandRunner(
+        scratch, environment, time.monotonic, [*sealed.values(), *([own] if own else [])]
+    )
+    server = TeamServer(people, runner, settings,
                         doors, lifespan, openid)  # fmt: skip
     with open_socket(host, port) as sock:
         shown = f"[{host}]" if ":" in host else host
@@ -456,6 +480,97 @@ def revoke(
         print_document(doc.TokensRevoked(of=name, tokens=count))
         return
     print(f"{name}: {count} token{'' if count == 1 else 's'} revoked")
+
+
+# -- secrets ---------------------------------------------------------------------------------------
+
+
+@app.command("key")
+def key(as_json: options.Json = False) -> None:
+    """Print a new key for sealed secrets. Keep it outside of the home.
+
+    Example: trmcloud server key > /etc/trmcloud.key
+    """
+    made = new_key()
+    if as_json:
+        print_document(doc.KeyMade(key=made))
+        return
+    print(made)
+
+
+@app.command("secret")
+def secret(
+    name: Annotated[
+        str, typer.Argument(help="Name of the variable, as RUNPOD_API_KEY.", metavar="NAME")
+    ],
+    source: Annotated[
+        str, typer.Option("--from", help="File with its value; - : stdin.", metavar="FILE")
+    ] = "",
+    remove: Annotated[bool, typer.Option("--remove", help="Remove it.")] = False,
+    key_file: _KeyFile = "",
+    as_json: options.Json = False,
+) -> None:
+    """Seal a secret of the server: it is encrypted here, and a variable of the server alone.
+
+    Example: trmcloud server secret RUNPOD_API_KEY --from - --key-file /etc/trmcloud.key
+    """
+    if bool(source) == remove:
+        raise UsageError(
+            "give either --from FILE or --remove",
+            next_step=f"trmcloud server secret {one_line(name)[:64]} --from FILE",
+        )
+    home, sealed = _sealed(key_file)
+    if remove:
+        sealed.remove(name)
+    else:
+        sealed.put(name, secret_from(source, "secret"))
+    _note(_people(), f"server secret {name}{' --remove' if remove else ''}")
+    _show_secrets(home, as_json=as_json)
+
+
+@app.command("secrets")
+def secrets(
+    rotate: Annotated[
+        bool, typer.Option("--rotate", help="Seal all of them by the first key of the file.")
+    ] = False,
+    key_file: _KeyFile = "",
+    as_json: options.Json = False,
+) -> None:
+    """List the names of sealed secrets. Values are never shown.
+
+    Example: trmcloud server secrets
+    """
+    home = home_dir(os.environ)
+    if rotate:
+        home, sealed = _sealed(key_file)
+        count = sealed.rotate()
+        _note(_people(), "server secrets --rotate", secrets=count)
+    _show_secrets(home, as_json=as_json)
+
+
+def _sealed(key_file: str) -> tuple[Path, SealedSecrets]:
+    options.require_packages(("cryptography",), "sealed secrets", "server")
+    close_home(os.environ)
+    home = home_dir(os.environ)
+    make_home(home)
+    return home, SealedSecrets(home, find_keys(home, key_file, os.environ))
+
+
+def _unsealed(home: Path, key_file: str) -> Mapping[str, str]:
+    """The sealed secrets of the home. The key does not stay among this process's variables."""
+    if names_of(home):
+        options.require_packages(("cryptography",), "sealed secrets", "server")
+    keys = find_keys(home, key_file, os.environ)
+    os.environ.pop(ENV_KEY, None)
+    return unseal(home, keys, os.environ)
+
+
+def _show_secrets(home: Path, *, as_json: bool) -> None:
+    names = names_of(home)
+    if as_json:
+        print_document(doc.SealedNames(names=names))
+        return
+    print("\n".join(names) or "no secret is sealed · trmcloud server secret NAME --from FILE")
 
 
 # -- audit, and what waits for a second person -----------------------------------------------------
