@@ -117,7 +117,7 @@ def log_in_terminal(team: Team, server: Server, browser: Browser, email: str) ->
     assert code in page
     assert email in page
     status, _, page = browser.ask(f"{server.url}/api/v1/oidc/confirm", code=code, answer="yes")
-    assert (status, "the terminal goes on" in page) == (200, True)
+    assert (status, "the terminal continues" in page) == (200, True)
     out, err = process.communicate(timeout=300)
     assert process.returncode == 0, err
     return user, out

@@ -481,7 +481,7 @@ def _openid_acts(
 
 async def _no_provider(request: Request) -> Response:
     raise NotFoundError(
-        "nobody logs in at an identity provider here", next_step="trmcloud login URL --name NAME"
+        "this server has no identity provider", next_step="trmcloud login URL --name NAME"
     )
 
 

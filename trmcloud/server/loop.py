@@ -15,13 +15,13 @@ import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from trmcloud.adapters.sealed_secrets import ENV_KEY
 from trmcloud.api import Home
 from trmcloud.app.context import is_unasked
 from trmcloud.app.reconciling import is_left_waiting
 from trmcloud.app.run_queries import is_driven
 from trmcloud.core.control.run_state import RunState
 from trmcloud.core.errors import TrmcloudError
+from trmcloud.server.sealed_secrets import ENV_KEY
 
 LOOK_EVERY_S = 2.0
 CATCH_UP_EVERY_S = 60.0

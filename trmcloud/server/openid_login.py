@@ -248,7 +248,7 @@ class OpenIdLogin:
         except TrmcloudError as error:
             return _page_of(error)
         told = (
-            "You can close this page; the terminal goes on." if is_let_in else "It is not let in."
+            "You can close this page; the terminal continues." if is_let_in else "It is not let in."
         )
         return _page("Terminal", f"<p>{html.escape(told)}</p>")
 

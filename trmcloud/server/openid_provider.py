@@ -308,7 +308,7 @@ def require_safe(url: str, what: str) -> str:
             f"{url[:80]!r} is no address of {what}", next_step="https://login.example.com"
         )
     if parts.scheme == "http" and not _is_loopback(url):
-        raise UsageError(f"{what} is reached over https alone", next_step=f"https://{parts.netloc}")
+        raise UsageError(f"{what} is reached only over https", next_step=f"https://{parts.netloc}")
     return url
 
 

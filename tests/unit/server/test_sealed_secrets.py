@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 from cryptography.fernet import Fernet
 
-from trmcloud.adapters.sealed_secrets import (
+from trmcloud.core.errors import AuthError, ConflictError, DataError, NotFoundError, UsageError
+from trmcloud.server.sealed_secrets import (
     CREDENTIAL,
     ENV_KEY,
     SealedSecrets,
@@ -17,7 +18,6 @@ from trmcloud.adapters.sealed_secrets import (
     new_key,
     unseal,
 )
-from trmcloud.core.errors import AuthError, ConflictError, DataError, NotFoundError, UsageError
 
 VALUE = "rpa_" + "S3CRET" * 8
 
@@ -105,7 +105,7 @@ def test_where_a_key_is_taken_from(home: Path, tmp_path: Path) -> None:
     (home / "key").write_text(key)
     (tmp_path / "link").symlink_to(home / "key")
     for beside in (home / "key", tmp_path / "link"):
-        with pytest.raises(UsageError, match="lies beside what it opens"):
+        with pytest.raises(UsageError, match="is in the home that it opens"):
             find_keys(home, str(beside), {})
     with pytest.raises(UsageError, match="cannot be read"):
         find_keys(home, str(tmp_path / "none"), {})

@@ -118,7 +118,7 @@ def _token_by_browser(where: str) -> str:
         told = call(at, "POST", f"{V1}/oidc/device/token", {"device": begun["device"]})
         if "token" in told:
             return str(told["token"])
-    raise AuthError("nobody has logged in at that address in time", next_step="trmcloud login URL")
+    raise AuthError("that address was not used to log in in time", next_step="trmcloud login URL")
 
 
 def logout(as_json: options.Json = False) -> None:

@@ -21,14 +21,6 @@ from urllib.parse import urlsplit
 
 import typer
 
-from trmcloud.adapters.sealed_secrets import (
-    ENV_KEY,
-    SealedSecrets,
-    find_keys,
-    names_of,
-    new_key,
-    unseal,
-)
 from trmcloud.app.home import close_home, home_dir, make_home
 from trmcloud.cli import documents as doc
 from trmcloud.cli import options
@@ -46,6 +38,14 @@ from trmcloud.core.money import Usd, parse_budget
 from trmcloud.core.text import one_line
 from trmcloud.ports.team import Act, Person, Raise, Role, broken_at
 from trmcloud.server.people import People
+from trmcloud.server.sealed_secrets import (
+    ENV_KEY,
+    SealedSecrets,
+    find_keys,
+    names_of,
+    new_key,
+    unseal,
+)
 from trmcloud.wiring import ENV_PROJECT, build_context, build_team
 
 app = options.make_group(
@@ -510,7 +510,7 @@ def secret(
     key_file: _KeyFile = "",
     as_json: options.Json = False,
 ) -> None:
-    """Seal a secret of the server: it is encrypted here, and a variable of the server alone.
+    """Seal a secret of the server: it is encrypted here, and only the server has it as a variable.
 
     Example: trmcloud server secret RUNPOD_API_KEY --from - --key-file /etc/trmcloud.key
     """

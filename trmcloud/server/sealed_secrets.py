@@ -143,7 +143,7 @@ def find_keys(home: Path, key_file: str, environ: Mapping[str, str]) -> tuple[st
         raise UsageError(f"the key cannot be read from {at}", next_step=_NEW_KEY) from None
     if path.resolve().is_relative_to(home.resolve()):
         raise UsageError(
-            f"the key in {at} lies beside what it opens: each copy of the home would hold both",
+            f"the key in {at} is in the home that it opens: each copy would hold both",
             next_step="move it out of the home",
         )
     if mode & 0o077:
