@@ -511,13 +511,29 @@ def _require_rank(person: Person, role: Role, what: str) -> None:
 
 
 def _require_projects(person: Person, parsed: Parsed, rule: Rule) -> None:
-    is_month = parsed.command == "report" and _is_of_a_month(parsed)
-    if person.projects and (rule.spans_projects or is_month):
+    if not person.projects:
+        return
+    mine = ", ".join(person.projects)
+    if rule.spans_projects or (parsed.command == "report" and _is_of_a_month(parsed)):
         raise AccessDenied(
-            f"{parsed.command} shows all projects; {person.name} sees "
-            f"only {', '.join(person.projects)}",
+            f"{parsed.command} shows all projects; {person.name} sees only {mine}",
             next_step="trmcloud report",
         )
+    # What a lead or an administrator decides is about all projects, but for a project's own cap.
+    if rule.role.includes(Role.LEAD) and not _is_cap_of(person, parsed):
+        raise AccessDenied(
+            f"{parsed.command} is about all projects; {person.name} has only {mine}",
+            next_step=f"trmcloud budget set project USD --for {person.projects[0]}",
+        )
+
+
+def _is_cap_of(person: Person, parsed: Parsed) -> bool:
+    """Whether it changes the cap of one of the person's projects."""
+    if parsed.command not in ("budget set", "budget raise"):
+        return False
+    named = [key.partition(" ")[0] for key in parsed.values("key")]
+    of_projects = set(parsed.values("level")) <= {"project", "project-month"}
+    return of_projects and bool(parsed.values("level")) and set(named) <= set(person.projects)
 
 
 def _check(person: Person, command: str, given: Given) -> None:

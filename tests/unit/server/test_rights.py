@@ -154,6 +154,36 @@ def test_runs_of_other_projects_are_as_if_they_were_not_there(role: Role) -> Non
         judge(who, ("report", "--month"), parse(["report", "--month"]), no_runs)
 
 
+@pytest.mark.parametrize("role", [Role.LEAD, Role.ADMINISTRATOR])
+@pytest.mark.parametrize(
+    "words",
+    sorted(
+        w for w, r in COMMANDS.items() if r.role.includes(Role.LEAD) and r.where is Where.REMOTE
+    ),
+)
+def test_a_lead_of_one_project_decides_about_no_other(words: str, role: Role) -> None:
+    who = person(role, "bob", ("vision",))
+    with pytest.raises(AccessDenied):
+        judge(who, words.split(), Parsed(words, ()), no_runs)
+    if not words.startswith("budget "):
+        return
+    for typed, may in (
+        (["project", "9"], True),  # the project that its commands run in: its own
+        (["project", "9", "--for", "vision"], True),
+        (["project-month", "9", "--for=vision 2026-12"], True),
+        (["project", "9", "--for", "audio"], False),
+        (["project-month", "9", "--for", "audio 2026-12"], False),
+        (["account", "9"], False),
+        (["month", "9", "--for", "vision"], False),
+    ):
+        line = [*words.split(), *typed]
+        if may:
+            assert judge(who, line, parse(line), no_runs).rule.role is Role.LEAD
+        else:
+            with pytest.raises(AccessDenied):
+                judge(who, line, parse(line), no_runs)
+
+
 def test_a_disabled_person_may_do_nothing() -> None:
     gone = Person("bob", Role.ADMINISTRATOR, disabled_at=1.0)
     with pytest.raises(AccessDenied):
