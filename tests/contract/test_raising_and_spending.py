@@ -1,9 +1,11 @@
-"""People who raise and people who spend at once, on both ledgers: a checker that reads the history
-alone finds no moment at which more was held than was allowed then."""
+"""People who raise and people who spend at once, by clocks that are minutes apart around a month's
+end, on both ledgers: a checker that reads the history alone finds no moment at which more was held
+than was allowed then."""
 
 from __future__ import annotations
 
 import contextlib
+import datetime as dt
 import random
 import threading
 from collections.abc import Callable
@@ -11,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.contract.ledger_file import AT, WHO
+from tests.contract.ledger_file import WHO
 from tests.plans import plan_json
 from trmcloud.adapters.ledger.postgres import PostgresLedger
 from trmcloud.adapters.ledger.sqlite import SqliteLedger
@@ -23,6 +25,8 @@ from trmcloud.ports.ledger import Ledger
 
 Open = Callable[[], Ledger]
 MOST = 24
+AT = dt.datetime(2026, 12, 1, tzinfo=dt.timezone.utc).timestamp()
+CLOCKS_APART_S = {"a": -300.0, "b": -60.0, "c": 60.0, "d": 300.0, "lea": -300.0, "leo": 300.0}
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
@@ -38,25 +42,26 @@ def terms(dollars: int) -> ev.GrantTerms:
 
 
 def spend(ledger: Ledger, name: str, refused: list[str]) -> None:
-    rng = random.Random(name)
+    rng, at = random.Random(name), AT + CLOCKS_APART_S[name]
     for number in range(12):
         run_id, principal = f"r-{name}{number}", rng.choice(["", "bob"])
         planned = ev.RunPlanned(plan_json(), Usd(100), "vision", principal=principal)
         try:
-            epoch = ledger.open_run(run_id, planned, Usd(rng.randint(1, 4)), WHO, AT)
+            epoch = ledger.open_run(run_id, planned, Usd(rng.randint(1, 4)), WHO, at)
         except BudgetRefused as error:
             refused.append(str(error))
             continue
         if rng.random() < 0.5:
-            ledger.append(run_id, epoch, [ev.Closed("stopped")], AT)
+            ledger.append(run_id, epoch, [ev.Closed("stopped")], at)
 
 
 def raise_caps(ledger: Ledger, who: str) -> None:
+    at = AT + CLOCKS_APART_S[who]
     for dollars in range(4, MOST + 1, 2):
-        ledger.set_cap(ev.CapSet(PROJECT_MONTH, "vision", Usd(dollars), by=who), AT)
-        ledger.set_cap(ev.CapSet("account", "", Usd(2 * dollars), by=who), AT)
+        ledger.set_cap(ev.CapSet(PROJECT_MONTH, "vision", Usd(dollars), by=who), at)
+        ledger.set_cap(ev.CapSet("account", "", Usd(2 * dollars), by=who), at)
         with contextlib.suppress(UsageError):  # the other lead has allowed more meanwhile
-            ledger.set_grant(ev.GrantRaised("bob", terms(dollars // 2), who), AT)
+            ledger.set_grant(ev.GrantRaised("bob", terms(dollars // 2), who), at)
 
 
 def check(records: list[ev.Record]) -> int:
@@ -64,7 +69,7 @@ def check(records: list[ev.Record]) -> int:
     caps: dict[str, int] = {}
     granted = total_granted = reserved = 0
     payer: dict[str, str] = {}
-    held: dict[str, int] = {}
+    held: dict[str, tuple[int, bool]] = {}
     for record in records:
         event = record.event
         if isinstance(event, ev.CapSet):
@@ -79,11 +84,18 @@ def check(records: list[ev.Record]) -> int:
             held.pop(record.run_id, None)
         elif isinstance(event, ev.Reserved):
             reserved += 1
-            held[record.run_id] = event.amount.micros
-            whole = sum(held.values())
-            bobs = sum(amount for run_id, amount in held.items() if payer[run_id] == "bob")
-            assert all(whole <= cap for cap in caps.values()), (record.seq, whole, caps)
-            assert not payer[record.run_id] or bobs <= min(granted, total_granted), record.seq
+            in_december = record.at >= AT
+            held[record.run_id] = event.amount.micros, in_december
+            whole = sum(amount for amount, _ in held.values())
+            month = sum(amount for amount, later in held.values() if later == in_december)
+            assert whole <= caps["account"], (record.seq, whole, caps)
+            assert month <= caps[PROJECT_MONTH], (record.seq, month, caps)
+            bobs = [held[run_id] for run_id in held if payer[run_id] == "bob"]
+            # What was reserved in November, and is still, may be spent in December, too.
+            then = sum(amount for amount, later in bobs if in_december or not later)
+            if payer[record.run_id]:
+                assert then <= granted, (record.seq, then, granted)
+                assert sum(amount for amount, _ in bobs) <= total_granted, record.seq
     return reserved
 
 

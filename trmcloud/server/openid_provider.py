@@ -77,7 +77,7 @@ class OpenIdProvider:
     """``now`` returns epoch seconds."""
 
     def __init__(self, client: Client, now: Callable[[], float], fetch: Fetch = fetch) -> None:
-        require_safe(client.issuer, "the identity provider")
+        require_safe(client.issuer, "--oidc")
         self.client, self._now, self._fetch = client, now, fetch
         self._lock = threading.Lock()
         self._addresses: Mapping[str, Any] = {}
@@ -297,7 +297,7 @@ class OpenIdProvider:
         return told
 
 
-def require_safe(url: str, what: str) -> str:
+def require_safe(url: str, flag: str) -> str:
     """
     Raises:
         UsageError: it is no address, or one to which secrets would be sent unencrypted.
@@ -305,10 +305,12 @@ def require_safe(url: str, what: str) -> str:
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
         raise UsageError(
-            f"{url[:80]!r} is no address of {what}", next_step="https://login.example.com"
+            f"{flag} {url[:80]!r} is no address", next_step=f"{flag} https://login.example.com"
         )
     if parts.scheme == "http" and not _is_loopback(url):
-        raise UsageError(f"{what} is reached only over https", next_step=f"https://{parts.netloc}")
+        raise UsageError(
+            f"{flag}: secrets are sent only over https", next_step=f"{flag} https://{parts.netloc}"
+        )
     return url
 
 

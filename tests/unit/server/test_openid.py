@@ -420,7 +420,7 @@ def test_a_provider_that_is_down_or_another_is_told_in_one_line(team: Team) -> N
         team.issuer.says = says
         assert team.server().get(f"{OIDC}/start").status_code == 502, says
     with pytest.raises(UsageError, match="https"):
-        require_safe("http://login.example.com", "the identity provider")
+        require_safe("http://login.example.com", "--oidc")
     client = Client(ISSUER, "trmcloud", SECRET, f"{HERE}{OIDC}/callback")
     odd = OpenIdProvider(client, team.now, lambda request: b"[" * 100_000)
     with pytest.raises(LinkError, match="no JSON object"):

@@ -162,6 +162,7 @@ def run(
     from trmcloud.io.web_server import silent_server
     from trmcloud.server.app import Doors, Settings, TeamServer, TrustedProxy
     from trmcloud.server.loop import ENV_OIDC_SECRET, ControllerLoop, environment_of_server
+    from trmcloud.server.openid_provider import require_safe
     from trmcloud.server.running import CommandRunner
 
     proxy = None
@@ -174,6 +175,8 @@ def run(
         proxy = TrustedProxy(trust_proxy.lower(), tuple(map(_network, proxy_address)))
     elif proxy_address:
         raise UsageError("--proxy-address goes with --trust-proxy HEADER")
+    if public_url:
+        require_safe(public_url, "--public-url")
     if not oidc and (oidc_client or oidc_domain or oidc_role):
         raise UsageError("--oidc-client, --oidc-domain and --oidc-role go with --oidc ISSUER")
     limit = _usd("--four-eyes", four_eyes) if four_eyes else None
@@ -286,14 +289,14 @@ def _openid(people: People, issuer: str, client: str, rules: Any, public_url: st
     options.require_packages(("joserfc",), "server", "server")
     from trmcloud.server.loop import ENV_OIDC_SECRET
     from trmcloud.server.openid_login import CALLBACK, OpenIdLogin
-    from trmcloud.server.openid_provider import Client, OpenIdProvider, require_safe
+    from trmcloud.server.openid_provider import Client, OpenIdProvider
 
     if not client or not public_url:
         raise UsageError(
             "--oidc needs this server's client id and the address that browsers use",
             next_step="--oidc-client ID --public-url https://trmcloud.example.com",
         )
-    url = require_safe(public_url, "the server").rstrip("/")
+    url = public_url.rstrip("/")
     secret = os.environ.get(ENV_OIDC_SECRET, "")
     me = Client(issuer, client, secret, f"{url}{CALLBACK}")
     return OpenIdLogin(people, OpenIdProvider(me, time.time), rules, url)
