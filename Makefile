@@ -242,6 +242,7 @@ check: $(READY)
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python scripts/prose.py
+	@! git grep -nE '^(<<<<<<<|>>>>>>>) ' || { echo "error: a merge left these lines"; exit 1; }
 
 format: $(READY)
 	$(BIN)/ruff format .
