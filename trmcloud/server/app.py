@@ -37,14 +37,17 @@ from trmcloud.io.web_guard import (
     mark_trusted,
     read_body,
 )
-from trmcloud.ports.team import Raise, Role
+from trmcloud.ports.team import Person, Raise, Role
 from trmcloud.server import rights
+from trmcloud.server.audit import audit_json
 from trmcloud.server.people import People, Session
 from trmcloud.server.rights import ENDPOINTS, V1, Allowed, Endpoint, KnownRun, Parsed
 from trmcloud.server.running import CommandRunner, line_of
+from trmcloud.server.visitor import Visitor, set_visitor
 
 MAX_BODY_BYTES = 1 << 18
 BODY_WITHIN_S = 30.0
+AUDIT = "/api/audit"
 _STATUS: Mapping[type[TrmcloudError], int] = {
     AccessDenied: 403,
     AuthError: 401,
@@ -90,11 +93,13 @@ class Settings:
 @dataclass(frozen=True)
 class Doors:
     """Functions of the command line's side that the server calls: ``parse`` reads a command line,
-    ``runs`` lists what is known of runs, ``page`` is the page's ASGI application."""
+    ``runs`` lists what is known of runs, ``page`` is the page's ASGI application, ``spending``
+    returns the document of a month, by a grouping, as a visitor sees it."""
 
     parse: Callable[[Sequence[str]], Parsed]
     runs: Callable[[], Sequence[KnownRun]]
     page: Any
+    spending: Callable[[Visitor, str, str], Mapping[str, Any]]
     code_of: Callable[[TrmcloudError], str]
 
 
@@ -114,6 +119,7 @@ class TeamServer:
             ("GET", f"{V1}/health"): self._health,
             ("POST", f"{V1}/login"): self._log_in,
             ("GET", f"{V1}/me"): self._me,
+            ("GET", f"{V1}/spend"): self._spend,
             ("DELETE", f"{V1}/me/token"): self._log_out,
             ("POST", f"{V1}/uploads"): self._upload,
             ("POST", f"{V1}/commands"): self._command,
@@ -143,13 +149,19 @@ class TeamServer:
         if path.startswith("/api/"):
             try:
                 session = await run_in_threadpool(self._session, scope, headers)
-                self._require_page(session, scope["method"], path)
+                await run_in_threadpool(
+                    rights.require_page, session.person, scope["method"], path, self._doors.runs
+                )
                 if scope["method"] != "GET":
                     await self._note(session, f"{scope['method']} {path}, on the page", "allowed")
             except TrmcloudError as error:
                 await self._answer(scope, receive, send, error)
                 return
             mark_trusted(scope)
+            if path == AUDIT:
+                await self._show_audit(scope, receive, send)
+                return
+            set_visitor(scope, await run_in_threadpool(self._visitor, session.person))
         await self._doors.page(scope, receive, send)
 
     # -- who asks ----------------------------------------------------------------------------------
@@ -185,19 +197,12 @@ class TeamServer:
         scheme, _, token = headers.get("authorization", "").partition(" ")
         return self._people.session(token if scheme.lower() == "bearer" else "", address)
 
-    def _require_page(self, session: Session, method: str, path: str) -> None:
-        role = rights.page_role(method, path)
-        if role is None:
-            raise AccessDenied(
-                "this is not done on a server's page", next_step="type it as a command"
-            )
-        rights.require_role(session.person, role, f"{method} {path}")
-        if session.person.projects:
-            raise AccessDenied(
-                f"the page shows all projects; {session.person.name} sees "
-                f"only {', '.join(session.person.projects)}",
-                next_step="trmcloud status",
-            )
+    def _visitor(self, person: Person) -> Visitor:
+        """What the page shows to ``person``: as ``server raises``, commands that wait to leads."""
+        raises: Sequence[Raise] = ()
+        if person.role.includes(rights.rule_of("server raises").role):
+            raises = self._people.team.raises()
+        return Visitor(person.projects, tuple(raises))
 
     def _route(self, endpoint: Endpoint, handler: _Handler) -> Route:
         async def answer(request: Request) -> Response:
@@ -243,6 +248,19 @@ class TeamServer:
         told = {"person": person.name, "role": person.role.value, "projects": person.projects}
         return JSONResponse(told)
 
+    async def _spend(self, request: Request, session: Session, endpoint: Endpoint) -> Response:
+        visitor = await run_in_threadpool(self._visitor, session.person)
+        asked = [request.query_params.get(name, "") for name in ("month", "by")]
+        return JSONResponse(await run_in_threadpool(self._doors.spending, visitor, *asked))
+
+    async def _show_audit(self, scope: Any, receive: Any, send: Any) -> None:
+        """Answer with the newest acts before ``before``, of one person where it is named."""
+        asked = Request(scope).query_params
+        told = await run_in_threadpool(
+            audit_json, self._people.team, asked.get("person", ""), asked.get("before", "")
+        )
+        await JSONResponse(told)(scope, receive, send)
+
     async def _log_out(self, request: Request, session: Session, endpoint: Endpoint) -> Response:
         if session.token:
             await run_in_threadpool(self._people.revoke, session.token)
@@ -259,10 +277,11 @@ class TeamServer:
             raise UsageError("words: a list of text is needed")
         allowed = await self._judged(session, words)
         more = {name: str(body.get(name) or "") for name in ("upload", "below")}
-        if any(more.values()) and words[0] != "run":
-            raise UsageError("files are sent only with run")
+        if any(more.values()) and not allowed.takes_tree:
+            raise UsageError("files are sent only with run, or a sweep of a command")
+        inputs = _inputs(allowed, body.get("inputs") or {})
         variables = self._variables(session, allowed, body)
-        messages = self._messages(session, allowed, variables, **more)
+        messages = self._messages(session, allowed, variables, inputs, **more)
 
         async def lines() -> AsyncIterator[bytes]:
             async with contextlib.aclosing(messages):
@@ -360,10 +379,12 @@ class TeamServer:
         session: Session,
         allowed: Allowed,
         variables: Mapping[str, str],
+        inputs: Mapping[str, str] | None = None,
         upload: str = "",
         below: str = "",
     ) -> AsyncGenerator[dict[str, Any], None]:
-        """Run a command that was judged; its messages.
+        """Run a command that was judged; its messages. ``inputs``: by their names in the command's
+        words, the files that were sent with it.
 
         Raises:
             BudgetRefused: a second person has to agree first: it waits.
@@ -375,6 +396,11 @@ class TeamServer:
         messages = self._runner.run(
             person, allowed.words, variables,
             upload=upload, below=below, keeps_files=allowed.writes_files,
+            inputs=[
+                (each.shown, name, (inputs or {})[name])
+                for each in allowed.inputs
+                for name in each.values
+            ],
         )  # fmt: skip
         code = None
         try:
@@ -486,6 +512,25 @@ def _words_of(
         else:
             made.append(word)
     return tuple(made)
+
+
+def _inputs(allowed: Allowed, given: Any) -> dict[str, str]:
+    """The files that were sent with a command, by their names in its words.
+
+    Raises:
+        UsageError: one is missing, is none of the command's, or is not to be sent.
+    """
+    named = {name for each in allowed.inputs for name in each.values}
+    if not isinstance(given, dict) or not all(isinstance(text, str) for text in given.values()):
+        raise UsageError("inputs: names with texts are needed")
+    if named != set(given):
+        raise UsageError(
+            "the files that were sent are not those that the command names",
+            next_step="send the content of each in inputs",
+        )
+    for text in given.values():
+        rights.check_input(allowed, text)
+    return dict(given)
 
 
 def _options(given: Any) -> list[str]:

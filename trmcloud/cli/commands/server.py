@@ -24,7 +24,7 @@ from trmcloud.app.home import close_home, home_dir, make_home
 from trmcloud.cli import documents as doc
 from trmcloud.cli import options
 from trmcloud.cli.commands.login import secret_from
-from trmcloud.cli.views.json_output import code_of, print_document, print_line
+from trmcloud.cli.views.json_output import as_object, code_of, print_document, print_line
 from trmcloud.cli.views.text import table
 from trmcloud.core.errors import (
     ConflictError,
@@ -171,7 +171,13 @@ def run(
         local_commands=local_commands,
         proxy=proxy,
     )
-    doors = Doors(parse_line, _known_runs, with_page_headers(application(page)), code_of)
+    doors = Doors(
+        parse=parse_line,
+        runs=_known_runs,
+        page=with_page_headers(application(page, of_team=True)),
+        spending=_spending,
+        code_of=code_of,
+    )
     server = TeamServer(people, CommandRunner(scratch, environment, time.monotonic), settings,
                         doors, lifespan)  # fmt: skip
     with open_socket(host, port) as sock:
@@ -206,6 +212,17 @@ def _known_runs() -> Sequence[Any]:
         )
         for run in build_context().ledger.read().runs.values()
     ]
+
+
+def _spending(visitor: Any, month: str, by: str) -> Mapping[str, Any]:
+    from trmcloud.cli.page.spend import spend_document
+
+    context = build_context()
+    made = spend_document(
+        context.ledger.read(), context.wall(), month=month, by=by,
+        projects=visitor.projects, raises=visitor.raises,
+    )  # fmt: skip
+    return as_object(made)
 
 
 def _network(text: str) -> ipaddress.IPv4Network | ipaddress.IPv6Network:
