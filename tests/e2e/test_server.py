@@ -29,6 +29,19 @@ from trmcloud.core.control.run_state import RunState
 from trmcloud.core.errors import Outcome
 from trmcloud.core.money import Usd
 
+#: Its loss is least at 0.01.
+SWEPT = """
+import json, math, os, sys, time
+lr = float(sys.argv[1])
+os.makedirs("out", exist_ok=True)
+for step in range(1, 100000):
+    time.sleep(0.05)
+    print(f"step {step} val_loss={1 + abs(math.log10(lr) + 2) + 5 / (5 + step):.5f}", flush=True)
+    if step % 5 == 0:
+        with open("saving", "w") as file:
+            json.dump({"step": step}, file)
+        os.rename("saving", f"out/step-{step}.pt")
+"""
 PASSWORD = "correct horse battery staple"
 _WAIT_S = 300.0
 
@@ -249,6 +262,46 @@ def test_a_script_is_sent_from_the_clients_folder(team: Team) -> None:
     assert "does not work through a server" in err
     bob.cwd = bob.folder
     assert not list((team.host.home / "server").rglob("train.py")), "what was sent is removed"
+
+
+def test_a_sweep_of_a_command_runs_at_the_server_with_the_clients_files(team: Team) -> None:
+    """Its space is a file outside of the tree: the content goes, no path of either machine."""
+    team.add("bob", "member", "5")
+    bob = team.log_in("bob", team.serve("--local-commands"))
+    project = bob.folder / "project"
+    project.mkdir()
+    (project / "train.py").write_text(SWEPT)
+    (bob.folder / "space.toml").write_text("lr = {log = [1e-4, 1]}\n")
+    bob.cwd = project
+    words = (
+        *("sweep", "local", "--rate", "36", "--budget", "0.60", "-y", "--slots", "2"),
+        *("--grace", "2", "--checkpoint-gb", "0.001", "--checkpoints", "out"),
+        *("--metric", "val_loss", "--space", "../space.toml", "--", "python3", "train.py", "{lr}"),
+    )
+    shown = bob.run(*words)
+    assert "for the winner" in shown
+    (run_id,) = team.runs()
+    assert [run.principal for run in team.runs().values()] == ["bob"]
+    assert team.runs()[run_id].settled <= Usd("0.60")
+    bob.run("fetch-best", run_id, "--into", "best")
+    manifest = json.loads((project / "best" / "manifest.json").read_text())
+    assert 1e-4 <= manifest["extra"]["sweep"]["point"]["lr"] <= 1
+    (sent,) = (team.host.home / "code").rglob("code.tar")
+    with tarfile.open(sent) as archive:
+        assert set(archive.getnames()) >= {"train.py"}
+        assert not [name for name in archive.getnames() if "space" in name or "input" in name]
+    (project / "bad.toml").write_text("lr = 3 = 4\n")
+    bad = [("bad.toml" if word == "../space.toml" else word) for word in words]
+    err = bob.fails(*bad, code=2)
+    assert "--space bad.toml: it cannot be read" in err, "by the name that was typed"
+    bad = [("missing.toml" if word == "../space.toml" else word) for word in words]
+    assert "--space missing.toml: it cannot be read" in bob.fails(*bad, code=2)
+    of_recipe = ("sweep", "local", "--recipe", "trm-tiny", "--budget", "1", "--rate", "36", "-y")
+    (project / "paths.toml").write_text('data = ["/etc/passwd", "x"]\n')
+    assert "no path" in bob.fails(*of_recipe, "--space", "paths.toml", code=2)
+    assert "no path" in bob.fails(*of_recipe, "data=/etc/passwd,x", code=2)
+    scratch = [*(team.host.home / "server").rglob("*")]
+    assert not [path for path in scratch if path.name.startswith(("inputs-", "train.py"))]
 
 
 def test_a_members_guesses_and_tokens_that_were_revoked_are_refused(team: Team) -> None:

@@ -1,4 +1,4 @@
-"""The page of a team's server in a real browser: spending at ``/``, the audit log, who sees what."""
+"""The page of a team's server in a real browser: spending at ``/``, the audit log, who sees it."""
 
 from __future__ import annotations
 

@@ -48,6 +48,9 @@ from trmcloud.server.visitor import Visitor, set_visitor
 MAX_BODY_BYTES = 1 << 18
 BODY_WITHIN_S = 30.0
 AUDIT = "/api/audit"
+MCP = "/mcp"
+SESSION = "trmcloud.session"
+"""Key of a request's scope: the session of an agent."""
 _STATUS: Mapping[type[TrmcloudError], int] = {
     AccessDenied: 403,
     AuthError: 401,
@@ -94,12 +97,14 @@ class Settings:
 class Doors:
     """Functions of the command line's side that the server calls: ``parse`` reads a command line,
     ``runs`` lists what is known of runs, ``page`` is the page's ASGI application, ``spending``
-    returns the document of a month, by a grouping, as a visitor sees it."""
+    returns the document of a month, by a grouping, as a visitor sees it. ``mcp`` is the ASGI
+    application of the tools for agents; None where its packages are missing."""
 
     parse: Callable[[Sequence[str]], Parsed]
     runs: Callable[[], Sequence[KnownRun]]
     page: Any
     spending: Callable[[Visitor, str, str], Mapping[str, Any]]
+    mcp: Any
     code_of: Callable[[TrmcloudError], str]
 
 
@@ -145,6 +150,9 @@ class TeamServer:
             return
         if path.startswith(f"{V1}/") or path == V1:
             await self._api(scope, receive, send)
+            return
+        if path == MCP and self._doors.mcp is not None:
+            await self._serve_agent(scope, receive, send, headers)
             return
         if path.startswith("/api/"):
             try:
@@ -196,6 +204,60 @@ class TeamServer:
             return Session(person, "", address)
         scheme, _, token = headers.get("authorization", "").partition(" ")
         return self._people.session(token if scheme.lower() == "bearer" else "", address)
+
+    async def _serve_agent(
+        self, scope: Any, receive: Any, send: Any, headers: Mapping[str, str]
+    ) -> None:
+        """Pass on what an agent asks, with who it is; each of its calls is judged by ``gate``."""
+        try:
+            session = await run_in_threadpool(self._session, scope, headers)
+            rights.require_role(session.person, Role.VIEWER, MCP)
+        except TrmcloudError as error:
+            await self._answer(scope, receive, send, error)
+            return
+        mark_trusted(scope)
+        scope[SESSION] = session
+        await self._doors.mcp(scope, receive, send)
+
+    def judge_tool(self, session: Session, tool: str, given: Mapping[str, Any]) -> None:
+        """Judge an agent's call, and write the decision into the audit log where it is more than
+        looking.
+
+        Raises:
+            AccessDenied, UsageError: it is refused.
+        """
+        what = _tool_text(tool, given)
+        try:
+            rule = rights.judge_tool(session.person, tool, given)
+        except TrmcloudError as error:
+            self._people.note(session, what, "refused", {"why": str(error)})
+            raise
+        if rule.role is not Role.VIEWER:
+            self._people.note(session, what, "allowed")
+
+    def note_tool(
+        self, session: Session, tool: str, given: Mapping[str, Any], told: Mapping[str, Any]
+    ) -> None:
+        """Write what came of an agent's call, with the run and its dollars."""
+        rule = rights.TOOLS.get(tool)
+        if rule is None or rule.role is Role.VIEWER or rule.where is rights.Where.REFUSED:
+            return
+        run = str(told.get("run") or "")
+        known = [each for each in self._doors.runs() if run and each.run_id == run]
+        facts: dict[str, Any] = {"exit_code": 1 if "error" in told else 0}
+        if rule.spends:
+            facts["runs"] = {
+                each.run_id: {
+                    "cap_usd": each.cap.plain(),
+                    "settled_usd": each.settled.plain(),
+                }
+                for each in known
+            }
+        self._people.note(session, _tool_text(tool, given), "done", facts)
+
+    def project_of(self, person: Person) -> str:
+        """The project that what an agent of the person's launches is charged to."""
+        return person.projects[0] if person.projects else self._settings.project
 
     def _visitor(self, person: Person) -> Visitor:
         """What the page shows to ``person``: as ``server raises``, commands that wait to leads."""
@@ -482,6 +544,11 @@ def _status_of(error: TrmcloudError) -> int:
 def _address(scope: Any) -> str:
     client = scope.get("client")
     return str(client[0]) if client else ""
+
+
+def _tool_text(tool: str, given: Mapping[str, Any]) -> str:
+    """A call as the audit log has it."""
+    return f"mcp {tool} {json.dumps(dict(given), ensure_ascii=False)}"[:2000]
 
 
 def _whole(text: str) -> Any:

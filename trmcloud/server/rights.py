@@ -542,11 +542,15 @@ def check_input(allowed: Allowed, content: str) -> None:
 
     with suppress(ValueError):  # the command says what is wrong
         for text in _texts(tomllib.loads(content)):
-            if not _SETTING.fullmatch(f"x={text}"):
-                raise UsageError(
-                    f"{text[:60]!r} in the file: a server takes names and numbers there, no path",
-                    next_step="lr = {log = [1e-4, 1e-2]}",
-                )
+            _check_text_of_space(text)
+
+
+def _check_text_of_space(text: str) -> None:
+    if not _SETTING.fullmatch(f"x={text}"):
+        raise UsageError(
+            f"{text[:60]!r} in the space: a server takes names and numbers there, no path",
+            next_step="lr = {log = [1e-4, 1e-2]}",
+        )
 
 
 def _texts(value: Any) -> Iterator[str]:
@@ -555,7 +559,7 @@ def _texts(value: Any) -> Iterator[str]:
     elif isinstance(value, Mapping):
         for each in value.values():
             yield from _texts(each)
-    elif isinstance(value, list):
+    elif isinstance(value, (list, tuple)):
         for each in value:
             yield from _texts(each)
 
@@ -704,6 +708,61 @@ def _sum_above(parsed: Parsed, rule: Rule, four_eyes: Usd | None) -> Usd | None:
         if asked > four_eyes:
             return asked
     return None
+
+
+# -- tools of agents -------------------------------------------------------------------------------
+
+TOOLS: Mapping[str, Rule] = {
+    "grant": _SEES,
+    "prices": _SEES,
+    "plan": _SEES,
+    "try": _refused("type trmcloud try where the files are"),
+    "launch": _RUNS,
+    "sweep": _RUNS,
+    "status": _SEES,
+    "logs": _SEES,
+    "metrics": _SEES,
+    "report": _SEES,
+    "save": _STEERS,
+    "land": _STEERS,
+    "stop": _STEERS,
+    "fetch": _refused("type trmcloud fetch-best RUN where the files are to be"),
+    "ask_approval": replace(_STEERS, whose=Whose.SEEN),
+}
+"""Of the tools at ``/mcp``: each acts under the grant of the token's person, on that person's runs.
+What is missing here is refused."""
+_OF_FILES = frozenset({"command", "folder", "words", "root", "pip"})
+_OF_CALLS = frozenset({"quote", "idempotency_key", "most_bytes"})
+
+
+def judge_tool(person: Person, tool: str, given: Mapping[str, Any]) -> Rule:
+    """Decide whether ``person`` may call a tool at ``/mcp``.
+
+    Raises:
+        AccessDenied: the role is too low, or the tool is about files of its own machine.
+            UsageError: an argument that names a file of the client, or a path of the server.
+    """
+    rule = TOOLS.get(tool) or _refused("it is not offered by servers")
+    if rule.where is Where.REFUSED:
+        raise AccessDenied(f"{tool[:60]} does not work through a server", next_step=rule.instead)
+    _require_rank(person, rule.role, tool)
+    if tool not in ("plan", "sweep"):
+        return rule  # its arguments are ids, numbers and text that is kept
+    for name, value in given.items():
+        if not value or name in _OF_CALLS:
+            continue
+        if name in _OF_FILES:
+            raise UsageError(
+                f"{name}: a server has no files of yours",
+                next_step="type trmcloud run, or trmcloud sweep, where they are",
+            )
+        if name == "space":
+            for text in _texts(value):
+                _check_text_of_space(text)
+            continue
+        values = value if isinstance(value, (list, tuple)) else (value,)
+        _check(person, "plan", Given(name, name, tuple(map(str, values))))
+    return rule
 
 
 # -- endpoints -------------------------------------------------------------------------------------

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import datetime as dt
 import getpass
+import importlib.util
 import ipaddress
 import os
 import shutil
@@ -15,6 +16,7 @@ import tempfile
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -34,6 +36,7 @@ from trmcloud.core.errors import (
 )
 from trmcloud.core.money import Usd, parse_budget
 from trmcloud.core.text import one_line
+from trmcloud.core.values import replace
 from trmcloud.ports.team import Act, Person, Raise, Role, broken_at
 from trmcloud.server.people import People
 from trmcloud.wiring import ENV_PROJECT, build_context, build_team
@@ -150,6 +153,7 @@ def run(
         send_notifications(made.context)
         return made
 
+    agents = _Agents(home, folder)
     loop = ControllerLoop(open_home, folder, environment, tell, prices=prices)
 
     @contextlib.asynccontextmanager
@@ -157,7 +161,8 @@ def run(
         page.watch.start()
         loop.start()
         try:
-            yield
+            async with agents.serving():
+                yield
         finally:
             loop.end()
             page.watch.end()
@@ -176,10 +181,12 @@ def run(
         runs=_known_runs,
         page=with_page_headers(application(page, of_team=True)),
         spending=_spending,
+        mcp=agents.app,
         code_of=code_of,
     )
     server = TeamServer(people, CommandRunner(scratch, environment, time.monotonic), settings,
                         doors, lifespan)  # fmt: skip
+    agents.server = server
     with open_socket(host, port) as sock:
         shown = f"[{host}]" if ":" in host else host
         url = f"http://{shown}:{sock.getsockname()[1]}"
@@ -212,6 +219,43 @@ def _known_runs() -> Sequence[Any]:
         )
         for run in build_context().ledger.read().runs.values()
     ]
+
+
+class _Agents:
+    """The tools for agents at ``/mcp``. ``app`` is None where their packages are missing."""
+
+    def __init__(self, home: Path, folder: Path) -> None:
+        self.app: Any = None
+        self.server: Any = None
+        if importlib.util.find_spec("mcp") is None:
+            return
+        from trmcloud.mcp.server import Gate, desk_of, mounted_app
+        from trmcloud.server.app import SESSION
+
+        # An agent's files are at its client: each name is looked up in a folder that stays empty.
+        empty = folder / "agents"
+        empty.mkdir(mode=0o700, exist_ok=True)
+        desk = desk_of(home, "", empty, "")
+
+        def desk_for(request: Any) -> Any:
+            person = request.scope[SESSION].person
+            return replace(desk, grant=person.name, charged_to=self.server.project_of(person))
+
+        def gate_for(request: Any) -> Gate:
+            session = request.scope[SESSION]
+            return Gate(
+                partial(self.server.judge_tool, session), partial(self.server.note_tool, session)
+            )
+
+        self.app = mounted_app(desk_for, gate_for)
+
+    @contextlib.asynccontextmanager
+    async def serving(self) -> AsyncIterator[None]:
+        if self.app is None:
+            yield
+            return
+        async with self.app.router.lifespan_context(self.app):
+            yield
 
 
 def _spending(visitor: Any, month: str, by: str) -> Mapping[str, Any]:
