@@ -50,6 +50,7 @@ _WAIT_S = 300.0
 class Server:
     process: subprocess.Popen[str]
     url: str
+    token: str | None = None
 
     def kill(self) -> None:
         """As a machine that is lost: the server and each command that it runs."""
@@ -97,7 +98,8 @@ class Team:
         assert process.stdout is not None
         line = process.stdout.readline()
         assert line, (self.folder / f"server-{len(self.servers)}.log").read_text()
-        made = Server(process, json.loads(line)["url"])
+        told = json.loads(line)
+        made = Server(process, told["url"], told["token"])
         self.servers.append(made)
         return made
 
@@ -461,5 +463,17 @@ def test_a_database_that_is_down_is_told_in_one_line_and_forgiven(team: Team) ->
         database.remove()
 
 
-def test_a_server_without_people_does_not_start(team: Team) -> None:
+def test_a_server_without_people_starts_with_its_first_administrator(team: Team) -> None:
     assert "there are no people yet" in team.host.fails("server", "run", code=3)
+    assert "no name" in team.host.fails("server", "run", "--administrator", "../x", code=2)
+    server = team.serve("--administrator", "ada")
+    assert server.token is not None
+    status, told = server.asked("GET", "/api/v1/me", server.token)
+    assert (status, told["person"], told["role"]) == (200, "ada", "administrator")
+    again = team.serve("--administrator", "mal")
+    assert again.token is None, "there is one already"
+    assert again.asked("GET", "/api/v1/me", server.token)[0] == 200
+    assert [row["command"] for row in team.audit()] == ["server run --administrator ada"]
+    # The server is the guard, too: no timer of the system is needed beside it.
+    wait_for(lambda: team.host.json("guard", "status", "--json")["last_visit_at"] is not None)
+    assert team.host.json("guard", "status", "--json")["every_s"] == 300.0

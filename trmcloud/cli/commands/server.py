@@ -38,7 +38,7 @@ from trmcloud.core.money import Usd, parse_budget
 from trmcloud.core.text import one_line
 from trmcloud.core.values import replace
 from trmcloud.ports.team import Act, Person, Raise, Role, broken_at
-from trmcloud.server.people import People
+from trmcloud.server.people import LOGIN_S, People
 from trmcloud.wiring import ENV_PROJECT, build_context, build_team
 
 app = options.make_group(
@@ -68,6 +68,14 @@ def run(
             "--four-eyes",
             help="Caps and grants above this sum need a second lead (default: none do).",
             metavar="USD",
+        ),
+    ] = "",
+    administrator: Annotated[
+        str,
+        typer.Option(
+            "--administrator",
+            help="Where there are no people yet: add this one, and show its token once.",
+            metavar="NAME",
         ),
     ] = "",
     local_commands: Annotated[
@@ -103,7 +111,7 @@ def run(
     Keys of providers are needed only on this machine. With TRMCLOUD_LEDGER, several
     servers share one ledger in PostgreSQL, and one of them drives each run.
 
-    Example: trmcloud server run --four-eyes 500
+    Example: trmcloud server run --administrator ada --four-eyes 500
     """
     options.require_packages(_EXTRA, "server", "server")
     from trmcloud.cli.page.server import application, open_socket, page_of, with_page_headers
@@ -129,10 +137,15 @@ def run(
     make_home(home)
     build_context().ledger.read()  # a ledger that cannot be used is told before anything is served
     people = People(build_team(), time.time)
+    first_token = None
     if not people.team.people():
-        raise NotFoundError(
-            "there are no people yet", next_step="trmcloud server add NAME --role administrator"
-        )
+        if not administrator:
+            raise NotFoundError(
+                "there are no people yet", next_step="trmcloud server run --administrator NAME"
+            )
+        people.add(administrator, Role.ADMINISTRATOR)
+        made, first_token = people.make_token(administrator, lasts_s=LOGIN_S, about="first")
+        _note(people, f"server run --administrator {administrator}", token=made.id)
     for told in (signal.SIGINT, signal.SIGTERM):
         signal.signal(told, signal.default_int_handler)
     folder = home / "server"
@@ -191,8 +204,10 @@ def run(
         shown = f"[{host}]" if ":" in host else host
         url = f"http://{shown}:{sock.getsockname()[1]}"
         if as_json:
-            print_line(doc.Serving(of="server", run=None, url=url, token=None))
+            print_line(doc.Serving(of="server", run=None, url=url, token=first_token))
         else:
+            if first_token is not None:
+                print(f"{first_token}\n(the token of {administrator}, shown once)")
             print(f"{url}\n(Ctrl-C ends the server; runs continue)", flush=True)
         if host not in LOOPBACK:
             options.warn_if_exposed(host, "tokens need a reverse proxy with TLS in front")
