@@ -25,6 +25,7 @@ from tests.postgres import PostgresServer, require_postgres
 from tests.standins import scripts
 from trmcloud.adapters.ledger.place import open_ledger
 from trmcloud.adapters.ledger.postgres import PostgresLedger
+from trmcloud.app.reap import GUARD_NOTE_NAME
 from trmcloud.core.control.run_state import RunState
 from trmcloud.core.errors import Outcome
 from trmcloud.core.money import Usd
@@ -475,5 +476,6 @@ def test_a_server_without_people_starts_with_its_first_administrator(team: Team)
     assert again.asked("GET", "/api/v1/me", server.token)[0] == 200
     assert [row["command"] for row in team.audit()] == ["server run --administrator ada"]
     # The server is the guard, too: no timer of the system is needed beside it.
-    wait_for(lambda: team.host.json("guard", "status", "--json")["last_visit_at"] is not None)
-    assert team.host.json("guard", "status", "--json")["every_s"] == 300.0
+    note = team.host.home / GUARD_NOTE_NAME
+    wait_for(note.exists)
+    assert json.loads(note.read_text())["every_s"] == 300.0
