@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from trmcloud.core.money import Usd
 from trmcloud.core.text import one_line
 from trmcloud.ports.team import AuditRecord, Team, broken_at
 
@@ -52,10 +53,17 @@ def _act_json(record: AuditRecord) -> dict[str, Any]:
         "runs": [
             {
                 "run": str(run),
-                "cap": f"${usd.get('cap_usd')}",
-                "spent": f"${usd.get('settled_usd')}",
+                "cap": _dollars(usd, "cap_usd"),
+                "spent": _dollars(usd, "settled_usd"),
             }
             for run, usd in (runs.items() if isinstance(runs, dict) else ())
         ],
         "raise": str(act.facts.get("raise_id") or ""),
     }
+
+
+def _dollars(facts: Any, key: str) -> str:
+    try:
+        return str(Usd(facts[key]))
+    except (KeyError, TypeError, ValueError):
+        return "–"

@@ -20,7 +20,7 @@ function row(act) {
     [decided, act.raise ? element("div", { class: "dim", text: act.raise }) : ""],
     dollars(act),
   ];
-  return element("tr", { class: act.decision === "refused" ? "refused" : null }, cells.map((cell, n) => element("td", { "data-name": HEADS[n] }, element("div", {}, cell.filter((part) => part !== "")))));
+  return element("tr", { class: act.decision === "refused" ? "refused" : null }, cells.map((cell, n) => element("td", { "data-name": HEADS[n], class: n === 2 ? null : "short" }, element("div", {}, cell.filter((part) => part !== "")))));
 }
 
 export async function show({ hear, main }) {

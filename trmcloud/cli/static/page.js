@@ -604,7 +604,8 @@ matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => them
 at("brand").href = linkTo("/");
 at("all").href = address("");
 const toView = ([name, text]) => element("a", { href: linkTo(team && name === "spend" ? "/" : `/${name}`), text, "aria-current": view === name && "page" });
-document.querySelector("nav").append(...[["spend", "Spending"], ["plans", "Saved plans"]].map(toView));
+at("all").after(toView(["plans", "Saved plans"]));
+at("all")[team ? "before" : "after"](toView(["spend", "Spending"]));
 if (!view && !runId) at("all").setAttribute("aria-current", "page");
 
 async function openView(name) {

@@ -95,11 +95,13 @@ class MonthChart extends Chart {
   }
 }
 
-function table(caption, heads, lines, foot) {
-  const filled = (kind, more, what) => (typeof what === "string" ? element(kind, { ...more, text: what }) : element(kind, more, what));
-  const cell = (what, n) => (n ? filled("td", { class: "num", "data-name": heads[n] }, what) : filled("th", { scope: "row" }, what));
+// ``texts``: columns of text; all others but the first are numbers.
+function table(caption, heads, lines, foot, texts = []) {
+  const kind = (n) => (n && !texts.includes(n) ? "num" : null);
+  const filled = (tag, more, what) => (typeof what === "string" ? element(tag, { ...more, text: what }) : element(tag, more, what));
+  const cell = (what, n) => (n ? filled("td", { class: kind(n), "data-name": heads[n] }, what) : filled("th", { scope: "row" }, what));
   return element("table", { class: "cardy" }, element("caption", { text: caption }),
-    element("thead", {}, element("tr", {}, heads.map((text, n) => element("th", { scope: "col", class: n ? "num" : null, text })))),
+    element("thead", {}, element("tr", {}, heads.map((text, n) => element("th", { scope: "col", class: kind(n), text })))),
     element("tbody", {}, lines.map((line) => element("tr", {}, line.map(cell)))),
     foot ? element("tfoot", {}, element("tr", {}, foot.map(cell))) : null);
 }
@@ -198,10 +200,10 @@ export async function show({ hear, main }) {
         : element("p", { class: "dim", text: "Nothing was spent or reserved in it." }),
       told.held.length ? table("Reserved now, and until when", ["run", "person", "project", "reserved", "until"],
         told.held.map((row) => [runLink(row.run, row.name ? `${row.run} ${row.name}` : row.run), row.person, row.project, row.reserved.text,
-          row.waits ? "waits for a machine" : row.until ? `${at(row.until)}${row.kind === "volume" ? ", its volume" : ""}` : "–"])) : "",
+          row.waits ? "waits for a machine" : row.until ? `${at(row.until)}${row.kind === "volume" ? ", its volume" : ""}` : "–"]), null, [1, 2]) : "",
       told.waits.length ? table("Who waits", ["what", "person", "waits for", "dollars", "about", "since"],
         told.waits.map((row) => [row.for === "machine" ? runLink(row.id) : row.id, row.person, WAITS_FOR[row.for], row.amount && row.amount.usd ? row.amount.text : "other terms",
-          row.words || "–", at(row.since)])) : "",
+          row.words || "–", at(row.since)]), null, [1, 2, 4]) : "",
       element("details", {}, element("summary", { text: "Day by day" }),
         table("Spent until the end of each day, UTC", ["until", "total", ...told.lines.map((line) => line.name)],
           told.until.map((x, n) => [x === told.now ? `${dayBefore(x)}, now` : dayBefore(x), total.text[n], ...told.lines.map((line) => line.text[n])]))));
