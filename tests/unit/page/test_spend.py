@@ -345,7 +345,9 @@ def test_who_waits_is_told_with_for_what_and_since_when() -> None:
         live("r-1", FIRST + 5, "3"), state=State.RESERVED, generations=(), principal="bob"
     )
     asked = ev.ApprovalAsked("a-1", "ci", "the nightly run", more=Usd(2))
-    book = ledger(waiting, live("r-2", FIRST, "1"), approvals={"a-1": Approval(asked, FIRST + 7, 1)})
+    book = ledger(
+        waiting, live("r-2", FIRST, "1"), approvals={"a-1": Approval(asked, FIRST + 7, 1)}
+    )
     raised = Raise("c-1", "ada", ("budget", "raise", "month", "900"), "900", FIRST + 6)
     answered = replace(raised, id="c-0", answered_at=FIRST + 9)
     rows = spend_json(book, FIRST + DAY, raises=(raised, answered))["waits"]
