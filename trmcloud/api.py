@@ -182,6 +182,7 @@ class Home:
         run_as: the user of this machine, by name or number, as whom commands that the principal
             starts here are run. None: this process's own user, where a grant guards against
             mistakes only. Empty: it is not known, and nothing is started here.
+        project: the project that runs are charged to; None: ``$TRMCLOUD_PROJECT``, else default.
 
     Raises:
         UsageError: ``principal`` is no name, or there is no such user. NotSupported: this process
@@ -195,8 +196,11 @@ class Home:
         unasked: Iterable[str] = (),
         principal: str | None = None,
         run_as: str | None = None,
+        project: str | None = None,
     ) -> None:
         context = build_context(Path(path) if path is not None else None)
+        if project is not None:
+            context = replace(context, project=project)
         if principal is not None:
             grants.require_principal(principal)
         elif run_as is not None:

@@ -1644,6 +1644,75 @@ class Month:
 
 
 @dataclass(frozen=True, kw_only=True)
+class SpendingGroup:
+    """``accrued_usd`` is what live runs have used of ``reserved_usd``. ``limit_usd`` is a project's
+    cap, or a person's grant, over all months."""
+
+    name: str
+    runs: tuple[str, ...]
+    spent_usd: Usd
+    accrued_usd: Usd
+    reserved_usd: Usd
+    limit_usd: Usd | None
+    limit_left_usd: Usd | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class SpendingForecast:
+    """A month's cost at its end: ``per_day_usd`` is the mean of the last ``days`` days."""
+
+    low_usd: Usd
+    high_usd: Usd
+    per_day_usd: Usd
+    days: float
+    days_left: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeldRow:
+    """``kind``: run or volume. ``until_at`` is null before a machine is ordered."""
+
+    run: str
+    person: str
+    project: str
+    kind: str
+    reserved_usd: Usd
+    until_at: float | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class WaitRow:
+    """``code``: machine, answer (to a request for more) or second_person; ``id`` is that of the
+    run, the request or the command that waits."""
+
+    code: str
+    id: str
+    person: str
+    message: str
+    asked_usd: Usd | None
+    since_at: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Spending:
+    """A month's money by project, provider, person or tag: what a server's page shows. A person
+    with projects gets those alone, and no cap of the month."""
+
+    schema: ClassVar[str] = "spending/1"
+    month: str
+    by: str
+    seen_at: float
+    total: SpendingGroup
+    groups: tuple[SpendingGroup, ...]
+    cap_usd: Usd | None
+    left_usd: Usd | None
+    grown: tuple[SpentBy, ...]
+    forecast: SpendingForecast | None
+    held: tuple[HeldRow, ...]
+    waits: tuple[WaitRow, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
 class ReceiptWritten:
     """A receipt. ``receipt`` is its sealed data in the receipt's own format, which ``verify``
     reads."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import getpass
+import os
 import shlex
 from collections.abc import Callable
 from typing import Annotated, Any
@@ -15,6 +16,7 @@ from trmcloud.app.grants import GrantAccount
 from trmcloud.cli import documents as doc
 from trmcloud.cli import options
 from trmcloud.cli.catch_up import catch_up, tell
+from trmcloud.cli.remote import ENV_AT_SERVER
 from trmcloud.cli.views.grants import (
     account_lines,
     as_line,
@@ -228,7 +230,7 @@ def _answer(request: str, *, give: bool, as_json: bool) -> None:
         print_document(doc.Grants(grants=(as_line(mine),), requests=(as_request(answered),)))
         return
     print(f"{answered.id} is {answered.state}")
-    print("\n".join(account_lines(mine)))
+    _print_account(mine)
 
 
 # -- own -------------------------------------------------------------------------------------------
@@ -294,12 +296,17 @@ def _amount(flag: str, text: str) -> Usd:
         raise UsageError(f"{flag}: {error}", next_step="trmcloud grant give NAME 20") from None
 
 
+def _print_account(account: GrantAccount) -> None:
+    same_user = not os.environ.get(ENV_AT_SERVER)
+    print("\n".join(account_lines(account, same_user=same_user)))
+
+
 def _show(context: Context, account: GrantAccount, *, as_json: bool) -> None:
     catch_up(context)
     if as_json:
         print_document(doc.Grants(grants=(as_line(account),)))
         return
-    print("\n".join(account_lines(account)))
+    _print_account(account)
 
 
 def _change(record: Any) -> doc.GrantChange:
