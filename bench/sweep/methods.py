@@ -59,8 +59,8 @@ def ours(sampler: str) -> Method:
     def play(table: Lcbench, seed: int, budget: float, whole: float) -> Path:
         default, _ = table.space.default({})
         terms = make_terms(
-            table.space, default, metric="accuracy", goal=Goal.MAX, usd=_usd(budget),
-            full_usd=_usd(whole), slot_rate=_SECOND, seeds=1, sampler=sampler, seed=seed,
+            table.space, default, metric="accuracy", goal=Goal.MAX, usd=usd(budget),
+            full_usd=usd(whole), slot_rate=_SECOND, seeds=1, sampler=sampler, seed=seed,
             overrun_s=whole / 27,
         )  # fmt: skip
         drawing = make_sampler(sampler, table.space, default, terms.goal, seed)
@@ -86,7 +86,7 @@ def ours(sampler: str) -> Method:
             seconds = ends[epochs - 1] - begin if epochs > before else most
             metric = max(accuracies[:epochs]) if epochs else None
             event = rung_reached(
-                move.trial, move.rung, metric, _usd(seconds), seconds, epochs,
+                move.trial, move.rung, metric, usd(seconds), seconds, epochs,
                 complete=epochs >= EPOCHS,
             )  # fmt: skip
             state = apply(state, event)
@@ -196,7 +196,7 @@ def at_shares(path: Path, budget: float, shares: Sequence[float]) -> list[float 
     return made
 
 
-def _usd(seconds: float) -> Usd:
+def usd(seconds: float) -> Usd:
     return Usd.from_micros(max(int(seconds * 1e6), 0))
 
 
