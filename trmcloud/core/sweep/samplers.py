@@ -35,6 +35,7 @@ class Tried:
     metrics: tuple[tuple[int, float], ...] = ()
     failed: bool = False
     prior: bool = False
+    complete: bool = False
 
 
 class Sampler(Protocol):
@@ -182,7 +183,8 @@ class Density(Halton):
             return super()._shares(history, number, attempt)
         # Not Halton's: every third point of its sequence has the same last digit in base 3.
         plain = _random_shares(self.space, self.seed, number, attempt)
-        if number % _PLAIN_EVERY == 0 or attempt > _TRIES // 2:
+        every = _PLAIN_EVERY_WHOLE if _are_whole(history) else _PLAIN_EVERY
+        if number % every == 0 or attempt > _TRIES // 2:
             return plain
         good, bad = (_Kernels(places, self.space) for places in split)
         best, most = plain, -math.inf
@@ -203,7 +205,7 @@ class Density(Halton):
             for number, each in enumerate(history)
             if each.metrics
         )
-        if len(ranked) < _LEAST_TRIED:
+        if len(ranked) < (_LEAST_WHOLE if _are_whole(history) else _LEAST_TRIED):
             return None
         count = max(_LEAST_GOOD, math.ceil(_GOOD_SHARE * len(ranked)))
         places = [self.space.shares(self.shift(each.point, -1)) for each in history]
@@ -229,6 +231,11 @@ class Density(Halton):
                 moved = _near(middle, widths[place], moved)
             shares.append(moved)
         return shares
+
+
+def _are_whole(history: Sequence[Tried]) -> bool:
+    """Whether all results are of trainings to the end."""
+    return all(each.complete for each in history if each.metrics)
 
 
 class _Kernels:
@@ -337,9 +344,9 @@ def first_primes(count: int) -> list[int]:
     return found
 
 
-_PLAIN_EVERY = 3
+_PLAIN_EVERY, _PLAIN_EVERY_WHOLE = 3, 8
 _GOOD_SHARE = 0.05
-_LEAST_TRIED, _LEAST_GOOD = 30, 3
+_LEAST_TRIED, _LEAST_WHOLE, _LEAST_GOOD = 30, 10, 3
 _CANDIDATES = 32
 _LEAST_WIDTH, _MOST_WIDTH = 0.2, 0.5
 _PLACES = 40
