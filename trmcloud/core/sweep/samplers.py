@@ -187,9 +187,10 @@ class Density(Halton):
         if number % every == 0 or attempt > _TRIES // 2:
             return plain
         good, bad = (_Kernels(places, self.space) for places in split)
+        is_ordered = [parameter.is_ordered for parameter in self.space.free]
         best, most = plain, -math.inf
         for candidate in range(_CANDIDATES):
-            shares = self._candidate(split[0], good.widths, number, attempt, candidate)
+            shares = self._candidate(split[0], good.widths, is_ordered, number, attempt, candidate)
             score = good.log_density(shares) - bad.log_density(shares)
             if score > most:
                 best, most = shares, score
@@ -217,14 +218,15 @@ class Density(Halton):
         self,
         good: list[tuple[float | None, ...]],
         widths: Sequence[float],
+        is_ordered: Sequence[bool],
         *numbers: int,
     ) -> list[float]:
         """Return a draw from the density of the good ones: one of them, moved along each place."""
         centre = good[int(draw(self.seed, *numbers, -1) * len(good))]
         shares = []
-        for place, (middle, parameter) in enumerate(zip(centre, self.space.free, strict=True)):
+        for place, middle in enumerate(centre):
             moved = draw(self.seed, *numbers, place, 0)
-            if middle is not None and not parameter.is_ordered:
+            if middle is not None and not is_ordered[place]:
                 if draw(self.seed, *numbers, place, 1) >= widths[place]:
                     moved = middle
             elif middle is not None:
@@ -238,6 +240,10 @@ def _are_whole(history: Sequence[Tried]) -> bool:
     return all(each.complete for each in history if each.metrics)
 
 
+_Words = list[tuple[int, float, float, float]]
+"""Of the choices of a kernel: place, value, and the logarithms of that and of another value."""
+
+
 class _Kernels:
     """A density of as many kernels as places, of equal weight: along an ordered parameter normal
     ones, along a choice the value itself or, rarely, any. Where a place is None, any share is as
@@ -245,29 +251,35 @@ class _Kernels:
 
     def __init__(self, places: list[tuple[float | None, ...]], space: Space) -> None:
         self.widths = [_bandwidth(places, place) for place in range(len(space.free))]
-        axes = [
-            (place, width, math.log(width), parameter.is_ordered)
-            for place, (parameter, width) in enumerate(zip(space.free, self.widths, strict=True))
-        ]
-        self._kernels = [
-            [(*axis, one) for axis, one in zip(axes, middle, strict=True) if one is not None]
-            for middle in places
-        ]
+        is_ordered = [parameter.is_ordered for parameter in space.free]
+        # By the ordered parameters that exist there: the logarithm of the kernels' height, and of
+        # each its middle in widths and its words.
+        self._groups: dict[tuple[int, ...], tuple[float, list[tuple[list[float], _Words]]]] = {}
+        for middle in places:
+            axes = tuple(
+                place for place, one in enumerate(middle) if one is not None and is_ordered[place]
+            )
+            height = -sum(math.log(self.widths[place]) for place in axes)
+            scaled = [(middle[place] or 0.0) / self.widths[place] for place in axes]
+            words = [
+                (place, one, math.log(1 - self.widths[place] / 2), math.log(self.widths[place] / 2))
+                for place, one in enumerate(middle)
+                if one is not None and not is_ordered[place]
+            ]
+            self._groups.setdefault(axes, (height, []))[1].append((scaled, words))
 
     def log_density(self, shares: Sequence[float]) -> float:
         """Return the logarithm of the mean of the kernels at ``shares``."""
-        if not self._kernels:
+        if not self._groups:
             return 0.0
         logarithms = []
-        for kernel in self._kernels:
-            logarithm = 0.0
-            for place, width, log_width, is_ordered, one in kernel:
-                if is_ordered:
-                    logarithm -= 0.5 * ((shares[place] - one) / width) ** 2 + log_width
-                else:
-                    same = shares[place] == one
-                    logarithm += math.log(1 - width / 2 if same else width / 2)
-            logarithms.append(logarithm)
+        for axes, (height, kernels) in self._groups.items():
+            here = [shares[place] / self.widths[place] for place in axes]
+            for scaled, words in kernels:
+                logarithm = height - 0.5 * math.dist(here, scaled) ** 2
+                for place, one, same, other in words:
+                    logarithm += same if shares[place] == one else other
+                logarithms.append(logarithm)
         most = max(logarithms)
         return most + math.log(sum(math.exp(each - most) for each in logarithms) / len(logarithms))
 
