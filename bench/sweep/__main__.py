@@ -201,7 +201,7 @@ def _section(name: str, rows: list[Row], to: Path, date: str) -> str:
         )
     if name == "restarts":
         return page.restarts_section(rows, to, SHARES, restarts.PART, date)
-    return page.gain_section(rows, date)
+    return page.gain_section(rows, TUNED_ON, date)
 
 
 if __name__ == "__main__":
