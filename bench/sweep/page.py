@@ -245,11 +245,12 @@ def gain_section(rows: list[dict[str, Any]], tuned_on: Collection[str], date: st
                 for what in ("predicted", "realised")
             )
             low, high = _bootstrap([expected, real], lambda one, other: one / other)
-            ranks = np.stack([each.ravel().argsort().argsort() for each in (expected, real)])
+            ranks = [each.ravel().argsort().argsort() for each in (expected, real)]
+            alike = np.asarray(np.corrcoef(ranks[0], ranks[1]))[0, 1]
             lines.append(
                 f"| {label}, {len(half)} | {times} × | {expected.size} | {expected.mean():.2f} | "
                 f"{real.mean():.2f} | **{expected.mean() / real.mean():.2f}** "
-                f"({low:.2f} to {high:.2f}) | {np.corrcoef(ranks)[0, 1]:.2f} |"
+                f"({low:.2f} to {high:.2f}) | {alike:.2f} |"
             )
     cpu = sum(row["cpu_s"] for row in rows) / 60
     return _GAIN.format(date=date, seeds=seeds, cpu=cpu, results="\n".join(lines))

@@ -194,8 +194,9 @@ class _Sweep:
         seconds, metric = self.table.train(point, self.seed, self._trials)
         self.spent += seconds
         goal = self.table.goal
-        counts = self.spent <= self.budget and metric is not None
-        if counts and (self._best is None or goal.best(metric, self._best)):
+        if metric is None or self.spent > self.budget:
+            return seconds, metric
+        if self._best is None or goal.best(metric, self._best):
             self._best = metric
             self.path.append((self.spent, self.table.mean(point)))
         return seconds, metric

@@ -333,4 +333,4 @@ def _of_doublings(shares: Sequence[float], doublings: float) -> float:
     if last <= 0.0 or last >= before:
         return last * doublings
     ratio = last / before
-    return last * ratio * (1 - ratio**doublings) / (1 - ratio)
+    return last * ratio * (1 - math.pow(ratio, doublings)) / (1 - ratio)
