@@ -25,6 +25,7 @@ from trmcloud.core.control.notices import (
     due_notices,
     trains_now,
 )
+from trmcloud.core.control.run_book import present_runs
 from trmcloud.core.errors import TrmcloudError
 from trmcloud.io.requests import pause_s
 from trmcloud.ports.notices import DeliveryResult, Destination, Outbox, QueuedNotice, Send
@@ -127,7 +128,7 @@ class Notifier:
 
     def _observe(self, ledger: LedgerState, now: float) -> NoticeInputs:
         reports: dict[str, AgentReport] = {}
-        for run in ledger.runs.values():
+        for run in present_runs(ledger.runs):
             if run.live and run.generation is not None:
                 report = report_of(self.context, run.generation)
                 if report is not None:
@@ -142,7 +143,7 @@ class Notifier:
     def _found(self, ledger: LedgerState) -> list[TrainingFinding]:
         """Return the symptoms in the numbers of running trainings."""
         found = []
-        for run in ledger.runs.values():
+        for run in present_runs(ledger.runs):
             if not trains_now(run):
                 continue
             with suppress(TrmcloudError, ValueError, KeyError):
