@@ -8,11 +8,12 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TypeVar
 
 from trmcloud.adapters.ledger.backups import require_whole_pages
 from trmcloud.adapters.ledger.file import LedgerFile
-from trmcloud.adapters.ledger.recorded import LedgerWrite, RecordedLedger
+from trmcloud.adapters.ledger.recorded import AT_ONCE, LedgerWrite, RecordedLedger
 from trmcloud.adapters.ledger.records import (
     FullReadNeeded,
     LedgerRecords,
@@ -48,6 +49,7 @@ class SqliteLedger(RecordedLedger):
         """With ``wall``, a file that cannot be read any more is replaced by its newest backup;
         ``on_restored`` is given what was done."""
         self._file = LedgerFile(path, busy_timeout_s, random_bytes)
+        self._home, self._random_bytes = Path(self._file.path).parent, random_bytes
         self._backups = self._file.backups
         self._records = LedgerRecords(self._file.path)
         self._wall = wall
@@ -140,23 +142,36 @@ class SqliteLedger(RecordedLedger):
         return self._with_restore(self._read_new)
 
     def _read_new(self) -> VerifiedLedger:
+        return self._read_on(self._read_part)
+
+    def _read_part(self) -> tuple[VerifiedLedger, bool]:
         head = self._file.read_head()
+        with self._file.connection(write=False) as conn:
+            start = self._known or self._loaded(conn)
+            fetched = self._records.fetch(conn, start, head, AT_ONCE)
         try:
-            with self._file.connection(write=False) as conn:
-                fetched = self._records.fetch(conn, self._known, head)
-            self._known = self._records.verify(fetched, head)
+            return self._records.verify(fetched, head), fetched.is_whole
         except FullReadNeeded:
-            with self._file.connection(write=False) as conn:
-                fetched = self._records.fetch(conn, None, head)
-            self._known = self._records.verify(fetched, head)
-        return self._known
+            return self._read_anew(), True
+
+    def _read_anew(self) -> VerifiedLedger:
+        head = self._file.read_head()
+        with self._file.connection(write=False) as conn:
+            fetched = self._records.fetch(conn, None, head)
+        known = self._records.verify(fetched, head)
+        if known.lost:
+            self._fold_file(known.state.ledger_id).remove()
+        return known
+
+    def _read_all(self) -> VerifiedLedger:
+        return self._with_restore(self._read_anew)
+
+    def _asked(self, ask: Callable[[Session], _Answer]) -> _Answer:
+        with self._file.connection(write=False) as conn:
+            return ask(conn)
 
     def _answered(self, ask: Callable[[Session], _Answer]) -> _Answer:
-        def use() -> _Answer:
-            with self._file.connection(write=False) as conn:
-                return ask(conn)
-
-        return self._with_restore(use)
+        return self._with_restore(lambda: self._asked(ask))
 
     def _changed(self, run_id: str, change: Callable[[Session], None]) -> None:
         def use() -> None:
