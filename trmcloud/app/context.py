@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from trmcloud.ports.machine import Clock, RunFiles, Workers
 
 Tags = Sequence[tuple[str, str]]
-_NEWEST = 16
+_NEWEST = 4
 """Of so many records of launches the newest launch is looked for: clocks of a team differ."""
 
 

@@ -224,17 +224,20 @@ class RecordedLedger(ABC):
     def backup_trouble(self) -> str:
         """Why a loss of the ledger would lose a run that has ended, or a pod; empty where it would
         not."""
-        live = {run.run_id for run in present_runs(self.read().runs) if run.live}
+        known = self._refreshed()
         backed = self._backups.newest_seq() or 0
-        records = self.records_after(backed)
-        behind = sum(r.seq > backed for r in records if isinstance(r.event, ev.Closed))
+        (behind,) = self._answered(
+            lambda session: session.execute(
+                "SELECT count(*) FROM events WHERE seq > ? AND kind = 'Closed'", (backed,)
+            ).fetchone()
+        )
         runs = "1 run that has" if behind == 1 else f"{behind} runs that have"
         lost = [f"{runs} ended"] if behind else []
-        lost += sorted(
-            f"the pod of {r.run_id}"
-            for r in {r.run_id: r for r in records if isinstance(r.event, ev.PodIntended)}.values()
-            if r.seq > backed and r.run_id in live
-        )
+        for run in sorted(present_runs(known.state.runs), key=lambda run: run.run_id):
+            records = known.records_of(run.run_id) if run.live else ()
+            pods = [each.seq for each in records if isinstance(each.event, ev.PodIntended)]
+            if pods and pods[-1] > backed:
+                lost.append(f"the pod of {run.run_id}")
         if not lost:
             return ""
         return f"no backup in {self._backups.folder} holds {', '.join(lost)}"
