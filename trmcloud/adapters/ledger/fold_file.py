@@ -36,8 +36,6 @@ from trmcloud.core.values import dataclass, replace
 if TYPE_CHECKING:
     import sqlite3
 
-ADVANCE_AT = 500
-"""So many records are folded by each command; where more are new, the file is moved on."""
 FOLDER = "ledger.fold"
 _SCHEMA = """
 CREATE TABLE head(uid TEXT NOT NULL, seq INTEGER NOT NULL, text TEXT NOT NULL, seal TEXT NOT NULL);

@@ -26,7 +26,7 @@ from trmcloud.adapters.ledger.database import (
     schema_too_new,
     schema_too_old,
 )
-from trmcloud.adapters.ledger.recorded import AT_ONCE, LedgerWrite, RecordedLedger
+from trmcloud.adapters.ledger.recorded import LedgerWrite, RecordedLedger
 from trmcloud.adapters.ledger.records import SCHEMA as FILE_SCHEMA
 from trmcloud.adapters.ledger.records import (
     VERSION,
@@ -317,7 +317,7 @@ class PostgresLedger(RecordedLedger):
         seen, before = self._heads.read(), self._known
 
         def use(session: Session) -> tuple[VerifiedLedger, bool]:
-            return self._verified(session, before or self._loaded(session), seen, AT_ONCE)
+            return self._verified(session, before or self._loaded(session), seen, self.read_at_once)
 
         known, is_whole = self.database.read(use)
         if is_whole and known.seq and (seen is None or seen.seq < known.seq):

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from trmcloud.adapters.ledger.backups import LedgerBackups
-from trmcloud.adapters.ledger.fold_file import ADVANCE_AT, FOLDER, FoldFile
+from trmcloud.adapters.ledger.fold_file import FOLDER, FoldFile
 from trmcloud.adapters.ledger.records import (
     LedgerRecords,
     Session,
@@ -29,8 +29,6 @@ from trmcloud.core.money import Usd
 from trmcloud.ports.ledger import Backup, ControllerId, Driver, Restoration
 
 _Answer = TypeVar("_Answer")
-AT_ONCE = 20_000
-"""So many records are read and folded before those of runs at rest leave the memory."""
 _TRIES = 3
 
 
@@ -44,6 +42,11 @@ class RecordedLedger(ABC):
     """Where what was verified of a long ledger is kept."""
     _random_bytes: Callable[[int], bytes]
     _known: VerifiedLedger | None = None
+    kept_at = 500
+    """So many records are read and folded by each command; where more are new, what they add up to
+    is kept in the home."""
+    read_at_once = 20_000
+    """So many are folded before runs that are at rest leave the memory."""
 
     @abstractmethod
     def _answered(self, ask: Callable[[Session], _Answer]) -> _Answer:
@@ -60,7 +63,7 @@ class RecordedLedger(ABC):
 
     def _read_on(self, read_part: Callable[[], tuple[VerifiedLedger, bool]]) -> VerifiedLedger:
         """All that the ledger holds now: ``read_part`` returns what is known after up to
-        ``AT_ONCE`` more records, and whether that is all."""
+        ``read_at_once`` more records, and whether that is all."""
         lost = 0
         while True:
             known, is_whole = read_part()
@@ -291,7 +294,7 @@ class RecordedLedger(ABC):
         """Keep what was read in memory; where much of it is new, in the home. None where another
         process has kept more there: it is to be loaded."""
         moved: VerifiedLedger | None = known
-        if not known.lost and len(known.records) >= ADVANCE_AT:
+        if not known.lost and len(known.records) >= self.kept_at:
             file = self._fold_file(known.state.ledger_id)
             with suppress(OSError):  # then all of it stays in memory
                 moved = file.moved_on(known, self._records, self._asked, self._forget)

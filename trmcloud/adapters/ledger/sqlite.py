@@ -13,7 +13,7 @@ from typing import TypeVar
 
 from trmcloud.adapters.ledger.backups import require_whole_pages
 from trmcloud.adapters.ledger.file import LedgerFile
-from trmcloud.adapters.ledger.recorded import AT_ONCE, LedgerWrite, RecordedLedger
+from trmcloud.adapters.ledger.recorded import LedgerWrite, RecordedLedger
 from trmcloud.adapters.ledger.records import (
     FullReadNeeded,
     LedgerRecords,
@@ -148,7 +148,7 @@ class SqliteLedger(RecordedLedger):
         head = self._file.read_head()
         with self._file.connection(write=False) as conn:
             start = self._known or self._loaded(conn)
-            fetched = self._records.fetch(conn, start, head, AT_ONCE)
+            fetched = self._records.fetch(conn, start, head, self.read_at_once)
         try:
             return self._records.verify(fetched, head), fetched.is_whole
         except FullReadNeeded:
