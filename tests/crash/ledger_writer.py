@@ -130,9 +130,7 @@ def steps_found(ledger: RecordedLedger, run_id: str) -> int:
     return steps
 
 
-def check(
-    path: Path, run_id: str, before: int, acknowledged: int, opened: Opener = in_file
-) -> int:
+def check(path: Path, run_id: str, before: int, acknowledged: int, opened: Opener = in_file) -> int:
     """How many steps there are, having read everything anew; ``before`` were there at the start.
 
     Raises:

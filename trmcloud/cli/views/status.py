@@ -6,7 +6,7 @@ import datetime as dt
 from collections.abc import Sequence
 
 from trmcloud.app.context import Context, is_unasked
-from trmcloud.app.kill_layers import ABSENT, VERIFIED, WORKING, guards_of
+from trmcloud.app.kill_layers import ABSENT, VERIFIED, WORKING, guards_of, home_of
 from trmcloud.app.run_facts import report_run, spending
 from trmcloud.app.run_queries import (
     boot_trouble,
@@ -164,6 +164,8 @@ def show_one(context: Context, run: RunState, *, verbose: bool = False) -> None:
             ("not asked", f"{_via(run)} and the pod; {_heard(context, run)}: status --live")
         )
     guards = guards_of(context, run)
+    if run.live and (place := home_of(context, run, context.ledger.driver(run.run_id))):
+        rows.append(("home", f"{place}; its files are there"))
     rows += _in_the_way(context, run)
     if low := _low_balance_of(context, run):
         rows.append(("balance", low_balance(low, now)))
