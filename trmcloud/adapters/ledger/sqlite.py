@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TypeVar
 
@@ -82,7 +82,7 @@ class SqliteLedger(RecordedLedger):
     def back_up(self, *, for_pod: bool = False) -> Backup | None:
         """Copy the file as it stands. None where that failed: ``backup_trouble`` says so later, and
         no command fails for it."""
-        return self._tried_backup(lambda: self._backups.make(for_pod=for_pod))
+        return self._tried_backup(lambda: self._backups.make(for_pod=for_pod, verified=self._known))
 
     def check(self) -> tuple[LostRecord, ...]:
         lost = super().check()
@@ -153,6 +153,15 @@ class SqliteLedger(RecordedLedger):
             return self._records.verify(fetched, head), fetched.is_whole
         except FullReadNeeded:
             return self._read_anew(), True
+
+    def _keep(self, known: VerifiedLedger) -> VerifiedLedger | None:
+        """Likewise; a file that is long enough to be kept in part has an index of runs, too, which
+        earlier versions of trmcloud do without."""
+        kept = super()._keep(known)
+        if kept is not None and kept.base is not None and kept is not known:
+            with suppress(LedgerError), self._file.connection(write=True) as conn:
+                conn.execute("CREATE INDEX IF NOT EXISTS events_of_run ON events(run_id, n)")
+        return kept
 
     def _read_anew(self) -> VerifiedLedger:
         head = self._file.read_head()
