@@ -355,6 +355,7 @@ class Home:
             return self._again(earlier)
         with self._files_in(_folder(here), request, asked) as folder:
             spec = sweeping.wish_of(planner, request, asked, search, folder)
+            spec = sweeping.informed(self._context, planner, spec, search, folder)
             made = sweeping.prepare(
                 self._context, planner, request, spec, folder, trainer_package(), _nothing
             )

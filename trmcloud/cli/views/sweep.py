@@ -6,6 +6,7 @@ from trmcloud.app.sweep_facts import SweepFacts
 from trmcloud.cli.views.text import table
 from trmcloud.core.errors import ConflictError
 from trmcloud.core.money import Usd
+from trmcloud.core.sweep.priors import NO_PRIORS, Priors
 from trmcloud.core.sweep.space import format_point
 from trmcloud.core.sweep.state import Trial, TrialState
 from trmcloud.core.sweep.terms import Goal, SweepTerms
@@ -23,9 +24,9 @@ from trmcloud.core.sweep.verdict import (
 from trmcloud.core.text import one_line
 
 
-def terms_lines(terms: SweepTerms) -> list[str]:
-    """The lines below a sweep's plan: its slots, rungs, reservations, and how many trials they
-    are expected to start."""
+def terms_lines(terms: SweepTerms, priors: Priors = NO_PRIORS) -> list[str]:
+    """The lines below a sweep's plan: its slots, rungs, reservations, how many trials they are
+    expected to start, and what is known before the first."""
     rungs = " · ".join(amount(terms, each) for each in terms.rungs)
     kept = f"{amount(terms, terms.winner_usd)} for the winner"
     if terms.confirm_usd:
@@ -33,17 +34,53 @@ def terms_lines(terms: SweepTerms) -> list[str]:
     rows = [
         ("space", " ".join(str(each) for each in terms.space.parameters)),
         ("first trial", format_point(terms.default)),
+        *_first_rows(priors),
         ("slots", f"{terms.slots}, {amount(terms, terms.slot_rate)}/h each"),
         ("rungs", f"{rungs} per trial; 1 of {terms.eta} is continued"),
         ("reserved", kept),
         ("trials", f"about {expected_trials(terms)} for {amount(terms, terms.usd)}"),
     ]
+    rows += _known_rows(priors)
     if terms.unit == "s":
         rows.append(("currency", "seconds of a slot, since this machine has no --rate"))
     if terms.space.is_one_point:
         rows.append(("one point", "there is nothing to choose: one training, then it ends"))
     width = max(len(name) for name, _ in rows)
     return ["  Sweep", *(f"    {name:<{width}}  {text}" for name, text in rows)]
+
+
+def _first_rows(priors: Priors) -> list[tuple[str, str]]:
+    rows = []
+    for number, each in enumerate(priors.first):
+        scaled = f", its rate × {each.factor:.3g}" if each.factor != 1.0 else ""
+        of = f"trial {each.trial} of {each.run_id}{scaled}"
+        rows.append(("then" if not number else "", f"{format_point(each.point)} ({of})"))
+    return rows
+
+
+def _known_rows(priors: Priors) -> list[tuple[str, str]]:
+    rows = []
+    if priors.earlier:
+        used = ", ".join(f"{len(each.trials)} of {each.run_id}" for each in priors.earlier)
+        rows.append(("earlier", f"trials on the same code are used: {used} (not: --no-earlier)"))
+    if memory := memory_words(priors):
+        rows.append(("memory", memory))
+    return rows
+
+
+def memory_words(priors: Priors) -> str:
+    """``3 of 12 sizes are never started: width=512 needs 31.0 GB of 22.1``; empty where all fit."""
+    table = priors.memory
+    found = table.least_refused() if table is not None else None
+    if table is None or found is None:
+        return ""
+    least, need_gb = found
+    over, known = table.refused
+    named = format_point(tuple(least.items()))
+    return (
+        f"{over} of {known} sizes are never started: {named} needs {need_gb:.3g} GB of "
+        f"{table.room_gb:.3g}"
+    )
 
 
 def amount(terms: SweepTerms, value: Usd) -> str:

@@ -43,7 +43,8 @@ from trmcloud.core.money import Usd, cost
 from trmcloud.core.sweep import events as ev
 from trmcloud.core.sweep.halving import Begin, Continue, End, Reason, next_moves
 from trmcloud.core.sweep.job import SWEEP_NAME, SweepJob, load_job
-from trmcloud.core.sweep.samplers import Sampler, ScalingRule, make_sampler
+from trmcloud.core.sweep.priors import NO_PRIORS, PointsFirst, Priors
+from trmcloud.core.sweep.samplers import SCALED, Sampler, ScalingRule, make_sampler
 from trmcloud.core.sweep.space import format_point
 from trmcloud.core.sweep.state import SweepState, Trial, TrialState, apply, fold, lost_events
 from trmcloud.core.sweep.terms import Goal, SweepTerms
@@ -81,12 +82,6 @@ _ROOM_FOR = 6
 """Checkpoints that the disk has room for, at least, where nothing is dropped."""
 _SLOWER = 2.0
 """A start that did not come to its first step is given so many times its seconds."""
-_SCALED = (
-    ("lr", "learning_rate", "matrix_lr"),
-    ("width", "d_model", "hidden_size"),
-    ("batch", "batch_size"),
-)
-"""Usual names of a learning rate, a width and a batch."""
 _KEPT = frozenset({TrialState.PAUSED, TrialState.LANDED, TrialState.COMPLETE})
 _NO_FINITE = frozenset({"non_finite", "diverged"})
 _NO_RESULT: Mapping[Reason, str] = {
@@ -168,6 +163,8 @@ class SweepExecutor:
         self._idle_from = clock.steady()
         self._idle_s = 0.0
         self._terms = sweep.terms
+        self._priors = sweep.priors
+        self._earlier = sweep.priors.tried()
         self._sampler: Sampler | None = None
         self._tell = _Reporter(self._folder, job, attempt, clock)
         self._noted: dict[int, str] = {}
@@ -187,7 +184,7 @@ class SweepExecutor:
         self._tell.write(force=True)
         try:
             optimizer = str(self._job.settings.get("optimizer") or "")
-            self._sampler = sampler_of(self._terms, optimizer)
+            self._sampler = sampler_of(self._terms, optimizer, self._priors)
         except TrmcloudError as error:
             return "bad_config", one_line(f"{error}; {error.next_step}")
         self._take_up()
@@ -503,6 +500,7 @@ class SweepExecutor:
             free,
             self._sampler,
             seconds_left=max(0.0, self._deadline_at - self._clock.now()),
+            earlier=self._earlier,
         )
         for move in moves:
             if isinstance(move, End):
@@ -712,20 +710,23 @@ class _Reporter:
             file.write(json.dumps({**about, **said}) + "\n")
 
 
-def sampler_of(terms: SweepTerms, optimizer: str = "") -> Sampler:
-    """Return the sampler that a sweep's terms name. Where width or batch are searched beside a
+def sampler_of(terms: SweepTerms, optimizer: str = "", priors: Priors = NO_PRIORS) -> PointsFirst:
+    """Return the sampler that a sweep's terms name, behind the first points of its priors; points
+    that do not fit the memory are never suggested. Where width or batch are searched beside a
     learning rate, rates follow them, unless the ``optimizer`` is one whose rates do not: Muon's
     update has the same size at every width."""
     if terms.sampler == OPTUNA:
-        return open_optuna(terms)
+        return PointsFirst(priors, open_optuna(terms, priors.fits))
     names = {each.name for each in terms.space.parameters}
     rule = None
     if optimizer in ("", "adamw"):
-        rate, width, batch = (next(filter(names.__contains__, each), "") for each in _SCALED)
+        rate, width, batch = (next(filter(names.__contains__, each), "") for each in SCALED)
         rule = ScalingRule(rate, width, batch)
-    return make_sampler(
-        terms.sampler, terms.space, terms.default, terms.goal, terms.seed, rule=rule
-    )
+    drawn = make_sampler(
+        terms.sampler, terms.space, terms.default, terms.goal, terms.seed, rule=rule,
+        fits=priors.fits,
+    )  # fmt: skip
+    return PointsFirst(priors, drawn)
 
 
 def last_line(log: Path) -> str:
