@@ -26,7 +26,7 @@ from trmcloud.core.spec.plan import PhasePlan, Plan
 from trmcloud.core.spec.settings import RATES, PhaseRecipe
 from trmcloud.core.spec.spec import RunSpec
 from trmcloud.core.spec.trials import LR, trial_settings
-from trmcloud.core.sweep.earlier import EarlierSweep, FirstPoint
+from trmcloud.core.sweep.earlier import EarlierSweep, EarlierTrial, FirstPoint
 from trmcloud.core.sweep.halving import history_of
 from trmcloud.core.sweep.priors import (
     UNKNOWN,
@@ -209,16 +209,17 @@ def _earlier_of(
         translate = _translator(plan, terms, run.plan)
         tried = []
         for trial, told in zip(_own_trials(facts), history_of(facts.state), strict=True):
-            point = translate(trial.point)
-            if point is not None and (told.metrics or told.failed):
-                tried.append((trial, replace(told, point=point, sweep=len(found) + 1)))
+            point = translate(trial.point) if told.metrics or told.failed else None
+            if point is not None:
+                rung, metric = max(told.metrics, default=(-1, None))
+                tried.append((trial, EarlierTrial(point, rung, metric)))
         tried.sort(key=lambda pair: _standing(pair[0], facts))
         if not tried or left <= 0:
             continue
         rows = tuple(each for _, each in tried[:left])
         left -= len(rows)
         found.append(EarlierSweep(run.run_id, rows))
-        if rows[0].metrics:
+        if rows[0].metric is not None:
             best.append(FirstPoint(rows[0].point, run.run_id, tried[0][0].number))
     return tuple(found), best
 

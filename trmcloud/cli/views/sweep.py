@@ -113,10 +113,11 @@ _WHERE = {
 }
 
 
-def trial_lines(facts: SweepFacts, *, verbose: bool = False) -> list[str]:
-    """The table of a sweep's trials: those that run first, then the best first."""
+def trial_lines(facts: SweepFacts, *, verbose: bool = False, most: int = _ROWS) -> list[str]:
+    """The table of a sweep's trials, at most 80 columns wide: those that run first, then the best
+    first; ``most`` of them, or all."""
     trials = facts.ranked()
-    shown = trials if verbose else trials[:_ROWS]
+    shown = trials if verbose else trials[:most]
     rows = [_row(facts, trial) for trial in shown]
     header = tuple(facts.terms.metric[:12] if name == "metric" else name for name in _HEADER)
     lines = table(header, rows) if rows else ["no trial has begun"]
@@ -153,9 +154,9 @@ def progress_words(facts: SweepFacts) -> str:
     return words
 
 
-def report_lines(facts: SweepFacts) -> list[str]:
-    """The results that the dollars bought, the settings that matter, and the gain expected of
-    more dollars."""
+def report_lines(facts: SweepFacts, priors: Priors = NO_PRIORS) -> list[str]:
+    """The results that the dollars bought, the settings that matter, the gain expected of more
+    dollars, and what was known before the first trial."""
     terms, state = facts.terms, facts.state
     lines = [f"sweep: {progress_words(facts)}, {amount(terms, state.spent)} on trials"]
     if state.idle:
@@ -177,6 +178,12 @@ def report_lines(facts: SweepFacts) -> list[str]:
         lines.append(
             f"the next {NEXT_USD} may gain {gain:.3g} {terms.metric}: an extrapolation, in which "
             "each doubling of the money brings what the last one brought"
+        )
+    lines += [f"{name}: {text}" for name, text in _known_rows(priors)]
+    if facts.own_share is not None:
+        lines.append(
+            f"the sweep's own decisions took {facts.own_share:.2%} of the processor time: "
+            f"{facts.own_cpu_s:.1f} s beside {facts.trials_cpu_s:.1f} s of trials"
         )
     for trial in state.trials.values():
         if trial.state is TrialState.FAILED:

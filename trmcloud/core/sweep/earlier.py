@@ -24,13 +24,29 @@ class Tried:
 
 
 @dataclass(frozen=True)
+class EarlierTrial:
+    """A trial of an earlier sweep, as it is kept: the highest rung where it had a metric, and that
+    one; without a metric it failed."""
+
+    point: Point
+    rung: int
+    metric: float | None
+
+    def tried(self, sweep: int) -> Tried:
+        """Return it as a sampler takes it, of the earlier sweep of that number."""
+        if self.metric is None:
+            return Tried(self.point, failed=True, sweep=sweep)
+        return Tried(self.point, ((self.rung, self.metric),), sweep=sweep)
+
+
+@dataclass(frozen=True)
 class EarlierSweep:
     """Trials of an earlier sweep on the same code and data, the best first: their points are points
     of this sweep's space. Metrics are ranked within ``run_id`` alone, since its rungs are other
     dollars."""
 
     run_id: str
-    trials: tuple[Tried, ...]
+    trials: tuple[EarlierTrial, ...]
 
 
 @dataclass(frozen=True)

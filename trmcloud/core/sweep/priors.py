@@ -107,7 +107,11 @@ class Priors:
 
     def tried(self) -> list[Tried]:
         """Return the trials of earlier sweeps as a sampler takes them."""
-        return [each for sweep in self.earlier for each in sweep.trials]
+        return [
+            each.tried(number)
+            for number, sweep in enumerate(self.earlier, 1)
+            for each in sweep.trials
+        ]
 
     def fits(self, point: Point) -> bool:
         return self.memory is None or self.memory.fits(point)

@@ -11,6 +11,7 @@ import contextlib
 import json
 import math
 import os
+import resource
 import shutil
 import signal
 import statistics
@@ -68,6 +69,8 @@ from trmcloud.pod.sweep.publishing import PublishedCheckpoints
 JOURNAL_NAME = "sweep.jsonl"
 INTERVAL_NAME = "interval.json"
 """In a trial's folder: when its running interval began."""
+CPU_KIND = "sweep_cpu"
+"""The kind of a line of metrics with the seconds of processor time that an attempt has taken."""
 EVENT_KIND = "sweep"
 """The kind of a line of metrics that has an event of the journal, with its number ``n``."""
 _TICK_S = 0.2
@@ -380,6 +383,7 @@ class SweepExecutor:
             per_step = float(usd) / (beat.step - running.step_before)
             self._append(ev.PaceMeasured(number, per_step, beat.step))
         self._tell.judged(judged.val_bpb, number)
+        self._tell.cpu()
         self._make_room(latest.size_bytes)
         self._publish(self._state.trials[number], made, usd)
 
@@ -644,6 +648,17 @@ class _Reporter:
     def event(self, number: int, line: str) -> None:
         self._line(EVENT_KIND, {"n": number, "said": json.loads(line)})
 
+    def cpu(self) -> None:
+        """Write the processor time of this process, and of trials that have ended."""
+        own, trials = (
+            resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
+        )
+        seconds = {
+            "own_s": round(own.ru_utime + own.ru_stime, 3),
+            "trials_s": round(trials.ru_utime + trials.ru_stime, 3),
+        }
+        self._line(CPU_KIND, {"attempt": self.beat.attempt, **seconds})
+
     def count(self, trials: int, running: int) -> None:
         """Trials that have begun, and those that run."""
         parts = {"trials": float(trials), "running": float(running)}
@@ -776,6 +791,7 @@ def main() -> None:
     finally:
         executor.kill_trials()
         kill_all(os.getpid(), _KILL_WITHIN_S)
+        executor.reporter.cpu()
         executor.reporter.end(outcome, message)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import statistics
 
-from trmcloud.core.sweep.earlier import EarlierSweep, FirstPoint, Tried
+from trmcloud.core.sweep.earlier import EarlierSweep, EarlierTrial, FirstPoint, Tried
 from trmcloud.core.sweep.priors import PointsFirst, Priors, memory_table
 from trmcloud.core.sweep.samplers import make_sampler
 from trmcloud.core.sweep.space import Point, Space, read_words
@@ -113,5 +113,8 @@ def test_enough_own_trials_replace_the_earlier_ones() -> None:
 
 
 def test_priors_give_their_trials() -> None:
-    tried = Tried((("p", 0.5),), ((0, 1.0),), sweep=1)
-    assert Priors(earlier=(EarlierSweep("r-1", (tried,)),)).tried() == [tried]
+    kept = (EarlierTrial((("p", 0.5),), 2, 1.0), EarlierTrial((("p", 0.1),), -1, None))
+    assert Priors(earlier=(EarlierSweep("r-1", kept),)).tried() == [
+        Tried((("p", 0.5),), ((2, 1.0),), sweep=1),
+        Tried((("p", 0.1),), failed=True, sweep=1),
+    ]
