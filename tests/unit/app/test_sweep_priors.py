@@ -10,11 +10,12 @@ from typing import Any, cast
 
 import pytest
 
-from trmcloud.app import sweep_priors, sweeping
+from trmcloud.app import commands, sweep_priors, sweeping
 from trmcloud.app.context import Context
 from trmcloud.app.planning import Planner
 from trmcloud.app.sweep_facts import SweepFacts
 from trmcloud.app.sweep_terms import terms_of
+from trmcloud.app.working_tree import pack
 from trmcloud.core.control.run_state import RunState
 from trmcloud.core.errors import UsageError
 from trmcloud.core.money import Usd
@@ -23,9 +24,9 @@ from trmcloud.core.spec.plan import Plan
 from trmcloud.core.spec.spec import RunSpec
 from trmcloud.core.spec.trials import trial_settings
 from trmcloud.core.sweep import events as ev
+from trmcloud.core.sweep.earlier import Tried
 from trmcloud.core.sweep.halving import Begin, next_moves
 from trmcloud.core.sweep.job import SweepJob, dump_job, load_job
-from trmcloud.core.sweep.samplers import Tried
 from trmcloud.core.sweep.space import Point
 from trmcloud.core.sweep.state import SweepState, fold
 from trmcloud.core.sweep.terms import SweepTerms
@@ -296,9 +297,9 @@ def test_a_commands_trials_are_used_only_with_the_same_files(
     )  # fmt: skip
     spec = sweeping.wish_of(planner, request, asked, search, here)
     assert spec.command is not None
-    tree = sweeping.commands.tree_of(spec, here)
-    code = sweep_priors.pack(tree, tmp_path / "packed")
-    source = sweeping.commands._source_of(tree, code, "")
+    tree = commands.tree_of(spec, here)
+    code = pack(tree, tmp_path / "packed")
+    source = commands._source_of(tree, code, "")
     plan = planner.plan(replace(spec, command=replace(spec.command, source=source)))
     home.add(plan, terms_of(plan), {at(lr=0.2): 2.0})
     informed = home.informed(planner, spec, here)
