@@ -236,7 +236,7 @@ class RunBar(AbstractContextManager["RunBar"]):
         self._by_hand_of = ""
         self._news = RecoveryNews(context)
         self._waits: tuple[Reason | None, float] = (None, 0.0)
-        self._trials: tuple[str, float, list[str]] = ("", -inf, [])
+        self._trials: tuple[tuple[Any, ...], float, list[str]] = ((), -inf, [])
 
     def __enter__(self) -> RunBar:
         outlive_the_reader()
@@ -507,23 +507,24 @@ class RunBar(AbstractContextManager["RunBar"]):
         bar = ProgressBar(total=1.0, completed=share, width=_BAR_WIDTH)
         told = f"{100 * share:.0f} % of {of_what}"
         line.add_row(_shown(first), bar, _shown(told), _shown(" · ".join(rest)))
-        rows = [_row(each) for each in self._trial_rows(run, now)]
+        rows = [_row(each) for each in self._trial_rows(run, beat, now)]
         self._update(Group(line, *_lines(below), *rows), lasting=True)
 
-    def _trial_rows(self, run: RunState, now: float) -> list[str]:
+    def _trial_rows(self, run: RunState, beat: Heartbeat, now: float) -> list[str]:
         """The table of a sweep's trials, as many as the terminal has room for; read anew every
-        few seconds."""
+        few seconds, and where a trial has begun or saved."""
         if run.spec.sweep is None:
             return []
-        run_id, read_at, rows = self._trials
-        if run_id != run.run_id or not 0 <= now - read_at < _TRIALS_EVERY_S:
+        seen = (run.run_id, *beat.parts.items(), beat.saved_step)
+        before, read_at, rows = self._trials
+        if seen != before or not 0 <= now - read_at < _TRIALS_EVERY_S:
             from trmcloud.app.sweep_facts import sweep_of
             from trmcloud.cli.views.sweep import trial_lines
 
             swept = sweep_of(self._context, run)
             most = max(1, min(_MOST_TRIALS, get_terminal_size().lines - _BESIDE_TRIALS))
             rows = trial_lines(swept, most=most) if swept is not None else []
-            self._trials = (run.run_id, now, rows)
+            self._trials = (seen, now, rows)
         return rows
 
     def _update(self, shown: Any, *, lasting: bool) -> None:

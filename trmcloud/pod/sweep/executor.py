@@ -73,7 +73,10 @@ CPU_KIND = "sweep_cpu"
 """The kind of a line of metrics with the seconds of processor time that an attempt has taken."""
 EVENT_KIND = "sweep"
 """The kind of a line of metrics that has an event of the journal, with its number ``n``."""
-_TICK_S = 0.2
+_TICK_S, _MOST_TICK_S = 0.2, 1.0
+_TICK_SHARE = 0.01
+"""Of the time that trials have run, so much passes between two looks at them: it is what an end that
+is seen late can cost, and looking takes processor time."""
 _BEAT_EVERY_S = 1.0
 _IDLE_EVERY_S = 30.0
 _KILL_WITHIN_S = 10.0
@@ -201,7 +204,17 @@ class SweepExecutor:
                 return self._outcome(ended)
             self._tell.write()
             self._note_offspring()
-            self._clock.sleep(_TICK_S)
+            self._clock.sleep(self._pause_s())
+
+    def _pause_s(self) -> float:
+        """Return the seconds until the next look, short where a limit is near."""
+        steady = self._clock.steady()
+        pauses = [
+            min(_TICK_SHARE * (steady - running.began), (running.kill_at - steady) / 2)
+            for running in self._running.values()
+        ]
+        pauses.append((self._deadline_at - self._clock.now()) / 2)
+        return max(_TICK_S, min(_MOST_TICK_S, *pauses)) if self._running else _TICK_S
 
     def kill_trials(self) -> None:
         for running in self._running.values():
