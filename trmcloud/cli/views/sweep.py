@@ -116,14 +116,18 @@ _WHERE = {
 def trial_lines(facts: SweepFacts, *, verbose: bool = False, most: int = _ROWS) -> list[str]:
     """The table of a sweep's trials, at most 80 columns wide: those that run first, then the best
     first; ``most`` of them, or all."""
-    trials = facts.ranked()
-    shown = trials if verbose else trials[:most]
-    rows = [_row(facts, trial) for trial in shown]
-    header = tuple(facts.terms.metric[:12] if name == "metric" else name for name in _HEADER)
-    lines = table(header, rows) if rows else ["no trial has begun"]
-    if more := len(trials) - len(shown):
+    header, rows = trial_table(facts)
+    shown = rows if verbose else rows[:most]
+    lines = table(header, shown) if rows else ["no trial has begun"]
+    if more := len(rows) - len(shown):
         lines.append(f"and {more} more: -v")
     return lines
+
+
+def trial_table(facts: SweepFacts) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+    """(the heads, a row for each trial): those that run first, then the best first."""
+    header = tuple(facts.terms.metric[:12] if name == "metric" else name for name in _HEADER)
+    return header, [_row(facts, trial) for trial in facts.ranked()]
 
 
 def _row(facts: SweepFacts, trial: Trial) -> tuple[str, ...]:
