@@ -201,14 +201,19 @@ def verdict_line(found: Verdict, terms: SweepTerms) -> str:
         return "verdict: no trial has a result"
     if found.finding is Finding.DEFAULT:
         return "verdict: the default is the best"
-    side = "below" if terms.goal is Goal.MIN else "above"
+    sides = ("below", "above") if terms.goal is Goal.MIN else ("above", "below")
+    is_worse = found.gain is not None and found.gain < 0.0
+    side, sign = sides[is_worse], -1.0 if is_worse else 1.0
     if found.finding is Finding.NOT_TESTED:
         told = ""
         if found.gain is not None:
-            told = f"; at rung {found.rung + 1} it is {found.gain:.3g} {side} the default"
+            told = f"; at rung {found.rung + 1} it is {abs(found.gain):.3g} {side} the default"
         return f"verdict: trial {found.winner} is the best, not tested with other seeds{told}"
     assert found.gain is not None
-    interval = f"{found.gain:.3g} {side} the default ({found.low:.3g} to {found.high:.3g}, 95 %)"
+    assert found.low is not None
+    assert found.high is not None
+    low, high = sorted((sign * found.low, sign * found.high))
+    interval = f"{abs(found.gain):.3g} {side} the default ({low:.3g} to {high:.3g}, 95 %)"
     if found.finding is Finding.NOT_BETTER:
         return f"verdict: nothing beats the default by more than noise: {interval}"
     return f"verdict: trial {found.winner} is better by more than noise: {interval}"

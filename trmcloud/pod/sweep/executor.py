@@ -75,9 +75,9 @@ EVENT_KIND = "sweep"
 """The kind of a line of metrics that has an event of the journal, with its number ``n``."""
 _TICK_S, _MOST_TICK_S = 0.2, 1.0
 _TICK_SHARE = 0.01
-"""Of the time that trials have run, so much passes between two looks at them: it is what an end that
-is seen late can cost, and looking takes processor time."""
-_BEAT_EVERY_S = 1.0
+"""Of the time that trials have run, so much passes between two looks at them: it is what an end
+that is seen late can cost, and looking takes processor time."""
+_BEAT_EVERY_S = 2.0
 _IDLE_EVERY_S = 30.0
 _KILL_WITHIN_S = 10.0
 _MOST_JOURNAL_BYTES = 16 << 20
