@@ -104,8 +104,10 @@ WALK = (
     Screen("too-little", "plan --hardware 8xH100 --budget 1", "A budget that buys nothing."),
     Screen("nearest", "plan --budget 15", "A budget that is too small."),
     Screen(
-        "sweep", f"sweep local {_TINY} --rate 36 --budget 2 --processes 2 --slots 2 -y lr=log:1e-4,1",
-        "A sweep while it runs: its best trials.", again=False, moment=r"[6-9] trials, 2 running[\s\S]*to rung[\s\S]*to rung",
+        "sweep",
+        f"sweep local {_TINY} --rate 36 --budget 2 --processes 2 --slots 2 -y lr=log:1e-4,1",
+        "A sweep while it runs: its best trials.", again=False,
+        moment=r"[6-9] trials, 2 running[\s\S]*to rung[\s\S]*to rung",
         shown="sweep local --recipe trm-tiny --phase fast --budget 2 --slots 2 -y lr=log:1e-4,1 …",
     ),
 )  # fmt: skip

@@ -101,7 +101,7 @@ def expected_trials(terms: SweepTerms) -> int:
 
 
 _HEADER = ("trial", "rung", "spent", "metric", "where", "settings")
-_ROWS = 12
+_ROWS, _WIDTH = 12, 80
 _WHERE = {
     TrialState.RUNNING: "running",
     TrialState.PAUSED: "paused",
@@ -114,11 +114,13 @@ _WHERE = {
 
 
 def trial_lines(facts: SweepFacts, *, verbose: bool = False, most: int = _ROWS) -> list[str]:
-    """The table of a sweep's trials, at most 80 columns wide: those that run first, then the best
-    first; ``most`` of them, or all."""
+    """The table of a sweep's trials: those that run first, then the best first. ``most`` of them
+    within 80 columns; with ``verbose`` all, with all their settings."""
     header, rows = trial_table(facts)
     shown = rows if verbose else rows[:most]
     lines = table(header, shown) if rows else ["no trial has begun"]
+    if not verbose:
+        lines = [line if len(line) <= _WIDTH else f"{line[: _WIDTH - 1]}…" for line in lines]
     if more := len(rows) - len(shown):
         lines.append(f"and {more} more: -v")
     return lines
@@ -145,7 +147,7 @@ def _row(facts: SweepFacts, trial: Trial) -> tuple[str, ...]:
         amount(terms, trial.spent),
         "–" if trial.metric is None else f"{trial.metric:.4g}",
         where,
-        one_line(point)[:40],
+        one_line(point)[:200],
     )
 
 
