@@ -406,6 +406,28 @@ def test_one_that_runs_out_of_memory_is_told_so_and_is_not_continued(tmp_path: P
     world.check()
 
 
+@pytest.mark.parametrize("kill_after", [math.inf, 30.0])
+def test_what_needs_as_much_memory_as_one_that_died_of_it_is_not_begun(
+    tmp_path: Path, kill_after: float
+) -> None:
+    """Also by the executor after it, which has the journal alone."""
+    space = read_words(["lr=log:1e-4,1", "width=1,2,3,4"])
+    default, _ = space.default({"lr": 0.2, "width": 1})
+    table = memory_table(space, default, lambda point: int(dict(point)["width"]) / 5, 1.0)
+    first = (FirstPoint((("lr", 0.01), ("width", 3)), "r-0", 1),)
+    terms = replace(terms_of("4"), space=space, default=default)
+    habit = Habit(bowl, crashes=lambda trial: trial == 2, crash=("out_of_memory", "no memory"))
+    world = World(tmp_path / "train", terms, habit, Priors(first, memory=table))
+    if math.isfinite(kill_after):
+        with pytest.raises(Killed):
+            world.run(kill_after=kill_after)
+    assert world.run()[0] == "finished"
+    widths = [dict(trial.point)["width"] for trial in world.state.trials.values()]
+    assert widths[:2] == [1, 3]
+    assert len(widths) > 4
+    assert set(widths[2:]) == {1, 2}
+
+
 @pytest.mark.parametrize("kill_after", [math.inf, 25.0])
 def test_what_is_known_before_decides_the_first_points_and_those_never_started(
     tmp_path: Path, kill_after: float

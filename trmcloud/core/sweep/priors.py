@@ -6,15 +6,16 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from trmcloud.core.sweep.earlier import EarlierSweep, FirstPoint, Tried
 from trmcloud.core.sweep.samplers import Sampler
 from trmcloud.core.sweep.space import Parameter, Point, Space, Value
-from trmcloud.core.values import dataclass
+from trmcloud.core.values import dataclass, replace
 
 UNKNOWN = -1e-9
 """The need of settings that cannot be, where it is not known."""
+_NEVER = 1e9
 _MOST_CELLS = 1024
 _MOST_ON_AXIS = 17
 
@@ -58,6 +59,8 @@ class MemoryTable:
     shares: tuple[float, ...]
     room_gb: float
     """What the smallest machine has for a process."""
+    died_at: float = _NEVER
+    """The least share of which a trial has died: from there on nothing fits."""
 
     def share(self, point: Point) -> float | None:
         """Return what a trial at ``point`` needs, below zero where it cannot be; None: not
@@ -72,9 +75,15 @@ class MemoryTable:
 
     def fits(self, point: Point) -> bool:
         """Whether a trial at ``point`` can be started: false only where it is known that the recipe
-        has no such settings, or that they need more than the machine has."""
+        has no such settings, or that they need more than the machine has, or as much as a trial
+        that died of it."""
         share = self.share(point)
-        return share is None or 0.0 <= share <= 1.0
+        return share is None or (0.0 <= share <= 1.0 and share < self.died_at)
+
+    def after(self, died: Iterable[Point]) -> MemoryTable:
+        """Return what is known once trials at ``died`` have run out of memory."""
+        shares = [abs(share) for point in died if (share := self.share(point)) is not None]
+        return replace(self, died_at=min(shares, default=_NEVER))
 
     @property
     def refused(self) -> tuple[int, int]:

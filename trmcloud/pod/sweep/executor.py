@@ -29,6 +29,7 @@ from trmcloud.core.contract.manifest import (
     pick_latest,
     step_dir_name,
 )
+from trmcloud.core.contract.recovery import OUT_OF_MEMORY
 from trmcloud.core.contract.trainer_contract import (
     CLEAN,
     DONE,
@@ -189,11 +190,11 @@ class SweepExecutor:
         """Until the sweep has ended; returns the outcome and a message."""
         self._tell.write(force=True)
         try:
-            optimizer = str(self._job.settings.get("optimizer") or "")
-            self._sampler = sampler_of(self._terms, optimizer, self._priors)
+            self._sampler = self._make_sampler()
         except TrmcloudError as error:
             return "bad_config", one_line(f"{error}; {error.next_step}")
         self._take_up()
+        self._learn_memory()
         self._tell.enter("training")
         while True:
             self._look()
@@ -205,6 +206,22 @@ class SweepExecutor:
             self._tell.write()
             self._note_offspring()
             self._clock.sleep(self._pause_s())
+
+    def _make_sampler(self) -> Sampler:
+        optimizer = str(self._job.settings.get("optimizer") or "")
+        return sampler_of(self._terms, optimizer, self._priors)
+
+    def _learn_memory(self) -> None:
+        """Have the sampler pass over what needs as much memory as a trial that died of it."""
+        died = [
+            trial.point
+            for trial in self._state.trials.values()
+            if trial.state is TrialState.FAILED and trial.error.startswith(OUT_OF_MEMORY)
+        ]
+        if died and self._priors.memory is not None:
+            memory = self._priors.memory.after(died)
+            self._priors = replace(self._priors, memory=memory)
+            self._sampler = self._make_sampler()
 
     def _pause_s(self) -> float:
         """Return the seconds until the next look, short where a limit is near."""
@@ -384,6 +401,7 @@ class SweepExecutor:
         if not landed or latest is None or not gained:
             error = self._error(number, code, beat, was_killed, has_checkpoint=latest is not None)
             self._append(ev.TrialFailed(number, usd, seconds, error))
+            self._learn_memory()
             return
         judged = best or latest
         metric = self._shown(judged.val_bpb)
