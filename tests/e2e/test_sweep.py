@@ -16,6 +16,7 @@ from tests.e2e.runpod_user import ACCEPT, RentedUser
 from tests.e2e.test_bucket import stored_steps
 from tests.e2e.user import SMALL, User, until
 from tests.standins.s3 import BUCKET, S3
+from trmcloud.api import Home
 from trmcloud.core.contract.manifest import from_json
 from trmcloud.core.errors import BudgetRefused, Outcome
 from trmcloud.core.money import Usd
@@ -89,6 +90,9 @@ def test_a_recipes_sweep_ends_within_its_budget_with_a_verified_best(user: User)
     assert Usd(row["spent_usd"]) <= Usd("0.60")
     assert row["sweep"]["best_trial"] == best.number
     assert {trial["trial"] for trial in row["sweep"]["trials"]} == set(state.trials)
+    known = Home(user.home).sweep_trials(run.run_id)
+    assert known.state.trials == state.trials
+    assert known.best == best
     fetched = user.run("fetch-best", run.run_id, "--into", "best")
     assert "fetched and verified" in fetched
     assert user.cwd is not None
