@@ -106,7 +106,8 @@ from trmcloud.wiring_plans import build_planner, offers_of_home, simulate_provid
 __all__ = [
     "VERBS", "ApprovalRequest", "Check", "Checkpoint", "CheckpointCopy", "Curves", "Event",
     "Finding", "Forecast", "GrantAccount", "Home", "Layer", "Line", "MaxOverspend", "Money",
-    "Place", "Plan", "QuoteRefused", "Run", "Series", "SweepFacts", "Training", "Trial", "TrmcloudError", "Usd",
+    "Place", "Plan", "QuoteRefused", "Run", "Series", "SweepFacts", "Training", "Trial",
+    "TrmcloudError", "Usd",
 ]  # fmt: skip
 
 _LOOK_S = 0.5
