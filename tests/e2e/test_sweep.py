@@ -17,6 +17,7 @@ from tests.e2e.test_bucket import stored_steps
 from tests.e2e.user import SMALL, User, until
 from tests.standins.s3 import BUCKET, S3
 from trmcloud.api import Home
+from trmcloud.cli.page.shown import whole_json
 from trmcloud.core.contract.manifest import from_json
 from trmcloud.core.errors import BudgetRefused, Outcome
 from trmcloud.core.money import Usd
@@ -90,9 +91,13 @@ def test_a_recipes_sweep_ends_within_its_budget_with_a_verified_best(user: User)
     assert Usd(row["spent_usd"]) <= Usd("0.60")
     assert row["sweep"]["best_trial"] == best.number
     assert {trial["trial"] for trial in row["sweep"]["trials"]} == set(state.trials)
-    known = Home(user.home).sweep_trials(run.run_id)
+    home = Home(user.home)
+    known = home.sweep_trials(run.run_id)
     assert known.state.trials == state.trials
     assert known.best == best
+    on_page = whole_json(home.context, run, home.run(run.run_id))["sweep"]
+    assert on_page["rows"][0][:2] == (str(best.number), f"{best.rung + 1}/{known.terms.last + 1}")
+    assert len(on_page["rows"]) == len(state.trials)
     fetched = user.run("fetch-best", run.run_id, "--into", "best")
     assert "fetched and verified" in fetched
     assert user.cwd is not None
