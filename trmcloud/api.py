@@ -66,6 +66,7 @@ from trmcloud.app.run_facts import Money, Run, Training, facts_of, report_run
 from trmcloud.app.run_logs import LogPiece, logs_of, read_log
 from trmcloud.app.short_rentals import is_needed
 from trmcloud.app.steering import FETCH, VERBS, Forecast, foresee
+from trmcloud.app.sweep_facts import SweepFacts, sweep_of
 from trmcloud.app.trainings import Event, events_since, find_symptoms
 from trmcloud.app.trial import Trial, TrialBounds, keep_trial, log_path, try_command
 from trmcloud.app.trial_checks import Check, RequestedMachine
@@ -105,7 +106,8 @@ from trmcloud.wiring_plans import build_planner, offers_of_home, simulate_provid
 __all__ = [
     "VERBS", "ApprovalRequest", "Check", "Checkpoint", "CheckpointCopy", "Curves", "Event",
     "Finding", "Forecast", "GrantAccount", "Home", "Layer", "Line", "MaxOverspend", "Money",
-    "Place", "Plan", "QuoteRefused", "Run", "Series", "Training", "Trial", "TrmcloudError", "Usd",
+    "Place", "Plan", "QuoteRefused", "Run", "Series", "SweepFacts", "Training", "Trial",
+    "TrmcloudError", "Usd",
 ]  # fmt: skip
 
 _LOOK_S = 0.5
@@ -359,6 +361,7 @@ class Home:
             return self._again(earlier)
         with self._files_in(_folder(here), request, asked) as folder:
             spec = sweeping.wish_of(planner, request, asked, search, folder)
+            spec = sweeping.informed(self._context, planner, spec, search, folder)
             made = sweeping.prepare(
                 self._context, planner, request, spec, folder, trainer_package(), _nothing
             )
@@ -529,6 +532,19 @@ class Home:
         known = logs_of(self._context, state)
         chosen = phase or (known[-1] if known else "")
         return chosen, read_log(self._context, state, chosen, after)
+
+    def sweep_trials(self, run_id: str) -> SweepFacts:
+        """Return a sweep's trials with their metrics and dollars, as far as its machine has told of
+        them: ``ranked()`` and ``best``, the ``state`` with each interval's result, the ``terms``.
+
+        Raises:
+            NotFoundError: it is no sweep, or its plan cannot be read any more.
+        """
+        state = self._find(run_id)
+        found = sweep_of(self._context, state)
+        if found is None:
+            raise NotFoundError(f"{state.run_id} is no sweep", next_step="trmcloud status")
+        return found
 
     def report(self, run_id: str) -> RunReport:
         """Return its cost planned, accrued and billed, its time by activity, its checkpoints."""

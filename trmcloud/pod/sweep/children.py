@@ -124,6 +124,7 @@ class TrialProcesses:
         self._environment = on_one_machine(environment)
         self._root = Path(job.out_dir) / TRIALS_DIR
         self._is_recipe = job.settings.get("family") != "command"
+        self._beats: dict[int, tuple[tuple[int, int, int], Heartbeat | None]] = {}
 
     def folder(self, trial: int) -> Path:
         return self._root / trial_name(trial)
@@ -162,7 +163,17 @@ class TrialProcesses:
         return _Process(child)
 
     def beat(self, trial: int) -> Heartbeat | None:
-        return load_small(self.folder(trial) / contract.HEARTBEAT_NAME, load_heartbeat)
+        path = self.folder(trial) / contract.HEARTBEAT_NAME
+        try:
+            about = path.stat()
+        except OSError:
+            return None
+        seen = (about.st_ino, about.st_mtime_ns, about.st_size)  # each is a new file
+        before, beat = self._beats.get(trial, (None, None))
+        if seen != before:
+            beat = load_small(path, load_heartbeat)
+            self._beats[trial] = (seen, beat)
+        return beat
 
     def manifests(self, trial: int) -> list[CheckpointManifest]:
         return manifests_in(self.folder(trial) / contract.CHECKPOINTS_DIR)
