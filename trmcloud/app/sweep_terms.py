@@ -104,12 +104,13 @@ def slots_of(chosen: Candidate, wish: SweepWish) -> int:
         UsageError: more than it has GPUs, or a number that they cannot be divided by.
     """
     gpus, nodes = chosen.gpus if chosen.sku in GPUS else 0, chosen.nodes
-    if not gpus:
-        return wish.slots or 1
+    if not gpus or wish.on:
+        return wish.slots or gpus or 1
     slots = wish.slots or gpus * nodes
     each, rest = divmod(slots, nodes)
     if rest or not each or each > gpus or gpus % each:
-        several = f"{nodes} machines with {gpus} GPUs each" if nodes > 1 else f"{gpus} GPUs"
+        one = f"{gpus} GPU" + ("" if gpus == 1 else "s")
+        several = f"{nodes} machines with {one} each" if nodes > 1 else one
         raise UsageError(
             f"--slots {slots}: {several} cannot be divided so",
             next_step=f"--slots {gpus * nodes}",

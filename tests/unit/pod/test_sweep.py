@@ -82,6 +82,7 @@ class Habit:
     crash: tuple[str, str] = ("crashed", "RuntimeError: no")
     deaf: Callable[[int], bool] = lambda trial: False
     nan: Callable[[int], bool] = lambda trial: False
+    lost: Callable[[int, int], bool] = lambda trial, attempt: False
     saves: bool = True
     start_s: float = 0.0
     """Before the first step."""
@@ -150,6 +151,8 @@ class FakeChild:
         if trained_s < 0.0:
             return None
         step = min(self._habit.whole, self._first + int(trained_s / STEP_S))
+        if self._habit.lost(trial, self._start.attempt) and now - self._began >= 2.0:
+            raise MachineLost("its node is gone")
         if self._habit.crashes(trial) and now - self._began >= 1.0:
             return self._end(1, step, *self._habit.crash)
         if self._habit.nan(trial) and trained_s >= 3.0:
@@ -419,6 +422,19 @@ def test_a_lost_machine_costs_the_interval_that_ran(tmp_path: Path) -> None:
     assert kept - gone, "what came home is continued from"
     published = json.loads((tmp_path / "two" / "sweep.jsonl").read_text().splitlines()[0])
     assert published["event"] in ("SlotsIdle", "TrialStarted")
+
+
+def test_a_trial_whose_machine_is_lost_pays_its_interval_and_is_run_again(tmp_path: Path) -> None:
+    """Its executor lives: the trial alone ran elsewhere."""
+    habit = Habit(bowl, lost=lambda trial, attempt: trial == 2 and attempt == 1)
+    world = World(tmp_path / "train", terms_of("3", slots=2), habit)
+    assert world.run()[0] == "finished"
+    world.check()
+    lost = [event for event in world.events if isinstance(event, ev.TrialLost)]
+    assert [event.trial for event in lost] == [2]
+    assert Usd("0.02") <= lost[0].usd <= Usd("0.03")  # its two seconds
+    assert world.state.trials[2].results, "it was run again"
+    assert world.state.trials[2].spent > lost[0].usd
 
 
 def test_a_stop_lands_what_runs_and_keeps_the_best(tmp_path: Path) -> None:

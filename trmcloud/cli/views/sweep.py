@@ -6,6 +6,7 @@ from trmcloud.app.sweep_facts import SweepFacts
 from trmcloud.cli.views.text import table
 from trmcloud.core.errors import ConflictError
 from trmcloud.core.money import Usd
+from trmcloud.core.sweep.job import ray_address
 from trmcloud.core.sweep.priors import NO_PRIORS, Priors
 from trmcloud.core.sweep.space import format_point
 from trmcloud.core.sweep.state import Trial, TrialState
@@ -24,9 +25,10 @@ from trmcloud.core.sweep.verdict import (
 from trmcloud.core.text import one_line
 
 
-def terms_lines(terms: SweepTerms, priors: Priors = NO_PRIORS) -> list[str]:
+def terms_lines(terms: SweepTerms, priors: Priors = NO_PRIORS, on: str = "") -> list[str]:
     """The lines below a sweep's plan: its slots, rungs, reservations, how many trials they are
-    expected to start, and what is known before the first."""
+    expected to start, and what is known before the first. ``on`` is where they run, see
+    ``core.sweep.job``."""
     rungs = " · ".join(amount(terms, each) for each in terms.rungs)
     kept = f"{amount(terms, terms.winner_usd)} for the winner"
     if terms.confirm_usd:
@@ -41,6 +43,8 @@ def terms_lines(terms: SweepTerms, priors: Priors = NO_PRIORS) -> list[str]:
         ("trials", f"about {expected_trials(terms)} for {amount(terms, terms.usd)}"),
     ]
     rows += _known_rows(priors)
+    if (address := ray_address(on)) is not None:
+        rows.append(("trials on", f"the Ray at {address}" if address else "a Ray of this machine"))
     if terms.unit == "s":
         rows.append(("currency", "seconds of a slot, since this machine has no --rate"))
     if terms.space.is_one_point:

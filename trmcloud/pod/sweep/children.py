@@ -56,11 +56,20 @@ class TrialStart:
     is_fresh: bool
     """It begins anew, whatever its folder has."""
     most_s: float = math.inf
-    """Seconds after which it is killed."""
+    """Seconds after which the executor kills it; who runs it elsewhere does so, too."""
 
 
 class MachineLost(Exception):
     """The machine on which a trial ran is gone, and what it did there with it."""
+
+
+@dataclass(frozen=True)
+class TrialCommand:
+    """What starts a trial's process in ``folder``, which has its job."""
+
+    words: tuple[str, ...]
+    environment: Mapping[str, str]
+    folder: Path
 
 
 class Child(Protocol):
@@ -134,6 +143,25 @@ class TrialProcesses:
         Raises:
             OSError: it cannot be started.
         """
+        made = self.prepare(start)
+        with open(made.folder / contract.TRAIN_LOG_NAME, "ab") as log:
+            child = subprocess.Popen(
+                made.words,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env=made.environment,
+                cwd=made.folder,
+                start_new_session=True,
+            )
+        return _Process(child)
+
+    def prepare(self, start: TrialStart) -> TrialCommand:
+        """Make the trial's folder and job; return the command.
+
+        Raises:
+            OSError: they cannot be written.
+        """
         folder = self.folder(start.trial)
         if start.is_fresh:
             shutil.rmtree(folder, ignore_errors=True)
@@ -150,17 +178,7 @@ class TrialProcesses:
         }
         if not math.isfinite(start.deadline_at):
             del environment[ENV_DEADLINE_AT]
-        with open(folder / contract.TRAIN_LOG_NAME, "ab") as log:
-            child = subprocess.Popen(
-                words,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                env=environment,
-                cwd=folder,
-                start_new_session=True,
-            )
-        return _Process(child)
+        return TrialCommand(tuple(words), environment, folder)
 
     def beat(self, trial: int) -> Heartbeat | None:
         path = self.folder(trial) / contract.HEARTBEAT_NAME

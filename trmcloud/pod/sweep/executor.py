@@ -40,11 +40,11 @@ from trmcloud.core.contract.trainer_contract import (
     PhaseJob,
 )
 from trmcloud.core.contract.trainer_contract import load_job as load_phase_job
-from trmcloud.core.errors import TrmcloudError
+from trmcloud.core.errors import ProviderError, TrmcloudError
 from trmcloud.core.money import Usd, cost
 from trmcloud.core.sweep import events as ev
 from trmcloud.core.sweep.halving import Begin, Continue, End, Reason, next_moves
-from trmcloud.core.sweep.job import SWEEP_NAME, SweepJob, load_job
+from trmcloud.core.sweep.job import SWEEP_NAME, SweepJob, load_job, ray_address
 from trmcloud.core.sweep.priors import NO_PRIORS, PointsFirst, Priors
 from trmcloud.core.sweep.samplers import SCALED, Sampler, ScalingRule, make_sampler
 from trmcloud.core.sweep.space import format_point
@@ -70,6 +70,7 @@ from trmcloud.pod.sweep.fleet import Fleet
 from trmcloud.pod.sweep.optuna_sampler import NAME as OPTUNA
 from trmcloud.pod.sweep.optuna_sampler import open_optuna
 from trmcloud.pod.sweep.publishing import PublishedCheckpoints
+from trmcloud.pod.sweep.ray_tune import RayTrials
 
 JOURNAL_NAME = "sweep.jsonl"
 INTERVAL_NAME = "interval.json"
@@ -864,10 +865,14 @@ def main() -> None:
     sweep = load_job(read_small(Path(job.code_dir) / SWEEP_NAME) or "")
     processes.adopt_orphans()
     nodes, cores = int(environment.get("NNODES") or "1"), len(os.sched_getaffinity(0))
+    attempt = int(environment.get(ENV_ATTEMPT, "1"))
     slots = sweep.terms.slots // nodes
     children: Children = TrialProcesses(job, slots, environment, cores, nodes)
+    place: RayTrials | None = None
     fleet, refusal = None, ""
-    if nodes > 1:
+    if (address := ray_address(sweep.on)) is not None:
+        children = place = RayTrials(job, sweep.terms, environment, attempt, address)
+    elif nodes > 1:
         try:
             children = fleet = open_fleet(job, children, nodes, slots, environment)
         except OSError as error:
@@ -878,7 +883,7 @@ def main() -> None:
         sweep,
         children,
         SystemClock(),
-        attempt=int(environment.get(ENV_ATTEMPT, "1")),
+        attempt=attempt,
         deadline_at=float(deadline) if deadline else math.inf,
     )
 
@@ -890,12 +895,21 @@ def main() -> None:
         executor.reporter.end("bad_config", refusal)
         return
     outcome, message = "crashed", "the sweep's executor failed"
+    executor.reporter.write(force=True)
     try:
-        outcome, message = executor.run()
+        with place or contextlib.nullcontext():
+            signal.signal(signal.SIGTERM, on_term)  # Ray has set its own
+            try:
+                outcome, message = executor.run()
+            finally:
+                executor.kill_trials()
         if fleet is not None:
             fleet.close()
+    except ProviderError as error:
+        message = one_line(f"{error}; {error.next_step}")
+    except TrmcloudError as error:
+        outcome, message = "bad_config", one_line(f"{error}; {error.next_step}")
     finally:
-        executor.kill_trials()
         kill_all(os.getpid(), _KILL_WITHIN_S)
         executor.reporter.cpu()
         executor.reporter.end(outcome, message)
