@@ -371,7 +371,8 @@ soak-stops: $(READY)
 # A real server that rents from RunPod on paper; the page is docs/soak/mcp.md.
 .PHONY: mcp-hostile
 mcp-hostile: $(READY)
-	$(BIN)/python -m tests.e2e.hostile_agent --calls $(or $(CALLS),100000) --page docs/soak/mcp.md \
+	$(BIN)/python -m tests.e2e.hostile_agent --calls $(or $(CALLS),100000) \
+		--state build/mcp-hostile.json --page docs/soak/mcp.md \
 		--date "$$(date +%F)"
 
 # The TypeScript SDK's client, which another project wrote, against the same server.

@@ -14,6 +14,7 @@ from trmcloud.core.spec.sweep_wish import METRIC, SweepWish
 from trmcloud.core.spec.trials import LR, trial_settings
 from trmcloud.core.sweep.space import Point, Space, read_words
 from trmcloud.core.sweep.terms import Goal, SweepTerms, make_terms
+from trmcloud.pod.sweep.children import filled
 
 _FULL_PARTS = 4
 """A whole training takes no more than one of so many parts of what a slot can spend."""
@@ -130,6 +131,25 @@ def default_of(plan: Plan, phase: PhasePlan, space: Space) -> Point:
                 known[each.name] = getattr(settings, name)
     point, _ = space.default(known | dict(plan.spec.sweep.default))
     return point
+
+
+def expected_trials(terms: SweepTerms) -> int:
+    """Return how many trials are begun where every rung takes its share and nothing more."""
+    left = terms.usd - terms.winner_usd - terms.confirm_usd
+    each = 0.0
+    for rung in range(terms.last + 1):
+        step = terms.train_usd(rung - 1, rung) + terms.restart_usd
+        each += float(step) / terms.eta**rung
+    found = int(float(left) / each) if each else 1
+    count = terms.space.count
+    return max(1, min(found, int(count) if count < 1e9 else found))
+
+
+def first_words(plan: Plan, terms: SweepTerms) -> tuple[str, ...]:
+    """Return the words of a command at the point that all trials are compared with; none for a
+    recipe."""
+    command = plan.spec.command
+    return filled(command, dict(terms.default)).words if command is not None else ()
 
 
 def check_points(plan: Plan, terms: SweepTerms) -> None:

@@ -245,9 +245,10 @@ def _of_command(
     here: Path,
 ) -> RunSpec:
     names = [each.name for each in space.parameters]
-    placed = set(_PLACE.findall(" ".join((*words, asked.resume)))) - {_CHECKPOINT}
+    started = set(_PLACE.findall(" ".join(words)))
+    placed = started.union(_PLACE.findall(asked.resume)) - {_CHECKPOINT}
     for name in names:
-        if name not in placed:
+        if name not in started:
             raise UsageError(
                 f"{{{name}}} is not in the command: all its trials would be the same",
                 next_step=f"add --{name} {{{name}}} to the command, or leave {name} out",

@@ -740,7 +740,8 @@ class GrantLine:
     """A principal's grant and what stands against it. ``state``: standing, expired or revoked.
     ``left_usd``: the most that a new run can reserve now. ``per_run_usd``, ``per_day_usd`` and
     ``per_month_usd`` are null without such a limit, ``runs_at_once`` is 0 for any number; no
-    ``hardware`` or ``providers``: any."""
+    ``hardware`` or ``providers``: any. ``buckets``: beside the one that this machine is configured
+    with."""
 
     principal: str
     state: str
@@ -764,6 +765,7 @@ class GrantLine:
     per_month_usd: Usd | None = None
     settled_this_month_usd: Usd = ZERO
     reserved_this_month_usd: Usd = ZERO
+    buckets: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)

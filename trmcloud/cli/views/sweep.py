@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from trmcloud.app.sweep_facts import SweepFacts
+from trmcloud.app.sweep_terms import expected_trials
 from trmcloud.cli.views.text import table
 from trmcloud.core.errors import ConflictError
 from trmcloud.core.money import Usd
@@ -90,18 +91,6 @@ def memory_words(priors: Priors) -> str:
 def amount(terms: SweepTerms, value: Usd) -> str:
     """An amount in the sweep's currency."""
     return str(value) if terms.unit == "usd" else f"{float(value):,.0f} s"
-
-
-def expected_trials(terms: SweepTerms) -> int:
-    """Return how many trials are begun where every rung takes its share and nothing more."""
-    left = terms.usd - terms.winner_usd - terms.confirm_usd
-    each = 0.0
-    for rung in range(terms.last + 1):
-        step = terms.train_usd(rung - 1, rung) + terms.restart_usd
-        each += float(step) / terms.eta**rung
-    found = int(float(left) / each) if each else 1
-    count = terms.space.count
-    return max(1, min(found, int(count) if count < 1e9 else found))
 
 
 _HEADER = ("trial", "rung", "spent", "metric", "where", "settings")
