@@ -117,7 +117,8 @@ on, 15 learners or more whose curves are whole, and 0.01 or more between the bes
   has its rung's dollars from its start; it grows its rows by at most four times, and knows only the
   times that it has measured. Others: at 64, 192, 576, … rows and all, each trained from the start;
   Syne Tune's `ASHA` (grace period 64) and Optuna's `TPESampler` with `HyperbandPruner`. A learner
-  that they suggest again is not charged again.
+  that they suggest again is not charged again. `ASHA` trains its first learner on all rows,
+  whatever that costs; a rung of dollars ends it.
 
 {results}
 
