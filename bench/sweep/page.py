@@ -236,7 +236,8 @@ def gain_section(rows: list[dict[str, Any]], tuned_on: Collection[str], date: st
     """Return the section on the expected gain, of the seeds that all tasks have."""
     seeds = min(Counter(row["task"] for row in rows).values())
     lines = [
-        "| tasks | budget | sweeps | expected, mean | found, mean | ratio | error | rank correlation |",
+        "| tasks | budget | sweeps | expected, mean | found, mean | ratio | error "
+        "| rank correlation |",
         "|---|---|---|---|---|---|---|---|",
     ]
     found = {(row["task"], row["seed"]): row for row in rows}
