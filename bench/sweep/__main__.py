@@ -34,7 +34,7 @@ ALL_TIMES = 5
 SHARES = tuple(share / 20 for share in range(1, 21))
 REFERENCE = 20_000
 SAMPLER_SEEDS = 10
-GAIN_SEEDS = 5
+GAIN_SEEDS = 3
 TUNED_ON = LCBENCH_TASKS[::2]
 """The tasks on which the algorithm was tuned; the others judge it."""
 WHOLE_TUNED_ON = tuple(whole.TASKS)[::2]
