@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import math
 import os
@@ -225,6 +226,7 @@ def test_a_setting_that_crashes_every_trial_ends_it_with_one_line(user: User) ->
         (("--recipe", "shakespeare", "--grace", "3", "lr=0.1|0.2"), "is about a command"),
         (("--recipe", "shakespeare", "--sampler", "grid", "lr=0.1|0.2"), "--sampler must be"),
         (("--recipe", "shakespeare", "--space", "none.toml"), "cannot be read"),
+        (("--recipe", "shakespeare", "--on", "slurm", "lr=0.1|0.2"), "--on must be ray"),
         (("--recipe", "shakespeare", "--default", "width=3", "lr=0.1|0.2"), "not in the space"),
     ],
 )
@@ -237,6 +239,31 @@ def test_what_cannot_be_swept_is_one_line(user: User, typed: tuple[str, ...], sa
     first = text.splitlines()[0]
     assert first.startswith("error: ")
     assert said in first
+
+
+def test_several_machines_are_those_of_a_cloud_that_joins_them(user: User) -> None:
+    words = ("--recipe", "shakespeare", "--phase", "train", "--budget", "50", "lr=log:1e-3,1e-1")
+    text = user.fails("sweep", "2x8xH100", *words, "--dry-run", code=3)
+    assert text.startswith("error: no provider in the price table offers 2x8xH100 at runpod")
+    assert "several machines can be rented from: aws" in text
+    aws = ("sweep", "2x8xH100", "--provider", "aws", *words, "--dry-run")
+    assert "16, $" in user.run(*aws)
+    text = user.fails(*aws, "--slots", "5", code=2)
+    assert text.startswith("error: --slots 5: 2 machines with 8 GPUs each cannot be divided so")
+    assert "4, $" in user.run(*aws, "--slots", "4")
+
+
+def test_trials_on_ray_need_a_cluster_of_ones_own(user: User) -> None:
+    words = ("--recipe", "shakespeare", "--budget", "20", "--on", "ray", "lr=0.1|0.2")
+    text = user.fails("sweep", "1xH100", *words, code=2)
+    assert "uses a cluster that you have, and 1xH100 is rented" in text
+    user.environment["RAY_ADDRESS"] = "ray://head:10001"
+    text = user.fails("sweep", "local", "--rate", "3.60", *words, code=2)
+    assert "is for Ray's client" in text
+    if importlib.util.find_spec("ray") is None:
+        user.environment["RAY_ADDRESS"] = "head:6379"
+        text = user.fails("sweep", "local", "--rate", "3.60", *words, code=6)
+        assert "--on ray needs the 'ray' extra" in text
 
 
 def test_a_sweep_needs_a_limit_and_a_budget_for_one_rung(user: User) -> None:

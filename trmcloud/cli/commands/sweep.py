@@ -48,6 +48,7 @@ def sweep(
     labels = labels_of("sweep", request, asked, search)
     planner = build_planner(funds=funds_reader(context))
     spec = sweeping.wish_of(planner, request, asked, search, here)
+    on = spec.sweep.on if spec.sweep is not None else ""
     context.ledger.read()  # a ledger that cannot be used is told before any work is done
     if dry_run:
         spec = sweeping.informed(context, planner, spec, search, here)
@@ -57,7 +58,7 @@ def sweep(
             return
         show_plan(context, plan, verbose=verbose)
         files = tree_lines(tree, verbose=verbose) if tree is not None else []
-        print("\n".join([*terms_lines(terms, priors), *files]))
+        print("\n".join([*terms_lines(terms, priors, on), *files]))
         return
     if (earlier := find_earlier(context, labels)) is not None:
         sys.exit(again(context, request, earlier, as_json=as_json))
@@ -67,7 +68,7 @@ def sweep(
     )
     show_plan(context, made.ready.plan, verbose=verbose)
     files = tree_lines(made.tree, verbose=verbose) if made.tree is not None else []
-    print("\n".join([*terms_lines(made.terms, made.priors), *files]))
+    print("\n".join([*terms_lines(made.terms, made.priors, on), *files]))
     driver = start(context, request, made.ready, labels, yes=yes, as_json=as_json)
     if driver is None:
         return

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from trmcloud.app.sweep_facts import SweepFacts
+from trmcloud.app.sweep_terms import expected_trials
 from trmcloud.cli.views.text import table
 from trmcloud.core.errors import ConflictError
 from trmcloud.core.money import Usd
+from trmcloud.core.sweep.job import ray_address
 from trmcloud.core.sweep.priors import NO_PRIORS, Priors
 from trmcloud.core.sweep.space import format_point
 from trmcloud.core.sweep.state import Trial, TrialState
@@ -24,9 +26,10 @@ from trmcloud.core.sweep.verdict import (
 from trmcloud.core.text import one_line
 
 
-def terms_lines(terms: SweepTerms, priors: Priors = NO_PRIORS) -> list[str]:
+def terms_lines(terms: SweepTerms, priors: Priors = NO_PRIORS, on: str = "") -> list[str]:
     """The lines below a sweep's plan: its slots, rungs, reservations, how many trials they are
-    expected to start, and what is known before the first."""
+    expected to start, and what is known before the first. ``on`` is where they run, see
+    ``core.sweep.job``."""
     rungs = " · ".join(amount(terms, each) for each in terms.rungs)
     kept = f"{amount(terms, terms.winner_usd)} for the winner"
     if terms.confirm_usd:
@@ -41,6 +44,8 @@ def terms_lines(terms: SweepTerms, priors: Priors = NO_PRIORS) -> list[str]:
         ("trials", f"about {expected_trials(terms)} for {amount(terms, terms.usd)}"),
     ]
     rows += _known_rows(priors)
+    if (address := ray_address(on)) is not None:
+        rows.append(("trials on", f"the Ray at {address}" if address else "a Ray of this machine"))
     if terms.unit == "s":
         rows.append(("currency", "seconds of a slot, since this machine has no --rate"))
     if terms.space.is_one_point:
@@ -86,18 +91,6 @@ def memory_words(priors: Priors) -> str:
 def amount(terms: SweepTerms, value: Usd) -> str:
     """An amount in the sweep's currency."""
     return str(value) if terms.unit == "usd" else f"{float(value):,.0f} s"
-
-
-def expected_trials(terms: SweepTerms) -> int:
-    """Return how many trials are begun where every rung takes its share and nothing more."""
-    left = terms.usd - terms.winner_usd - terms.confirm_usd
-    each = 0.0
-    for rung in range(terms.last + 1):
-        step = terms.train_usd(rung - 1, rung) + terms.restart_usd
-        each += float(step) / terms.eta**rung
-    found = int(float(left) / each) if each else 1
-    count = terms.space.count
-    return max(1, min(found, int(count) if count < 1e9 else found))
 
 
 _HEADER = ("trial", "rung", "spent", "metric", "where", "settings")
@@ -182,8 +175,8 @@ def report_lines(facts: SweepFacts, priors: Priors = NO_PRIORS) -> list[str]:
     gain = expected_gain(state, terms) if terms.unit == "usd" else None
     if gain is not None:
         lines.append(
-            f"the next {NEXT_USD} may gain {gain:.3g} {terms.metric}: an extrapolation, in which "
-            "each doubling of the money brings what the last one brought"
+            f"the next {NEXT_USD} may gain {gain:.3g} {terms.metric}: an extrapolation of what "
+            "the last two doublings of the money gained"
         )
     lines += [f"{name}: {text}" for name, text in _known_rows(priors)]
     if facts.own_share is not None:

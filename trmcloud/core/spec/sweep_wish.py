@@ -34,6 +34,9 @@ class SweepWish:
     """Points that are tried behind the default."""
     earlier: tuple[EarlierSweep, ...] = ()
     """Trials of earlier sweeps on the same code, for the sampler."""
+    on: str = ""
+    """``ray`` or ``ray:ADDRESS``: trials run on a cluster of the user's; empty: on the machine that
+    is planned."""
 
 
 def leased_command(command: Command | None) -> Command:

@@ -16,6 +16,8 @@ class Tried:
     metrics: tuple[tuple[int, float], ...] = ()
     failed: bool = False
     sweep: int = 0
+    complete: bool = False
+    """It was trained to its end."""
 
     @property
     def prior(self) -> bool:
