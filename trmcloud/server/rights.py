@@ -129,7 +129,7 @@ COMMANDS: Mapping[str, Rule] = {
     "grant history": _SPANS,
     "approve": _LEADS,
     "deny": _LEADS,
-    "mcp": _refused("start trmcloud mcp on the server's own machine"),
+    "mcp": _refused("agents connect to /mcp at the server's address, with a token of theirs"),
     "login": _LOCAL,
     "logout": _LOCAL,
     "server run": _LOCAL,
