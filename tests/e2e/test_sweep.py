@@ -198,6 +198,18 @@ def test_what_cannot_be_swept_is_one_line(user: User, typed: tuple[str, ...], sa
     assert said in first
 
 
+def test_several_machines_are_those_of_a_cloud_that_joins_them(user: User) -> None:
+    words = ("--recipe", "shakespeare", "--phase", "train", "--budget", "50", "lr=log:1e-3,1e-1")
+    text = user.fails("sweep", "2x8xH100", *words, "--dry-run", code=3)
+    assert text.startswith("error: no provider in the price table offers 2x8xH100 at runpod")
+    assert "several machines can be rented from: aws" in text
+    aws = ("sweep", "2x8xH100", "--provider", "aws", *words, "--dry-run")
+    assert "16, $" in user.run(*aws)
+    text = user.fails(*aws, "--slots", "5", code=2)
+    assert text.startswith("error: --slots 5: 2 machines with 8 GPUs each cannot be divided so")
+    assert "4, $" in user.run(*aws, "--slots", "4")
+
+
 def test_a_sweep_needs_a_limit_and_a_budget_for_one_rung(user: User) -> None:
     text = user.fails("sweep", "local", *SMALL, "--phase", "fast", SPACE, code=2)
     assert "a sweep needs a limit" in text

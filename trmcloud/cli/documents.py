@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from trmcloud.core.money import Usd
+from trmcloud.core.money import ZERO, Usd
 from trmcloud.core.values import dataclass
 
 # -- parts of documents ----------------------------------------------------------------------------
@@ -717,9 +717,9 @@ class CapHistory:
 @dataclass(frozen=True, kw_only=True)
 class GrantLine:
     """A principal's grant and what stands against it. ``state``: standing, expired or revoked.
-    ``left_usd``: the most that a new run can reserve now. ``per_run_usd`` and ``per_day_usd`` are
-    null without such a limit, ``runs_at_once`` is 0 for any number; no ``hardware`` or
-    ``providers``: any."""
+    ``left_usd``: the most that a new run can reserve now. ``per_run_usd``, ``per_day_usd`` and
+    ``per_month_usd`` are null without such a limit, ``runs_at_once`` is 0 for any number; no
+    ``hardware`` or ``providers``: any."""
 
     principal: str
     state: str
@@ -740,6 +740,9 @@ class GrantLine:
     given_at: float
     given_by: str
     revoked_at: float | None = None
+    per_month_usd: Usd | None = None
+    settled_this_month_usd: Usd = ZERO
+    reserved_this_month_usd: Usd = ZERO
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -761,6 +764,7 @@ class ApprovalLine:
     asked_at: float
     answered_at: float | None = None
     answered_by: str = ""
+    per_month_usd: Usd | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -1293,6 +1297,22 @@ class TokenMade:
     person: str
     secret: str
     expires_at: float | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class KeyMade:
+    """A new key for sealed secrets. It is kept nowhere."""
+
+    schema: ClassVar[str] = "server-key/1"
+    key: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class SealedNames:
+    """The names of a server's sealed secrets."""
+
+    schema: ClassVar[str] = "server-secrets/1"
+    names: tuple[str, ...]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -570,6 +570,9 @@ def _grant(desk: Desk, given: Mapping[str, Any]) -> dict[str, Any]:
         "per_day_usd": found.per_day,
         "spent_today_usd": found.spent_today,
         "reserved_today_usd": found.reserved_today,
+        "per_month_usd": found.per_month,
+        "spent_this_month_usd": found.spent_this_month,
+        "reserved_this_month_usd": found.reserved_this_month,
         "runs_at_once": found.runs_at_once or "any",
         "live_runs": list(found.live_runs),
         "hardware": list(found.hardware) or "any",
@@ -719,6 +722,9 @@ def tools() -> dict[str, Tool]:
                 Argument("more", Kind.MONEY, 'More dollars in total, as decimal text: "2.50".'),
                 Argument("per_run", Kind.MONEY, "Dollars that one run may need, as decimal text."),
                 Argument("per_day", Kind.MONEY, "Dollars that one day may need, as decimal text."),
+                Argument(
+                    "per_month", Kind.MONEY, "Dollars that one month may need, as decimal text."
+                ),
                 Argument("runs_at_once", Kind.WHOLE, "Runs at once.", 0, least=0, most=1000),
                 Argument("hardware", Kind.TEXTS, "Hardware to be allowed, too."),
                 Argument("providers", Kind.TEXTS, "Providers to be allowed, too."),

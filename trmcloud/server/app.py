@@ -38,8 +38,9 @@ from trmcloud.io.web_guard import (
     read_body,
 )
 from trmcloud.ports.team import Person, Raise, Role
-from trmcloud.server import rights
+from trmcloud.server import openid_login, rights
 from trmcloud.server.audit import audit_json
+from trmcloud.server.openid_login import OpenIdLogin
 from trmcloud.server.people import People, Session
 from trmcloud.server.rights import ENDPOINTS, V1, Allowed, Endpoint, KnownRun, Parsed
 from trmcloud.server.running import CommandRunner, line_of
@@ -96,9 +97,10 @@ class Settings:
 @dataclass(frozen=True)
 class Doors:
     """Functions of the command line's side that the server calls: ``parse`` reads a command line,
-    ``runs`` lists what is known of runs, ``page`` is the page's ASGI application, ``spending``
-    returns the document of a month, by a grouping, as a visitor sees it. ``mcp`` is the ASGI
-    application of the tools for agents; None where its packages are missing."""
+    ``runs`` lists what is known of runs, ``request_usd`` is as in ``rights.judge``, ``page`` is the
+    page's ASGI application, ``spending`` returns the document of a month, by a grouping, as a
+    visitor sees it. ``mcp`` is the ASGI application of the tools for agents; None where its packages
+    are missing."""
 
     parse: Callable[[Sequence[str]], Parsed]
     runs: Callable[[], Sequence[KnownRun]]
@@ -106,6 +108,7 @@ class Doors:
     spending: Callable[[Visitor, str, str], Mapping[str, Any]]
     mcp: Any
     code_of: Callable[[TrmcloudError], str]
+    request_usd: Callable[[str], Usd | None] = lambda request: None
 
 
 _Handler = Callable[[Request, Session, Endpoint], Awaitable[Response]]
@@ -116,7 +119,7 @@ class TeamServer:
 
     def __init__(
         self, people: People, runner: CommandRunner, settings: Settings, doors: Doors,
-        lifespan: Callable[[Any], Any],
+        lifespan: Callable[[Any], Any], openid: OpenIdLogin | None = None,
     ) -> None:  # fmt: skip
         self._people, self._runner = people, runner
         self._settings, self._doors = settings, doors
@@ -130,6 +133,8 @@ class TeamServer:
             ("POST", f"{V1}/commands"): self._command,
             ("GET", f"{V1}/commands/{{id}}/files/{{name:path}}"): self._file,
         }
+        for (method, path), act in _openid_acts(openid).items():
+            special[method, path] = _without_session(act)
         routes = [
             self._route(each, special.get((each.method, each.path), self._document))
             for each in ENDPOINTS
@@ -145,7 +150,9 @@ class TeamServer:
             await self._api(scope, receive, send)
             return
         headers, path = headers_of(scope), scope["path"]
-        if refused := self._why_not(scope, headers):
+        # A browser that comes back from the identity provider comes from another site.
+        is_back = (scope["method"], path) == ("GET", openid_login.CALLBACK)
+        if refused := self._why_not(scope, headers, is_back=is_back):
             await self._answer(scope, receive, send, AccessDenied(refused[1]), refused[0])
             return
         if path.startswith(f"{V1}/") or path == V1:
@@ -174,14 +181,17 @@ class TeamServer:
 
     # -- who asks ----------------------------------------------------------------------------------
 
-    def _why_not(self, scope: Any, headers: Mapping[str, str]) -> tuple[int, str] | None:
+    def _why_not(
+        self, scope: Any, headers: Mapping[str, str], *, is_back: bool = False
+    ) -> tuple[int, str] | None:
         host = headers.get("host", "")
         if refused := self._settings.names.refusal(host):
             return refused
-        origin = headers.get("origin")
-        if origin is not None and origin.lower() not in (f"http://{host}", f"https://{host}"):
+        origin = headers.get("origin", f"https://{host}").lower()
+        if origin not in (f"http://{host}", f"https://{host}") and not is_back:
             return 403, "the request comes from another site"
-        if headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
+        site = headers.get("sec-fetch-site", "same-origin")
+        if site not in ("same-origin", "none") and not is_back:
             return 403, "asked from another site"
         proxy = self._settings.proxy
         if proxy is not None and proxy.header in headers and not proxy.is_from(_address(scope)):
@@ -203,6 +213,8 @@ class TeamServer:
                 )
             return Session(person, "", address)
         scheme, _, token = headers.get("authorization", "").partition(" ")
+        if token == openid_login.BY_COOKIE:
+            token = openid_login.cookie_of(headers, openid_login.SESSION_COOKIE)
         return self._people.session(token if scheme.lower() == "bearer" else "", address)
 
     async def _serve_agent(
@@ -326,7 +338,9 @@ class TeamServer:
     async def _log_out(self, request: Request, session: Session, endpoint: Endpoint) -> Response:
         if session.token:
             await run_in_threadpool(self._people.revoke, session.token)
-        return JSONResponse({"revoked": bool(session.token)})
+        answer = JSONResponse({"revoked": bool(session.token)})
+        openid_login.end_session(answer)
+        return answer
 
     async def _upload(self, request: Request, session: Session, endpoint: Endpoint) -> Response:
         key = await self._runner.take_upload(session.person.name, _parts(request))
@@ -397,6 +411,7 @@ class TeamServer:
                     self._doors.runs,
                     four_eyes=self._settings.four_eyes,
                     local_commands=self._settings.local_commands,
+                    request_usd=self._doors.request_usd,
                 )
             )
         except TrmcloudError as error:
@@ -535,6 +550,34 @@ class TeamServer:
 
 
 _NOBODY: Any = None
+
+
+def _openid_acts(
+    openid: OpenIdLogin | None,
+) -> Mapping[tuple[str, str], Callable[[Request], Awaitable[Response]]]:
+    """By method and path, what answers about logging in at an identity provider."""
+    path = openid_login.PATH
+    return {
+        ("GET", path): openid.describe if openid else _no_provider,
+        ("GET", f"{path}/start"): openid.start if openid else _no_provider,
+        ("GET", openid_login.CALLBACK): openid.callback if openid else _no_provider,
+        ("POST", f"{path}/device"): openid.begin_device if openid else _no_provider,
+        ("POST", f"{path}/device/token"): openid.poll_device if openid else _no_provider,
+        ("POST", f"{path}/confirm"): openid.confirm if openid else _no_provider,
+    }
+
+
+async def _no_provider(request: Request) -> Response:
+    raise NotFoundError(
+        "this server has no identity provider", next_step="trmcloud login URL --name NAME"
+    )
+
+
+def _without_session(act: Callable[[Request], Awaitable[Response]]) -> _Handler:
+    async def answer(request: Request, session: Session, endpoint: Endpoint) -> Response:
+        return await act(request)
+
+    return answer
 
 
 def _status_of(error: TrmcloudError) -> int:

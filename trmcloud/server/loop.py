@@ -23,12 +23,15 @@ from trmcloud.app.reconciling import is_left_waiting
 from trmcloud.app.run_queries import is_driven
 from trmcloud.core.control.run_state import RunState
 from trmcloud.core.errors import TrmcloudError
+from trmcloud.server.sealed_secrets import ENV_KEY
 
 LOOK_EVERY_S = 2.0
 CATCH_UP_EVERY_S = 60.0
 PRICES_EVERY_S = 86_400.0
 GUARD_EVERY_MINUTES = 5
 MOST_DRIVERS = 64
+ENV_OIDC_SECRET = "TRMCLOUD_OIDC_SECRET"
+"""The server's own secret at the identity provider: no command needs it."""
 
 
 @dataclass
@@ -139,5 +142,5 @@ class ControllerLoop:
 
 def environment_of_server() -> dict[str, str]:
     """This process's, without what it was told for itself."""
-    mine = ("TRMCLOUD_PRINCIPAL", "TRMCLOUD_PROJECTS")
+    mine = ("TRMCLOUD_PRINCIPAL", "TRMCLOUD_PROJECTS", ENV_OIDC_SECRET, ENV_KEY)
     return {name: value for name, value in os.environ.items() if name not in mine}

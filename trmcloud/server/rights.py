@@ -43,8 +43,8 @@ class Rule:
     role: Role = Role.VIEWER
     whose: Whose = Whose.SEEN
     spends: bool = False
-    usd: str = ""
-    """The parameter that holds the dollars which a second person may have to agree to."""
+    usd: tuple[str, ...] = ()
+    """The parameters that hold dollars which a second person may have to agree to."""
     instead: str = ""
     spans_projects: bool = False
     """Whether it shows money of all projects: for those who see all of them alone."""
@@ -62,6 +62,7 @@ def _refused(instead: str) -> Rule:
     return Rule(Where.REFUSED, instead=instead)
 
 
+_TERMS = ("total", "per_run", "per_day", "per_month")
 _AT_SERVER = _refused("run it on the server's own machine")
 _PAGE = "open the server's page, or trmcloud logs -f RUN"
 
@@ -77,8 +78,8 @@ COMMANDS: Mapping[str, Rule] = {
     "data get": _AT_SERVER,
     "budget show": _SEES,
     "budget history": _SPANS,
-    "budget set": replace(_LEADS, usd="amount"),
-    "budget raise": replace(_LEADS, usd="amount"),
+    "budget set": replace(_LEADS, usd=("amount",)),
+    "budget raise": replace(_LEADS, usd=("amount",)),
     "ledger check": Rule(Where.REMOTE, Role.ADMINISTRATOR),
     "ledger backups": Rule(Where.REMOTE, Role.ADMINISTRATOR),
     "ledger restore": _AT_SERVER,
@@ -122,12 +123,12 @@ COMMANDS: Mapping[str, Rule] = {
     "prune": _STEERS,
     "report": _SEES,
     "verify": _LOCAL,
-    "grant give": replace(_LEADS, usd="total"),
-    "grant raise": replace(_LEADS, usd="total"),
+    "grant give": replace(_LEADS, usd=_TERMS),
+    "grant raise": replace(_LEADS, usd=_TERMS),
     "grant revoke": _LEADS,
     "grant list": _SPANS,
     "grant history": _SPANS,
-    "approve": _LEADS,
+    "approve": replace(_LEADS, usd=("request",)),
     "deny": _LEADS,
     "mcp": _refused("agents connect to /mcp at the server's address, with a token of theirs"),
     "login": _LOCAL,
@@ -138,6 +139,9 @@ COMMANDS: Mapping[str, Rule] = {
     "server people": Rule(Where.REMOTE, Role.LEAD),
     "server token": Rule(Where.REMOTE, Role.ADMINISTRATOR),
     "server revoke": Rule(Where.REMOTE, Role.ADMINISTRATOR),
+    "server key": _AT_SERVER,
+    "server secret": _AT_SERVER,
+    "server secrets": _AT_SERVER,
     "server audit": Rule(Where.REMOTE, Role.LEAD),
     "server raises": Rule(Where.REMOTE, Role.LEAD),
     "server approve": Rule(Where.REMOTE, Role.LEAD),
@@ -164,6 +168,8 @@ class Kind(Enum):
     """A relative path inside the files that the client has sent."""
     REPOSITORY = auto()
     """owner/name of a model."""
+    BUDGET = auto()
+    """A month, a project, or a project and a month."""
     GAIN = auto()
     IMAGE = auto()
     BUCKET = auto()
@@ -243,6 +249,7 @@ PARAMETERS: Mapping[str, Kind] = {
             "after",
             "per_run",
             "per_day",
+            "per_month",
             "more",
             "idle",
             "runs_at_once",
@@ -284,6 +291,7 @@ PARAMETERS: Mapping[str, Kind] = {
             "numbers",
             "principal",
             "approval",
+            "request",
             "expires",
             "people",
             "raise_id",
@@ -335,6 +343,8 @@ BESIDE: Mapping[tuple[str, str], Kind] = {
         for name in ("words", "checkpoints", "metric", "resume", "pip", "stop_file", "data")
     },
     ("run", "data"): Kind.REFUSED,
+    ("budget set", "key"): Kind.BUDGET,
+    ("budget raise", "key"): Kind.BUDGET,
     ("reap", "yes"): Kind.FLAG,
     ("ledger backups", "make"): Kind.FLAG,
     ("volumes delete", "volume"): Kind.WORD,
@@ -353,6 +363,7 @@ _INSTEAD: Mapping[str, str] = {
 
 _NUMBER = re.compile(r"[$]?[0-9.,eE+-]{1,40}|[0-9.]{1,20}[a-zA-Z%]{1,3}")
 _WORD = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:,+=@%*<>-]{0,199}")
+_BUDGET = re.compile(_WORD.pattern + r"( [0-9]{4}-[0-9]{2})?")
 _SETTING = re.compile(r"[A-Za-z0-9_.:-]{1,64}(=[^/\\~\x00-\x1f]{0,256})?")
 _INSIDE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_./\[\],@+ -]{0,254}")
 _REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}")
@@ -372,6 +383,7 @@ _PATTERNS: Mapping[Kind, re.Pattern[str]] = {
     Kind.SETTING: _SETTING,
     Kind.INSIDE: _INSIDE,
     Kind.REPOSITORY: _REPOSITORY,
+    Kind.BUDGET: _BUDGET,
     Kind.GAIN: _GAIN,
     Kind.IMAGE: _IMAGE,
     Kind.BUCKET: _BUCKET,
@@ -456,6 +468,7 @@ def judge(
     *,
     four_eyes: Usd | None = None,
     local_commands: bool = False,
+    request_usd: Callable[[str], Usd | None] = lambda request: None,
 ) -> Allowed:
     """Decide whether ``person`` may run a command line here.
 
@@ -463,6 +476,8 @@ def judge(
         runs: asked where the command names a run, or means the newest one.
         four_eyes: the sum above which a second person has to agree.
         local_commands: whether commands of users may be run on the server's own machine.
+        request_usd: the largest sum that a principal's grant would allow with a request of that id;
+            None where there is none.
 
     Raises:
         AccessDenied: the role is too low, or the command is not for servers. UsageError: an option
@@ -496,7 +511,7 @@ def judge(
         writes,
         takes_tree,
         tuple(each for each in parsed.given if kind_of(parsed.command, each.name) is Kind.INPUT),
-        _sum_above(parsed, rule, four_eyes),
+        _sum_above(parsed, rule, four_eyes, request_usd),
     )
 
 
@@ -598,13 +613,29 @@ def _require_rank(person: Person, role: Role, what: str) -> None:
 
 
 def _require_projects(person: Person, parsed: Parsed, rule: Rule) -> None:
-    is_month = parsed.command == "report" and _is_of_a_month(parsed)
-    if person.projects and (rule.spans_projects or is_month):
+    if not person.projects:
+        return
+    mine = ", ".join(person.projects)
+    if rule.spans_projects or (parsed.command == "report" and _is_of_a_month(parsed)):
         raise AccessDenied(
-            f"{parsed.command} shows all projects; {person.name} sees "
-            f"only {', '.join(person.projects)}",
+            f"{parsed.command} shows all projects; {person.name} sees only {mine}",
             next_step="trmcloud report",
         )
+    # What a lead or an administrator decides is about all projects, but for a project's own cap.
+    if rule.role.includes(Role.LEAD) and not _is_cap_of(person, parsed):
+        raise AccessDenied(
+            f"{parsed.command} is about all projects; {person.name} has only {mine}",
+            next_step=f"trmcloud budget set project USD --for {person.projects[0]}",
+        )
+
+
+def _is_cap_of(person: Person, parsed: Parsed) -> bool:
+    """Whether it changes the cap of one of the person's projects."""
+    if parsed.command not in ("budget set", "budget raise"):
+        return False
+    named = [key.partition(" ")[0] for key in parsed.values("key")]
+    of_projects = set(parsed.values("level")) <= {"project", "project-month"}
+    return of_projects and bool(parsed.values("level")) and set(named) <= set(person.projects)
 
 
 def _check(person: Person, command: str, given: Given) -> None:
@@ -697,17 +728,26 @@ def may_touch(person: Person, run: KnownRun) -> bool:
     return person.role.includes(Role.LEAD) or person.name in run.owners
 
 
-def _sum_above(parsed: Parsed, rule: Rule, four_eyes: Usd | None) -> Usd | None:
-    if four_eyes is None or not rule.usd:
+def _sum_above(
+    parsed: Parsed,
+    rule: Rule,
+    four_eyes: Usd | None,
+    request_usd: Callable[[str], Usd | None],
+) -> Usd | None:
+    """The largest sum of a command line, where that is above ``four_eyes``."""
+    if four_eyes is None:
         return None
-    for text in parsed.values(rule.usd):
-        try:
-            asked = parse_budget(text)
-        except ValueError:
-            return None  # the command says what is wrong
-        if asked > four_eyes:
-            return asked
-    return None
+    most = ZERO
+    for name in rule.usd:
+        for text in parsed.values(name):
+            if name == "request":
+                most = max(most, request_usd(text) or ZERO)
+                continue
+            try:
+                most = max(most, parse_budget(text))
+            except ValueError:
+                continue  # the command says what is wrong
+    return most if most > four_eyes else None
 
 
 # -- tools of agents -------------------------------------------------------------------------------
@@ -786,6 +826,12 @@ V1 = "/api/v1"
 ENDPOINTS: tuple[Endpoint, ...] = (
     Endpoint("GET", f"{V1}/health", is_open=True),
     Endpoint("POST", f"{V1}/login", is_open=True),
+    Endpoint("GET", f"{V1}/oidc", is_open=True),
+    Endpoint("GET", f"{V1}/oidc/start", is_open=True),
+    Endpoint("GET", f"{V1}/oidc/callback", is_open=True),
+    Endpoint("POST", f"{V1}/oidc/device", is_open=True),
+    Endpoint("POST", f"{V1}/oidc/device/token", is_open=True),
+    Endpoint("POST", f"{V1}/oidc/confirm", is_open=True),  # it asks for the browser's session
     Endpoint("GET", f"{V1}/me"),
     Endpoint("DELETE", f"{V1}/me/token"),
     Endpoint("POST", f"{V1}/uploads", Role.MEMBER),

@@ -16,7 +16,14 @@ import shutil
 import signal
 import sys
 import tarfile
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterator,
+    Callable,
+    Collection,
+    Mapping,
+    Sequence,
+)
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -59,14 +66,21 @@ class Kept:
 
 
 class CommandRunner:
-    """Runs command lines below ``folder``. ``now`` returns seconds that only grow."""
+    """Runs command lines below ``folder``. ``now`` returns seconds that only grow;
+    ``more_secrets`` are removed from what is printed, as those that ``environment`` names are."""
 
-    def __init__(self, folder: Path, environment: Mapping[str, str], now: Callable[[], float]):
+    def __init__(
+        self,
+        folder: Path,
+        environment: Mapping[str, str],
+        now: Callable[[], float],
+        more_secrets: Collection[str] = (),
+    ) -> None:
         self._folder, self._environment, self._now = folder, dict(environment), now
         self._kept: dict[str, Kept] = {}
         self._uploads: dict[str, Kept] = {}
         self._running = 0
-        found = secrets_of(environment)
+        found = {*secrets_of(environment), *more_secrets}
         self._secrets = sorted((s for s in found if len(s) >= _LEAST_SECRET), key=len, reverse=True)
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(mode=0o700, parents=True)

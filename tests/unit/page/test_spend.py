@@ -26,7 +26,8 @@ from trmcloud.cli.page.spend import (
 )
 from trmcloud.cli.views.json_output import as_object
 from trmcloud.core.control import events as ev
-from trmcloud.core.control.budget import LedgerState, month_of
+from trmcloud.core.control.budget import LedgerState
+from trmcloud.core.control.grants import month_of
 from trmcloud.core.control.ledger_facts import Approval, Quarantine
 from trmcloud.core.control.report import report_month, report_on
 from trmcloud.core.control.run_state import RunState, State

@@ -165,6 +165,36 @@ def test_runs_of_other_projects_are_as_if_they_were_not_there(role: Role) -> Non
         judge(who, ("report", "--month"), parse(["report", "--month"]), no_runs)
 
 
+@pytest.mark.parametrize("role", [Role.LEAD, Role.ADMINISTRATOR])
+@pytest.mark.parametrize(
+    "words",
+    sorted(
+        w for w, r in COMMANDS.items() if r.role.includes(Role.LEAD) and r.where is Where.REMOTE
+    ),
+)
+def test_a_lead_of_one_project_decides_about_no_other(words: str, role: Role) -> None:
+    who = person(role, "bob", ("vision",))
+    with pytest.raises(AccessDenied):
+        judge(who, words.split(), Parsed(words, ()), no_runs)
+    if not words.startswith("budget "):
+        return
+    for typed, may in (
+        (["project", "9"], True),  # the project that its commands run in: its own
+        (["project", "9", "--for", "vision"], True),
+        (["project-month", "9", "--for=vision 2026-12"], True),
+        (["project", "9", "--for", "audio"], False),
+        (["project-month", "9", "--for", "audio 2026-12"], False),
+        (["account", "9"], False),
+        (["month", "9", "--for", "vision"], False),
+    ):
+        line = [*words.split(), *typed]
+        if may:
+            assert judge(who, line, parse(line), no_runs).rule.role is Role.LEAD
+        else:
+            with pytest.raises(AccessDenied):
+                judge(who, line, parse(line), no_runs)
+
+
 def test_a_disabled_person_may_do_nothing() -> None:
     gone = Person("bob", Role.ADMINISTRATOR, disabled_at=1.0)
     with pytest.raises(AccessDenied):
@@ -177,8 +207,31 @@ def test_above_the_sum_a_second_person_is_needed() -> None:
         words = ["budget", "raise", "month", typed]
         found = judge(lead, words, parse(words), no_runs, four_eyes=Usd("100"))
         assert (found.second_person is not None) is waits
+    grant = ["grant", "raise", "bob"]
+    for amounts, waits in (
+        (["50", "--per-month", "100"], False),
+        (["50", "--per-month", "101"], True),
+        (["--per-month=101"], True),
+        (["50", "--per-day", "$101"], True),
+        (["50", "--per-run=1e3"], True),
+        (["101"], True),
+    ):
+        words = [*grant, *amounts]
+        found = judge(lead, words, parse(words), no_runs, four_eyes=Usd("100"))
+        assert (found.second_person is not None) is waits, amounts
+    words = ["budget", "raise", "project-month", "101", "--for", "vision 2026-12"]
+    assert judge(lead, words, parse(words), no_runs, four_eyes=Usd("100")).second_person
     words = ["budget", "raise", "month", "9999"]
     assert judge(lead, words, parse(words), no_runs).second_person is None
+
+
+def test_a_request_that_makes_a_grant_too_large_needs_a_second_person_too() -> None:
+    lead, words = person(Role.LEAD), ["approve", "a-1f2e3d4c"]
+    sums = {"a-1f2e3d4c": Usd("100.01"), "a-00000000": Usd("100")}
+    for request, waits in ((words[1], True), ("a-00000000", False), ("a-ffffffff", False)):
+        line = ["approve", request]
+        found = judge(lead, line, parse(line), no_runs, four_eyes=Usd("100"), request_usd=sums.get)
+        assert (found.second_person is not None) is waits
 
 
 @pytest.mark.parametrize("here", ["local", "LOCAL", "Local"])

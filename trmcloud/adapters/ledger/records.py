@@ -34,7 +34,7 @@ from trmcloud.core.values import dataclass
 from trmcloud.io.installation import update_command
 from trmcloud.ports.ledger import ControllerId, Driver
 
-VERSION = 9
+VERSION = 10
 """Of the file and of every event in it: raised with any new event or field, which a test holds.
 
 1  2026-11-21  the first
@@ -58,6 +58,7 @@ VERSION = 9
                lowered, and the money beyond it be free for another run
 9  2026-11-27  principals have grants, and ask for approval; a run names the principal that it is
                for; a run may end because it was idle, or its grant was revoked
+10 2026-11-27  a grant may have a limit for each month, and a project's month a cap
 """
 SCHEMA = """
 CREATE TABLE meta(version INTEGER NOT NULL, ledger_id TEXT NOT NULL);

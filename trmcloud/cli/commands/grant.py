@@ -50,6 +50,7 @@ _NAME = typer.Argument(help="Name of the principal.", metavar="NAME")
 _TOTAL = typer.Argument(help="USD for everything.", metavar="USD")
 _PER_RUN = typer.Option("--per-run", help="Most for one run.", metavar="USD")
 _PER_DAY = typer.Option("--per-day", help="Most on one UTC day.", metavar="USD")
+_PER_MONTH = typer.Option("--per-month", help="Most in one UTC month.", metavar="USD")
 _AT_ONCE = typer.Option("--runs-at-once", help="Most runs at once (0: any number).", min=0)
 _HARDWARE = typer.Option(
     "--hardware", help="Hardware that may be rented, repeatable (default: any).", metavar="NxSKU"
@@ -70,6 +71,7 @@ def give(
     total: Annotated[str, _TOTAL],
     per_run: Annotated[str | None, _PER_RUN] = None,
     per_day: Annotated[str | None, _PER_DAY] = None,
+    per_month: Annotated[str | None, _PER_MONTH] = None,
     runs_at_once: Annotated[int, _AT_ONCE] = 1,
     hardware: Annotated[list[str] | None, _HARDWARE] = None,
     provider: Annotated[list[str] | None, _PROVIDER] = None,
@@ -82,7 +84,7 @@ def give(
     Example: trmcloud grant give agent 20 --per-run 5 --per-day 10
     """
     context = build_context()
-    typed = _typed(context, per_run, per_day, hardware, provider, expires, idle)
+    typed = _typed(context, per_run, per_day, per_month, hardware, provider, expires, idle)
     terms = grants.make_terms(
         _amount("USD", total), {**typed, "runs_at_once": runs_at_once}, before=None
     )
@@ -98,6 +100,7 @@ def raise_(
     ] = None,
     per_run: Annotated[str | None, _PER_RUN] = None,
     per_day: Annotated[str | None, _PER_DAY] = None,
+    per_month: Annotated[str | None, _PER_MONTH] = None,
     runs_at_once: Annotated[int | None, _AT_ONCE] = None,
     hardware: Annotated[list[str] | None, _HARDWARE] = None,
     provider: Annotated[list[str] | None, _PROVIDER] = None,
@@ -110,7 +113,7 @@ def raise_(
     Example: trmcloud grant raise agent 40 --per-run 10
     """
     context = build_context()
-    typed = _typed(context, per_run, per_day, hardware, provider, expires, idle)
+    typed = _typed(context, per_run, per_day, per_month, hardware, provider, expires, idle)
     whole = _amount("USD", total) if total is not None else None
     if runs_at_once is not None:
         typed["runs_at_once"] = runs_at_once
@@ -237,6 +240,7 @@ def _typed(
     context: Context,
     per_run: str | None,
     per_day: str | None,
+    per_month: str | None,
     hardware: list[str] | None,
     provider: list[str] | None,
     expires: str | None,
@@ -248,6 +252,8 @@ def _typed(
         made["per_run"] = _amount("--per-run", per_run)
     if per_day is not None:
         made["per_day"] = _amount("--per-day", per_day)
+    if per_month is not None:
+        made["per_month"] = _amount("--per-month", per_month)
     if hardware:
         made["hardware"] = tuple(hardware)
     if provider:

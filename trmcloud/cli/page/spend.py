@@ -16,8 +16,8 @@ from trmcloud.cli import documents as doc
 from trmcloud.cli.page.shown import money
 from trmcloud.cli.views.month import bounds
 from trmcloud.core.catalog.offers import DAY_S
-from trmcloud.core.control.budget import LedgerState, Line, grant_line, month_of
-from trmcloud.core.control.grants import OWNER
+from trmcloud.core.control.budget import LedgerState, Line, grant_line
+from trmcloud.core.control.grants import OWNER, month_of
 from trmcloud.core.control.ledger_facts import holds
 from trmcloud.core.control.report import Item, month_items
 from trmcloud.core.control.run_state import State

@@ -14,6 +14,8 @@ from trmcloud.core.clock import DatedFact, Maybe
 from trmcloud.core.contract.pod_contract import PodName, parse_pod_name
 from trmcloud.core.control import events as ev
 from trmcloud.core.control.budget import (
+    LEVELS,
+    PROJECT_MONTH,
     LedgerState,
     Line,
     Refusal,
@@ -375,9 +377,9 @@ def add_cap(
             "the cap of a run cannot be set separately",
             next_step="give --budget to trmcloud launch or trmcloud resume",
         )
-    if event.level not in ("account", "month", "project"):
+    if event.level not in LEVELS:
         raise UsageError(
-            f"{event.level!r} is not a budget level", next_step="use account, month or project"
+            f"{event.level!r} is not a budget level", next_step=f"use {', '.join(LEVELS[:-1])}"
         )
     if event.level == "account" and event.key:
         raise UsageError(
@@ -387,6 +389,8 @@ def add_cap(
         raise UsageError(f"{event.key!r} is not a month", next_step="write it as 2026-11")
     if event.level == "project" and not event.key:
         raise UsageError("the cap of a project needs its name")
+    if event.level == PROJECT_MONTH and not event.key.strip():
+        raise UsageError("the cap of a project's month needs the project's name")
     if event.cap is not None and event.cap < ZERO:
         raise UsageError(
             f"a cap of {event.cap} is below zero", next_step="use 0 to stop all spending"
@@ -447,7 +451,7 @@ def _require_name(name: str) -> None:
 
 
 def _require_terms(terms: ev.GrantTerms, at: float) -> None:
-    amounts = (terms.total, terms.per_run, terms.per_day)
+    amounts = (terms.total, terms.per_run, terms.per_day, terms.per_month)
     if any(amount is not None and amount < ZERO for amount in amounts):
         raise UsageError("an amount of a grant is below zero", next_step="use 0 to allow nothing")
     if terms.runs_at_once < 0:
@@ -480,7 +484,7 @@ def _require_request(ledger: LedgerState, event: ev.ApprovalAsked, at: float) ->
             "the request asks for nothing that the grant does not allow",
             next_step="ask for more money, for example: 2.50",
         )
-    amounts = (event.more, event.per_run, event.per_day)
+    amounts = (event.more, event.per_run, event.per_day, event.per_month)
     if any(amount is not None and amount < ZERO for amount in amounts) or event.runs_at_once < 0:
         raise UsageError("a request for approval asks for less than nothing")
     earlier = [
@@ -720,4 +724,6 @@ def _raise_hint(refusal: Refusal) -> str:
         return f"give it a larger budget: --budget {need}"
     if line.level == "project":
         return f"trmcloud budget raise project {need} --for {shlex.quote(line.key)}"
+    if line.level == PROJECT_MONTH:
+        return f"trmcloud budget raise {PROJECT_MONTH} {need} --for {shlex.quote(line.key)}"
     return f"trmcloud budget raise {line.level} {need}"

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import datetime as dt
+import re
 from collections.abc import Iterable, Mapping
-from functools import cached_property, lru_cache
+from functools import cached_property
 
 from trmcloud.core.catalog.providers import ProviderTraits
 from trmcloud.core.contract.bucket import CachedFile
 from trmcloud.core.control import events as ev
-from trmcloud.core.control.grants import GrantBook, money_of
+from trmcloud.core.control.grants import GrantBook, money_of, month_of
 from trmcloud.core.control.ledger_facts import (
     Grant,
     LedgerFacts,
@@ -108,21 +108,28 @@ def unaccepted_exposure(
     )
 
 
-# Budgets at four levels: account, month, project and run.
+# Budgets at five levels: account, month, project, a project's month, and run.
 #
 # At every level that has a cap, settled + reserved ≤ cap, always. A run's reservation and what it
 # settles count towards the month in which its latest reservation was made, so that a run across
 # midnight is not held against two months.
 
-LEVELS = ("account", "month", "project", "run")
+PROJECT_MONTH = "project-month"
+_MONTHS_NAME = re.compile(r"(?<=.) [0-9]{4}-(0[1-9]|1[0-2])\Z", re.DOTALL)
+LEVELS = ("account", "month", "project", PROJECT_MONTH, "run")
 GRANT = "grant"
 """The level of a principal's grant, which stands beside those and is given, not set."""
 
 
-@lru_cache(maxsize=4096)
-def month_of(at: float) -> str:
-    """The UTC month of an instant: ``2026-11``."""
-    return dt.datetime.fromtimestamp(at, dt.timezone.utc).strftime("%Y-%m")
+def project_month(project: str, month: str) -> str:
+    """The key of a project's month: ``vision 2026-11``. Its cap may be kept under the project's
+    name alone: it is then that of each month."""
+    return f"{project} {month}"
+
+
+def is_project_month(key: str) -> bool:
+    """Whether a key of that level names a month, too."""
+    return _MONTHS_NAME.search(key) is not None
 
 
 @dataclass(frozen=True)
@@ -229,6 +236,8 @@ class LedgerState(LedgerFacts):
         """Compute the sums that bind a reservation, so that states after this one know them."""
         for level, key in (("account", ""), ("month", month), ("project", project)):
             self._sums(level, key)
+        if self.cap_of(PROJECT_MONTH, key := project_month(project, month)) is not None:
+            self._sums(PROJECT_MONTH, key)
 
     def _sums(self, level: str, key: str) -> _RunSums:
         if level == "run":
@@ -281,6 +290,9 @@ class LedgerState(LedgerFacts):
             return month_of(stray.at) == key
         if level == "project":
             return stray.run_id in self.runs and self.runs[stray.run_id].project == key
+        if level == PROJECT_MONTH:
+            project, _, month = key.rpartition(" ")
+            return self._burdens(stray, "project", project) and month_of(stray.at) == month
         return level == "account" or stray.run_id == key
 
     def cap_of(self, level: str, key: str) -> Usd | None:
@@ -288,14 +300,20 @@ class LedgerState(LedgerFacts):
         if level == "run":
             return self.runs[key].cap if key in self.runs else None
         cap = self.caps.get((level, key))
+        if cap is None and level == PROJECT_MONTH:
+            return self.caps.get((level, key.rpartition(" ")[0]))
         return self.caps.get((level, "")) if cap is None and level == "month" else cap
 
     def lines_for(self, project: str, at: float) -> tuple[Line, ...]:
-        """The account's, the month's and the project's budgets that bind a reservation now."""
+        """The account's, the month's and the project's budgets that bind a reservation now, and
+        that of the project's month where it has a cap."""
+        of_month = project_month(project, month_of(at))
+        is_capped = self.cap_of(PROJECT_MONTH, of_month) is not None
         return (
             self.line("account", ""),
             self.line("month", month_of(at)),
             self.line("project", project),
+            *((self.line(PROJECT_MONTH, of_month),) if is_capped else ()),
         )
 
     def has_cap(self, project: str, at: float) -> bool:
@@ -512,6 +530,7 @@ def overdrawn(ledger: LedgerState, run: RunState, at: float) -> tuple[Line, ...]
         ("account", ""),
         ("month", month_of(reserved_at)),
         ("project", run.project),
+        (PROJECT_MONTH, project_month(run.project, month_of(reserved_at))),
         ("run", run.run_id),
     ):
         if ledger.cap_of(level, key) is None:
@@ -554,6 +573,9 @@ def _holds(hurt: Quarantine, level: str, key: str) -> bool:
         return hurt.reserved_at is None or month_of(hurt.reserved_at) == key
     if level == "project":
         return hurt.project is None or hurt.project == key
+    if level == PROJECT_MONTH:
+        project, _, month = key.rpartition(" ")
+        return _holds(hurt, "project", project) and _holds(hurt, "month", month)
     return level == "account" or hurt.run_id == key
 
 
@@ -568,4 +590,7 @@ def counts_towards(run: RunState, level: str, key: str) -> bool:
         return True
     if level == "month":
         return run.reserved_at > 0 and month_of(run.reserved_at) == key
+    if level == PROJECT_MONTH:
+        project, _, month = key.rpartition(" ")
+        return run.project == project and counts_towards(run, "month", month)
     return run.project == key

@@ -5,7 +5,7 @@ the number of the grant that pays for it, so that no clock decides what counts. 
 reserved under a grant is never more than the grant's total. On a UTC day money counts whole that
 may be spent on that day: a machine on each day between its intent and its end, what is reserved
 from the day on when it was. So no day costs more than the grant allows for one, and a run across
-midnight burdens both days.
+midnight burdens both days. The same holds for a UTC month.
 """
 
 from __future__ import annotations
@@ -40,6 +40,12 @@ DAY_S = 86_400.0
 def day_of(at: float) -> str:
     """The UTC day of an instant: ``2026-11-27``."""
     return dt.datetime.fromtimestamp(at, dt.timezone.utc).strftime("%Y-%m-%d")
+
+
+@lru_cache(maxsize=4096)
+def month_of(at: float) -> str:
+    """The UTC month of an instant: ``2026-11``."""
+    return day_of(at)[:7]
 
 
 def is_principal(name: str) -> bool:
@@ -129,11 +135,17 @@ def raised(terms: ev.GrantTerms, asked: ev.ApprovalAsked) -> ev.GrantTerms:
         total=terms.total + asked.more,
         per_run=_larger(terms.per_run, asked.per_run),
         per_day=_larger(terms.per_day, asked.per_day),
+        per_month=_larger(terms.per_month, asked.per_month),
         runs_at_once=at_once,
         hardware=_with(terms.hardware, asked.hardware),
         providers=_with(terms.providers, asked.providers),
         expires_at=_later(terms.expires_at, asked.expires_at),
     )
+
+
+def largest_sum(terms: ev.GrantTerms) -> Usd:
+    """The largest amount that a grant names."""
+    return max(terms.total, *(a or ZERO for a in (terms.per_run, terms.per_day, terms.per_month)))
 
 
 def _larger(before: Usd | None, asked: Usd | None) -> Usd | None:
@@ -150,7 +162,11 @@ def _with(before: Sequence[str], asked: Sequence[str]) -> tuple[str, ...]:
 
 def allows_less(new: ev.GrantTerms, old: ev.GrantTerms) -> str:
     """Return the term by which ``new`` allows less than ``old``; empty where there is none."""
-    amounts = ((new.per_run, old.per_run, "per-run"), (new.per_day, old.per_day, "per-day"))
+    amounts = (
+        (new.per_run, old.per_run, "per-run"),
+        (new.per_day, old.per_day, "per-day"),
+        (new.per_month, old.per_month, "per-month"),
+    )
     if new.total < old.total:
         return "total"
     for amount, before, name in amounts:
@@ -199,9 +215,11 @@ class _Share:
     held: Held
 
 
-def money_of(ledger: LedgerFacts, grant: Grant, day: str | None = None) -> Held:
-    """All that is settled and reserved under a grant; with ``day``, what may be spent on it."""
-    mine = [share.held for share in _shares(ledger, grant) if day is None or _touches(share, day)]
+def money_of(ledger: LedgerFacts, grant: Grant, when: str | None = None) -> Held:
+    """All that is settled and reserved under a grant; with ``when``, a UTC day or month as
+    ``day_of`` and ``month_of`` write it, what may be spent then."""
+    shares = _shares(ledger, grant)
+    mine = [share.held for share in shares if when is None or _touches(share, when)]
     return Held(
         total(each.settled for each in mine),
         total(each.reserved for each in mine),
@@ -212,10 +230,11 @@ def money_of(ledger: LedgerFacts, grant: Grant, day: str | None = None) -> Held:
     )
 
 
-def _touches(share: _Share, day: str) -> bool:
+def _touches(share: _Share, when: str) -> bool:
     """A share whose end a clock that was set back places before its beginning touches both days."""
     first, last = sorted((share.since, share.until))
-    return day_of(first) <= day and (last == _FOREVER or day <= day_of(last))
+    size = len(when)  # a month's name is the beginning of its days' names
+    return day_of(first)[:size] <= when and (last == _FOREVER or when <= day_of(last)[:size])
 
 
 def _shares(ledger: LedgerFacts, grant: Grant) -> Iterator[_Share]:
@@ -294,6 +313,8 @@ def left_in(ledger: LedgerFacts, grant: Grant, at: float) -> Usd:
     left = [terms.total - money_of(ledger, grant).whole]
     if terms.per_day is not None:
         left.append(terms.per_day - money_of(ledger, grant, day_of(at)).whole)
+    if terms.per_month is not None:
+        left.append(terms.per_month - money_of(ledger, grant, month_of(at)).whole)
     if terms.per_run is not None:
         left.append(terms.per_run)
     return max(min(left), ZERO)
@@ -379,7 +400,6 @@ def _refuse_money(
 ) -> GrantRefusal | None:
     name, terms = grant.principal, grant.terms
     held = money_of(book, grant)
-    today = money_of(book, grant, day_of(at))
     limits = [(terms.total, held.settled, held.reserved, "in total")]
     if terms.per_run is not None:
         settled, reserved = run.settled, ZERO
@@ -390,8 +410,13 @@ def _refuse_money(
             if stray.run_id == run.run_id:
                 reserved += stray.cost
         limits.append((terms.per_run, settled, reserved, "per run"))
-    if terms.per_day is not None:
-        limits.append((terms.per_day, today.settled, today.reserved, f"on {day_of(at)} (UTC)"))
+    for most, when, name_of in (
+        (terms.per_day, day_of(at), "on"),
+        (terms.per_month, month_of(at), "in"),
+    ):
+        if most is not None:
+            then = money_of(book, grant, when)
+            limits.append((most, then.settled, then.reserved, f"{name_of} {when} (UTC)"))
     left, cap, settled, reserved, of = min(
         (cap - settled - reserved, cap, settled, reserved, of)
         for cap, settled, reserved, of in limits

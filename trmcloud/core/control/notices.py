@@ -23,10 +23,10 @@ from trmcloud.core.contract.notices import (
 )
 from trmcloud.core.contract.pod_contract import AgentReport
 from trmcloud.core.control import events as ev
-from trmcloud.core.control.budget import LedgerState, month_of
+from trmcloud.core.control.budget import PROJECT_MONTH, LedgerState, counts_towards, project_month
 from trmcloud.core.control.continuing import continues
 from trmcloud.core.control.controller import foreseen_end
-from trmcloud.core.control.grants import money_of
+from trmcloud.core.control.grants import money_of, month_of
 from trmcloud.core.control.observation import POD
 from trmcloud.core.control.reason import ReasonKind
 from trmcloud.core.control.report import spent_so_far
@@ -262,6 +262,7 @@ def _approval(ledger: LedgerState, event: ev.ApprovalAsked, at: float) -> Notice
     wider = {
         "per_run_usd": event.per_run.plain() if event.per_run is not None else "",
         "per_day_usd": event.per_day.plain() if event.per_day is not None else "",
+        "per_month_usd": event.per_month.plain() if event.per_month is not None else "",
         "hardware": ", ".join(event.hardware),
         "providers": ", ".join(event.providers),
     }
@@ -321,21 +322,21 @@ def _of_caps(ledger: LedgerState, live: Sequence[RunState], now: float) -> Itera
     lines = [("account", "")] if live else []
     lines += [("month", month) for month in sorted(months)]
     lines += [("project", name) for name in sorted({run.project for run in live})]
+    lines += [
+        (PROJECT_MONTH, key)
+        for key in sorted(
+            {project_month(r.project, month_of(r.reserved_at)) for r in live if r.reserved_at}
+        )
+    ]
     for level, key in lines:
         cap = ledger.cap_of(level, key)
         if cap is None:
             continue
         spent = ledger.line(level, key).settled
         for run in ledger.runs.values():
-            if run.live and _burdens(run, level, key):
+            if run.live and counts_towards(run, level, key):
                 spent += spent_so_far(run, now) - run.settled
         yield from _of_cap(ledger, level, key, cap, spent, now)
-
-
-def _burdens(run: RunState, level: str, key: str) -> bool:
-    if level == "month":
-        return run.reserved_at > 0 and month_of(run.reserved_at) == key
-    return level == "account" or run.project == key
 
 
 def _of_cap(

@@ -15,7 +15,8 @@ from trmcloud.core.contract.manifest import (
 )
 from trmcloud.core.control.actions import PULL
 from trmcloud.core.control.billing import spent_at
-from trmcloud.core.control.budget import LedgerState, Line, month_of
+from trmcloud.core.control.budget import LedgerState, Line
+from trmcloud.core.control.grants import month_of
 from trmcloud.core.control.ledger_facts import StrayPod, holds
 from trmcloud.core.control.observation import POD, ReportedValue
 from trmcloud.core.control.run_state import GRANT, STAGE, Generation, RunState, State

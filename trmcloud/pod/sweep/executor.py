@@ -50,16 +50,20 @@ from trmcloud.core.sweep.terms import Goal, SweepTerms
 from trmcloud.core.text import one_line
 from trmcloud.core.values import dataclass, replace
 from trmcloud.io.files import read_small, write_atomic
+from trmcloud.pod.job.parts import PORT
 from trmcloud.pod.job.process import kill_all, offspring
 from trmcloud.pod.machine import processes
 from trmcloud.pod.sweep.children import (
     Child,
     Children,
+    MachineLost,
     TrialProcesses,
     TrialStart,
     format_word,
     trial_name,
 )
+from trmcloud.pod.sweep.exchange import key_of
+from trmcloud.pod.sweep.fleet import Fleet
 from trmcloud.pod.sweep.optuna_sampler import NAME as OPTUNA
 from trmcloud.pod.sweep.optuna_sampler import open_optuna
 from trmcloud.pod.sweep.publishing import PublishedCheckpoints
@@ -298,13 +302,32 @@ class SweepExecutor:
                 if number not in self._trained and begun:
                     self._trained.add(number)
                     self._start_s.append(steady - running.began)
+            try:
+                self._look_at(number, running, steady)
+            except MachineLost as error:
+                self._lose_interval(number, running, steady, str(error))
+
+    def _look_at(self, number: int, running: _Running, steady: float) -> None:
+        code, is_late = running.child.poll(), steady >= running.kill_at
+        if code is None and is_late and not running.child.is_arriving:
+            running.child.kill()
             code = running.child.poll()
-            if code is None and steady >= running.kill_at:
-                running.child.kill()
-                code = running.child.poll()
-                self._close(number, running, steady, code, was_killed=True)
-            elif code is not None:
-                self._close(number, running, steady, code)
+            self._close(number, running, steady, code, was_killed=True)
+        elif code is not None:
+            # On another machine it may have been killed there, by the same limit.
+            self._close(
+                number, running, steady, code, was_killed=is_late and code == -signal.SIGKILL
+            )
+
+    def _lose_interval(self, number: int, running: _Running, steady: float, why: str) -> None:
+        """Account for an interval that is gone with its machine; what it began from is here."""
+        del self._running[number]
+        self._trained.discard(number)
+        running.child.kill()
+        seconds = round(max(0.0, steady - running.began), 3)
+        usd = cost(self._terms.slot_rate, seconds)
+        self._tell.say(f"{trial_name(number)} is lost with its machine: {why}")
+        self._append(ev.TrialLost(number, usd, seconds, self._state.trials[number].rung))
 
     def _note(self, number: int, beat: Heartbeat) -> None:
         seen = f"{beat.state}/{beat.step}/{beat.signs}/{beat.at if beat.state == 'waiting' else ''}"
@@ -490,7 +513,7 @@ class SweepExecutor:
                 running.child.land()
 
     def _start_trials(self) -> End | None:
-        free = self._terms.slots - len(self._running)
+        free = len(self._free_slots())
         if not free or (self._state.stopping and self._running):
             return None
         self._count_idle(self._clock.steady())
@@ -499,13 +522,15 @@ class SweepExecutor:
         assert self._sampler is not None
         moves = next_moves(
             self._state,
-            self._terms,
+            self._terms_now(),
             free,
             self._sampler,
             seconds_left=max(0.0, self._deadline_at - self._clock.now()),
         )
         for move in moves:
             if isinstance(move, End):
+                if self._awaits_machines():
+                    return None
                 self._append(move.event)
                 return move
             self._flush_idle()
@@ -518,8 +543,11 @@ class SweepExecutor:
         trial = self._state.trials[move.trial]
         made = pick_latest(self._children.manifests(trial.number))
         is_new = known is None or made is None or not self._terms.can_resume
-        slots = {running.slot for running in self._running.values()}
-        slot = min(set(range(self._terms.slots)) - slots)
+        free = self._free_slots()
+        if not free:  # its machine went in this very moment
+            self._append(ev.TrialLost(trial.number, Usd(0), 0.0, trial.rung))
+            return
+        slot = min(free)
         attempt = 1 + sum(_starts(line, trial.number) for line in self._lines[:-1])
         values: dict[str, Any] = dict(trial.point)
         values.setdefault("seed", self._seed(trial))
@@ -534,6 +562,7 @@ class SweepExecutor:
             attempt=attempt,
             deadline_at=min(now + until_s, self._deadline_at),
             is_fresh=is_new,
+            most_s=self._terms.seconds(move.most_usd),
         )
         running = _Running(
             child=_NoChild(),
@@ -557,6 +586,20 @@ class SweepExecutor:
         with contextlib.suppress(OSError):
             path = self._children.folder(trial.number) / INTERVAL_NAME
             write_atomic(path, record, durable=False)
+
+    def _free_slots(self) -> frozenset[int]:
+        taken = {running.slot for running in self._running.values()}
+        return self._children.open_slots() - taken
+
+    def _awaits_machines(self) -> bool:
+        """Whether nothing can be started since machines are still on their way."""
+        gone = len(self._children.open_slots()) + self._children.lost_slots()
+        return gone < self._terms.slots and not self._state.stopping
+
+    def _terms_now(self) -> SweepTerms:
+        """Return the terms without the slots that are gone with their machines."""
+        left_s = self._deadline_at - self._clock.now()
+        return self._terms.without_slots(self._children.lost_slots(), left_s)
 
     def _expected_start_s(self) -> float:
         """Seconds from a process's start to its first step: the median of those measured."""
@@ -607,6 +650,8 @@ class SweepExecutor:
 
 class _NoChild:
     """Stands for a process until it is started."""
+
+    is_arriving = False
 
     def poll(self) -> int | None:
         return 0
@@ -748,13 +793,38 @@ def _starts(line: str, trial: int) -> bool:
     return said["event"] in ("TrialStarted", "TrialContinued") and said["trial"] == trial
 
 
+def open_fleet(
+    job: PhaseJob, here: Children, nodes: int, slots: int, environment: Mapping[str, str]
+) -> Fleet:
+    """Return the trials on this machine and ``nodes`` − 1 others, with so many ``slots`` each.
+
+    Raises:
+        OSError: the others cannot reach it.
+    """
+    key = key_of(job, environment)
+    if not key:
+        raise OSError("the machines of this pod have no common key")
+    address = environment["MASTER_ADDR"], PORT
+    run = job.run_id, job.phase
+    return Fleet(
+        here, run, nodes, slots, key, address, lambda t: print(f"trmcloud: {t}", flush=True)
+    )
+
+
 def main() -> None:
     environment = dict(os.environ)
     job = load_phase_job(read_small(Path(environment[ENV_JOB])) or "")
     sweep = load_job(read_small(Path(job.code_dir) / SWEEP_NAME) or "")
     processes.adopt_orphans()
-    cores = len(os.sched_getaffinity(0))
-    children = TrialProcesses(job, sweep.terms.slots, environment, cores)
+    nodes, cores = int(environment.get("NNODES") or "1"), len(os.sched_getaffinity(0))
+    slots = sweep.terms.slots // nodes
+    children: Children = TrialProcesses(job, slots, environment, cores, nodes)
+    fleet, refusal = None, ""
+    if nodes > 1:
+        try:
+            children = fleet = open_fleet(job, children, nodes, slots, environment)
+        except OSError as error:
+            refusal = f"the other machines cannot be given trials: {error}"
     deadline = environment.get(ENV_DEADLINE_AT, "")
     executor = SweepExecutor(
         job,
@@ -769,9 +839,14 @@ def main() -> None:
         executor.ask_to_stop()
 
     signal.signal(signal.SIGTERM, on_term)
+    if refusal:
+        executor.reporter.end("bad_config", refusal)
+        return
     outcome, message = "crashed", "the sweep's executor failed"
     try:
         outcome, message = executor.run()
+        if fleet is not None:
+            fleet.close()
     finally:
         executor.kill_trials()
         kill_all(os.getpid(), _KILL_WITHIN_S)
