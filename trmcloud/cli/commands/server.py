@@ -394,6 +394,8 @@ def _spending(visitor: Any, month: str, by: str) -> Mapping[str, Any]:
         projects=visitor.projects, raises=visitor.raises,
     )  # fmt: skip
     return as_object(made)
+
+
 def _request_usd(request: str) -> Usd | None:
     """The largest amount that a grant would name once a principal's request is approved."""
     ledger = build_context().ledger.read()
