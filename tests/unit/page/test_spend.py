@@ -381,7 +381,7 @@ def test_the_document_has_the_same_figures_to_the_micro_dollar() -> None:
 def test_limits_of_the_month_stand_beside_those_of_all_months() -> None:
     of_bob = ended("r-1", FIRST, 1, "7", project="vision", principal="bob", grant=1)
     book = ledger(
-        replace(of_bob, generations=(replace(of_bob.generations[0], grant=1),)),
+        replace(of_bob, generations=(replace(of_bob.generations[0], principal="bob", grant=1),)),
         live("r-2", FIRST + DAY, "4", project="vision"),
         ended("r-3", FIRST, 1, "1", project="audio"),
     )
