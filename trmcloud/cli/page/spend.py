@@ -27,6 +27,7 @@ from trmcloud.core.control.budget import (
 from trmcloud.core.control.grants import OWNER, money_of, month_of
 from trmcloud.core.control.ledger_facts import holds
 from trmcloud.core.control.report import Item, month_items
+from trmcloud.core.control.run_book import MONTH, present_runs, terms_in_use
 from trmcloud.core.control.run_state import State
 from trmcloud.core.errors import UsageError
 from trmcloud.core.money import ZERO, Usd, total
@@ -268,7 +269,7 @@ def held(ledger: LedgerState, projects: Sequence[str] = ()) -> list[dict[str, An
 
 def _held(ledger: LedgerState, projects: Sequence[str]) -> list[dict[str, Any]]:
     rows = []
-    for run in ledger.runs.values():
+    for run in present_runs(ledger.runs):
         if not run.reserved:
             continue
         last = run.generation
@@ -318,7 +319,7 @@ def _waits(
             "amount": run.reserved,
             "since": run.reserved_at or run.created_at,
         }
-        for run in ledger.runs.values()
+        for run in present_runs(ledger.runs)
         if run.state is State.RESERVED and (not projects or run.project in projects)
     ]
     rows += [
@@ -367,11 +368,7 @@ def asked(ledger: LedgerState) -> list[dict[str, Any]]:
 def months(ledger: LedgerState, now: float) -> list[str]:
     """The months that have anything on record, and the present one; the newest first."""
     found = {month_of(now)}
-    found |= {
-        month_of(run.reserved_at)
-        for run in ledger.runs.values()
-        if run.state is not State.NEW and run.reserved_at
-    }
+    found |= terms_in_use(ledger.runs, MONTH)
     found |= {month_of(stray.at) for stray in ledger.strays.values()}
     return sorted(found, reverse=True)[:_MOST_MONTHS]
 
