@@ -34,6 +34,7 @@ help:
 	@echo "make mcp-peer  another implementation of the protocol calls trmcloud mcp (npm)"
 	@echo "make oidc     oidc-provider, another project's OpenID provider, at which people log in (npm)"
 	@echo "make e2e-slurm  an exported sbatch script under a real Slurm of one node (root, slurm-wlm)"
+	@echo "make ray      sweeps whose trials a real Ray runs, with kills: docs/soak/ray.md"
 	@echo "make e2e-nodes  one training on two nodes, in two network namespaces (root)"
 	@echo "make e2e-own  scripts with both of them under run, and what they print"
 	@echo "make install  the environment alone (.venv)"
@@ -122,6 +123,22 @@ sky-tasks: $(READY)
 
 e2e-slurm: $(READY)
 	TRMCLOUD_E2E_SLURM=1 $(BIN)/python -m pytest -s tests/e2e/test_slurm.py
+
+# A real Ray, in an environment of its own beside the packages of .venv: workers, nodes and executors
+# are killed; ten minutes.
+.PHONY: ray
+ray: .venv-ray/.ready
+	@mkdir -p build && rm -f build/ray-rows.md
+	TRMCLOUD_RAY_PAGE=$(CURDIR)/build/ray-rows.md .venv-ray/bin/python -m pytest -n 0 -s \
+		tests/unit/pod/test_ray_tune.py tests/e2e/test_sweep_ray.py
+	.venv-ray/bin/python -m tests.e2e.ray_page build/ray-rows.md --date "$$(date +%F)" > docs/soak/ray.md
+
+.venv-ray/.ready: Makefile | $(READY)
+	@test -x .venv-ray/bin/python || $(PYTHON) -m venv .venv-ray
+	$(BIN)/python -c 'import site; print(site.getsitepackages()[0])' \
+		> "$$(.venv-ray/bin/python -c 'import site; print(site.getsitepackages()[0])')/beside.pth"
+	.venv-ray/bin/python -m pip install --progress-bar on 'ray[tune]==2.60.0'
+	@touch $@
 
 e2e-nodes: $(READY)
 	TRMCLOUD_E2E_NODES=1 $(BIN)/python -m pytest -s tests/e2e/test_nodes.py
@@ -354,7 +371,8 @@ soak-stops: $(READY)
 # A real server that rents from RunPod on paper; the page is docs/soak/mcp.md.
 .PHONY: mcp-hostile
 mcp-hostile: $(READY)
-	$(BIN)/python -m tests.e2e.hostile_agent --calls $(or $(CALLS),100000) --page docs/soak/mcp.md \
+	$(BIN)/python -m tests.e2e.hostile_agent --calls $(or $(CALLS),100000) \
+		--state build/mcp-hostile.json --page docs/soak/mcp.md \
 		--date "$$(date +%F)"
 
 # The TypeScript SDK's client, which another project wrote, against the same server.
@@ -416,4 +434,4 @@ release: $(READY)
 	$(BIN)/python scripts/release.py
 
 clean:
-	rm -rf $(VENV) .venv-sky .venv-docs .venv-gguf build dist .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) .venv-sky .venv-docs .venv-gguf .venv-ray build dist .pytest_cache .mypy_cache .ruff_cache

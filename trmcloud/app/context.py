@@ -125,6 +125,11 @@ class Context:
     """The stops that users requested while the ledger could not be written."""
     principal: str = ""
     """Whom this process acts for, under a grant; empty: the ledger's owner."""
+    is_bound: bool = False
+    """Whether this shell's own environment names the principal: a command then shows and steers
+    that principal's runs alone, and changes no cap. A server judges by itself what a person may."""
+    configured_bucket: str = ""
+    """The s3:// place of TRMCLOUD_BUCKET, which every principal may use; empty: none."""
     projects: frozenset[str] = frozenset()
     """The projects whose runs are shown; empty: all."""
     unswept: dict[str, float] = field(default_factory=dict)
@@ -215,9 +220,13 @@ def is_quiet(context: Context) -> bool:
 def shown_runs(context: Context) -> dict[str, RunState]:
     """The runs that may be shown, by their ids. Money and pods are those of all runs."""
     runs = context.ledger.read().runs
-    if not context.projects:
-        return dict(runs)
-    return {run_id: run for run_id, run in runs.items() if run.project in context.projects}
+    mine = context.principal
+    return {
+        run_id: run
+        for run_id, run in runs.items()
+        if (not context.projects or run.project in context.projects)
+        and (not context.is_bound or mine in (run.principal, run.creator))
+    }
 
 
 def shown_present_runs(context: Context) -> list[RunState]:

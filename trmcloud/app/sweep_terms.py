@@ -14,6 +14,7 @@ from trmcloud.core.spec.sweep_wish import METRIC, SweepWish
 from trmcloud.core.spec.trials import LR, trial_settings
 from trmcloud.core.sweep.space import Point, Space, read_words
 from trmcloud.core.sweep.terms import Goal, SweepTerms, make_terms
+from trmcloud.pod.sweep.children import filled
 
 _FULL_PARTS = 4
 """A whole training takes no more than one of so many parts of what a slot can spend."""
@@ -104,12 +105,13 @@ def slots_of(chosen: Candidate, wish: SweepWish) -> int:
         UsageError: more than it has GPUs, or a number that they cannot be divided by.
     """
     gpus, nodes = chosen.gpus if chosen.sku in GPUS else 0, chosen.nodes
-    if not gpus:
-        return wish.slots or 1
+    if not gpus or wish.on:
+        return wish.slots or gpus or 1
     slots = wish.slots or gpus * nodes
     each, rest = divmod(slots, nodes)
     if rest or not each or each > gpus or gpus % each:
-        several = f"{nodes} machines with {gpus} GPUs each" if nodes > 1 else f"{gpus} GPUs"
+        one = f"{gpus} GPU" + ("" if gpus == 1 else "s")
+        several = f"{nodes} machines with {one} each" if nodes > 1 else one
         raise UsageError(
             f"--slots {slots}: {several} cannot be divided so",
             next_step=f"--slots {gpus * nodes}",
@@ -129,6 +131,25 @@ def default_of(plan: Plan, phase: PhasePlan, space: Space) -> Point:
                 known[each.name] = getattr(settings, name)
     point, _ = space.default(known | dict(plan.spec.sweep.default))
     return point
+
+
+def expected_trials(terms: SweepTerms) -> int:
+    """Return how many trials are begun where every rung takes its share and nothing more."""
+    left = terms.usd - terms.winner_usd - terms.confirm_usd
+    each = 0.0
+    for rung in range(terms.last + 1):
+        step = terms.train_usd(rung - 1, rung) + terms.restart_usd
+        each += float(step) / terms.eta**rung
+    found = int(float(left) / each) if each else 1
+    count = terms.space.count
+    return max(1, min(found, int(count) if count < 1e9 else found))
+
+
+def first_words(plan: Plan, terms: SweepTerms) -> tuple[str, ...]:
+    """Return the words of a command at the point that all trials are compared with; none for a
+    recipe."""
+    command = plan.spec.command
+    return filled(command, dict(terms.default)).words if command is not None else ()
 
 
 def check_points(plan: Plan, terms: SweepTerms) -> None:

@@ -240,6 +240,17 @@ class SweepRung:
 
 
 @dataclass(frozen=True, kw_only=True)
+class SweepFirst:
+    """Settings that were tried first, and the trial of another sweep that they are from, whose
+    learning rate was multiplied by ``rate_factor``."""
+
+    run: str
+    trial: int
+    rate_factor: float
+    settings: Mapping[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
 class SweepVerdict:
     """The winner against the default: ``gain`` is by how much its metric is better, between ``low``
     and ``high`` with 95 % confidence; ``rung`` is where they are compared, 0 where nowhere."""
@@ -259,7 +270,11 @@ class SweepProgress:
     """A sweep's trials, the best first behind those that run. ``rungs`` are cumulative, of one
     trial; ``best_so_far`` has a point for each time that the best got better, ``quarters`` the best
     at the end of each quarter of what is spent. ``importance`` is the share of the ranks' variance
-    that a setting explains alone; ``next_usd_gain`` extrapolates what ``next_usd`` may gain."""
+    that a setting explains alone; ``next_usd_gain`` extrapolates what ``next_usd`` may gain.
+    ``first`` are tried behind the default; ``earlier_trials`` is how many of each earlier sweep are
+    used; ``sizes_refused`` of ``sizes`` need more memory than there is, and are never started.
+    ``own_cpu_s`` is the processor time of the sweep itself beside ``trials_cpu_s`` of trials that
+    ended, null while unknown."""
 
     metric: str
     goal: str
@@ -275,6 +290,12 @@ class SweepProgress:
     importance: Mapping[str, float]
     next_usd: Usd | None
     next_usd_gain: float | None
+    first: tuple[SweepFirst, ...]
+    earlier_trials: Mapping[str, int]
+    sizes: int | None
+    sizes_refused: int | None
+    own_cpu_s: float | None
+    trials_cpu_s: float | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -719,7 +740,8 @@ class GrantLine:
     """A principal's grant and what stands against it. ``state``: standing, expired or revoked.
     ``left_usd``: the most that a new run can reserve now. ``per_run_usd``, ``per_day_usd`` and
     ``per_month_usd`` are null without such a limit, ``runs_at_once`` is 0 for any number; no
-    ``hardware`` or ``providers``: any."""
+    ``hardware`` or ``providers``: any. ``buckets``: beside the one that this machine is configured
+    with."""
 
     principal: str
     state: str
@@ -743,6 +765,7 @@ class GrantLine:
     per_month_usd: Usd | None = None
     settled_this_month_usd: Usd = ZERO
     reserved_this_month_usd: Usd = ZERO
+    buckets: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)

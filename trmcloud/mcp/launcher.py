@@ -94,6 +94,12 @@ def refusal_of(told: Mapping[str, Any]) -> TrmcloudError:
     return kind(str(told["error"]), next_step=str(told.get("next") or ""))
 
 
+def _kind_of(error: TrmcloudError) -> type[TrmcloudError]:
+    """Return the kind that ``refusal_of`` knows: a ``QuoteRefused`` is a conflict."""
+    known = [kind for kind in _REFUSALS if isinstance(error, kind)]
+    return type(error) if type(error) in known else next(iter(known), TrmcloudError)
+
+
 def launch(home: Home, ledger_key: str, claimed: Mapping[str, Any]) -> str:
     """Launch what was quoted; return the run's id once it trains, or has ended.
 
@@ -102,6 +108,11 @@ def launch(home: Home, ledger_key: str, claimed: Mapping[str, Any]) -> str:
     """
     quote, labels = claimed["quote"], claimed["labels"]
     more = {**labels, "idempotency_key": ledger_key}
+    if quote.get("space"):
+        wish = {**quote["wish"], **more}
+        return home.sweep(
+            quote["space"], quote["words"], here=quote["folder"], quote=quote["id"], **wish
+        ).id
     if not quote["words"]:
         return home.launch(quote["id"], **more).id
     wish = {**quote["wish"], **more}
@@ -134,7 +145,7 @@ def main() -> None:
         run_id = launch(home, ledger_key, claimed)
     except TrmcloudError as error:
         told: dict[str, Any] = {
-            "code": code_of(error),
+            "code": code_of(_kind_of(error)("")),
             "error": str(error),
             "next": error.next_step,
         }

@@ -26,8 +26,10 @@ from trmcloud.core.contract.manifest import (
 from trmcloud.core.contract.trainer_contract import Heartbeat, PhaseJob, load_heartbeat
 from trmcloud.core.money import Usd
 from trmcloud.core.sweep import events as ev
+from trmcloud.core.sweep.earlier import EarlierSweep, EarlierTrial, FirstPoint
 from trmcloud.core.sweep.job import SweepJob, dump_job, load_job
 from trmcloud.core.sweep.journal import about_trial, unpack_journal
+from trmcloud.core.sweep.priors import NO_PRIORS, Priors, memory_table
 from trmcloud.core.sweep.space import read_words
 from trmcloud.core.sweep.state import SweepState, TrialState, fold
 from trmcloud.core.sweep.terms import Goal, SweepTerms, make_terms
@@ -77,8 +79,10 @@ class Habit:
 
     metric: Callable[[dict[str, Any], int], float | None]
     crashes: Callable[[int], bool] = lambda trial: False
+    crash: tuple[str, str] = ("crashed", "RuntimeError: no")
     deaf: Callable[[int], bool] = lambda trial: False
     nan: Callable[[int], bool] = lambda trial: False
+    lost: Callable[[int, int], bool] = lambda trial, attempt: False
     saves: bool = True
     start_s: float = 0.0
     """Before the first step."""
@@ -147,8 +151,10 @@ class FakeChild:
         if trained_s < 0.0:
             return None
         step = min(self._habit.whole, self._first + int(trained_s / STEP_S))
+        if self._habit.lost(trial, self._start.attempt) and now - self._began >= 2.0:
+            raise MachineLost("its node is gone")
         if self._habit.crashes(trial) and now - self._began >= 1.0:
-            return self._end(1, step, "crashed", "RuntimeError: no")
+            return self._end(1, step, *self._habit.crash)
         if self._habit.nan(trial) and trained_s >= 3.0:
             save(self._children.folder(trial), step, None)
             return self._end(1, step, "non_finite", "the loss is not finite")
@@ -174,7 +180,7 @@ class FakeChild:
         self._children.running.discard(self._start.trial)
         self._code = code
         metric = self._habit.metric(dict(self._start.values), step)
-        is_whole = outcome not in ("crashed", "non_finite")
+        is_whole = outcome not in ("crashed", "non_finite", "out_of_memory")
         if self._habit.saves and is_whole and step > self._first:
             save(self._children.folder(self._start.trial), step, metric)
         self._tell(step, "ended", outcome, message)
@@ -222,8 +228,15 @@ def terms_of(usd: str, *, full: str = "0.60", slots: int = 1, **more: Any) -> Sw
 class World:
     """A sweep's folder, its clock and its trials; executors come and go."""
 
-    def __init__(self, folder: Path, terms: SweepTerms, habit: Habit, **job: Any) -> None:
-        self.folder, self.terms, self.habit = folder, terms, habit
+    def __init__(
+        self,
+        folder: Path,
+        terms: SweepTerms,
+        habit: Habit,
+        priors: Priors = NO_PRIORS,
+        **job: Any,
+    ) -> None:
+        self.folder, self.terms, self.habit, self.priors = folder, terms, habit, priors
         self.clock = Clock()
         left_s = terms.seconds(terms.usd) / terms.slots
         self.deadline_at = BEGAN_AT + left_s
@@ -250,7 +263,7 @@ class World:
             run_id="r-1", phase="train", data_dir="", out_dir=str(self.folder), **self._job
         )
         self.executor = executor = SweepExecutor(
-            job, SweepJob(self.terms), self.children, self.clock,
+            job, SweepJob(self.terms, self.priors), self.children, self.clock,
             attempt=self.attempt, deadline_at=self.deadline_at,
         )  # fmt: skip
         stop_at, sleep = self.clock.at + stop_after, self.clock.sleep
@@ -411,6 +424,19 @@ def test_a_lost_machine_costs_the_interval_that_ran(tmp_path: Path) -> None:
     assert published["event"] in ("SlotsIdle", "TrialStarted")
 
 
+def test_a_trial_whose_machine_is_lost_pays_its_interval_and_is_run_again(tmp_path: Path) -> None:
+    """Its executor lives: the trial alone ran elsewhere."""
+    habit = Habit(bowl, lost=lambda trial, attempt: trial == 2 and attempt == 1)
+    world = World(tmp_path / "train", terms_of("3", slots=2), habit)
+    assert world.run()[0] == "finished"
+    world.check()
+    lost = [event for event in world.events if isinstance(event, ev.TrialLost)]
+    assert [event.trial for event in lost] == [2]
+    assert Usd("0.02") <= lost[0].usd <= Usd("0.03")  # its two seconds
+    assert world.state.trials[2].results, "it was run again"
+    assert world.state.trials[2].spent > lost[0].usd
+
+
 def test_a_stop_lands_what_runs_and_keeps_the_best(tmp_path: Path) -> None:
     world = World(tmp_path / "train", terms_of("3"), Habit(bowl))
     outcome, message = world.run(stop_after=40.0)
@@ -449,6 +475,64 @@ def test_a_setting_that_crashes_every_trial_is_one_line(tmp_path: Path) -> None:
     assert "\n" not in message
     assert world.clock.at < BEGAN_AT + 20.0
     world.check()
+
+
+def test_one_that_runs_out_of_memory_is_told_so_and_is_not_continued(tmp_path: Path) -> None:
+    message = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB"
+    habit = Habit(bowl, crashes=lambda trial: trial == 2, crash=("out_of_memory", message))
+    world = World(tmp_path / "train", terms_of("3"), habit)
+    assert world.run()[0] == "finished"
+    failed = world.state.trials[2]
+    assert failed.state is TrialState.FAILED
+    assert failed.error.startswith("out_of_memory: torch.OutOfMemoryError: CUDA out of memory")
+    assert [start.trial for start in world.children.starts].count(2) == 1
+    world.check()
+
+
+@pytest.mark.parametrize("kill_after", [math.inf, 30.0])
+def test_what_needs_as_much_memory_as_one_that_died_of_it_is_not_begun(
+    tmp_path: Path, kill_after: float
+) -> None:
+    """Also by the executor after it, which has the journal alone."""
+    space = read_words(["lr=log:1e-4,1", "width=1,2,3,4"])
+    default, _ = space.default({"lr": 0.2, "width": 1})
+    table = memory_table(space, default, lambda point: int(dict(point)["width"]) / 5, 1.0)
+    first = (FirstPoint((("lr", 0.01), ("width", 3)), "r-0", 1),)
+    terms = replace(terms_of("4"), space=space, default=default)
+    habit = Habit(bowl, crashes=lambda trial: trial == 2, crash=("out_of_memory", "no memory"))
+    world = World(tmp_path / "train", terms, habit, Priors(first, memory=table))
+    if math.isfinite(kill_after):
+        with pytest.raises(Killed):
+            world.run(kill_after=kill_after)
+    assert world.run()[0] == "finished"
+    widths = [dict(trial.point)["width"] for trial in world.state.trials.values()]
+    assert widths[:2] == [1, 3]
+    assert len(widths) > 4
+    assert set(widths[2:]) == {1, 2}
+
+
+@pytest.mark.parametrize("kill_after", [math.inf, 25.0])
+def test_what_is_known_before_decides_the_first_points_and_those_never_started(
+    tmp_path: Path, kill_after: float
+) -> None:
+    """Also after the executor was killed: what it knows travels with the terms."""
+    space = read_words(["lr=log:1e-4,1", "width=1,2,3,4"])
+    default, _ = space.default({"lr": 0.2, "width": 1})
+    table = memory_table(space, default, lambda point: int(dict(point)["width"]) / 2, 1.0)
+    earlier = EarlierSweep("r-0", (EarlierTrial((("lr", 0.01), ("width", 2)), 1, 0.5),))
+    first = tuple(FirstPoint((("lr", 0.01), ("width", width)), "r-0", width) for width in (4, 2))
+    terms = replace(terms_of("4"), space=space, default=default)
+    priors = Priors(first, (earlier,), table)
+    world = World(tmp_path / "train", terms, Habit(bowl), priors)
+    if math.isfinite(kill_after):
+        with pytest.raises(Killed):
+            world.run(kill_after=kill_after)
+    assert world.run()[0] == "finished"
+    world.check()
+    points = [dict(trial.point) for trial in world.state.trials.values()]
+    assert points[:2] == [dict(default), {"lr": 0.01, "width": 2}]
+    assert len(points) > 4
+    assert {point["width"] for point in points} == {1, 2}
 
 
 def test_a_trial_that_crashes_leaves_the_others(tmp_path: Path) -> None:

@@ -63,6 +63,11 @@ _EXPIRES = typer.Option(
 _IDLE = typer.Option(
     "--idle", help="End a run that makes no step for this time: 30m, 2h; 0: never.", metavar="TIME"
 )
+_BUCKET = typer.Option(
+    "--bucket",
+    help="s3://BUCKET/PREFIX for its checkpoints, repeatable (default: only $TRMCLOUD_BUCKET).",
+    metavar="S3_URL",
+)
 
 
 @app.command("give")
@@ -77,6 +82,7 @@ def give(
     provider: Annotated[list[str] | None, _PROVIDER] = None,
     expires: Annotated[str | None, _EXPIRES] = None,
     idle: Annotated[str | None, _IDLE] = None,
+    bucket: Annotated[list[str] | None, _BUCKET] = None,
     as_json: options.Json = False,
 ) -> None:
     """Give a principal a grant.
@@ -85,6 +91,8 @@ def give(
     """
     context = build_context()
     typed = _typed(context, per_run, per_day, per_month, hardware, provider, expires, idle)
+    if bucket:
+        typed["buckets"] = tuple(bucket)
     terms = grants.make_terms(
         _amount("USD", total), {**typed, "runs_at_once": runs_at_once}, before=None
     )
@@ -106,14 +114,17 @@ def raise_(
     provider: Annotated[list[str] | None, _PROVIDER] = None,
     expires: Annotated[str | None, _EXPIRES] = None,
     idle: Annotated[str | None, _IDLE] = None,
+    bucket: Annotated[list[str] | None, _BUCKET] = None,
     as_json: options.Json = False,
 ) -> None:
-    """Raise a grant; the change is recorded. Hardware and providers are added to those allowed.
+    """Raise a grant; the change is recorded. Hardware, providers and buckets are added.
 
     Example: trmcloud grant raise agent 40 --per-run 10
     """
     context = build_context()
     typed = _typed(context, per_run, per_day, per_month, hardware, provider, expires, idle)
+    if bucket:
+        typed["buckets"] = tuple(bucket)
     whole = _amount("USD", total) if total is not None else None
     if runs_at_once is not None:
         typed["runs_at_once"] = runs_at_once
@@ -125,6 +136,8 @@ def raise_(
     for key in ("hardware", "providers"):
         if key in typed:
             typed[key] = (*getattr(before, key), *typed[key]) if getattr(before, key) else ()
+    if "buckets" in typed:
+        typed["buckets"] = (*before.buckets, *typed["buckets"])
     terms = grants.make_terms(before.total if whole is None else whole, typed, before)
     raised = grants.raise_grant(context, name, terms, getpass.getuser())
     _show(context, raised, as_json=as_json)

@@ -418,7 +418,8 @@ function oneRun(told) {
   const marks = element("div", {});
   const machine = machineSection(() => drawCurves()), log = logSection(), launched = launchedSection();
   const health = element("div", {}), shelf = element("div", {}), layers = element("div", {}), gates = element("div", {});
-  main.replaceChildren(head, actions, refused, cards,
+  const trials = element("div", {});
+  main.replaceChildren(head, actions, refused, cards, trials,
     element("h2", { text: "Curves" }), axes, told_of, plots,
     health, layers, gates, machine.node, log.node, shelf, marks, launched.node);
 
@@ -437,8 +438,8 @@ function oneRun(told) {
       box("Money", element("p", { class: "big", text: `${m.proven.text} of ${m.cap.text}` }), moneyBar(m),
         rows([["proven", m.proven.text], ["at most", m.at_most.text], ["reserved", m.reserved.text], ["left", m.left.text],
           ["an hour", m.rate && m.rate.text], ["max overspend", run.max_overspend], ...run.volumes.map((text) => ["volume", text])])),
-      box("Training", element("p", { class: "big", text: t ? `${t.step.toLocaleString("en")} of ${t.steps.toLocaleString("en")}` : "–" }),
-        t ? element("progress", { max: Math.max(1, t.steps), value: t.step, "aria-label": "steps trained" }) : "",
+      box("Training", element("p", { class: "big", text: t ? `${t.step.toLocaleString("en")}${t.steps ? ` of ${t.steps.toLocaleString("en")}` : " steps"}` : "–" }),
+        t && t.steps ? element("progress", { max: Math.max(1, t.steps), value: t.step, "aria-label": "steps trained" }) : "",
         rows([["phase", t && `${t.phase}, ${t.state}`], ["stops in", run.live && run.lands_at && until(run.lands_at)],
           ["killed in", run.live && run.killed_at && until(run.killed_at)], ["tokens", t && t.tokens ? t.tokens.toLocaleString("en") : ""],
           ["tokens a second", t && t.tokens_per_s ? Math.round(t.tokens_per_s).toLocaleString("en") : ""],
@@ -453,6 +454,18 @@ function oneRun(told) {
     gates.replaceChildren(...run.gates.flatMap((gate) => [
       element("h2", { text: `Gate after ${gate.phase}: ${gate.passed === null ? "cannot be read" : gate.passed ? "passed" : "failed"}` }),
       element("ul", {}, gate.checks.map((check) => element("li", { text: `${{ true: "✔", false: "✘" }[check.passed] || "–"} ${check.name}: ${check.detail}${check.blocking ? "" : " (does not block)"}` })))]));
+  }
+
+  let tried = "";
+  function drawTrials() {
+    const now = JSON.stringify(run.sweep);
+    if (now === tried) return;
+    tried = now;
+    const { heads, rows: lines, said } = run.sweep || { heads: [], rows: [], said: [] };
+    trials.replaceChildren(...(run.sweep ? [element("h2", { text: "Trials" }),
+      element("table", { class: "cardy" }, element("thead", {}, element("tr", {}, heads.map((text) => element("th", { scope: "col", text })))),
+        element("tbody", {}, lines.map((line) => element("tr", {}, line.map((text, n) => element("td", { "data-name": heads[n], class: "num" }, element("div", { text }))))))),
+      element("ul", { class: "dim" }, said.map((text) => element("li", { text })))] : []));
   }
 
   let shelved = "", marked = "";
@@ -548,6 +561,7 @@ function oneRun(told) {
     if (run.live !== news.live) { log.grown(); at("refused").hidden = true; }
     run = news;
     drawHead();
+    drawTrials();
     drawShelf();
     if (curves) {
       const before = curves.marks.length;
@@ -569,6 +583,7 @@ function oneRun(told) {
   drawHead();
   drawHealth();
   return curvesAnew(firstCurves).then(() => {
+    drawTrials();
     drawShelf();
     drawMarks();
     for (const each of [machine, log, launched]) each.begin();

@@ -47,6 +47,8 @@ def account_lines(account: GrantAccount, *, same_user: bool = True) -> list[str]
     """One grant in words: what it allows, and what is left. ``same_user``: whether its holder may
     be a program of the ledger's own user; people of a server never are."""
     limits = [f"{account.total} in total", *_limits(account, " or ")]
+    if account.buckets:
+        limits.append("buckets: " + ", ".join(account.buckets))
     if account.idle_s:
         limits.append(f"a run ends after {duration(account.idle_s)} without a step")
     return [
@@ -125,6 +127,7 @@ def as_line(account: GrantAccount) -> doc.GrantLine:
         per_month_usd=account.per_month,
         settled_this_month_usd=account.spent_this_month,
         reserved_this_month_usd=account.reserved_this_month,
+        buckets=account.buckets,
     )
 
 

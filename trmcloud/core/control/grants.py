@@ -179,6 +179,8 @@ def allows_less(new: ev.GrantTerms, old: ev.GrantTerms) -> str:
     ):
         if names and not (earlier and set(earlier) <= set(names)):
             return name
+    if not set(old.buckets) <= set(new.buckets):
+        return "bucket"
     if new.expires_at is not None and (old.expires_at is None or new.expires_at < old.expires_at):
         return "expires"
     return ""
@@ -383,6 +385,18 @@ def refuse_machine(grant: Grant, candidate: Candidate) -> GrantRefusal | None:
         why = f"the grant of {name} does not allow {candidate.hardware}"
         return GrantRefusal(name, why, f"allowed hardware: {', '.join(terms.hardware)}")
     return None
+
+
+def refuse_bucket(grant: Grant, bucket: str, configured: str) -> GrantRefusal | None:
+    """Return why a grant's runs may not keep checkpoints at ``bucket``, an s3:// place; None where
+    they may: at or below ``configured``, or one of the grant's."""
+    places = [place for place in (configured, *grant.terms.buckets) if place]
+    if any(f"{bucket}/".startswith(f"{place.rstrip('/')}/") for place in places):
+        return None
+    name = grant.principal
+    why = f"the grant of {name} does not allow {bucket}"
+    allowed = ", ".join(places) or f"none; the owner adds one: trmcloud grant raise {name} --bucket"
+    return GrantRefusal(name, why, f"allowed buckets: {allowed}")
 
 
 def _about_to_rent(run: RunState, machines: Sequence[str]) -> Iterator[Candidate]:

@@ -15,27 +15,22 @@ from typing import Protocol
 
 from trmcloud.core.errors import UsageError
 from trmcloud.core.nearest import suggest_name
+from trmcloud.core.sweep.earlier import Tried
 from trmcloud.core.sweep.space import Point, Space
 from trmcloud.core.sweep.terms import Goal
 from trmcloud.core.values import dataclass
 
+SCALED = (
+    ("lr", "learning_rate", "matrix_lr"),
+    ("width", "d_model", "hidden_size"),
+    ("batch", "batch_size"),
+)
+"""Usual names of a learning rate, a width and a batch."""
 _MASK = 2**64 - 1
 _TRIES = 200
 """Draws for one point that is new and fits; after so many the space counts as used up."""
 
 Fits = Callable[[Point], bool]
-
-
-@dataclass(frozen=True)
-class Tried:
-    """A point that was tried, with its finite metrics as (rung, metric) pairs: none while its first
-    interval runs, or where it ``failed``. ``prior``: by an earlier sweep of the same code."""
-
-    point: Point
-    metrics: tuple[tuple[int, float], ...] = ()
-    failed: bool = False
-    prior: bool = False
-    complete: bool = False
 
 
 class Sampler(Protocol):
@@ -199,20 +194,32 @@ class Density(Halton):
     def _split(
         self, history: Sequence[Tried]
     ) -> tuple[list[tuple[float | None, ...]], list[tuple[float | None, ...]]] | None:
-        """Return the places of the good trials and of the others."""
+        """Return the places of the good trials and of the others; None: too few were tried.
+
+        Each sweep's trials are ranked among themselves. Those of earlier ones count until this one
+        has enough of its own.
+        """
         sign = 1.0 if self.goal is Goal.MIN else -1.0
-        ranked = sorted(
-            (-max(each.metrics)[0], sign * max(each.metrics)[1], number)
-            for number, each in enumerate(history)
-            if each.metrics
-        )
-        if len(ranked) < (_LEAST_WHOLE if _are_whole(history) else _LEAST_TRIED):
+        least = _LEAST_WHOLE if _are_whole(history) else _LEAST_TRIED
+        groups: dict[int, list[tuple[int, float, int]]] = {}
+        for number, each in enumerate(history):
+            if each.metrics:
+                standing = (-max(each.metrics)[0], sign * max(each.metrics)[1], number)
+                groups.setdefault(each.sweep, []).append(standing)
+        if len(groups.get(0, ())) >= least:
+            groups = {0: groups[0]}
+        if sum(map(len, groups.values())) < least:
             return None
-        count = max(_LEAST_GOOD, math.ceil(_GOOD_SHARE * len(ranked)))
         places = [self.space.shares(self.shift(each.point, -1)) for each in history]
-        bad = [places[number] for _, _, number in ranked[count:]]
-        bad += [places[n] for n, each in enumerate(history) if each.failed]
-        return [places[number] for _, _, number in ranked[:count]], bad
+        good, bad = [], []
+        for group in groups.values():
+            ranked = [number for _, _, number in sorted(group)]
+            fewest = min(_LEAST_GOOD, math.ceil(len(ranked) * _LEAST_GOOD / least))
+            count = max(fewest, math.ceil(_GOOD_SHARE * len(ranked)))
+            good += [places[number] for number in ranked[:count]]
+            bad += [places[number] for number in ranked[count:]]
+        bad += [places[n] for n, e in enumerate(history) if e.failed and e.sweep in {0, *groups}]
+        return good, bad
 
     def _candidate(
         self,
@@ -236,8 +243,9 @@ class Density(Halton):
 
 
 def _are_whole(history: Sequence[Tried]) -> bool:
-    """Whether all results are of trainings to the end."""
-    return all(each.complete for each in history if each.metrics)
+    """Whether all results of this sweep are of trainings to the end."""
+    own = [each.complete for each in history if each.metrics and not each.prior]
+    return bool(own) and all(own)
 
 
 _Words = list[tuple[int, float, float, float]]

@@ -56,11 +56,20 @@ class TrialStart:
     is_fresh: bool
     """It begins anew, whatever its folder has."""
     most_s: float = math.inf
-    """Seconds after which it is killed."""
+    """Seconds after which the executor kills it; who runs it elsewhere does so, too."""
 
 
 class MachineLost(Exception):
     """The machine on which a trial ran is gone, and what it did there with it."""
+
+
+@dataclass(frozen=True)
+class TrialCommand:
+    """What starts a trial's process in ``folder``, which has its job."""
+
+    words: tuple[str, ...]
+    environment: Mapping[str, str]
+    folder: Path
 
 
 class Child(Protocol):
@@ -124,6 +133,7 @@ class TrialProcesses:
         self._environment = on_one_machine(environment)
         self._root = Path(job.out_dir) / TRIALS_DIR
         self._is_recipe = job.settings.get("family") != "command"
+        self._beats: dict[int, tuple[tuple[int, int, int], Heartbeat | None]] = {}
 
     def folder(self, trial: int) -> Path:
         return self._root / trial_name(trial)
@@ -132,6 +142,25 @@ class TrialProcesses:
         """
         Raises:
             OSError: it cannot be started.
+        """
+        made = self.prepare(start)
+        with open(made.folder / contract.TRAIN_LOG_NAME, "ab") as log:
+            child = subprocess.Popen(
+                made.words,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env=made.environment,
+                cwd=made.folder,
+                start_new_session=True,
+            )
+        return _Process(child)
+
+    def prepare(self, start: TrialStart) -> TrialCommand:
+        """Make the trial's folder and job; return the command.
+
+        Raises:
+            OSError: they cannot be written.
         """
         folder = self.folder(start.trial)
         if start.is_fresh:
@@ -149,20 +178,20 @@ class TrialProcesses:
         }
         if not math.isfinite(start.deadline_at):
             del environment[ENV_DEADLINE_AT]
-        with open(folder / contract.TRAIN_LOG_NAME, "ab") as log:
-            child = subprocess.Popen(
-                words,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                env=environment,
-                cwd=folder,
-                start_new_session=True,
-            )
-        return _Process(child)
+        return TrialCommand(tuple(words), environment, folder)
 
     def beat(self, trial: int) -> Heartbeat | None:
-        return load_small(self.folder(trial) / contract.HEARTBEAT_NAME, load_heartbeat)
+        path = self.folder(trial) / contract.HEARTBEAT_NAME
+        try:
+            about = path.stat()
+        except OSError:
+            return None
+        seen = (about.st_ino, about.st_mtime_ns, about.st_size)  # each is a new file
+        before, beat = self._beats.get(trial, (None, None))
+        if seen != before:
+            beat = load_small(path, load_heartbeat)
+            self._beats[trial] = (seen, beat)
+        return beat
 
     def manifests(self, trial: int) -> list[CheckpointManifest]:
         return manifests_in(self.folder(trial) / contract.CHECKPOINTS_DIR)
