@@ -22,6 +22,9 @@ from trmcloud.server.rights import TOOLS
 
 __all__ = ["team"]
 
+SWEPT = {**{key: RECIPE[key] for key in ("hardware", "recipe", "phase", "data", "provider")},
+         "budget": "1", "setting": RECIPE["setting"]}  # fmt: skip
+
 
 @pytest.fixture(autouse=True)
 def launchers_end(tmp_path: Path) -> Iterator[None]:
@@ -77,6 +80,7 @@ def test_a_persons_token_is_its_grant_and_its_role(renting: Team) -> None:
 
         # A viewer looks, and does nothing that costs or ends anything.
         assert viewer.call("prices")["offers"]
+        assert viewer.call("plan_sweep", **SWEPT, space=["lr=log:1e-4,1"])["quote"]
         mine = viewer.call("plan", **RECIPE)["quote"]
         for tool, given in (
             ("launch", {"quote": mine, "idempotency_key": "v"}),
@@ -92,6 +96,8 @@ def test_a_persons_token_is_its_grant_and_its_role(renting: Team) -> None:
             ("fetch", {"run": run}),
             ("plan", {"command": ["id"], "hardware": "1xA100", "budget": "1"}),
             ("plan", {**RECIPE, "data": "/etc/passwd"}),
+            ("plan_sweep", {**SWEPT, "space": ["data=/etc/passwd,x"]}),
+            ("plan_sweep", {**SWEPT, "space": ["lr=1,2"], "command": ["id"]}),
             ("plan", {**RECIPE, "data": team.host.home.name}),
             ("plan", {**RECIPE, "recipe": "../x.toml"}),
             ("plan", {**RECIPE, "setting": ["data=/etc/passwd"]}),

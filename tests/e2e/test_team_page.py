@@ -148,7 +148,7 @@ def test_a_person_with_projects_sees_these_alone(office: Office, browser: Browse
     assert office.of_sol in text
     for hidden in (office.of_bob, told_home.LIVE_RUN, "the ablation needs it", "budget raise"):
         assert hidden not in text, hidden
-    assert "read once a minute" in text
+    page.until("document.getElementById('link').textContent === 'read once a minute'")
     status, told = server.asked("GET", "/api/spend", token)
     assert (status, [group["name"] for group in told["groups"]]) == (200, ["vision"])
     assert told["cap"] is None, "what is left of it says what the others have spent"

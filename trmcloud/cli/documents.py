@@ -1669,7 +1669,7 @@ class Month:
 @dataclass(frozen=True, kw_only=True)
 class SpendingGroup:
     """``accrued_usd`` is what live runs have used of ``reserved_usd``. ``limit_usd`` is a project's
-    cap, or a person's grant, over all months."""
+    cap, or a person's grant, over all months; ``month_limit_usd`` that of this month."""
 
     name: str
     runs: tuple[str, ...]
@@ -1678,6 +1678,8 @@ class SpendingGroup:
     reserved_usd: Usd
     limit_usd: Usd | None
     limit_left_usd: Usd | None
+    month_limit_usd: Usd | None
+    month_left_usd: Usd | None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -94,21 +94,25 @@ class Settings:
     proxy: TrustedProxy | None = None
 
 
+def _no_spending(visitor: Visitor, month: str, by: str) -> Mapping[str, Any]:
+    raise NotSupported("this server shows no spending")
+
+
 @dataclass(frozen=True)
 class Doors:
     """Functions of the command line's side that the server calls: ``parse`` reads a command line,
-    ``runs`` lists what is known of runs, ``page`` is the page's ASGI application, ``spending``
-    returns the document of a month, by a grouping, as a visitor sees it. ``mcp`` is the ASGI
-    application of the tools for agents; None where its packages are missing. ``request_usd`` is as
-    in ``rights.judge``."""
+    ``runs`` lists what is known of runs, ``request_usd`` is as in ``rights.judge``, ``page`` is the
+    page's ASGI application, ``spending`` returns the document of a month, by a grouping, as a
+    visitor sees it. ``mcp`` is the ASGI application of the tools for agents; None where its
+    packages are missing."""
 
     parse: Callable[[Sequence[str]], Parsed]
     runs: Callable[[], Sequence[KnownRun]]
     page: Any
-    spending: Callable[[Visitor, str, str], Mapping[str, Any]]
-    mcp: Any
     code_of: Callable[[TrmcloudError], str]
     request_usd: Callable[[str], Usd | None] = lambda request: None
+    spending: Callable[[Visitor, str, str], Mapping[str, Any]] = _no_spending
+    mcp: Any = None
 
 
 _Handler = Callable[[Request, Session, Endpoint], Awaitable[Response]]

@@ -130,7 +130,7 @@ COMMANDS: Mapping[str, Rule] = {
     "grant history": _SPANS,
     "approve": replace(_LEADS, usd=("request",)),
     "deny": _LEADS,
-    "mcp": _refused("start trmcloud mcp on the server's own machine"),
+    "mcp": _refused("agents connect to /mcp at the server's address, with a token of theirs"),
     "login": _LOCAL,
     "logout": _LOCAL,
     "server run": _LOCAL,
@@ -215,6 +215,7 @@ PARAMETERS: Mapping[str, Kind] = {
             "make",
             "cron",
             "is_service",
+            "no_earlier",
         ),
         Kind.FLAG,
     ),
@@ -756,6 +757,7 @@ TOOLS: Mapping[str, Rule] = {
     "grant": _SEES,
     "prices": _SEES,
     "plan": _SEES,
+    "plan_sweep": _SEES,
     "try": _refused("type trmcloud try where the files are"),
     "launch": _RUNS,
     "sweep": _RUNS,
@@ -786,7 +788,7 @@ def judge_tool(person: Person, tool: str, given: Mapping[str, Any]) -> Rule:
     if rule.where is Where.REFUSED:
         raise AccessDenied(f"{tool[:60]} does not work through a server", next_step=rule.instead)
     _require_rank(person, rule.role, tool)
-    if tool not in ("plan", "sweep"):
+    if tool not in ("plan", "plan_sweep"):
         return rule  # its arguments are ids, numbers and text that is kept
     for name, value in given.items():
         if not value or name in _OF_CALLS:

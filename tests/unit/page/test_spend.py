@@ -28,7 +28,7 @@ from trmcloud.cli.views.json_output import as_object
 from trmcloud.core.control import events as ev
 from trmcloud.core.control.budget import LedgerState
 from trmcloud.core.control.grants import month_of
-from trmcloud.core.control.ledger_facts import Approval, Quarantine
+from trmcloud.core.control.ledger_facts import Approval, Grant, Quarantine
 from trmcloud.core.control.report import report_month, report_on
 from trmcloud.core.control.run_state import RunState, State
 from trmcloud.core.errors import UsageError
@@ -376,3 +376,33 @@ def test_the_document_has_the_same_figures_to_the_micro_dollar() -> None:
     assert [row["until_at"][:10] for row in told["grown"]] == ["2026-11-02", "2026-11-03"]
     with pytest.raises(UsageError):
         spend_document(book, now, month="1999-01")
+
+
+def test_limits_of_the_month_stand_beside_those_of_all_months() -> None:
+    of_bob = ended("r-1", FIRST, 1, "7", project="vision", principal="bob", grant=1)
+    book = ledger(
+        replace(of_bob, generations=(replace(of_bob.generations[0], principal="bob", grant=1),)),
+        live("r-2", FIRST + DAY, "4", project="vision"),
+        ended("r-3", FIRST, 1, "1", project="audio"),
+    )
+    terms = ev.GrantTerms(total=Usd(50), per_month=Usd(20))
+    book = replace(
+        book,
+        caps={("project", "vision"): Usd(100), ("project-month", "vision"): Usd(30)},
+        grants={"bob": Grant("bob", 1, terms, FIRST)},
+    )
+    told = spend_json(book, FIRST + 2 * DAY)["groups"]
+    limits = {each["name"]: (each["month_limit"], each["limit"]) for each in told}
+    assert limits["audio"] == (None, None)
+    [month, whole] = limits["vision"]
+    assert (month["usd"], whole["usd"]) == (30, 100)
+    [vision] = [each for each in told if each["name"] == "vision"]
+    assert (vision["month_left"]["usd"], vision["limit_left"]["usd"]) == (19, 89)
+    [bob] = [
+        each for each in spend_json(book, FIRST + 2 * DAY, by="person")["groups"]
+        if each["name"] == "bob"
+    ]  # fmt: skip
+    assert (bob["month_limit"]["usd"], bob["month_left"]["usd"]) == (20, 13)
+    assert (bob["limit"]["usd"], bob["limit_left"]["usd"]) == (50, 43)
+    document = as_object(spend_document(book, FIRST + 2 * DAY))["groups"]
+    assert [each["month_left_usd"] for each in document] == ["19", None]

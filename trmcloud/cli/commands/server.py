@@ -255,7 +255,6 @@ def run(
         local_commands=local_commands,
         proxy=proxy,
     )
-    own = os.environ.get(ENV_OIDC_SECRET, "")
     doors = Doors(
         parse=parse_line,
         runs=_known_runs,
@@ -265,6 +264,7 @@ def run(
         code_of=code_of,
         request_usd=_request_usd,
     )
+    own = os.environ.get(ENV_OIDC_SECRET, "")
     runner = CommandRunner(
         scratch, environment, time.monotonic, [*sealed.values(), *([own] if own else [])]
     )
@@ -348,16 +348,6 @@ def _known_runs() -> Sequence[Any]:
     ]
 
 
-def _request_usd(request: str) -> Usd | None:
-    """The largest amount that a grant would name once a principal's request is approved."""
-    ledger = build_context().ledger.read()
-    asked = ledger.approvals.get(request)
-    grant = ledger.grants.get(asked.asked.principal) if asked is not None else None
-    if asked is None or grant is None:
-        return None
-    return largest_sum(raised(grant.terms, asked.asked))
-
-
 class _Agents:
     """The tools for agents at ``/mcp``. ``app`` is None where their packages are missing."""
 
@@ -404,6 +394,16 @@ def _spending(visitor: Any, month: str, by: str) -> Mapping[str, Any]:
         projects=visitor.projects, raises=visitor.raises,
     )  # fmt: skip
     return as_object(made)
+
+
+def _request_usd(request: str) -> Usd | None:
+    """The largest amount that a grant would name once a principal's request is approved."""
+    ledger = build_context().ledger.read()
+    asked = ledger.approvals.get(request)
+    grant = ledger.grants.get(asked.asked.principal) if asked is not None else None
+    if asked is None or grant is None:
+        return None
+    return largest_sum(raised(grant.terms, asked.asked))
 
 
 def _network(text: str) -> ipaddress.IPv4Network | ipaddress.IPv6Network:

@@ -16,8 +16,15 @@ from trmcloud.cli import documents as doc
 from trmcloud.cli.page.shown import money
 from trmcloud.cli.views.month import bounds
 from trmcloud.core.catalog.offers import DAY_S
-from trmcloud.core.control.budget import LedgerState, Line, grant_line
-from trmcloud.core.control.grants import OWNER, month_of
+from trmcloud.core.control.budget import (
+    GRANT,
+    PROJECT_MONTH,
+    LedgerState,
+    Line,
+    grant_line,
+    project_month,
+)
+from trmcloud.core.control.grants import OWNER, money_of, month_of
 from trmcloud.core.control.ledger_facts import holds
 from trmcloud.core.control.report import Item, month_items
 from trmcloud.core.control.run_book import MONTH, present_runs, terms_in_use
@@ -75,6 +82,8 @@ class Group:
     run_ids: tuple[str, ...] = ()
     limit: Line | None = None
     """The cap of the project, or the person's grant: over all months."""
+    month_limit: Line | None = None
+    """Likewise, for the month that is shown."""
 
     @property
     def so_far(self) -> Usd:
@@ -91,6 +100,10 @@ class Group:
             "run_ids": list(self.run_ids[:_MOST_RUNS]),
             "limit": money(self.limit.cap) if self.limit is not None else None,
             "limit_left": money(self.limit.remaining) if self.limit is not None else None,
+            "month_limit": money(self.month_limit.cap) if self.month_limit is not None else None,
+            "month_left": (
+                money(self.month_limit.remaining) if self.month_limit is not None else None
+            ),
         }
 
 
@@ -236,6 +249,8 @@ def _group_document(group: Group) -> doc.SpendingGroup:
         reserved_usd=group.reserved,
         limit_usd=limit.cap if limit is not None else None,
         limit_left_usd=limit.remaining if limit is not None else None,
+        month_limit_usd=group.month_limit.cap if group.month_limit is not None else None,
+        month_left_usd=group.month_limit.remaining if group.month_limit is not None else None,
     )
 
 
@@ -304,7 +319,7 @@ def _waits(
             "amount": run.reserved,
             "since": run.reserved_at or run.created_at,
         }
-        for run in ledger.runs.values()
+        for run in present_runs(ledger.runs)
         if run.state is State.RESERVED and (not projects or run.project in projects)
     ]
     rows += [
@@ -398,7 +413,11 @@ def spending(
     for item in items:
         by_name.setdefault(name_of(item), []).append(item)
     groups = [
-        replace(_group(name, mine, until, now), limit=_limit(ledger, by, name))
+        replace(
+            _group(name, mine, until, now),
+            limit=_limit(ledger, by, name),
+            month_limit=_month_limit(ledger, by, name, month),
+        )
         for name, mine in by_name.items()
     ]
     groups.sort(key=lambda group: (-(group.spent + group.reserved).micros, group.name))
@@ -415,6 +434,17 @@ def _limit(ledger: LedgerState, by: str, name: str) -> Line | None:
     elif by == PERSON:
         line = grant_line(ledger, name)
     return line if line is not None and line.cap is not None else None
+
+
+def _month_limit(ledger: LedgerState, by: str, name: str, month: str) -> Line | None:
+    if by == PROJECT:
+        line = ledger.line(PROJECT_MONTH, project_month(name, month))
+        return line if line.cap is not None else None
+    grant = ledger.grants.get(name) if by == PERSON else None
+    if grant is None or grant.terms.per_month is None:
+        return None
+    held = money_of(ledger, grant, month)
+    return Line(GRANT, name, grant.terms.per_month, held.settled, held.whole - held.settled)
 
 
 def _namer(ledger: LedgerState, by: str) -> Callable[[Item], str]:
@@ -523,6 +553,7 @@ def _merged(groups: Sequence[Group], most: int) -> list[Group]:
         by_day=tuple(total(day) for day in by_day),
         run_ids=tuple(run_id for group in rest for run_id in group.run_ids),
         limit=None,
+        month_limit=None,
     )
     return [*kept, other]
 

@@ -666,7 +666,9 @@ function askPassword(told) {
       password.focus();
     }
   });
-  main.replaceChildren(element("h1", { text: "Log in" }), why, form,
+  const provider = element("p", {});
+  ask("/api/v1/oidc").then(({ issuer }) => provider.append(element("a", { href: "/api/v1/oidc/start", text: `Log in at ${issuer}` })), () => {});
+  main.replaceChildren(element("h1", { text: "Log in" }), why, provider, form,
     element("p", { class: "dim", text: "In a terminal: trmcloud login" }));
   document.title = "log in · trmcloud";
   name.focus();

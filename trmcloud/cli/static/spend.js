@@ -122,7 +122,14 @@ function withRuns(told, group) {  // each figure leads to its runs
   ...rest.map((text) => element("a", { href: runsOf(told, group.name), text, "aria-label": `${text}: runs of ${group.name}` }))];
 }
 
-const limitOf = (group) => (group.limit ? `${group.limit.text}, ${group.limit_left.text} left` : "–");
+const ofLimit = (cap, left) => (cap ? `${cap.text}, ${left.text} left` : "–");
+// The columns of caps that any group has: (heading, its text for a group).
+function limitsOf(told) {
+  const word = told.by === "person" ? "grant" : "cap";
+  return [[`${word}, this month`, "month_limit", "month_left"], [`${word}, all months`, "limit", "limit_left"]]
+    .filter(([, cap]) => told.groups.some((group) => group[cap]))
+    .map(([head, cap, left]) => [head, (group) => ofLimit(group[cap], group[left])]);
+}
 const WAITS_FOR = { machine: "a machine", answer: "an answer to a request for more", second_person: "a second lead" };
 
 const figures = (group) => [String(group.runs || "–"), group.spent.text, group.accrued.text, group.so_far.text, group.reserved.text];
@@ -192,11 +199,11 @@ export async function show({ hear, main }) {
         `${forecast.per_day.text} a day over the last ${Number(forecast.days.toFixed(1))} days, ${forecast.days_left.toFixed(1)} days left`, forecast.rule,
         forecast.over_cap ? "The high end is above the cap: launches that do not fit are refused." : "") : "");
     chart.show(told, toCap.checked);
-    const limited = told.groups.some((group) => group.limit), limits = limited ? [told.by === "person" ? "grant, all months" : "cap, all months"] : [];
+    const limits = limitsOf(told);
     const by = told.groupings.find(({ key }) => key === told.by)?.words || told.by;
     tables.replaceChildren(
-      told.groups.length ? table(`${told.month} by ${by}`, [by, "runs", "settled", "used by live runs", "so far", "reserved", ...limits],
-        told.groups.map((group) => [group.name, ...withRuns(told, group), ...(limited ? [limitOf(group)] : [])]), ["total", ...figures(total), ...limits.map(() => "")])
+      told.groups.length ? table(`${told.month} by ${by}`, [by, "runs", "settled", "used by live runs", "so far", "reserved", ...limits.map(([head]) => head)],
+        told.groups.map((group) => [group.name, ...withRuns(told, group), ...limits.map(([, text]) => text(group))]), ["total", ...figures(total), ...limits.map(() => "")])
         : element("p", { class: "dim", text: "Nothing was spent or reserved in it." }),
       told.held.length ? table("Reserved now, and until when", ["run", "person", "project", "reserved", "until"],
         told.held.map((row) => [runLink(row.run, row.name ? `${row.run} ${row.name}` : row.run), row.person, row.project, row.reserved.text,
