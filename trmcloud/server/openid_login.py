@@ -33,10 +33,6 @@ from trmcloud.server.rights import V1
 PATH = f"{V1}/oidc"
 CALLBACK = f"{PATH}/callback"
 SESSION_COOKIE = "trmcloud_session"
-BY_COOKIE = "cookie"
-"""The bearer token of a page whose token is in the cookie. A page of another site cannot send the
-header, so that its requests bear no session."""
-_MARK_COOKIE = "trmcloud_has_session"
 _FLOW_COOKIE = "trmcloud_login"
 SESSION_S = 12 * 3600.0
 FLOW_S = 600.0
@@ -140,10 +136,6 @@ class OpenIdLogin:
             return answer
         answer.delete_cookie(_FLOW_COOKIE, path=PATH)
         self._set(answer, SESSION_COOKIE, shown, SESSION_S, "/", "strict")
-        answer.set_cookie(
-            _MARK_COOKIE, "1", max_age=int(SESSION_S), path="/", secure=self._is_secure,
-            samesite="strict",
-        )  # fmt: skip
         return answer
 
     def _begin(self, code: str) -> tuple[str, str]:
@@ -338,10 +330,17 @@ def cookie_of(headers: Mapping[str, str], name: str) -> str:
     return found.value if found is not None else ""
 
 
+def session_in(headers: Mapping[str, str]) -> str:
+    """The token of a request's session; empty unless the browser says that a page of this server
+    asks, which no other page can have it say."""
+    if headers.get("sec-fetch-site") != "same-origin":
+        return ""
+    return cookie_of(headers, SESSION_COOKIE)
+
+
 def end_session(answer: Response) -> None:
     """Have the browser forget its session."""
-    for name in (SESSION_COOKIE, _MARK_COOKIE):
-        answer.delete_cookie(name, path="/")
+    answer.delete_cookie(SESSION_COOKIE, path="/")
 
 
 def _on_to_the_page() -> Response:
