@@ -11,6 +11,8 @@ import hmac
 import html
 import json
 import secrets
+import threading
+from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
 from http.cookies import CookieError, SimpleCookie
@@ -21,7 +23,14 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Response
 
 from trmcloud.core.control.grants import is_principal
-from trmcloud.core.errors import AccessDenied, AuthError, NotFoundError, TrmcloudError, UsageError
+from trmcloud.core.errors import (
+    AccessDenied,
+    AuthError,
+    ConflictError,
+    NotFoundError,
+    TrmcloudError,
+    UsageError,
+)
 from trmcloud.core.text import one_line
 from trmcloud.core.values import replace
 from trmcloud.io.web_guard import BodyRefused, headers_of, read_body
@@ -38,6 +47,8 @@ SESSION_S = 12 * 3600.0
 FLOW_S = 600.0
 """A login that was begun ends within so long."""
 POLL_EVERY_S = 2.0
+MOST_BEGUN, BEGUN_WITHIN_S = 120, 60.0
+"""Logins that may be begun at one server within so long: each is a write, and needs no token."""
 _CODE_LETTERS = "BCDFGHJKLMNPQRSTVWXZ"
 """Without vowels and digits, as RFC 8628 (section 6.1) recommends."""
 _MOST_FORM_BYTES = 4096
@@ -99,6 +110,8 @@ class OpenIdLogin:
         self._people, self._provider, self._rules = people, provider, rules
         self._url = public_url.rstrip("/")
         self._is_secure = self._url.startswith("https:")
+        self._begun: deque[float] = deque(maxlen=MOST_BEGUN)
+        self._lock = threading.Lock()
 
     async def describe(self, request: Request) -> Response:
         """Whether people log in at a provider here, and at which."""
@@ -140,6 +153,7 @@ class OpenIdLogin:
 
     def _begin(self, code: str) -> tuple[str, str]:
         """(the provider's address, the browser's cookie)"""
+        self._require_pace()
         state, nonce, verifier, cookie = (secrets.token_urlsafe(32) for _ in range(4))
         url = self._provider.authorization_url(state, nonce, verifier)
         now = self._people.now()
@@ -152,6 +166,19 @@ class OpenIdLogin:
         }
         self._people.team.keep_ticket(Ticket(digest_of(state), now + FLOW_S, facts), now)
         return url, cookie
+
+    def _require_pace(self) -> None:
+        """
+        Raises:
+            ConflictError: too many logins were begun just now.
+        """
+        now = self._people.now()
+        with self._lock:
+            if len(self._begun) == MOST_BEGUN and now - self._begun[0] < BEGUN_WITHIN_S:
+                raise ConflictError(
+                    f"{MOST_BEGUN} logins were begun within a minute", next_step="try again later"
+                )
+            self._begun.append(now)
 
     def _finish(self, given: Mapping[str, str], cookie: str, address: str) -> tuple[Person, str]:
         """(who has logged in, the code of a terminal that waits, or nothing)
@@ -208,6 +235,7 @@ class OpenIdLogin:
         return JSONResponse(await run_in_threadpool(self._begin_device, address))
 
     def _begin_device(self, address: str) -> Mapping[str, object]:
+        self._require_pace()
         device, now = secrets.token_urlsafe(32), self._people.now()
         letters = "".join(secrets.choice(_CODE_LETTERS) for _ in range(8))
         code = f"{letters[:4]}-{letters[4:]}"

@@ -28,7 +28,7 @@ from trmcloud.core.errors import LinkError, UsageError
 from trmcloud.io.web_guard import AllowedHosts
 from trmcloud.ports.team import Role
 from trmcloud.server.app import Doors, Settings, TeamServer
-from trmcloud.server.openid_login import FLOW_S, LoginRules, OpenIdLogin
+from trmcloud.server.openid_login import FLOW_S, MOST_BEGUN, LoginRules, OpenIdLogin
 from trmcloud.server.openid_provider import Client, OpenIdProvider, require_safe
 from trmcloud.server.people import People
 from trmcloud.server.running import CommandRunner
@@ -413,6 +413,17 @@ def test_a_terminal_is_let_in_by_a_browser_and_by_nothing_else(team: Team) -> No
     assert browser.get(f"{OIDC}/start", params={"device": begun["code"]}).status_code == 404
     assert poll("x").status_code == 401
     assert terminal.post(f"{OIDC}/device/token", content=b"[").status_code == 422
+
+
+def test_logins_that_are_begun_again_and_again_are_slowed_down(team: Team) -> None:
+    browser = team.server()
+    for _ in range(MOST_BEGUN):
+        assert browser.post(f"{OIDC}/device", json={}).status_code == 200
+    answer = browser.post(f"{OIDC}/device", json={})
+    assert (answer.status_code, "within a minute" in answer.json()["error"]) == (409, True)
+    assert browser.get(f"{OIDC}/start").status_code != 302
+    team.now.at += 60
+    assert team.log_in(browser).status_code == 200
 
 
 def test_a_provider_that_is_down_or_another_is_told_in_one_line(team: Team) -> None:
