@@ -209,7 +209,7 @@ class CommandRequest:
     row is in ``Command``."""
 
     words: Sequence[str] = option(
-        "words", (), "The command to run, after --, as in this shell.", _TRIED, _OWN,
+        "words", (), "The command to run, after --, as in this shell.", _TRIED + " export", _OWN,
         metavar="-- COMMAND…", parse=_words,
         but={
             "rehearse": {
@@ -221,6 +221,11 @@ class CommandRequest:
                 "help": "Settings to search (lr=log:1e-4,1e-2 width=int:64,256 depth=2|4), then "
                         "-- and the command with {lr} {width}, if no recipe is trained.",
                 "metavar": "NAME=VALUES… [-- COMMAND…]",
+                "is_required": False,
+            },
+            "export": {
+                "help": "Settings to search (lr=log:1e-4,1e-2 depth=2,4): the script is a sweep.",
+                "metavar": "[NAME=VALUES…]",
                 "is_required": False,
             },
         },
@@ -404,7 +409,10 @@ def spec_to_run(planner: Planner, request: LaunchRequest, command: Command) -> R
             "--data takes a folder, which does not exist", where=data, next_step="--data data"
         )
     wished = replace(request, recipe=RECIPE, phase="train", data=data)
-    spec = replace(planner.spec_to_launch(wished), command=command)
+    spec = planner.spec_to_launch(wished)
+    if spec.idle_s:  # its pod sees to that without any process here
+        command = replace(command, silent_s=min(command.silent_s, spec.idle_s))
+    spec = replace(spec, command=command)
     if spec.bucket and (why := why_not_in_bucket(command.checkpoint_bytes, command.keep_best)):
         raise UsageError(
             f"--checkpoint-gb {command.checkpoint_bytes / 1e9:g} with --bucket: {why}",

@@ -9,6 +9,7 @@ from typing import Any
 from trmcloud.app.context import Context
 from trmcloud.app.reconciling import reconcile
 from trmcloud.core.catalog.hardware import parse_hardware
+from trmcloud.core.contract.bucket_layout import parse_place
 from trmcloud.core.control import events as ev
 from trmcloud.core.control.budget import LedgerState
 from trmcloud.core.control.grants import (
@@ -20,6 +21,7 @@ from trmcloud.core.control.grants import (
     live_runs,
     money_of,
     month_of,
+    refuse_bucket,
     refuse_by_grant,
     standing_of,
 )
@@ -73,6 +75,8 @@ class GrantAccount:
     spent_this_month: Usd = ZERO
     reserved_this_month: Usd = ZERO
     """Of the UTC month."""
+    buckets: tuple[str, ...] = ()
+    """Beside the one that this machine is configured with."""
 
 
 @dataclass(frozen=True)
@@ -130,6 +134,7 @@ def account_of(ledger: LedgerState, grant: Grant, now: float) -> GrantAccount:
         per_month=terms.per_month,
         spent_this_month=month.settled,
         reserved_this_month=month.reserved,
+        buckets=terms.buckets,
     )
 
 
@@ -197,6 +202,8 @@ def make_terms(total: Usd, given: Mapping[str, Any], before: ev.GrantTerms | Non
         made["hardware"] = tuple(parse_hardware(each).text for each in made["hardware"])
     if "providers" in made:
         made["providers"] = tuple(made["providers"])
+    if "buckets" in made:
+        made["buckets"] = tuple(str(parse_place(each)) for each in made["buckets"])
     return replace(terms, **made)
 
 
@@ -335,6 +342,7 @@ def require_allowed(context: Context, plan: Plan) -> None:
         principal=context.principal,
         grant=found.number,
     )
+    require_bucket(context, plan.spec.bucket)
     refused = refuse_by_grant(ledger, run, plan.reservation, now)
     if refused is not None:
         raise GrantRefused(refused.why, next_step=refused.allowed)
@@ -350,6 +358,21 @@ def require_wish(context: Context, wish: Mapping[str, Any]) -> None:
             raise GrantRefused(
                 f"{name}: a grant does not cover {gives}", next_step=f"leave out {name}"
             )
+    require_bucket(context, str(wish.get("bucket") or ""))
+
+
+def require_bucket(context: Context, bucket: str) -> None:
+    """
+    Raises:
+        GrantRefused: ``bucket``, an s3:// place, is written with the owner's key, and is neither
+            the configured one nor one of the grant's.
+    """
+    grant = context.ledger.read().grants.get(context.principal) if context.principal else None
+    if grant is None or not bucket:
+        return
+    refused = refuse_bucket(grant, bucket, context.configured_bucket)
+    if refused is not None:
+        raise GrantRefused(refused.why, next_step=refused.allowed)
 
 
 def require_own(context: Context, run: RunState) -> RunState:

@@ -17,7 +17,7 @@ from trmcloud.core.control.budget import (
 )
 from trmcloud.core.control.events import CapSet, DamageSettled
 from trmcloud.core.control.grants import month_of
-from trmcloud.core.errors import UsageError
+from trmcloud.core.errors import GrantRefused, UsageError
 from trmcloud.core.money import ZERO, Usd
 from trmcloud.core.values import replace
 from trmcloud.ports.ledger import Restoration
@@ -63,7 +63,16 @@ def raise_cap(context: Context, line: Line, cap: Usd, *, by: str, next_step: str
 
 
 def set_cap(context: Context, line: Line, cap: Usd, *, by: str) -> Line:
-    """The line as it is then. Where the record of a cap is damaged, this is that cap set again."""
+    """The line as it is then. Where the record of a cap is damaged, this is that cap set again.
+
+    Raises:
+        GrantRefused: the process's environment names a principal.
+    """
+    if context.is_bound:
+        raise GrantRefused(
+            f"{context.principal} cannot change caps or grants",
+            next_step="ask the ledger's owner for approval",
+        )
     context.ledger.set_cap(CapSet(line.level, line.key, cap, by=by), context.wall())
     for lost in context.ledger.read().unread:
         if lost.kind == "CapSet":

@@ -29,8 +29,9 @@ from trmcloud.core.control.grants import (
     money_of,
     month_of,
     raised,
+    refuse_bucket,
 )
-from trmcloud.core.control.ledger_facts import LostRecord
+from trmcloud.core.control.ledger_facts import Grant, LostRecord
 from trmcloud.core.control.ledger_records import fold_damaged
 from trmcloud.core.control.reason import ReasonKind, make_reason
 from trmcloud.core.control.run_state import IllegalTransition
@@ -43,6 +44,7 @@ from trmcloud.core.errors import (
     UsageError,
 )
 from trmcloud.core.money import ZERO, Usd, total
+from trmcloud.core.values import replace
 
 AT = dt.datetime(2026, 11, 27, 9, tzinfo=dt.timezone.utc).timestamp()
 MIDNIGHT = dt.datetime(2026, 11, 28, tzinfo=dt.timezone.utc).timestamp()
@@ -703,3 +705,25 @@ def test_a_grant_that_a_bill_overdraws_lands_its_run() -> None:
     run = book.state.runs["r2"]
     (line,) = overdrawn(book.state, run, AT + 2 * HOUR)
     assert (line.level, line.key, line.over) == ("grant", "agent", Usd(1))
+
+
+@pytest.mark.parametrize(
+    ("bucket", "is_allowed"),
+    [
+        ("s3://team/runs", True), ("s3://team/runs/a", True), ("s3://own/x", True),
+        ("s3://own", False), ("s3://team/runs-of-others", False), ("s3://team", False),
+        ("s3://other/runs", False), ("s3://own/xy", False),
+    ],
+)  # fmt: skip
+def test_a_bucket_is_the_configured_one_or_one_of_the_grants(bucket: str, is_allowed: bool) -> None:
+    grant = Grant("agent", 1, ev.GrantTerms(Usd(1), buckets=("s3://own/x",)), 0.0)
+    assert (refuse_bucket(grant, bucket, "s3://team/runs/") is None) is is_allowed
+    refused = refuse_bucket(Grant("agent", 1, ev.GrantTerms(Usd(1)), 0.0), bucket, "")
+    assert refused is not None
+    assert "trmcloud grant raise agent --bucket" in refused.allowed
+
+
+def test_a_grant_with_a_bucket_less_allows_less() -> None:
+    two = ev.GrantTerms(Usd(1), buckets=("s3://a", "s3://b"))
+    assert allows_less(replace(two, buckets=("s3://a",)), two) == "bucket"
+    assert allows_less(replace(two, buckets=("s3://b", "s3://a", "s3://c")), two) == ""

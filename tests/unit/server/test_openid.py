@@ -158,7 +158,14 @@ class Team:
         people = People(StoredTeam(file_store(self.folder / "team.db")), self.now)
         client = Client(ISSUER, "trmcloud", SECRET, f"{HERE}{OIDC}/callback")
         provider = OpenIdProvider(client, self.now, self.issuer.fetch)
-        doors = Doors(lambda words: None, lambda: (), _page, lambda error: "error")  # type: ignore[arg-type, return-value]
+        doors = Doors(
+            parse=lambda words: None,  # type: ignore[arg-type, return-value]
+            runs=lambda: (),
+            page=_page,
+            spending=lambda visitor, month, by: {},
+            mcp=None,
+            code_of=lambda error: "error",
+        )
         runner = CommandRunner(self.folder / f"run-{self.count}", {}, self.now)
         settings = Settings(AllowedHosts(frozenset({"trmcloud.example.com"})))
         login = OpenIdLogin(people, provider, self.rules, HERE)

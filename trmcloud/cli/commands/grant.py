@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import getpass
+import os
 import shlex
 from collections.abc import Callable
 from typing import Annotated, Any
@@ -15,6 +16,7 @@ from trmcloud.app.grants import GrantAccount
 from trmcloud.cli import documents as doc
 from trmcloud.cli import options
 from trmcloud.cli.catch_up import catch_up, tell
+from trmcloud.cli.remote import ENV_AT_SERVER
 from trmcloud.cli.views.grants import (
     account_lines,
     as_line,
@@ -61,6 +63,11 @@ _EXPIRES = typer.Option(
 _IDLE = typer.Option(
     "--idle", help="End a run that makes no step for this time: 30m, 2h; 0: never.", metavar="TIME"
 )
+_BUCKET = typer.Option(
+    "--bucket",
+    help="s3://BUCKET/PREFIX for its checkpoints, repeatable (default: only $TRMCLOUD_BUCKET).",
+    metavar="S3_URL",
+)
 
 
 @app.command("give")
@@ -75,6 +82,7 @@ def give(
     provider: Annotated[list[str] | None, _PROVIDER] = None,
     expires: Annotated[str | None, _EXPIRES] = None,
     idle: Annotated[str | None, _IDLE] = None,
+    bucket: Annotated[list[str] | None, _BUCKET] = None,
     as_json: options.Json = False,
 ) -> None:
     """Give a principal a grant.
@@ -83,6 +91,8 @@ def give(
     """
     context = build_context()
     typed = _typed(context, per_run, per_day, per_month, hardware, provider, expires, idle)
+    if bucket:
+        typed["buckets"] = tuple(bucket)
     terms = grants.make_terms(
         _amount("USD", total), {**typed, "runs_at_once": runs_at_once}, before=None
     )
@@ -104,14 +114,17 @@ def raise_(
     provider: Annotated[list[str] | None, _PROVIDER] = None,
     expires: Annotated[str | None, _EXPIRES] = None,
     idle: Annotated[str | None, _IDLE] = None,
+    bucket: Annotated[list[str] | None, _BUCKET] = None,
     as_json: options.Json = False,
 ) -> None:
-    """Raise a grant; the change is recorded. Hardware and providers are added to those allowed.
+    """Raise a grant; the change is recorded. Hardware, providers and buckets are added.
 
     Example: trmcloud grant raise agent 40 --per-run 10
     """
     context = build_context()
     typed = _typed(context, per_run, per_day, per_month, hardware, provider, expires, idle)
+    if bucket:
+        typed["buckets"] = tuple(bucket)
     whole = _amount("USD", total) if total is not None else None
     if runs_at_once is not None:
         typed["runs_at_once"] = runs_at_once
@@ -123,6 +136,8 @@ def raise_(
     for key in ("hardware", "providers"):
         if key in typed:
             typed[key] = (*getattr(before, key), *typed[key]) if getattr(before, key) else ()
+    if "buckets" in typed:
+        typed["buckets"] = (*before.buckets, *typed["buckets"])
     terms = grants.make_terms(before.total if whole is None else whole, typed, before)
     raised = grants.raise_grant(context, name, terms, getpass.getuser())
     _show(context, raised, as_json=as_json)
@@ -228,7 +243,7 @@ def _answer(request: str, *, give: bool, as_json: bool) -> None:
         print_document(doc.Grants(grants=(as_line(mine),), requests=(as_request(answered),)))
         return
     print(f"{answered.id} is {answered.state}")
-    print("\n".join(account_lines(mine)))
+    _print_account(mine)
 
 
 # -- own -------------------------------------------------------------------------------------------
@@ -294,12 +309,17 @@ def _amount(flag: str, text: str) -> Usd:
         raise UsageError(f"{flag}: {error}", next_step="trmcloud grant give NAME 20") from None
 
 
+def _print_account(account: GrantAccount) -> None:
+    same_user = not os.environ.get(ENV_AT_SERVER)
+    print("\n".join(account_lines(account, same_user=same_user)))
+
+
 def _show(context: Context, account: GrantAccount, *, as_json: bool) -> None:
     catch_up(context)
     if as_json:
         print_document(doc.Grants(grants=(as_line(account),)))
         return
-    print("\n".join(account_lines(account)))
+    _print_account(account)
 
 
 def _change(record: Any) -> doc.GrantChange:

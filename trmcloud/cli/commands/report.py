@@ -172,12 +172,15 @@ def report(
 def _swept(context: Context, run: RunState, *, whole: bool, verbose: bool) -> list[str]:
     """The results that a sweep's dollars bought; its trials, too, where it alone is reported."""
     from trmcloud.app.sweep_facts import sweep_of
+    from trmcloud.app.sweep_priors import priors_of
     from trmcloud.cli.views.sweep import report_lines, trial_lines
 
     swept = sweep_of(context, run)
     if swept is None:
         return []
-    lines = [f"{run.run_id}: {line}" for line in report_lines(swept)]
+    lines = [
+        f"{run.run_id}: {line}" for line in report_lines(swept, priors_of(run.plan, swept.terms))
+    ]
     return lines + (trial_lines(swept, verbose=verbose) if whole else [])
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import datetime as dt
 import getpass
+import importlib.util
 import ipaddress
 import os
 import shutil
@@ -15,6 +16,7 @@ import tempfile
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 from urllib.parse import urlsplit
@@ -25,7 +27,7 @@ from trmcloud.app.home import close_home, home_dir, make_home
 from trmcloud.cli import documents as doc
 from trmcloud.cli import options
 from trmcloud.cli.commands.login import secret_from
-from trmcloud.cli.views.json_output import code_of, print_document, print_line
+from trmcloud.cli.views.json_output import as_object, code_of, print_document, print_line
 from trmcloud.cli.views.text import table
 from trmcloud.core.control.grants import largest_sum, raised
 from trmcloud.core.errors import (
@@ -36,8 +38,9 @@ from trmcloud.core.errors import (
 )
 from trmcloud.core.money import Usd, parse_budget
 from trmcloud.core.text import one_line
+from trmcloud.core.values import replace
 from trmcloud.ports.team import Act, Person, Raise, Role, broken_at
-from trmcloud.server.people import People
+from trmcloud.server.people import LOGIN_S, People
 from trmcloud.server.sealed_secrets import (
     ENV_KEY,
     SealedSecrets,
@@ -84,6 +87,14 @@ def run(
             "--four-eyes",
             help="Caps and grants above this sum need a second lead (default: none do).",
             metavar="USD",
+        ),
+    ] = "",
+    administrator: Annotated[
+        str,
+        typer.Option(
+            "--administrator",
+            help="Where there are no people yet: add this one, and show its token once.",
+            metavar="NAME",
         ),
     ] = "",
     local_commands: Annotated[
@@ -154,7 +165,7 @@ def run(
     Keys of providers are needed only on this machine. With TRMCLOUD_LEDGER, several
     servers share one ledger in PostgreSQL, and one of them drives each run.
 
-    Example: trmcloud server run --four-eyes 500
+    Example: trmcloud server run --administrator ada --four-eyes 500
     """
     options.require_packages(_EXTRA, "server", "server")
     from trmcloud.cli.page.server import application, open_socket, page_of, with_page_headers
@@ -187,10 +198,15 @@ def run(
     os.environ.update(sealed)
     build_context().ledger.read()  # a ledger that cannot be used is told before anything is served
     people = People(build_team(), time.time)
+    first_token = None
     if not people.team.people():
-        raise NotFoundError(
-            "there are no people yet", next_step="trmcloud server add NAME --role administrator"
-        )
+        if not administrator:
+            raise NotFoundError(
+                "there are no people yet", next_step="trmcloud server run --administrator NAME"
+            )
+        people.add(administrator, Role.ADMINISTRATOR)
+        made, first_token = people.make_token(administrator, lasts_s=LOGIN_S, about="first")
+        _note(people, f"server run --administrator {administrator}", token=made.id)
     for told in (signal.SIGINT, signal.SIGTERM):
         signal.signal(told, signal.default_int_handler)
     folder = home / "server"
@@ -211,6 +227,7 @@ def run(
         send_notifications(made.context)
         return made
 
+    agents = _Agents(home, folder)
     loop = ControllerLoop(open_home, folder, environment, tell, prices=prices)
 
     @contextlib.asynccontextmanager
@@ -218,7 +235,8 @@ def run(
         page.watch.start()
         loop.start()
         try:
-            yield
+            async with agents.serving():
+                yield
         finally:
             loop.end()
             page.watch.end()
@@ -237,20 +255,30 @@ def run(
         local_commands=local_commands,
         proxy=proxy,
     )
-    served_page = with_page_headers(application(page))
-    doors = Doors(parse_line, _known_runs, served_page, code_of, _request_usd)
     own = os.environ.get(ENV_OIDC_SECRET, "")
+    doors = Doors(
+        parse=parse_line,
+        runs=_known_runs,
+        page=with_page_headers(application(page, of_team=True)),
+        spending=_spending,
+        mcp=agents.app,
+        code_of=code_of,
+        request_usd=_request_usd,
+    )
     runner = CommandRunner(
         scratch, environment, time.monotonic, [*sealed.values(), *([own] if own else [])]
     )
     server = TeamServer(people, runner, settings,
                         doors, lifespan, openid)  # fmt: skip
+    agents.server = server
     with open_socket(host, port) as sock:
         shown = f"[{host}]" if ":" in host else host
         url = f"http://{shown}:{sock.getsockname()[1]}"
         if as_json:
-            print_line(doc.Serving(of="server", run=None, url=url, token=None))
+            print_line(doc.Serving(of="server", run=None, url=url, token=first_token))
         else:
+            if first_token is not None:
+                print(f"{first_token}\n(the token of {administrator}, shown once)")
             print(f"{url}\n(Ctrl-C ends the server; runs continue)", flush=True)
         if host not in LOOPBACK:
             options.warn_if_exposed(host, "tokens need a reverse proxy with TLS in front")
@@ -328,6 +356,54 @@ def _request_usd(request: str) -> Usd | None:
     if asked is None or grant is None:
         return None
     return largest_sum(raised(grant.terms, asked.asked))
+
+
+class _Agents:
+    """The tools for agents at ``/mcp``. ``app`` is None where their packages are missing."""
+
+    def __init__(self, home: Path, folder: Path) -> None:
+        self.app: Any = None
+        self.server: Any = None
+        if importlib.util.find_spec("mcp") is None:
+            return
+        from trmcloud.mcp.server import Gate, desk_of, mounted_app
+        from trmcloud.server.app import SESSION
+
+        # An agent's files are at its client: each name is looked up in a folder that stays empty.
+        empty = folder / "agents"
+        empty.mkdir(mode=0o700, exist_ok=True)
+        desk = desk_of(home, "", empty, "")
+
+        def desk_for(request: Any) -> Any:
+            person = request.scope[SESSION].person
+            return replace(desk, grant=person.name, charged_to=self.server.project_of(person))
+
+        def gate_for(request: Any) -> Gate:
+            session = request.scope[SESSION]
+            return Gate(
+                partial(self.server.judge_tool, session), partial(self.server.note_tool, session)
+            )
+
+        self.app = mounted_app(desk_for, gate_for)
+
+    @contextlib.asynccontextmanager
+    async def serving(self) -> AsyncIterator[None]:
+        if self.app is None:
+            yield
+            return
+        async with self.app.router.lifespan_context(self.app):
+            yield
+
+
+def _spending(visitor: Any, month: str, by: str) -> Mapping[str, Any]:
+    from trmcloud.cli.page.spend import spend_document
+
+    context = build_context()
+    made = spend_document(
+        context.ledger.read(), context.wall(), month=month, by=by,
+        projects=visitor.projects, raises=visitor.raises,
+    )  # fmt: skip
+    return as_object(made)
 
 
 def _network(text: str) -> ipaddress.IPv4Network | ipaddress.IPv6Network:

@@ -43,15 +43,18 @@ def _row(account: GrantAccount, has_months: bool) -> tuple[str, ...]:
     )
 
 
-def account_lines(account: GrantAccount) -> list[str]:
-    """One grant in words: what it allows, and what is left."""
+def account_lines(account: GrantAccount, *, same_user: bool = True) -> list[str]:
+    """One grant in words: what it allows, and what is left. ``same_user``: whether its holder may
+    be a program of the ledger's own user; people of a server never are."""
     limits = [f"{account.total} in total", *_limits(account, " or ")]
+    if account.buckets:
+        limits.append("buckets: " + ", ".join(account.buckets))
     if account.idle_s:
         limits.append(f"a run ends after {duration(account.idle_s)} without a step")
     return [
         f"{account.principal}: {'; '.join(limits)}",
         f"  {account.spent} spent, {account.reserved} reserved, {account.left} left for a new run",
-        f"  {SAME_USER}",
+        *([f"  {SAME_USER}"] if same_user else []),
     ]
 
 
@@ -124,6 +127,7 @@ def as_line(account: GrantAccount) -> doc.GrantLine:
         per_month_usd=account.per_month,
         settled_this_month_usd=account.spent_this_month,
         reserved_this_month_usd=account.reserved_this_month,
+        buckets=account.buckets,
     )
 
 

@@ -40,6 +40,7 @@ SENTENCES: Mapping[ReasonKind, str] = {
     _Kind.GRANT_REVOKED: "the grant of {principal} was revoked",
     _Kind.GRANT_REVOKED_NOW: "the grant of {principal} was revoked, to end at once",
     _Kind.IDLE: "it has made no step for {idle_s}; its limit is {limit_s}",
+    _Kind.GPUS_IDLE: "its GPUs have computed nothing for {idle_s}; its limit is {limit_s}",
     _Kind.LAUNCH_KILLED: "its launch was killed before anything was rented",
     _Kind.NO_CANDIDATE: "the plan has no candidate",
     _Kind.NOT_ASKED_FOR: "stopped before a machine was requested",

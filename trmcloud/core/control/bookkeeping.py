@@ -23,6 +23,7 @@ from trmcloud.core.control.budget import (
     extend_ledger,
     is_owned,
     overdrawn,
+    owned_pods,
     with_run_event,
 )
 from trmcloud.core.control.grants import (
@@ -38,6 +39,7 @@ from trmcloud.core.control.ledger_facts import Grant, LedgerFacts, Quarantine, S
 from trmcloud.core.control.observation import PodSeen
 from trmcloud.core.control.reason import Reason, ReasonKind, make_reason
 from trmcloud.core.control.room import require_cover
+from trmcloud.core.control.run_book import KEY, find_runs, present_runs
 from trmcloud.core.control.run_state import Generation, IllegalTransition, RunState, State
 from trmcloud.core.errors import (
     BudgetRefused,
@@ -83,10 +85,10 @@ def make_charges(
     another of the name, nobody would see this one again. The same holds for a pod of a run in
     quarantine, unless a record that can be read says that the run owns it.
     """
-    known = {g.pod_id for run in ledger.runs.values() for g in run.generations}
+    known = owned_pods(ledger.runs, (pod.pod_id for pod in pods))
     if all(pod.pod_id in known for pod in pods):
         return ()
-    latest = (g for run in ledger.runs.values() if run.live for g in run.open_generations)
+    latest = (g for run in present_runs(ledger.runs) if run.live for g in run.open_generations)
     awaited = {g.pod_name for g in latest if g.pod_id is None}
     made = []
     for pod in pods:
@@ -110,8 +112,7 @@ def _charge(
     before = ledger.strays.get((provider, pod.pod_id))
     if before is not None and before.billed is not None:
         return None
-    ours = (*ledger.runs, *ledger.quarantined)
-    run_id = next((r for r in ours if r.replace("-", "") == name.run_id), "")
+    run_id = _run_named(ledger, name)
     since = before.since if before is not None else _made_since(ledger, pod, run_id, now)
     gone = pod.gone
     until = pod.ended_at if pod.ended_at is not None else now
@@ -138,6 +139,16 @@ def _made_since(ledger: LedgerFacts, pod: PodSeen, run_id: str, now: float) -> f
     if run_id in ledger.quarantined:
         return ledger.quarantined[run_id].created_at or now
     return run.created_at if run is not None else now
+
+
+def _run_named(ledger: LedgerFacts, name: PodName) -> str:
+    """The id of the run that a pod's name names; empty where it is not known. A name is without
+    the run id's hyphen, which stands after its first letter in every id that is made here."""
+    likely = f"{name.run_id[:1]}-{name.run_id[1:]}"
+    if likely in ledger.runs:
+        return likely
+    ours = (*ledger.runs, *ledger.quarantined)
+    return next((run_id for run_id in ours if run_id.replace("-", "") == name.run_id), "")
 
 
 def _quarantine_of(ledger: LedgerFacts, name: PodName) -> Quarantine | None:
@@ -215,13 +226,13 @@ class Governance:
     @property
     def drive(self) -> tuple[str, ...]:
         """Runs that somebody has to drive."""
-        return tuple(run.run_id for run in self.ledger.runs.values() if run.live)
+        return tuple(run.run_id for run in present_runs(self.ledger.runs) if run.live)
 
     @property
     def land(self) -> tuple[tuple[str, Reason], ...]:
         """Runs whose budget, at any level, is below what it holds: (run id, reason)."""
         land = []
-        for run in self.ledger.runs.values():
+        for run in present_runs(self.ledger.runs):
             if run.state not in _LANDABLE:
                 continue
             revoked = _revocation(self.ledger, run)
@@ -247,7 +258,7 @@ class Governance:
         if not isinstance(self.pods, DatedFact):
             return ()
         owned: dict[str, Generation] = {}
-        for run in self.ledger.runs.values():
+        for run in present_runs(self.ledger.runs):
             if run.live:
                 owned |= {each.pod_name: each for each in run.open_generations}
         kept = {run_id.replace("-", "") for run_id in self.ledger.quarantined}
@@ -591,7 +602,7 @@ def run_of_key(ledger: LedgerState, key: str) -> RunState | None:
     """
     if not key:
         return None
-    mine = next((run for run in ledger.runs.values() if key in run.keys), None)
+    mine = next((run for run in find_runs(ledger.runs, KEY, key) if key in run.keys), None)
     if mine is None and ledger.quarantined:
         names = ", ".join(sorted(ledger.quarantined))
         raise RunQuarantined(
@@ -606,7 +617,7 @@ def require_free_name(ledger: LedgerState, name: str) -> None:
     Raises:
         ConflictError: a live run has that name.
     """
-    for run in ledger.runs.values():
+    for run in present_runs(ledger.runs):
         if run.live and run.name == name:
             raise ConflictError(
                 f"{run.run_id} is live and has the name {name!r}",

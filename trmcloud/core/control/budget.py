@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, MutableMapping
 from functools import cached_property
 
 from trmcloud.core.catalog.providers import ProviderTraits
@@ -18,6 +18,13 @@ from trmcloud.core.control.ledger_facts import (
     StrayPod,
     holds,
     rents_volume,
+)
+from trmcloud.core.control.run_book import (
+    POD,
+    RunBook,
+    changed_copy,
+    find_runs,
+    with_run,
 )
 from trmcloud.core.control.run_state import IllegalTransition, RunState, State, apply_event
 from trmcloud.core.money import ZERO, Usd
@@ -178,7 +185,7 @@ class Refusal:
 
 
 @dataclass(frozen=True)
-class _RunSums:
+class RunSums:
     """What the runs of one budget have settled and reserved, by themselves."""
 
     settled: Usd
@@ -187,7 +194,7 @@ class _RunSums:
     renting_volumes: int
     """The number of runs that rent a volume."""
 
-    def moved(self, before: RunState | None, after: RunState | None) -> _RunSums:
+    def moved(self, before: RunState | None, after: RunState | None) -> RunSums:
         """The sums with ``after`` in the place of ``before``; None where the run does not count."""
         settled, reserved, unproven = self.settled, self.reserved, self.unproven
         renting = self.renting_volumes
@@ -201,10 +208,10 @@ class _RunSums:
             reserved += after.reserved
             unproven += after.unbilled
             renting += rents_volume(after)
-        return _RunSums(settled, reserved, unproven, renting)
+        return RunSums(settled, reserved, unproven, renting)
 
 
-_NO_RUNS = _RunSums(ZERO, ZERO, ZERO, 0)
+NO_RUNS = RunSums(ZERO, ZERO, ZERO, 0)
 
 
 @dataclass(frozen=True)
@@ -228,7 +235,7 @@ class LedgerState(LedgerFacts):
         return set()
 
     @cached_property
-    def _known_sums(self) -> dict[tuple[str, str], _RunSums]:
+    def _known_sums(self) -> dict[tuple[str, str], RunSums]:
         """Sums over runs that were asked for, of this state or of one before it."""
         return {}
 
@@ -239,17 +246,13 @@ class LedgerState(LedgerFacts):
         if self.cap_of(PROJECT_MONTH, key := project_month(project, month)) is not None:
             self._sums(PROJECT_MONTH, key)
 
-    def _sums(self, level: str, key: str) -> _RunSums:
+    def _sums(self, level: str, key: str) -> RunSums:
         if level == "run":
             run = self.runs.get(key)
-            return _NO_RUNS if run is None else _NO_RUNS.moved(None, run)
+            return NO_RUNS if run is None else NO_RUNS.moved(None, run)
         known = self._known_sums.get((level, key))
         if known is None:
-            known = _NO_RUNS
-            for run in self.runs.values():
-                if _counts(run, level, key):
-                    known = known.moved(None, run)
-            self._known_sums[level, key] = known
+            known = self._known_sums[level, key] = _sums_of(self.runs, level, key)
         return known
 
     def _line(self, level: str, key: str) -> Line:
@@ -258,7 +261,7 @@ class LedgerState(LedgerFacts):
         volumes = ZERO
         for hold in holds(self) if sums.renting_volumes else ():
             run = self.runs[hold.run_id]
-            if rents_volume(run) and _counts(run, level, key):
+            if rents_volume(run) and counts_towards(run, level, key):
                 volumes += hold.amount
                 settled += hold.amount if hold.deleted_at is not None else ZERO
                 reserved += hold.amount if hold.deleted_at is None else ZERO
@@ -335,7 +338,7 @@ def extend_ledger(ledger: LedgerState, records: Iterable[ev.Record]) -> LedgerSt
     Raises:
         IllegalTransition: a record that cannot follow those before it.
     """
-    runs = dict(ledger.runs)
+    runs = changed_copy(ledger.runs)
     caps = dict(ledger.caps)
     history = list(ledger.cap_history)
     verified = dict(ledger.verified)
@@ -433,7 +436,7 @@ def with_run_event(ledger: LedgerState, record: ev.Record) -> LedgerState:
     Raises:
         IllegalTransition: it is none of a run's, or cannot follow those before it.
     """
-    runs, strays = dict(ledger.runs), dict(ledger.strays)
+    runs, strays = changed_copy(ledger.runs), dict(ledger.strays)
     _of_a_run(runs, strays, ledger.grants, record)
     if isinstance(record.event, ev.Reserved):
         ledger.know_sums(runs[record.run_id].project, month_of(record.at))
@@ -446,18 +449,12 @@ def _with_sums(before: LedgerState, after: LedgerState, changed: Iterable[str]) 
     if before._known_sums:
         pairs = [(before.runs.get(run_id), after.runs.get(run_id)) for run_id in changed]
         for (level, key), sums in before._known_sums.items():
-            for old, new in pairs:
-                counted = [
-                    run if run is not None and _counts(run, level, key) else None
-                    for run in (old, new)
-                ]
-                sums = sums.moved(*counted)
-            after._known_sums[level, key] = sums
+            after._known_sums[level, key] = _moved(sums, pairs, level, key)
     return after
 
 
 def _of_a_run(
-    runs: dict[str, RunState],
+    runs: MutableMapping[str, RunState] | RunBook,
     strays: dict[tuple[str, str], StrayPod],
     grants: Mapping[str, Grant],
     record: ev.Record,
@@ -473,9 +470,18 @@ def _of_a_run(
         strays.pop((owner.provider, record.event.pod_id), None)
 
 
+def owned_pods(runs: Mapping[str, RunState], pod_ids: Iterable[str]) -> set[str]:
+    """Those pods of ``pod_ids`` that some run has come to know as its own."""
+    if isinstance(runs, RunBook):
+        return {pod_id for pod_id in pod_ids if is_owned(runs, pod_id)}
+    known = {g.pod_id for run in runs.values() for g in run.generations}
+    return {pod_id for pod_id in pod_ids if pod_id in known}
+
+
 def is_owned(runs: Mapping[str, RunState], pod_id: str) -> bool:
     """Whether some run has come to know this pod as its own."""
-    return any(pod_id == g.pod_id for run in runs.values() for g in run.generations)
+    mine = find_runs(runs, POD, pod_id)
+    return any(pod_id == g.pod_id for run in mine for g in run.generations)
 
 
 def _with_stray(
@@ -508,7 +514,7 @@ def admit(ledger: LedgerState, run: RunState, amount: Usd, at: float) -> Refusal
     The run's own open reservation, if any, is replaced by ``amount``, not added to it.
     """
     mine = replace(run, reserved=ZERO, reserved_at=at)
-    book = replace(ledger, runs={**ledger.runs, run.run_id: mine})
+    book = replace(ledger, runs=with_run(ledger.runs, mine))
     book = _with_sums(ledger, book, (run.run_id,))
     for line in (*book.lines_for(run.project, at), book.line("run", run.run_id)):
         if line.remaining is not None and amount > line.remaining:
@@ -579,18 +585,52 @@ def _holds(hurt: Quarantine, level: str, key: str) -> bool:
     return level == "account" or hurt.run_id == key
 
 
-def _counts(run: RunState, level: str, key: str) -> bool:
-    return run.run_id == key if level == "run" else counts_towards(run, level, key)
+def _sums_of(runs: Mapping[str, RunState], level: str, key: str) -> RunSums:
+    if isinstance(runs, RunBook):
+        settled, reserved, unproven, renting = runs.archive.sums(level, key)
+        micros = Usd.from_micros
+        sums = RunSums(micros(settled), micros(reserved), micros(unproven), renting)
+        pairs = [(runs.before(run_id), run) for run_id, run in runs.changed.items()]
+        return _moved(sums, pairs, level, key)
+    return _moved(NO_RUNS, [(None, run) for run in runs.values()], level, key)
+
+
+def _moved(
+    sums: RunSums, pairs: Iterable[tuple[RunState | None, RunState | None]], level: str, key: str
+) -> RunSums:
+    """``sums`` with each pair's second run in the place of its first."""
+    for pair in pairs:
+        counted = [
+            run if run is not None and counts_towards(run, level, key) else None for run in pair
+        ]
+        sums = sums.moved(*counted)
+    return sums
+
+
+def summed(
+    sums: Mapping[tuple[str, str], RunSums], pairs: Iterable[tuple[RunState | None, RunState]]
+) -> dict[tuple[str, str], RunSums]:
+    """The sums of all budgets with each pair's second run in the place of its first."""
+    after = dict(sums)
+    for before, run in pairs:
+        for each in budgets_of(before) if before is not None else ():
+            after[each] = after.get(each, NO_RUNS).moved(before, None)
+        for each in budgets_of(run):
+            after[each] = after.get(each, NO_RUNS).moved(None, run)
+    return after
+
+
+def budgets_of(run: RunState) -> tuple[tuple[str, str], ...]:
+    """(level, key) of each budget that the run counts towards, beside its own. A level that is
+    added here is summed in every ledger; see ``RunSums``."""
+    if run.state is State.NEW:
+        return ()
+    always = ("account", ""), ("project", run.project)
+    if run.reserved_at <= 0:
+        return always
+    month = month_of(run.reserved_at)
+    return (*always, ("month", month), (PROJECT_MONTH, project_month(run.project, month)))
 
 
 def counts_towards(run: RunState, level: str, key: str) -> bool:
-    if run.state is State.NEW:
-        return False
-    if level == "account":
-        return True
-    if level == "month":
-        return run.reserved_at > 0 and month_of(run.reserved_at) == key
-    if level == PROJECT_MONTH:
-        project, _, month = key.rpartition(" ")
-        return run.project == project and counts_towards(run, "month", month)
-    return run.project == key
+    return run.run_id == key if level == "run" else (level, key) in budgets_of(run)

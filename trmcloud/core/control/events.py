@@ -508,7 +508,8 @@ class GrantTerms:
     each UTC day and ``per_month`` for each UTC month; None: as much as there is. ``runs_at_once``
     0: any number; ``hardware`` and ``providers``: those alone, empty: any. Nothing is reserved from
     ``expires_at`` (epoch s) on. A run is ended that has made no step for ``idle_s`` s; 0: it is
-    not."""
+    not. ``buckets``: s3:// places at or below which it may keep checkpoints, beside the one that
+    this machine is configured with."""
 
     total: Usd
     per_run: Usd | None = None
@@ -519,6 +520,7 @@ class GrantTerms:
     expires_at: float | None = None
     idle_s: float = 0.0
     per_month: Usd | None = None
+    buckets: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -16,8 +16,10 @@ from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
+from trmcloud.core.clock import utc_month
 from trmcloud.core.control import events as ev
 from trmcloud.core.control.ledger_facts import Approval, Grant, LedgerFacts, holds, rents_volume
+from trmcloud.core.control.run_book import PAYER, find_runs, present_runs, with_run
 from trmcloud.core.control.run_state import IllegalTransition, RunState
 from trmcloud.core.money import ZERO, Usd, total
 from trmcloud.core.values import dataclass, replace
@@ -42,10 +44,7 @@ def day_of(at: float) -> str:
     return dt.datetime.fromtimestamp(at, dt.timezone.utc).strftime("%Y-%m-%d")
 
 
-@lru_cache(maxsize=4096)
-def month_of(at: float) -> str:
-    """The UTC month of an instant: ``2026-11``."""
-    return day_of(at)[:7]
+month_of = utc_month
 
 
 def is_principal(name: str) -> bool:
@@ -180,6 +179,8 @@ def allows_less(new: ev.GrantTerms, old: ev.GrantTerms) -> str:
     ):
         if names and not (earlier and set(earlier) <= set(names)):
             return name
+    if not set(old.buckets) <= set(new.buckets):
+        return "bucket"
     if new.expires_at is not None and (old.expires_at is None or new.expires_at < old.expires_at):
         return "expires"
     return ""
@@ -240,7 +241,7 @@ def _touches(share: _Share, when: str) -> bool:
 def _shares(ledger: LedgerFacts, grant: Grant) -> Iterator[_Share]:
     mine = grant.principal, grant.number
     has_volumes = False
-    for run in ledger.runs.values():
+    for run in find_runs(ledger.runs, PAYER, grant.principal):
         # Also those of others: one that it resumed may have been resumed by another since.
         yield from _shares_of(run, grant)
         has_volumes = has_volumes or rents_volume(run)
@@ -301,7 +302,7 @@ def live_runs(ledger: LedgerFacts, grant: Grant) -> tuple[RunState, ...]:
     """Runs under a grant that have not ended."""
     return tuple(
         run
-        for run in ledger.runs.values()
+        for run in present_runs(ledger.runs)
         if run.live and (run.principal, run.grant) == (grant.principal, grant.number)
     )
 
@@ -360,7 +361,7 @@ def refuse_by_grant(
         return GrantRefusal(name, why, f"resume it under the new one: trmcloud resume {run.run_id}")
     book = replace(
         ledger,
-        runs={**ledger.runs, run.run_id: replace(run, reserved=ZERO, reserved_at=at)},
+        runs=with_run(ledger.runs, replace(run, reserved=ZERO, reserved_at=at)),
     )
     others = [each.run_id for each in live_runs(book, grant) if each.run_id != run.run_id]
     if terms.runs_at_once and len(others) >= terms.runs_at_once:
@@ -384,6 +385,18 @@ def refuse_machine(grant: Grant, candidate: Candidate) -> GrantRefusal | None:
         why = f"the grant of {name} does not allow {candidate.hardware}"
         return GrantRefusal(name, why, f"allowed hardware: {', '.join(terms.hardware)}")
     return None
+
+
+def refuse_bucket(grant: Grant, bucket: str, configured: str) -> GrantRefusal | None:
+    """Return why a grant's runs may not keep checkpoints at ``bucket``, an s3:// place; None where
+    they may: at or below ``configured``, or one of the grant's."""
+    places = [place for place in (configured, *grant.terms.buckets) if place]
+    if any(f"{bucket}/".startswith(f"{place.rstrip('/')}/") for place in places):
+        return None
+    name = grant.principal
+    why = f"the grant of {name} does not allow {bucket}"
+    allowed = ", ".join(places) or f"none; the owner adds one: trmcloud grant raise {name} --bucket"
+    return GrantRefusal(name, why, f"allowed buckets: {allowed}")
 
 
 def _about_to_rent(run: RunState, machines: Sequence[str]) -> Iterator[Candidate]:

@@ -30,6 +30,7 @@ from trmcloud.core.control.grants import money_of, month_of
 from trmcloud.core.control.observation import POD
 from trmcloud.core.control.reason import ReasonKind
 from trmcloud.core.control.report import spent_so_far
+from trmcloud.core.control.run_book import present_runs
 from trmcloud.core.control.run_state import RunState, State, apply_event
 from trmcloud.core.errors import Outcome
 from trmcloud.core.money import ZERO, Usd
@@ -89,7 +90,9 @@ def due_notices(
     new = [record for record in records if record.seq > after_seq]
     told = [*_of_records(ledger, records, new)]
     touched = {record.run_id for record in new}
-    live = [run for run in ledger.runs.values() if run.live or run.run_id in touched]
+    live = [run for run in present_runs(ledger.runs) if run.live or run.run_id in touched]
+    at_rest = touched - {run.run_id for run in live}
+    live += [ledger.runs[run_id] for run_id in sorted(at_rest) if run_id in ledger.runs]
     for run in live:
         told += _of_report(ledger, run, observed)
     told += _of_symptoms(ledger, observed.symptoms, now)
@@ -333,7 +336,7 @@ def _of_caps(ledger: LedgerState, live: Sequence[RunState], now: float) -> Itera
         if cap is None:
             continue
         spent = ledger.line(level, key).settled
-        for run in ledger.runs.values():
+        for run in present_runs(ledger.runs):
             if run.live and counts_towards(run, level, key):
                 spent += spent_so_far(run, now) - run.settled
         yield from _of_cap(ledger, level, key, cap, spent, now)
@@ -362,7 +365,7 @@ def _of_reaper(ledger: LedgerState, visit: ReaperVisit | None, now: float) -> It
     rents = any(
         run.live and run.generation is not None and run.generation.open
         and run.generation.provider != LOCAL
-        for run in ledger.runs.values()
+        for run in present_runs(ledger.runs)
     )  # fmt: skip
     if visit is None or not rents or now - visit.at <= MISSED_VISITS * visit.every_s:
         return

@@ -25,6 +25,7 @@ from trmcloud.core.control.budget import (
 from trmcloud.core.control.grants import month_of
 from trmcloud.core.control.ledger_facts import StrayPod, holds
 from trmcloud.core.control.observation import POD, ReportedValue
+from trmcloud.core.control.run_book import MONTH, find_runs
 from trmcloud.core.control.run_state import GRANT, STAGE, Generation, RunState, State
 from trmcloud.core.money import ZERO, Usd, cost, total
 from trmcloud.core.values import dataclass, replace
@@ -484,7 +485,7 @@ def month_items(ledger: LedgerState, month: str, now: float | None = None) -> li
 def _runs_of(ledger: LedgerState, month: str) -> list[RunState]:
     return [
         run
-        for run in ledger.runs.values()
+        for run in find_runs(ledger.runs, MONTH, month)
         if run.state is not State.NEW and run.reserved_at and month_of(run.reserved_at) == month
     ]
 

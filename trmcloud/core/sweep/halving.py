@@ -16,8 +16,9 @@ from statistics import median
 
 from trmcloud.core.money import ZERO, Usd, total
 from trmcloud.core.sweep import events as ev
+from trmcloud.core.sweep.earlier import Tried
 from trmcloud.core.sweep.events import Purpose
-from trmcloud.core.sweep.samplers import Sampler, Tried
+from trmcloud.core.sweep.samplers import Sampler
 from trmcloud.core.sweep.space import Point
 from trmcloud.core.sweep.state import SweepState, Trial, TrialState, apply, best_of
 from trmcloud.core.sweep.terms import Goal, SweepTerms
@@ -408,6 +409,7 @@ def history_of(state: SweepState) -> list[Tried]:
             tuple((r.rung, r.metric) for r in trial.results if r.metric is not None),
             failed=trial.state is TrialState.FAILED
             or any(result.metric is None for result in trial.results),
+            complete=trial.is_complete,
         )
         for trial in state.trials.values()
         if not trial.repeats

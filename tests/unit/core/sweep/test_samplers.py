@@ -5,10 +5,10 @@ import statistics
 import pytest
 
 from trmcloud.core.errors import UsageError
+from trmcloud.core.sweep.earlier import Tried
 from trmcloud.core.sweep.samplers import (
     SAMPLERS,
     ScalingRule,
-    Tried,
     draw,
     make_sampler,
     radical_inverse,
@@ -58,7 +58,7 @@ def test_what_does_not_fit_is_never_suggested(name: str) -> None:
 
 def test_points_of_earlier_sweeps_are_not_tried_again_and_are_learnt_from() -> None:
     earlier = [
-        Tried(point, ((0, float(number)),), prior=True)
+        Tried(point, ((0, float(number)),), sweep=1)
         for number, point in enumerate(suggested("halton", 40))
     ]
     sampler = make_sampler("density", SPACE, DEFAULT, Goal.MIN, 0)
