@@ -65,9 +65,11 @@ class Browser:
         jar = urllib.request.HTTPCookieProcessor(CookieJar())
         self._opener = urllib.request.build_opener(jar)
 
-    def ask(self, url: str, **form: str) -> tuple[int, str, str]:
-        """(status, address, page) after all redirects"""
+    def ask(self, url: str, site: str = "", **form: str) -> tuple[int, str, str]:
+        """(status, address, page) after all redirects. ``site``: that of the page that asks."""
         request = urllib.request.Request(url, data=urlencode(form).encode() if form else None)
+        if site:
+            request.add_header("Sec-Fetch-Site", site)
         if form:
             request.add_header("Origin", "/".join(url.split("/")[:3]))
         try:
@@ -137,6 +139,10 @@ def test_people_of_an_independent_provider_log_in(team: Team) -> None:
         other = Browser()
         status, page = other.log_in(f"{server.url}/api/v1/oidc/start", "bob@example.com")
         assert (status, "url=/" in page) == (200, True)
+        me = json.loads(other.ask(f"{server.url}/api/v1/me", "same-origin")[2])
+        assert (me["person"], me["role"]) == ("bob@example.com", "viewer")
+        assert other.ask(f"{server.url}/api/runs", "same-origin")[0] == 200, "what its page asks"
+        assert other.ask(f"{server.url}/api/runs")[0] == 401
         found = {
             row["person"]: row["role"] for row in ada.json("server", "people", "--json")["people"]
         }

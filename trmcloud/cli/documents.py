@@ -1664,6 +1664,8 @@ class Month:
     runs: tuple[str, ...]
     grown: tuple[SpentBy, ...]
     html: str | None
+    project_months: tuple[MonthShare, ...] = ()
+    """Of the projects that have a cap for the month."""
 
 
 @dataclass(frozen=True, kw_only=True)

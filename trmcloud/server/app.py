@@ -217,8 +217,8 @@ class TeamServer:
                 )
             return Session(person, "", address)
         scheme, _, token = headers.get("authorization", "").partition(" ")
-        if token == openid_login.BY_COOKIE:
-            token = openid_login.cookie_of(headers, openid_login.SESSION_COOKIE)
+        if not token:
+            scheme, token = "bearer", openid_login.session_in(headers)
         return self._people.session(token if scheme.lower() == "bearer" else "", address)
 
     async def _serve_agent(

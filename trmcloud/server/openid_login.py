@@ -11,6 +11,8 @@ import hmac
 import html
 import json
 import secrets
+import threading
+from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
 from http.cookies import CookieError, SimpleCookie
@@ -21,7 +23,14 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Response
 
 from trmcloud.core.control.grants import is_principal
-from trmcloud.core.errors import AccessDenied, AuthError, NotFoundError, TrmcloudError, UsageError
+from trmcloud.core.errors import (
+    AccessDenied,
+    AuthError,
+    ConflictError,
+    NotFoundError,
+    TrmcloudError,
+    UsageError,
+)
 from trmcloud.core.text import one_line
 from trmcloud.core.values import replace
 from trmcloud.io.web_guard import BodyRefused, headers_of, read_body
@@ -33,15 +42,13 @@ from trmcloud.server.rights import V1
 PATH = f"{V1}/oidc"
 CALLBACK = f"{PATH}/callback"
 SESSION_COOKIE = "trmcloud_session"
-BY_COOKIE = "cookie"
-"""The bearer token of a page whose token is in the cookie. A page of another site cannot send the
-header, so that its requests bear no session."""
-_MARK_COOKIE = "trmcloud_has_session"
 _FLOW_COOKIE = "trmcloud_login"
 SESSION_S = 12 * 3600.0
 FLOW_S = 600.0
 """A login that was begun ends within so long."""
 POLL_EVERY_S = 2.0
+MOST_BEGUN, BEGUN_WITHIN_S = 120, 60.0
+"""Logins that may be begun at one server within so long: each is a write, and needs no token."""
 _CODE_LETTERS = "BCDFGHJKLMNPQRSTVWXZ"
 """Without vowels and digits, as RFC 8628 (section 6.1) recommends."""
 _MOST_FORM_BYTES = 4096
@@ -103,6 +110,8 @@ class OpenIdLogin:
         self._people, self._provider, self._rules = people, provider, rules
         self._url = public_url.rstrip("/")
         self._is_secure = self._url.startswith("https:")
+        self._begun: deque[float] = deque(maxlen=MOST_BEGUN)
+        self._lock = threading.Lock()
 
     async def describe(self, request: Request) -> Response:
         """Whether people log in at a provider here, and at which."""
@@ -140,14 +149,11 @@ class OpenIdLogin:
             return answer
         answer.delete_cookie(_FLOW_COOKIE, path=PATH)
         self._set(answer, SESSION_COOKIE, shown, SESSION_S, "/", "strict")
-        answer.set_cookie(
-            _MARK_COOKIE, "1", max_age=int(SESSION_S), path="/", secure=self._is_secure,
-            samesite="strict",
-        )  # fmt: skip
         return answer
 
     def _begin(self, code: str) -> tuple[str, str]:
         """(the provider's address, the browser's cookie)"""
+        self._require_pace()
         state, nonce, verifier, cookie = (secrets.token_urlsafe(32) for _ in range(4))
         url = self._provider.authorization_url(state, nonce, verifier)
         now = self._people.now()
@@ -160,6 +166,19 @@ class OpenIdLogin:
         }
         self._people.team.keep_ticket(Ticket(digest_of(state), now + FLOW_S, facts), now)
         return url, cookie
+
+    def _require_pace(self) -> None:
+        """
+        Raises:
+            ConflictError: too many logins were begun just now.
+        """
+        now = self._people.now()
+        with self._lock:
+            if len(self._begun) == MOST_BEGUN and now - self._begun[0] < BEGUN_WITHIN_S:
+                raise ConflictError(
+                    f"{MOST_BEGUN} logins were begun within a minute", next_step="try again later"
+                )
+            self._begun.append(now)
 
     def _finish(self, given: Mapping[str, str], cookie: str, address: str) -> tuple[Person, str]:
         """(who has logged in, the code of a terminal that waits, or nothing)
@@ -216,6 +235,7 @@ class OpenIdLogin:
         return JSONResponse(await run_in_threadpool(self._begin_device, address))
 
     def _begin_device(self, address: str) -> Mapping[str, object]:
+        self._require_pace()
         device, now = secrets.token_urlsafe(32), self._people.now()
         letters = "".join(secrets.choice(_CODE_LETTERS) for _ in range(8))
         code = f"{letters[:4]}-{letters[4:]}"
@@ -338,10 +358,17 @@ def cookie_of(headers: Mapping[str, str], name: str) -> str:
     return found.value if found is not None else ""
 
 
+def session_in(headers: Mapping[str, str]) -> str:
+    """The token of a request's session; empty unless the browser says that a page of this server
+    asks, which no other page can have it say."""
+    if headers.get("sec-fetch-site") != "same-origin":
+        return ""
+    return cookie_of(headers, SESSION_COOKIE)
+
+
 def end_session(answer: Response) -> None:
     """Have the browser forget its session."""
-    for name in (SESSION_COOKIE, _MARK_COOKIE):
-        answer.delete_cookie(name, path="/")
+    answer.delete_cookie(SESSION_COOKIE, path="/")
 
 
 def _on_to_the_page() -> Response:

@@ -28,7 +28,7 @@ from trmcloud.core.errors import LinkError, UsageError
 from trmcloud.io.web_guard import AllowedHosts
 from trmcloud.ports.team import Role
 from trmcloud.server.app import Doors, Settings, TeamServer
-from trmcloud.server.openid_login import BY_COOKIE, FLOW_S, LoginRules, OpenIdLogin
+from trmcloud.server.openid_login import FLOW_S, MOST_BEGUN, LoginRules, OpenIdLogin
 from trmcloud.server.openid_provider import Client, OpenIdProvider, require_safe
 from trmcloud.server.people import People
 from trmcloud.server.running import CommandRunner
@@ -192,8 +192,13 @@ def team(tmp_path: Path) -> Team:
     return made
 
 
-def me(browser: TestClient, token: str = BY_COOKIE) -> Any:
-    return browser.get("/api/v1/me", headers={"Authorization": f"Bearer {token}"})
+PAGE = {"Sec-Fetch-Site": "same-origin"}
+"""What browsers add to what a page of the server asks."""
+
+
+def me(browser: TestClient, token: str = "") -> Any:
+    headers = {"Authorization": f"Bearer {token}"} if token else PAGE
+    return browser.get("/api/v1/me", headers=headers)
 
 
 def test_a_browser_gets_a_session_in_a_cookie_of_its_own(team: Team) -> None:
@@ -203,12 +208,13 @@ def test_a_browser_gets_a_session_in_a_cookie_of_its_own(team: Team) -> None:
     (cookie,) = [c for c in back.headers.get_list("set-cookie") if c.startswith("trmcloud_session")]
     assert {"HttpOnly", "Secure", "SameSite=strict", "Path=/"} <= set(cookie.split("; "))
     assert me(browser).json() == {"person": "ada@example.com", "role": "lead", "projects": []}
-    assert browser.get("/api/v1/me").status_code == 401, "a cookie alone is no proof of a page"
+    for site in ("", "none", "same-site", "cross-site"):
+        asked = browser.get("/api/v1/me", headers={"Sec-Fetch-Site": site} if site else {})
+        assert asked.status_code in (401, 403), f"{site!r} is no proof of a page"
     # Logged out, it is worth nothing at any server.
     kept = browser.cookies.get("trmcloud_session")
-    assert browser.delete(
-        "/api/v1/me/token", headers={"Authorization": "Bearer cookie"}
-    ).json() == {"revoked": True}
+    assert browser.get("/api/runs", headers=PAGE).text == "the page"
+    assert browser.delete("/api/v1/me/token", headers=PAGE).json() == {"revoked": True}
     assert browser.cookies.get("trmcloud_session") is None
     assert me(team.server(), str(kept)).status_code == 401
     decisions = [(each.act.what, each.act.decision) for each in team.people.team.acts()]
@@ -414,6 +420,17 @@ def test_a_terminal_is_let_in_by_a_browser_and_by_nothing_else(team: Team) -> No
     assert browser.get(f"{OIDC}/start", params={"device": begun["code"]}).status_code == 404
     assert poll("x").status_code == 401
     assert terminal.post(f"{OIDC}/device/token", content=b"[").status_code == 422
+
+
+def test_logins_that_are_begun_again_and_again_are_slowed_down(team: Team) -> None:
+    browser = team.server()
+    for _ in range(MOST_BEGUN):
+        assert browser.post(f"{OIDC}/device", json={}).status_code == 200
+    answer = browser.post(f"{OIDC}/device", json={})
+    assert (answer.status_code, "within a minute" in answer.json()["error"]) == (409, True)
+    assert browser.get(f"{OIDC}/start").status_code != 302
+    team.now.at += 60
+    assert team.log_in(browser).status_code == 200
 
 
 def test_a_provider_that_is_down_or_another_is_told_in_one_line(team: Team) -> None:

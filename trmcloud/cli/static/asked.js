@@ -3,10 +3,7 @@
 
 // The page of a team's server knows its reader by a token, a session or a proxy; that of `trmcloud ui` by its token alone.
 export const team = document.documentElement.dataset.of === "team";
-// A team's server keeps the session of a login at an identity provider in a cookie that no script
-// reads; "cookie" in place of a token asks for that one.
-const hasSession = document.cookie.split("; ").includes("trmcloud_has_session=1");
-export const token = new URLSearchParams(location.hash.slice(1)).get("token") || (hasSession ? "cookie" : "");
+export const token = new URLSearchParams(location.hash.slice(1)).get("token") || "";
 export const runId = location.pathname.startsWith("/run/") ? decodeURIComponent(location.pathname.slice(5)) : "";
 // Views beside all runs and one run; each is a file of its own, read when it opens.
 export const view = ["spend", "compare", "plans", "audit"].find((name) => location.pathname === `/${name}`) || (team && location.pathname === "/" ? "spend" : "");

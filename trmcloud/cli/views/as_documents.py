@@ -628,6 +628,7 @@ def month_document(report: MonthReport, html: str) -> doc.Month:
             unproven_usd=row.at_most,
         )
 
+    counts = {row.name: row.runs for row in report.projects}
     return doc.Month(
         month=report.month,
         budget=doc.MonthLine(**line(report.line)),
@@ -638,4 +639,8 @@ def month_document(report: MonthReport, html: str) -> doc.Month:
         runs=tuple(report.runs),
         grown=tuple(doc.SpentBy(until_at=at, spent_usd=spent) for at, spent in report.grown),
         html=html or None,
+        project_months=tuple(
+            doc.MonthShare(name=name, runs=counts.get(name, 0), **line(budget))
+            for name, budget in report.project_months
+        ),
     )
