@@ -159,7 +159,7 @@ def _money(name: str, amount: Usd | str) -> Usd:
 
 def _amounts(terms: Mapping[str, Any]) -> dict[str, Any]:
     """``terms`` with amounts of money as such."""
-    amounts = ("more", "per_run", "per_day")
+    amounts = ("more", "per_run", "per_day", "per_month")
     return {
         name: _money(name, value) if name in amounts and value is not None else value
         for name, value in terms.items()
@@ -182,6 +182,7 @@ class Home:
         run_as: the user of this machine, by name or number, as whom commands that the principal
             starts here are run. None: this process's own user, where a grant guards against
             mistakes only. Empty: it is not known, and nothing is started here.
+        project: the project that runs are charged to; None: ``$TRMCLOUD_PROJECT``, else default.
 
     Raises:
         UsageError: ``principal`` is no name, or there is no such user. NotSupported: this process
@@ -195,8 +196,11 @@ class Home:
         unasked: Iterable[str] = (),
         principal: str | None = None,
         run_as: str | None = None,
+        project: str | None = None,
     ) -> None:
         context = build_context(Path(path) if path is not None else None)
+        if project is not None:
+            context = replace(context, project=project)
         if principal is not None:
             grants.require_principal(principal)
         elif run_as is not None:
@@ -724,8 +728,8 @@ class Home:
         """Let ``principal`` spend up to ``total`` USD, from now on.
 
         Args:
-            terms: ``per_run`` and ``per_day`` in USD, ``runs_at_once`` (1; 0: any number),
-                ``hardware``, ``providers``, ``expires_at`` (epoch s), ``idle_s``.
+            terms: ``per_run``, ``per_day`` and ``per_month`` in USD, ``runs_at_once`` (1; 0: any
+                number), ``hardware``, ``providers``, ``expires_at`` (epoch s), ``idle_s``.
 
         Raises:
             UsageError: no such term or name. ConflictError: there is a grant. GrantRefused: this
@@ -762,7 +766,7 @@ class Home:
 
         Args:
             more: ``more`` USD in total; or at least so much of ``per_run``, ``per_day``,
-                ``runs_at_once``, ``hardware``, ``providers``, ``expires_at``.
+                ``per_month``, ``runs_at_once``, ``hardware``, ``providers``, ``expires_at``.
 
         Raises:
             UsageError: nothing is asked for that the grant does not allow. NotFoundError: there is

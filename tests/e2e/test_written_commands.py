@@ -299,6 +299,8 @@ STANDS_FOR = {
     "HARDWARE": "8xH100",
     "level": "month",
     "line.level": "month",
+    "PROJECT_MONTH": "project-month",
+    "person.projects[0]": "thesis",
     "amount": "500",
     "need": "500",
     "shlex.quote(line.key)": "thesis",

@@ -11,6 +11,7 @@ from trmcloud.app.planning import Planner
 from trmcloud.app.trial import find_trial
 from trmcloud.app.trial_checks import Check, Result, failed
 from trmcloud.core.catalog.hardware import LOCAL
+from trmcloud.core.control.run_book import PAYER, find_runs
 from trmcloud.core.control.run_state import RunState
 from trmcloud.core.errors import ConflictError, GrantRefused, Outcome, TrialFailed, UsageError
 from trmcloud.core.money import Usd
@@ -139,7 +140,7 @@ def require_tried(context: Context, plan: Plan, code: Path) -> None:
 
 def _was_probed(context: Context, plan: Plan) -> bool:
     """Whether a probe of the same words and files, by the same principal, came to its end."""
-    runs = context.ledger.read().runs.values()
+    runs = find_runs(context.ledger.read().runs, PAYER, context.principal)
     return any(_is_probe_of(run, plan, context.principal) for run in runs)
 
 

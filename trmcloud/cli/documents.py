@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from trmcloud.core.money import Usd
+from trmcloud.core.money import ZERO, Usd
 from trmcloud.core.values import dataclass
 
 # -- parts of documents ----------------------------------------------------------------------------
@@ -717,9 +717,9 @@ class CapHistory:
 @dataclass(frozen=True, kw_only=True)
 class GrantLine:
     """A principal's grant and what stands against it. ``state``: standing, expired or revoked.
-    ``left_usd``: the most that a new run can reserve now. ``per_run_usd`` and ``per_day_usd`` are
-    null without such a limit, ``runs_at_once`` is 0 for any number; no ``hardware`` or
-    ``providers``: any."""
+    ``left_usd``: the most that a new run can reserve now. ``per_run_usd``, ``per_day_usd`` and
+    ``per_month_usd`` are null without such a limit, ``runs_at_once`` is 0 for any number; no
+    ``hardware`` or ``providers``: any."""
 
     principal: str
     state: str
@@ -740,6 +740,9 @@ class GrantLine:
     given_at: float
     given_by: str
     revoked_at: float | None = None
+    per_month_usd: Usd | None = None
+    settled_this_month_usd: Usd = ZERO
+    reserved_this_month_usd: Usd = ZERO
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -761,6 +764,7 @@ class ApprovalLine:
     asked_at: float
     answered_at: float | None = None
     answered_by: str = ""
+    per_month_usd: Usd | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -1296,6 +1300,22 @@ class TokenMade:
 
 
 @dataclass(frozen=True, kw_only=True)
+class KeyMade:
+    """A new key for sealed secrets. It is kept nowhere."""
+
+    schema: ClassVar[str] = "server-key/1"
+    key: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class SealedNames:
+    """The names of a server's sealed secrets."""
+
+    schema: ClassVar[str] = "server-secrets/1"
+    names: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
 class TokensRevoked:
     """``of``: a token's id, or a person."""
 
@@ -1621,6 +1641,75 @@ class Month:
     runs: tuple[str, ...]
     grown: tuple[SpentBy, ...]
     html: str | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class SpendingGroup:
+    """``accrued_usd`` is what live runs have used of ``reserved_usd``. ``limit_usd`` is a project's
+    cap, or a person's grant, over all months."""
+
+    name: str
+    runs: tuple[str, ...]
+    spent_usd: Usd
+    accrued_usd: Usd
+    reserved_usd: Usd
+    limit_usd: Usd | None
+    limit_left_usd: Usd | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class SpendingForecast:
+    """A month's cost at its end: ``per_day_usd`` is the mean of the last ``days`` days."""
+
+    low_usd: Usd
+    high_usd: Usd
+    per_day_usd: Usd
+    days: float
+    days_left: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeldRow:
+    """``kind``: run or volume. ``until_at`` is null before a machine is ordered."""
+
+    run: str
+    person: str
+    project: str
+    kind: str
+    reserved_usd: Usd
+    until_at: float | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class WaitRow:
+    """``code``: machine, answer (to a request for more) or second_person; ``id`` is that of the
+    run, the request or the command that waits."""
+
+    code: str
+    id: str
+    person: str
+    message: str
+    asked_usd: Usd | None
+    since_at: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Spending:
+    """A month's money by project, provider, person or tag: what a server's page shows. A person
+    with projects gets those alone, and no cap of the month."""
+
+    schema: ClassVar[str] = "spending/1"
+    month: str
+    by: str
+    seen_at: float
+    total: SpendingGroup
+    groups: tuple[SpendingGroup, ...]
+    cap_usd: Usd | None
+    left_usd: Usd | None
+    grown: tuple[SpentBy, ...]
+    forecast: SpendingForecast | None
+    held: tuple[HeldRow, ...]
+    waits: tuple[WaitRow, ...]
 
 
 @dataclass(frozen=True, kw_only=True)

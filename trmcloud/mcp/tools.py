@@ -48,13 +48,17 @@ class Desk:
     bucket: str = ""
     wait_s: float = 45.0
     """How long an answer waits at most for a launch to be on record."""
+    charged_to: str | None = None
+    """The project of the ledger that runs are charged to; None: this process's own."""
 
     def home(self) -> Home:
         """Return the home as this thread has it: one that was read before is read on."""
-        held: dict[tuple[Path, str, str | None], Home] = _held.__dict__.setdefault("homes", {})
-        about = self.path, self.grant, self.run_as
+        held: dict[Any, Home] = _held.__dict__.setdefault("homes", {})
+        about = self.path, self.grant, self.run_as, self.charged_to
         if about not in held:
-            held[about] = Home(self.path, principal=self.grant, run_as=self.run_as)
+            held[about] = Home(
+                self.path, principal=self.grant, run_as=self.run_as, project=self.charged_to
+            )
         return held[about]
 
     @property
@@ -367,7 +371,9 @@ def _begin(desk: Desk, claim: Claim) -> subprocess.Popen[bytes]:
     claim.forget_result()
     folder = desk.project.folder
     try:
-        return launcher.begin(desk.path, desk.grant, claim.path, folder, desk.run_as)
+        return launcher.begin(
+            desk.path, desk.grant, claim.path, folder, desk.run_as, desk.charged_to
+        )
     except OSError as error:
         raise TrmcloudError(f"the launch could not be started: {error.strerror}") from None
 
@@ -564,6 +570,9 @@ def _grant(desk: Desk, given: Mapping[str, Any]) -> dict[str, Any]:
         "per_day_usd": found.per_day,
         "spent_today_usd": found.spent_today,
         "reserved_today_usd": found.reserved_today,
+        "per_month_usd": found.per_month,
+        "spent_this_month_usd": found.spent_this_month,
+        "reserved_this_month_usd": found.reserved_this_month,
         "runs_at_once": found.runs_at_once or "any",
         "live_runs": list(found.live_runs),
         "hardware": list(found.hardware) or "any",
@@ -713,6 +722,9 @@ def tools() -> dict[str, Tool]:
                 Argument("more", Kind.MONEY, 'More dollars in total, as decimal text: "2.50".'),
                 Argument("per_run", Kind.MONEY, "Dollars that one run may need, as decimal text."),
                 Argument("per_day", Kind.MONEY, "Dollars that one day may need, as decimal text."),
+                Argument(
+                    "per_month", Kind.MONEY, "Dollars that one month may need, as decimal text."
+                ),
                 Argument("runs_at_once", Kind.WHOLE, "Runs at once.", 0, least=0, most=1000),
                 Argument("hardware", Kind.TEXTS, "Hardware to be allowed, too."),
                 Argument("providers", Kind.TEXTS, "Providers to be allowed, too."),

@@ -41,7 +41,8 @@ from trmcloud.cli.views.streams import padded, width, wrap
 from trmcloud.core.contract.notices import Notice, NoticeKind
 from trmcloud.core.contract.pod_contract import KeptCheckpoint
 from trmcloud.core.control import events as ev
-from trmcloud.core.control.budget import LedgerState, month_of
+from trmcloud.core.control.budget import LedgerState
+from trmcloud.core.control.grants import month_of
 from trmcloud.core.control.report import KINDS, NO_RUN, MonthReport, report_month
 from trmcloud.core.control.run_state import RunState, State
 from trmcloud.core.errors import Outcome

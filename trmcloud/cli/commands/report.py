@@ -43,8 +43,8 @@ from trmcloud.cli.views.status import volume_lines
 from trmcloud.cli.views.streams import as_is
 from trmcloud.cli.views.text import duration, on_volume, table
 from trmcloud.core.contract.command import RECIPE
-from trmcloud.core.control.budget import month_of
 from trmcloud.core.control.focus import COLUMNS, focus_rows, total_of
+from trmcloud.core.control.grants import month_of
 from trmcloud.core.control.report import DRIFT_ALARM, PARTS, RunReport, report_month
 from trmcloud.core.control.run_state import RunState
 from trmcloud.core.errors import ConflictError, UsageError

@@ -138,8 +138,8 @@ def report_lines(facts: SweepFacts) -> list[str]:
     gain = expected_gain(state, terms) if terms.unit == "usd" else None
     if gain is not None:
         lines.append(
-            f"the next {NEXT_USD} may gain {gain:.3g} {terms.metric}: an extrapolation, in which "
-            "each doubling of the money brings what the last one brought"
+            f"the next {NEXT_USD} may gain {gain:.3g} {terms.metric}: an extrapolation of what "
+            "the last two doublings of the money gained"
         )
     for trial in state.trials.values():
         if trial.state is TrialState.FAILED:

@@ -15,9 +15,11 @@ from trmcloud.core.contract.manifest import (
 )
 from trmcloud.core.control.actions import PULL
 from trmcloud.core.control.billing import spent_at
-from trmcloud.core.control.budget import LedgerState, Line, month_of
+from trmcloud.core.control.budget import LedgerState, Line
+from trmcloud.core.control.grants import month_of
 from trmcloud.core.control.ledger_facts import StrayPod, holds
 from trmcloud.core.control.observation import POD, ReportedValue
+from trmcloud.core.control.run_book import MONTH, find_runs
 from trmcloud.core.control.run_state import GRANT, STAGE, Generation, RunState, State
 from trmcloud.core.money import ZERO, Usd, cost, total
 from trmcloud.core.values import dataclass, replace
@@ -466,7 +468,7 @@ def month_items(ledger: LedgerState, month: str, now: float | None = None) -> li
 def _runs_of(ledger: LedgerState, month: str) -> list[RunState]:
     return [
         run
-        for run in ledger.runs.values()
+        for run in find_runs(ledger.runs, MONTH, month)
         if run.state is not State.NEW and run.reserved_at and month_of(run.reserved_at) == month
     ]
 

@@ -411,6 +411,7 @@ def history_of(state: SweepState) -> list[Tried]:
             tuple((r.rung, r.metric) for r in trial.results if r.metric is not None),
             failed=trial.state is TrialState.FAILED
             or any(result.metric is None for result in trial.results),
+            complete=trial.is_complete,
         )
         for trial in state.trials.values()
         if not trial.repeats
