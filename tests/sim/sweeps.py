@@ -218,6 +218,8 @@ class _Play:
         self.faults["lost slots"] += 1
         self.lost, self.paid_until_s = self.world.lost_slots, self.now
         left = self.terms.slots - self.lost
+        share = self.terms.confirm_usd.micros * left // self.terms.slots
+        self.oracle.confirm = Usd.from_micros(share)
         gone = self.rng.sample(self.running, max(0, len(self.running) - left))
         for _, number, _ in gone:
             began, most = self.begun[number]
@@ -391,6 +393,8 @@ class _Oracle:
 
     def __init__(self, terms: SweepTerms) -> None:
         self.terms = terms
+        self.confirm = terms.confirm_usd
+        """Reserved for repetitions; once slots are lost, the share of the others."""
         self.spent = ZERO
         self.most: dict[int, Usd] = {}
         self.metrics: dict[int, float] = {}
@@ -429,7 +433,7 @@ class _Oracle:
         running = total(self.most.values())
         confirming = total(self.most[n] for n in self.confirming if n in self.most)
         kept = self.terms.finish_usd if self.is_released else self.terms.winner_usd
-        kept += max(self.terms.confirm_usd - self.confirmed - confirming, ZERO)
+        kept += max(self.confirm - self.confirmed - confirming, ZERO)
         committed = self.spent + running + kept
         self.most_share = max(self.most_share, committed.micros / self.terms.usd.micros)
         _hold(committed <= self.terms.usd, f"{committed} of {self.terms.usd} are committed")

@@ -349,7 +349,7 @@ def test_an_order_that_was_lost_with_its_connection_is_given_again(scene: Scene)
     again.go()
     # Another process in its place has nothing of it.
     anew = Peer(scene, worker="another")
-    with pytest.raises(MachineLost, match="started anew"):
+    with pytest.raises(MachineLost, match="started again"):
         child.poll()
     assert anew.tell()["start"] == []
     anew.go()

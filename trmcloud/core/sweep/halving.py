@@ -375,11 +375,14 @@ class _Desk:
 
     def _affordable(self, move: Begin | Continue) -> Move | None:
         """Return the move if its worst case fits into the money and the time beside all that is
-        reserved."""
+        reserved. What is left of the time is the winner's before it is its repetitions'."""
         after = apply(self.state, move.event)
-        if after.committed + reserved(after, self.terms) > self.terms.usd:
+        kept = reserved(after, self.terms)
+        if after.committed + kept > self.terms.usd:
             return None
-        rest = self.terms.seconds(self.terms.by_slot(reserved(after, self.terms)))
+        if isinstance(move, FinishWinner):
+            kept = self.terms.finish_usd
+        rest = self.terms.seconds(self.terms.by_slot(kept))
         return (
             move
             if self.terms.seconds(move.most_usd) + rest <= self.seconds_left + _INSTANT_S

@@ -253,7 +253,7 @@ class Fleet:
             if worker != node.worker:
                 ran = [e for e in node.intervals.values() if e.is_sent and not e.is_here]
                 for interval in ran:
-                    interval.lost = f"what ran it on machine {rank} was started anew"
+                    interval.lost = f"what ran it on machine {rank} was started again"
                 node.failures += bool(ran)
                 self._say(f"machine {rank} is here")
             node.worker, node.channel, node.heard_at = worker, channel, self._steady()

@@ -158,7 +158,7 @@ class Worker:
         for held in self._held.values():
             _land(held)
         if all(held.has_ended for held in self._held.values()):
-            return "landed_signal" if self._asked else "landed_deadline", "told to stop"
+            return "landed_signal" if self._asked else "landed_deadline", "asked to stop"
         return None
 
     def _look(self) -> None:
