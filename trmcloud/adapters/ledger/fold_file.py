@@ -209,7 +209,7 @@ class FoldedRuns:
         return LedgerError(
             "what was verified of the ledger was removed meanwhile",
             where=str(self._file.path),
-            next_step="try again: it is read anew",
+            next_step="try again: it is read from its first record",
         )
 
 

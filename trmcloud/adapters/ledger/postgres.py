@@ -205,7 +205,7 @@ class PostgresLedger(RecordedLedger):
         self.database.close()
 
     def know(self, other: PostgresLedger) -> None:
-        """Start from what ``other`` has verified of the same database, and keep it where it does."""
+        """Start from what ``other`` has verified of the same database, and keep it there."""
         self._known, self._home = other._known, other._home
 
     def driver(self, run_id: str) -> Driver | None:
