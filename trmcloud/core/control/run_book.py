@@ -93,6 +93,9 @@ class RunBook(Mapping[str, RunState]):
     def __len__(self) -> int:
         return len(self.archive) + len(self._new_ids())
 
+    def __bool__(self) -> bool:
+        return bool(self._changed or len(self.archive))
+
     def __iter__(self) -> Iterator[str]:
         yield from self.archive.ids()
         yield from self._new_ids()
