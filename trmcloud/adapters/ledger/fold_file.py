@@ -313,7 +313,8 @@ class FoldFile:
             return None
         except (sqlite3.Error, UnicodeDecodeError) as error:
             raise OSError(str(error)) from None
-        return _beginning(state, FoldedRuns(self, after, records, ask, on_lost))
+        archive = FoldedRuns(self, after, records, ask, on_lost)
+        return _beginning(state, archive, known.state.runs)
 
     @contextmanager
     def reading(
@@ -433,11 +434,15 @@ def fold_format() -> str:
     return found.hexdigest()[:12]
 
 
-def _beginning(state: LedgerState, runs: FoldedRuns) -> VerifiedLedger:
-    head = runs.head
-    return VerifiedLedger(
-        replace(state, runs=RunBook(runs, state.runs)), (), head.seq, head.chain, {}, base=runs
-    )
+def _beginning(
+    state: LedgerState, archive: FoldedRuns, before: Mapping[str, RunState] | None = None
+) -> VerifiedLedger:
+    head = archive.head
+    if isinstance(before, RunBook):
+        book = before.begun_anew(archive, state.runs)
+    else:
+        book = RunBook(archive, state.runs)
+    return VerifiedLedger(replace(state, runs=book), (), head.seq, head.chain, {}, base=archive)
 
 
 def _folded(ledger_id: str, records: Iterable[ev.Record]) -> LedgerState | None:
