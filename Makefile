@@ -361,7 +361,7 @@ soak-crashes: $(READY)
 
 # 32 clients and 4 controllers of one ledger on a real server: docs/soak/postgres.md.
 pg-torture: $(READY)
-	$(BIN)/python -m tests.crash.postgres_torture --runs $(or $(RUNS),10000) --seconds $(or $(SECONDS),3600)
+	$(BIN)/python -m tests.crash.postgres_torture --runs $(or $(RUNS),10000) --seconds $(or $(SECONDS),3600) $(if $(FOLDER),--folder $(FOLDER))
 
 # Rounds of SIGSTOP and SIGKILL on real local runs; JOBS=1 where the machine is busy.
 soak-stops: $(READY)

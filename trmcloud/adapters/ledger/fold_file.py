@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import os
 import struct
+import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from functools import lru_cache
@@ -24,6 +25,7 @@ from trmcloud.adapters.ledger.records import (
     Mark,
     Session,
     VerifiedLedger,
+    mark_of,
 )
 from trmcloud.core.control import events as ev
 from trmcloud.core.control.budget import LedgerState, RunSums, extend_ledger, summed
@@ -94,6 +96,9 @@ class FoldedRuns:
         self._ask = ask
         self._on_lost = on_lost
         self._common: list[ev.Record] | None = None
+        self._there: dict[str, bool] = {}
+        self._opened: tuple[int, sqlite3.Connection] | None = None
+        self._lock = threading.Lock()
 
     def __len__(self) -> int:
         return self.head.runs
@@ -101,8 +106,11 @@ class FoldedRuns:
     def __contains__(self, run_id: object) -> bool:
         if not isinstance(run_id, str) or not run_id:
             return False
-        row = self._one("SELECT number FROM runs WHERE run_id = ?", run_id)
-        return row is not None and 0 < row[0] <= self.head.runs
+        there = self._there.get(run_id)
+        if there is None:
+            row = self._one("SELECT number FROM runs WHERE run_id = ?", run_id)
+            there = self._there[run_id] = row is not None and 0 < row[0] <= self.head.runs
+        return there
 
     def ids(self) -> Sequence[str]:
         rows = self._all(
@@ -189,13 +197,20 @@ class FoldedRuns:
 
     def _used(self, use: Callable[[sqlite3.Connection], _Answer]) -> _Answer:
         try:
-            with self._file.reading() as conn:
+            with self._lock, self._file.reading(self._connection) as conn:
                 rows = conn.execute("SELECT uid, seq FROM head").fetchall()
                 if len(rows) != 1 or rows[0][0] != self.head.uid or rows[0][1] < self.head.seq:
                     raise _Unusable
                 return use(conn)
         except _Unusable:
             raise self._lost() from None
+
+    def _connection(self) -> sqlite3.Connection:
+        """One for all questions of this process; a forked child makes its own. A reservation asks
+        under the ledger's lock."""
+        if self._opened is None or self._opened[0] != os.getpid():
+            self._opened = os.getpid(), self._file.connected("ro")
+        return self._opened[1]
 
     def _lost(self, why: str = "") -> LedgerError:
         self._file.remove()
@@ -209,7 +224,7 @@ class FoldedRuns:
         return LedgerError(
             "what was verified of the ledger was removed meanwhile",
             where=str(self._file.path),
-            next_step="try again: it is read anew",
+            next_step="try again: it is read from its first record",
         )
 
 
@@ -282,7 +297,7 @@ class FoldFile:
         try:
             if base is None:
                 self._make()
-            with closing(self._connected("rw")) as conn:
+            with closing(self.connected("rw")) as conn:
                 conn.execute("BEGIN IMMEDIATE")
                 head = _head_of(conn)
                 if base is not None and (head.uid, head.seq) != (base.uid, base.seq):
@@ -298,18 +313,25 @@ class FoldFile:
             return None
         except (sqlite3.Error, UnicodeDecodeError) as error:
             raise OSError(str(error)) from None
-        return _beginning(state, FoldedRuns(self, after, records, ask, on_lost))
+        archive = FoldedRuns(self, after, records, ask, on_lost)
+        return _beginning(state, archive, known.state.runs)
 
     @contextmanager
-    def reading(self) -> Iterator[sqlite3.Connection]:
-        """
+    def reading(
+        self, opened: Callable[[], sqlite3.Connection] | None = None
+    ) -> Iterator[sqlite3.Connection]:
+        """A connection that is ``opened``, or one for this use.
+
         Raises:
-            _Unusable: it is no more, or damaged.
+            _Unusable: the file is no more, or damaged.
         """
         import sqlite3
 
         try:
-            with closing(self._connected("ro")) as conn:
+            if opened is not None:
+                yield opened()
+                return
+            with closing(self.connected("ro")) as conn:
                 yield conn
         except (sqlite3.Error, OSError, UnicodeDecodeError) as error:
             raise _Unusable(str(error)) from None
@@ -318,12 +340,13 @@ class FoldFile:
         self, conn: sqlite3.Connection, known: VerifiedLedger, head: _Head
     ) -> tuple[LedgerState, _Head]:
         runs, at = known.state.runs, known.records[-1].at
-        touched = list(dict.fromkeys(mark.run_id for mark in known.marks))
+        new = [mark_of(row) for row in known.rows]
+        touched = list(dict.fromkeys(mark.run_id for mark in new))
         book = runs if isinstance(runs, RunBook) else None
         before = {each: book.before(each) if book is not None else None for each in touched if each}
         before_marks = dict(_marked(conn, head, touched))
         added: dict[str, list[Mark]] = {}
-        for mark in known.marks:
+        for mark in new:
             added.setdefault(mark.run_id, []).append(mark)
         count = head.runs
         for run_id, marks in added.items():
@@ -370,7 +393,7 @@ class FoldFile:
         temporary = self._folder / f"new-{self._random_bytes(8).hex()}"
         os.close(os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
         try:
-            with closing(self._connected("rw", temporary)) as conn:
+            with closing(self.connected("rw", temporary)) as conn:
                 conn.executescript(f"BEGIN; {_SCHEMA}")
                 uid = self._random_bytes(8).hex()
                 _write_head(conn, _Head(uid, self._ledger_id, 0, "", 0, (), {}))
@@ -381,7 +404,7 @@ class FoldFile:
             with suppress(FileNotFoundError):
                 os.unlink(temporary)
 
-    def _connected(self, mode: str, path: Path | None = None) -> sqlite3.Connection:
+    def connected(self, mode: str, path: Path | None = None) -> sqlite3.Connection:
         import sqlite3
 
         from trmcloud.adapters.ledger.backups import uri
@@ -389,7 +412,13 @@ class FoldFile:
         at = path or self.path
         if not at.exists():
             raise FileNotFoundError(at)
-        return sqlite3.connect(uri(str(at), mode), uri=True, isolation_level=None, timeout=_WAIT_S)
+        return sqlite3.connect(
+            uri(str(at), mode),
+            uri=True,
+            isolation_level=None,
+            timeout=_WAIT_S,
+            check_same_thread=False,
+        )
 
 
 @lru_cache(maxsize=1)
@@ -405,11 +434,15 @@ def fold_format() -> str:
     return found.hexdigest()[:12]
 
 
-def _beginning(state: LedgerState, runs: FoldedRuns) -> VerifiedLedger:
-    head = runs.head
-    return VerifiedLedger(
-        replace(state, runs=RunBook(runs, state.runs)), (), head.seq, head.chain, {}, base=runs
-    )
+def _beginning(
+    state: LedgerState, archive: FoldedRuns, before: Mapping[str, RunState] | None = None
+) -> VerifiedLedger:
+    head = archive.head
+    if isinstance(before, RunBook):
+        book = before.begun_anew(archive, state.runs)
+    else:
+        book = RunBook(archive, state.runs)
+    return VerifiedLedger(replace(state, runs=book), (), head.seq, head.chain, {}, base=archive)
 
 
 def _folded(ledger_id: str, records: Iterable[ev.Record]) -> LedgerState | None:

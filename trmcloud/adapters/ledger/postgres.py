@@ -205,8 +205,8 @@ class PostgresLedger(RecordedLedger):
         self.database.close()
 
     def know(self, other: PostgresLedger) -> None:
-        """Start from what ``other`` has verified of the same database."""
-        self._known = other._known
+        """Start from what ``other`` has verified of the same database, and keep it there."""
+        self._known, self._home = other._known, other._home
 
     def driver(self, run_id: str) -> Driver | None:
         def ask(session: Session) -> Driver | None:

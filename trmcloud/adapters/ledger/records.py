@@ -152,8 +152,8 @@ class VerifiedLedger:
     links: tuple[Link, ...] = ()
     """Of all whole records, where all were read at once."""
     base: VerifiedPart | None = None
-    marks: tuple[Mark, ...] = ()
-    """Of ``records``; empty where some are lost."""
+    rows: tuple[tuple[Any, ...], ...] = ()
+    """Of ``records``, as they are stored; empty where some are lost."""
 
     def count(self, run_id: str) -> int:
         """Return the number of a run's records."""
@@ -263,9 +263,9 @@ class LedgerRecords:
             else:
                 every = (*start.records, *records)
                 links = () if start.seq else tuple(place.link for place in places)
-                marks = (*start.marks, *(mark_of(place.row) for place in places))
+                rows = (*start.rows, *(place.row for place in places))
                 return VerifiedLedger(
-                    state, every, seq, chain, counts, links=links, base=start.base, marks=marks
+                    state, every, seq, chain, counts, links=links, base=start.base, rows=rows
                 )
         if start.seq or not fetched.is_whole:
             raise FullReadNeeded
@@ -342,7 +342,7 @@ class LedgerRecords:
         self._stamp(conn, before.state.ledger_id)
         chain, counts = before.chain, dict(before.counts)
         stored: list[ev.Record] = []
-        marks: list[Mark] = []
+        rows: list[tuple[Any, ...]] = []
         for record in records:
             kind = type(record.event).__name__
             body = json.dumps(event_to_json(record.event), allow_nan=False)
@@ -358,7 +358,7 @@ class LedgerRecords:
                 (record.seq, record.run_id, n, record.epoch, at, kind, body, chain),
             )
             event = event_from_json(kind, json.loads(body))
-            marks.append(mark_of((record.seq, record.run_id, n, record.epoch, at, kind, body)))
+            rows.append((record.seq, record.run_id, n, record.epoch, at, kind, body))
             stored.append(ev.Record(record.seq, record.run_id, record.epoch, at, event))
         seq = records[-1].seq if records else before.seq
         state = extend_ledger(before.state, stored)
@@ -370,7 +370,7 @@ class LedgerRecords:
             counts,
             before.lost,
             base=before.base,
-            marks=(*before.marks, *marks),
+            rows=(*before.rows, *rows),
         )
 
     def driver(self, conn: Session, run_id: str) -> Driver | None:

@@ -4,7 +4,6 @@ memory, the others are read one by one. Pure but for that reading, which an arch
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping, Sequence, ValuesView
 from typing import Protocol
 
@@ -15,7 +14,6 @@ from trmcloud.core.control.run_state import RunState, State
 BILL_WITHIN_S = 90 * 86_400.0
 """A bill that is so late is not waited for: its run stays settled at the most it can have cost."""
 _READ_AT_ONCE = 500
-_KEPT = 256
 
 # Terms by which an archive finds runs.
 KEY, NAME, POD, POD_NAME = "key", "name", "pod", "pod-name"
@@ -65,14 +63,22 @@ class RunBook(Mapping[str, RunState]):
         archive: RunArchive,
         open: Mapping[str, RunState],
         changed: Mapping[str, RunState] | None = None,
+        read: dict[str, RunState] | None = None,
     ) -> None:
+        """``read``: those of the archive that were read before."""
         self.archive = archive
         self._open = open
         self._changed = dict(changed or {})
-        self._read: OrderedDict[str, RunState] = OrderedDict()
+        self._read = read if read is not None else {}
 
     def with_runs(self, runs: Mapping[str, RunState]) -> RunBook:
-        return RunBook(self.archive, self._open, {**self._changed, **runs})
+        return RunBook(self.archive, self._open, {**self._changed, **runs}, self._read)
+
+    def begun_anew(self, archive: RunArchive, open: Mapping[str, RunState]) -> RunBook:
+        """The same runs, with an archive that holds those that have changed. What was read of the
+        others is kept: a page that shows all runs asks for them every few seconds."""
+        read = {name: run for name, run in self._read.items() if name not in self._changed}
+        return RunBook(archive, open, None, read)
 
     def copy(self) -> RunBook:
         return self.with_runs({})
@@ -93,12 +99,15 @@ class RunBook(Mapping[str, RunState]):
     def __len__(self) -> int:
         return len(self.archive) + len(self._new_ids())
 
+    def __bool__(self) -> bool:
+        return bool(self._changed or len(self.archive))
+
     def __iter__(self) -> Iterator[str]:
         yield from self.archive.ids()
         yield from self._new_ids()
 
     def values(self) -> ValuesView[RunState]:
-        """Of all runs, read in parts: it takes as long as there are runs."""
+        """Of all runs, read in parts: the first time it takes as long as there are runs."""
         return _Values(self)
 
     def before(self, run_id: str) -> RunState | None:
@@ -139,8 +148,6 @@ class RunBook(Mapping[str, RunState]):
         found = {run_id: self._read[run_id] for run_id in run_ids if run_id in self._read}
         found |= self.archive.read([run_id for run_id in run_ids if run_id not in found])
         self._read.update(found)
-        while len(self._read) > _KEPT:
-            self._read.popitem(last=False)
         return found
 
 
