@@ -260,7 +260,12 @@ def test_trials_on_ray_need_a_cluster_of_ones_own(user: User) -> None:
     user.environment["RAY_ADDRESS"] = "ray://head:10001"
     text = user.fails("sweep", "local", "--rate", "3.60", *words, code=2)
     assert "is for Ray's client" in text
-    if importlib.util.find_spec("ray") is None:
+    if importlib.util.find_spec("ray") is not None:
+        user.environment |= {"RAY_ADDRESS": "head:6379", "RAY_AUTH_TOKEN": "secret-word"}
+        text = user.fails("sweep", "local", "--rate", "3.60", *words, code=2)
+        assert "RAY_AUTH_TOKEN is a secret" in text
+        assert "secret-word" not in text
+    else:
         user.environment["RAY_ADDRESS"] = "head:6379"
         text = user.fails("sweep", "local", "--rate", "3.60", *words, code=6)
         assert "--on ray needs the 'ray' extra" in text

@@ -85,32 +85,28 @@ def told_sweep(user: User) -> SweepJob:
     return load_job((Path(job["code_dir"]) / SWEEP_NAME).read_text())
 
 
-def keepers() -> dict[int, int]:
-    """Return the keepers that run: pid → that of the Ray worker which started it."""
-    found = {}
-    for entry in Path("/proc").iterdir():
-        if not entry.name.isdigit():
-            continue
-        try:
-            words = (entry / "cmdline").read_bytes().split(b"\0")
-            if KEEPER.encode() in words:
-                found[int(entry.name)] = int(words[words.index(KEEPER.encode()) + 2])
-        except OSError:
-            continue
-    return found
-
-
-def commands() -> int:
-    """Return how many scripts of trials run."""
-    count = 0
+def running(user: User) -> list[tuple[int, list[str]]]:
+    """Return the processes that work in the user's home: (pid, words)."""
+    found = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             try:
-                words = (entry / "cmdline").read_bytes().split(b"\0")
-            except OSError:
+                words = (entry / "cmdline").read_bytes().decode().split("\0")
+                if str(user.home) in os.readlink(entry / "cwd") or str(user.home) in words[3:4][0]:
+                    found.append((int(entry.name), words))
+            except (OSError, IndexError):
                 continue
-            count += words[:2] == [b"python3", b"train.py"]
-    return count
+    return found
+
+
+def keepers(user: User) -> dict[int, int]:
+    """Return the keepers that run: pid → that of the Ray worker which started it."""
+    return {pid: int(words[4]) for pid, words in running(user) if words[2:3] == [KEEPER]}
+
+
+def commands(user: User) -> int:
+    """Return how many scripts of trials run."""
+    return sum(words[1:2] == ["train.py"] for _, words in running(user))
 
 
 def test_a_sweep_ends_with_its_best_and_tune_reads_the_same_scores(user: User) -> None:
@@ -150,20 +146,20 @@ def test_a_sweep_ends_with_its_best_and_tune_reads_the_same_scores(user: User) -
 def test_a_killed_worker_costs_one_interval(user: User) -> None:
     user.run(*sweep_words("--on", "ray", "--budget", "0.90", "-d", slots=1, eta=4))
     until(lambda: sum(isinstance(e, ev.RungReached) for e in journal(user)) >= 1)
-    until(lambda: commands() == 1 and len(keepers()) == 1)
-    [(keeper, worker)] = keepers().items()
+    until(lambda: commands(user) == 1 and len(keepers(user)) == 1)
+    [(keeper, worker)] = keepers(user).items()
     os.kill(worker, signal.SIGKILL)
-    until(lambda: keeper not in keepers())
+    until(lambda: keeper not in keepers(user))
     until(lambda: any(isinstance(e, ev.TrialLost) for e in journal(user)))
     [lost] = [event for event in journal(user) if isinstance(event, ev.TrialLost)]
     until(lambda: len(swept(user).trials[lost.trial].results) >= 1)
+    assert not [e for e in journal(user) if isinstance(e, ev.TrialFailed)]
     user.stop()
     run, state = user.only_run(), swept(user)
     assert run.outcome is Outcome.STOPPED
     assert lost.usd <= told_sweep(user).terms.most_usd(-1, 0) + Usd("0.002")
-    assert not [e for e in journal(user) if isinstance(e, ev.TrialFailed)]
     assert spent(user) <= Usd("0.90")
-    until(lambda: commands() == 0 and not keepers())
+    until(lambda: commands(user) == 0 and not keepers(user))
     note(
         "a Ray worker killed with SIGKILL in an interval",
         f"that interval is lost (${lost.usd.plain()}), its trial is run again to its rung, no "
@@ -183,7 +179,7 @@ def test_an_executor_that_is_killed_leaves_nothing_and_is_continued(user: User) 
     state = swept(user)
     assert {n: state.trials[n].point for n in before} == before
     assert spent(user) <= Usd("0.26")
-    until(lambda: commands() == 0 and not keepers())
+    until(lambda: commands(user) == 0 and not keepers(user))
     note(
         "the executor killed with SIGKILL",
         f"no process of a trial is left; the next one continues from the journal: "
@@ -251,13 +247,15 @@ class Cluster:
 
 
 @pytest.fixture
-def cluster() -> Iterator[Cluster]:
+def cluster(tmp_path: Path) -> Iterator[Cluster]:
     ray = Path(sys.executable).with_name("ray")
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     address = f"127.0.0.1:{port}"
-    may = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
+    token = tmp_path / "token"
+    token.write_text(secrets.token_hex(32))
+    may = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(token)}
     common = ("--num-cpus", "1", "--block", "--disable-usage-stats")
     made = Cluster([], {"RAY_ADDRESS": address, **may})
     try:
@@ -298,7 +296,7 @@ def test_a_lost_node_of_a_cluster_costs_its_interval(user: User, cluster: Cluste
     user.environment |= cluster.environment
     user.run(*sweep_words("--on", "ray", "--budget", "0.90", "-d", eta=4))
     until(lambda: sum(isinstance(e, ev.RungReached) for e in journal(user)) >= 2)
-    until(lambda: commands() == 2)
+    until(lambda: commands(user) == 2)
     before = len(journal(user))
     end_node(cluster.nodes[1])
     until(lambda: any(isinstance(e, ev.TrialLost) for e in journal(user)[before:]))

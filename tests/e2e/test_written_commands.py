@@ -337,6 +337,8 @@ NOT_HERE = {
     "sweep local --rate 3.60 --budget 0.50 --recipe shakespeare lr=log:1e-3,1e-1": (
         "trains for minutes: tests/e2e/test_sweep.py"
     ),
+    "sweep local --on ray --rate USD": "wants Ray: tests/e2e/test_sweep_ray.py",
+    "sweep local": "as above, with settings to search",
     "launch local --rate USD --budget USD": "as above, with a recipe that no CPU can hold",
     "serve r-1f3a9c": "serves until Ctrl-C: tests/e2e/test_serve.py",
     "notify add webhook https://example.org/trmcloud": "a host of somebody's",

@@ -60,6 +60,7 @@ _OPTUNA = "optuna"
 """Of the extra ``sweep``, which the machine that trains needs, too."""
 _KEEP_BEST = 6
 """Checkpoints of trials that are kept, so that another machine can continue them."""
+_RAY_TOKEN, _RAY_TOKEN_PATH = "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"
 _SWEEP = "Sweep"
 _TAKES = "sweep export"
 
@@ -212,6 +213,12 @@ def _check_place(on: str, hardware: str, address: str) -> None:
         )
     if importlib.util.find_spec(RAY) is None:
         raise MissingExtra("--on ray", RAY, install_command(RAY))
+    has_file = _RAY_TOKEN_PATH in os.environ or Path("~/.ray/auth_token").expanduser().is_file()
+    if address and _RAY_TOKEN in os.environ and not has_file:
+        raise UsageError(
+            f"{_RAY_TOKEN} is a secret, and no sweep gets it from the environment",
+            next_step=f"put it into ~/.ray/auth_token, or into the file of {_RAY_TOKEN_PATH}",
+        )
 
 
 def _space(words: Sequence[str], path: str, here: Path) -> Space:

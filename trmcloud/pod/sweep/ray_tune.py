@@ -531,7 +531,7 @@ def run_interval(config: Mapping[str, Any]) -> None:
 
 
 def _kept(order: Path, python_path: str) -> int:
-    """Run the keeper to its end; return its exit code."""
+    """Run the keeper to its end; return the exit code of what it kept, −N for a signal N."""
     words = (sys.executable, "-m", KEEPER, str(order), str(os.getpid()))
     environment = {**os.environ, "PYTHONPATH": python_path}
     keeper = subprocess.Popen(words, stdin=subprocess.DEVNULL, env=environment)
@@ -541,7 +541,7 @@ def _kept(order: Path, python_path: str) -> int:
     finally:
         if keeper.poll() is None:
             keeper.kill()
-    return keeper.returncode
+    return 128 - keeper.returncode if keeper.returncode > 128 else keeper.returncode
 
 
 def _report(about: Mapping[str, Any], code: int, problem: str, order: Order | None) -> None:
