@@ -91,7 +91,8 @@ def _why_dearer(quoted: Plan, now: Plan) -> str:
     if same.reserved_rate > first.reserved_rate:
         return f"{first.hardware} costs {same.rate}/h now, not {first.rate}/h"
     if now.reservation > quoted.reservation:
-        return f"it would reserve {now.reservation}, not {quoted.reservation}"
+        more, less = now.reservation.plain(), quoted.reservation.plain()  # to the micro-dollar
+        return f"it would reserve {more} USD, not {less}"
     return ""
 
 
