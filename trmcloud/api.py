@@ -66,7 +66,7 @@ from trmcloud.app.run_facts import Money, Run, Training, facts_of, report_run
 from trmcloud.app.run_logs import LogPiece, logs_of, read_log
 from trmcloud.app.short_rentals import is_needed
 from trmcloud.app.steering import FETCH, VERBS, Forecast, foresee
-from trmcloud.app.sweep_facts import sweep_of
+from trmcloud.app.sweep_facts import SweepFacts, sweep_of
 from trmcloud.app.sweep_terms import expected_trials, first_words
 from trmcloud.app.sweeping import SweepRequest
 from trmcloud.app.trainings import Event, events_since, find_symptoms
@@ -108,7 +108,7 @@ from trmcloud.wiring_plans import build_planner, offers_of_home, simulate_provid
 __all__ = [
     "VERBS", "ApprovalRequest", "Check", "Checkpoint", "CheckpointCopy", "Curves", "Event",
     "Finding", "Forecast", "GrantAccount", "Home", "Layer", "Line", "MaxOverspend", "Money",
-    "Place", "Plan", "QuoteRefused", "Run", "Series", "SweepQuote", "SweepTrials", "Training",
+    "Place", "Plan", "QuoteRefused", "Run", "Series", "SweepFacts", "SweepQuote", "Training",
     "Trial", "TrmcloudError", "Usd",
 ]  # fmt: skip
 
@@ -156,19 +156,6 @@ class SweepQuote:
     words: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True)
-class SweepTrials:
-    """The trials of a sweep as its machine told of them: how many were started and run now, and
-    the ``best``, None before a trial has a result: its number, metric and settings."""
-
-    metric: str
-    started: int
-    running: int
-    best: int | None
-    best_metric: float | None
-    best_settings: Mapping[str, Any]
-
-
 def options_of(command: str) -> tuple[OptionField, ...]:
     """Return the options of ``plan``, ``launch``, ``run``, ``try`` or ``sweep`` that say what is
     planned."""
@@ -194,7 +181,7 @@ def _money(name: str, amount: Usd | str) -> Usd:
 
 def _amounts(terms: Mapping[str, Any]) -> dict[str, Any]:
     """``terms`` with amounts of money as such."""
-    amounts = ("more", "per_run", "per_day")
+    amounts = ("more", "per_run", "per_day", "per_month")
     return {
         name: _money(name, value) if name in amounts and value is not None else value
         for name, value in terms.items()
@@ -217,6 +204,7 @@ class Home:
         run_as: the user of this machine, by name or number, as whom commands that the principal
             starts here are run. None: this process's own user, where a grant guards against
             mistakes only. Empty: it is not known, and nothing is started here.
+        project: the project that runs are charged to; None: ``$TRMCLOUD_PROJECT``, else default.
 
     Raises:
         UsageError: ``principal`` is no name, or there is no such user. NotSupported: this process
@@ -230,8 +218,11 @@ class Home:
         unasked: Iterable[str] = (),
         principal: str | None = None,
         run_as: str | None = None,
+        project: str | None = None,
     ) -> None:
         context = build_context(Path(path) if path is not None else None)
+        if project is not None:
+            context = replace(context, project=project)
         if principal is not None:
             grants.require_principal(principal)
         elif run_as is not None:
@@ -386,7 +377,8 @@ class Home:
         is_read = bool(command)  # a recipe's sweep reads no folder
         with self._files_in(_folder(here), request, asked, is_read=is_read) as folder:
             spec = sweeping.wish_of(planner, request, asked, search, folder)
-            plan, terms, _ = sweeping.dry_run(planner, spec, folder)
+            spec = sweeping.informed(self._context, planner, spec, search, folder)
+            plan, terms, _, _ = sweeping.dry_run(planner, spec, folder)
         return SweepQuote(
             plan=plan,
             trials=expected_trials(terms),
@@ -435,7 +427,7 @@ class Home:
         is_read = bool(command)  # a recipe's sweep reads no folder
         with self._files_in(_folder(here), request, asked, is_read=is_read) as folder:
             spec = sweeping.wish_of(planner, request, asked, search, folder)
-            spec = self._timed_as_quoted(spec, quote)
+            spec = self._informed_as_quoted(planner, spec, search, folder, quote)
             made = sweeping.prepare(
                 self._context, planner, request, spec, folder, trainer_package(), _nothing
             )
@@ -543,21 +535,6 @@ class Home:
         """
         return self._facts(self._find(run_id))
 
-    def sweep_trials(self, run_id: str) -> SweepTrials | None:
-        """Return what is known here of a sweep's trials; None where the run is none."""
-        found = sweep_of(self._context, self._find(run_id))
-        if found is None:
-            return None
-        best = found.best
-        return SweepTrials(
-            metric=found.terms.metric,
-            started=len(found.state.trials),
-            running=len(found.state.running),
-            best=best.number if best is not None else None,
-            best_metric=best.metric if best is not None else None,
-            best_settings=dict(best.point) if best is not None else {},
-        )
-
     def run_of_key(self, key: str) -> Run | None:
         """Return the run that was launched with this idempotency key; None where there is none."""
         found = run_of_key(self._context.ledger.read(), key)
@@ -630,6 +607,19 @@ class Home:
         known = logs_of(self._context, state)
         chosen = phase or (known[-1] if known else "")
         return chosen, read_log(self._context, state, chosen, after)
+
+    def sweep_trials(self, run_id: str) -> SweepFacts:
+        """Return a sweep's trials with their metrics and dollars, as far as its machine has told of
+        them: ``ranked()`` and ``best``, the ``state`` with each interval's result, the ``terms``.
+
+        Raises:
+            NotFoundError: it is no sweep, or its plan cannot be read any more.
+        """
+        state = self._find(run_id)
+        found = sweep_of(self._context, state)
+        if found is None:
+            raise NotFoundError(f"{state.run_id} is no sweep", next_step="trmcloud status")
+        return found
 
     def report(self, run_id: str) -> RunReport:
         """Return its cost planned, accrued and billed, its time by activity, its checkpoints."""
@@ -829,8 +819,8 @@ class Home:
         """Let ``principal`` spend up to ``total`` USD, from now on.
 
         Args:
-            terms: ``per_run`` and ``per_day`` in USD, ``runs_at_once`` (1; 0: any number),
-                ``hardware``, ``providers``, ``expires_at`` (epoch s), ``idle_s``.
+            terms: ``per_run``, ``per_day`` and ``per_month`` in USD, ``runs_at_once`` (1; 0: any
+                number), ``hardware``, ``providers``, ``expires_at`` (epoch s), ``idle_s``.
 
         Raises:
             UsageError: no such term or name. ConflictError: there is a grant. GrantRefused: this
@@ -867,7 +857,7 @@ class Home:
 
         Args:
             more: ``more`` USD in total; or at least so much of ``per_run``, ``per_day``,
-                ``runs_at_once``, ``hardware``, ``providers``, ``expires_at``.
+                ``per_month``, ``runs_at_once``, ``hardware``, ``providers``, ``expires_at``.
 
         Raises:
             UsageError: nothing is asked for that the grant does not allow. NotFoundError: there is
@@ -1003,6 +993,18 @@ class Home:
             return spec
         quoted = load_plan(self._context.home, quote, 0.0)
         return replace(spec, deadline_at=quoted.spec.deadline_at)
+
+    def _informed_as_quoted(
+        self, planner: Planner, spec: RunSpec, search: SweepRequest, folder: Path, quote: str
+    ) -> RunSpec:
+        """Trials of earlier sweeps that are used are those of the quote, and so is the deadline."""
+        if not quote or spec.sweep is None:
+            return sweeping.informed(self._context, planner, spec, search, folder)
+        quoted = load_plan(self._context.home, quote, 0.0).spec.sweep
+        if quoted is not None:
+            known = replace(spec.sweep, first=quoted.first, earlier=quoted.earlier)
+            spec = replace(spec, sweep=known)
+        return self._timed_as_quoted(spec, quote)
 
     def _loaded(self, plan_id: str) -> Plan:
         return load_plan(self._context.home, plan_id, self._context.wall())

@@ -168,13 +168,13 @@ def test_a_shell_that_names_its_principal_spends_within_that_grant(agent: Home, 
     [mine] = user.json("status", "--all", "--json")["runs"]
     assert user.ledger().runs[mine["run"]].principal == "ci-nightly"
     assert Usd(0) < owner.grant("ci-nightly").spent <= Usd("0.10")
-    for typed in (("stop", "-y", theirs.id), ("report", theirs.id), ("status", theirs.id)):
-        assert "no run" in user.fails(*typed, code=NotFoundError.exit_code)
-    for changing in (
+    for line in (("stop", "-y", theirs.id), ("report", theirs.id), ("status", theirs.id)):
+        assert "no run" in user.fails(*line, code=NotFoundError.exit_code)
+    for change in (
         ("grant", "raise", "ci-nightly", "9"), ("grant", "give", "other", "9"),
         ("budget", "set", "month", "900"),
     ):  # fmt: skip
-        assert "cannot change caps or grants" in user.fails(*changing, code=refused)
+        assert "cannot change caps or grants" in user.fails(*change, code=refused)
     user.environment["TRMCLOUD_PRINCIPAL"] = "owner"
     assert "is no name of a principal" in user.fails("status", code=UsageError.exit_code)
     del user.environment["TRMCLOUD_PRINCIPAL"]

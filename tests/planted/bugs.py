@@ -550,7 +550,7 @@ BUGS: tuple[Bug, ...] = (
     Bug("what is found beyond the grants is deleted before anybody is asked", RECONCILE,
         "        facts = (*facts, sweep_event(run, beyond, context.wall()))\n",
         "        delete_oversized(context, run, beyond)\n        facts = (*facts, sweep_event(run, beyond, context.wall()))\n", timing=True),
-    Bug("a bucket is swept while requests are good", SAFE, "if not 0 < over_s < _SWEEP_WITHIN_S:", "if not over_s < _SWEEP_WITHIN_S:", timing=True),
+    Bug("a bucket is swept while requests are good", SAFE, "if not 0 < over_s < SWEEP_WITHIN_S:", "if not over_s < SWEEP_WITHIN_S:", timing=True),
     Bug("a bucket is swept from the first hard stop on", SAFE, "over_s = now - max(granted)", "over_s = now - min(granted)", timing=True),
     Bug("a bucket that was down counts as swept", LIMITS,
         """    except TrmcloudError:

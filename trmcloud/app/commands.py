@@ -209,7 +209,7 @@ class CommandRequest:
     row is in ``Command``."""
 
     words: Sequence[str] = option(
-        "words", (), "The command to run, after --, as in this shell.", _TRIED, _OWN,
+        "words", (), "The command to run, after --, as in this shell.", _TRIED + " export", _OWN,
         metavar="-- COMMAND…", parse=_words,
         but={
             "rehearse": {
@@ -221,6 +221,11 @@ class CommandRequest:
                 "help": "Settings to search (lr=log:1e-4,1e-2 width=int:64,256 depth=2|4), then "
                         "-- and the command with {lr} {width}, if no recipe is trained.",
                 "metavar": "NAME=VALUES… [-- COMMAND…]",
+                "is_required": False,
+            },
+            "export": {
+                "help": "Settings to search (lr=log:1e-4,1e-2 depth=2,4): the script is a sweep.",
+                "metavar": "[NAME=VALUES…]",
                 "is_required": False,
             },
         },

@@ -55,6 +55,7 @@ from trmcloud.core.control.pod_facts import (
 )
 from trmcloud.core.control.reason import Reason, ReasonKind, make_reason
 from trmcloud.core.control.renting import NOT_MADE
+from trmcloud.core.control.run_book import present_runs
 from trmcloud.core.control.run_state import (
     GRANT,
     Generation,
@@ -468,13 +469,13 @@ class RunDriver:
         if not is_waiting(run):
             return NO_OTHERS
         return other_waits(
-            self.context.ledger.read().runs.values(), run.run_id, self.context.wall()
+            present_runs(self.context.ledger.read().runs), run.run_id, self.context.wall()
         )
 
     def _idle_every_s(self) -> float:
         """Return the pause between two sweeps while nothing is rented; the runs that wait share
         them: each sweep asks for all providers of the home."""
-        runs = self.context.ledger.read().runs.values()
+        runs = present_runs(self.context.ledger.read().runs)
         others = other_waits(runs, self.run_id, self.context.wall())
         return (1 + others.count) * _IDLE_SWEEP_EVERY_S
 

@@ -20,6 +20,7 @@ from trmcloud.core.control.grants import (
     left_in,
     live_runs,
     money_of,
+    month_of,
     refuse_bucket,
     refuse_by_grant,
     standing_of,
@@ -70,6 +71,10 @@ class GrantAccount:
     given_at: float
     given_by: str
     revoked_at: float | None = None
+    per_month: Usd | None = None
+    spent_this_month: Usd = ZERO
+    reserved_this_month: Usd = ZERO
+    """Of the UTC month."""
     buckets: tuple[str, ...] = ()
     """Beside the one that this machine is configured with."""
 
@@ -93,6 +98,7 @@ class ApprovalRequest:
     asked_at: float
     answered_at: float | None = None
     answered_by: str = ""
+    per_month: Usd | None = None
 
 
 # -- looking ---------------------------------------------------------------------------------------
@@ -101,6 +107,7 @@ class ApprovalRequest:
 def account_of(ledger: LedgerState, grant: Grant, now: float) -> GrantAccount:
     terms, held = grant.terms, money_of(ledger, grant)
     today = money_of(ledger, grant, day_of(now))
+    month = money_of(ledger, grant, month_of(now))
     expired = terms.expires_at is not None and now >= terms.expires_at
     state = EXPIRED if expired else STANDING
     state = REVOKED if grant.revoked_at is not None else state
@@ -124,6 +131,9 @@ def account_of(ledger: LedgerState, grant: Grant, now: float) -> GrantAccount:
         given_at=grant.given_at,
         given_by=grant.by,
         revoked_at=grant.revoked_at,
+        per_month=terms.per_month,
+        spent_this_month=month.settled,
+        reserved_this_month=month.reserved,
         buckets=terms.buckets,
     )
 
@@ -165,6 +175,7 @@ def request_of(approval: Approval) -> ApprovalRequest:
         asked_at=approval.asked_at,
         answered_at=approval.answered_at if state != OPEN else None,
         answered_by=approval.by,
+        per_month=asked.per_month,
     )
 
 
@@ -306,7 +317,7 @@ def ask(context: Context, why: str, wish: Mapping[str, Any]) -> ApprovalRequest:
 
 def _asks_same(request: ApprovalRequest, event: ev.ApprovalAsked) -> bool:
     names = (
-        *("more", "per_run", "per_day", "runs_at_once"),
+        *("more", "per_run", "per_day", "per_month", "runs_at_once"),
         *("hardware", "providers", "expires_at"),
     )
     return all(getattr(request, name) == getattr(event, name) for name in names)

@@ -13,6 +13,7 @@ from trmcloud.app.planning import Planner
 from trmcloud.app.trial import find_trial
 from trmcloud.app.trial_checks import Check, Result, failed
 from trmcloud.core.catalog.hardware import LOCAL
+from trmcloud.core.control.run_book import PAYER, find_runs
 from trmcloud.core.control.run_state import RunState
 from trmcloud.core.errors import ConflictError, GrantRefused, Outcome, TrialFailed, UsageError
 from trmcloud.core.money import Usd
@@ -146,7 +147,7 @@ def require_tried(context: Context, plan: Plan, code: Path, words: Sequence[str]
 
 def _was_probed(context: Context, plan: Plan, words: Sequence[str]) -> bool:
     """Whether a probe of these words and the same files, by the same principal, came to its end."""
-    runs = context.ledger.read().runs.values()
+    runs = find_runs(context.ledger.read().runs, PAYER, context.principal)
     return any(_is_probe_of(run, plan, words, context.principal) for run in runs)
 
 

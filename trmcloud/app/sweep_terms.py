@@ -7,6 +7,7 @@ from typing import Any
 from trmcloud.core.catalog.hardware import GPUS
 from trmcloud.core.errors import UsageError
 from trmcloud.core.money import Usd, cost
+from trmcloud.core.planner.memory import checkpoint_bytes
 from trmcloud.core.spec.plan import Candidate, PhasePlan, Plan
 from trmcloud.core.spec.settings import RATES
 from trmcloud.core.spec.sweep_wish import METRIC, SweepWish
@@ -25,6 +26,8 @@ _START_TIMES = 2.0
 _LEAST_LANDING_S = 5.0
 _LANDING_TIMES = 4.0
 """Of what a landing is expected to take, so much is reserved for that of a trial."""
+_MOVED_BYTES_PER_S = 200e6
+"""Between machines, a checkpoint is written and hashed on its way: the disk is the bound."""
 _MOST_CORNERS = 64
 
 
@@ -69,6 +72,9 @@ def terms_of(plan: Plan) -> SweepTerms:
     else:
         landing_s = max(_LEAST_LANDING_S, _LANDING_TIMES * phase.parts_s.get("landing", 0.0))
         landing_s = min(landing_s, chosen.landing_s)
+    moving_s = 0.0  # of a checkpoint to the machine that trains on, and back
+    if chosen.nodes > 1:
+        moving_s = checkpoint_bytes(phase.settings) / _MOVED_BYTES_PER_S
     space = space_of(wish)
     return make_terms(
         space,
@@ -81,8 +87,8 @@ def terms_of(plan: Plan) -> SweepTerms:
         slots=slots,
         least_usd=least,
         finish_s=landing_s,
-        overrun_s=landing_s,
-        restart_s=_START_TIMES * start_s,
+        overrun_s=landing_s + moving_s,
+        restart_s=_START_TIMES * start_s + moving_s,
         eta=wish.eta,
         rungs=wish.rungs or None,
         can_resume=command is None or bool(command.resume),
@@ -93,21 +99,22 @@ def terms_of(plan: Plan) -> SweepTerms:
 
 
 def slots_of(chosen: Candidate, wish: SweepWish) -> int:
-    """Return how many trials run at a time on ``chosen``.
+    """Return how many trials run at a time on ``chosen``: as many on each of its machines.
 
     Raises:
         UsageError: more than it has GPUs, or a number that they cannot be divided by.
     """
-    gpus = chosen.gpus if chosen.sku in GPUS else 0
-    if chosen.nodes > 1:
-        raise UsageError("a sweep runs on one machine", next_step="1xH100, 8xH100 or local")
-    if not gpus:
-        return wish.slots or 1
-    slots = wish.slots or gpus
-    if slots > gpus or gpus % slots:
+    gpus, nodes = chosen.gpus if chosen.sku in GPUS else 0, chosen.nodes
+    if not gpus or wish.on:
+        return wish.slots or gpus or 1
+    slots = wish.slots or gpus * nodes
+    each, rest = divmod(slots, nodes)
+    if rest or not each or each > gpus or gpus % each:
+        one = f"{gpus} GPU" + ("" if gpus == 1 else "s")
+        several = f"{nodes} machines with {one} each" if nodes > 1 else one
         raise UsageError(
-            f"--slots {slots}: {gpus} GPUs cannot be divided so",
-            next_step=f"--slots {gpus}",
+            f"--slots {slots}: {several} cannot be divided so",
+            next_step=f"--slots {gpus * nodes}",
         )
     return slots
 

@@ -6,6 +6,7 @@ travels beside the code, in ``sweep.json``.
 
 # Annotations are values here: a command's parameters are made from them.
 import importlib.util
+import os
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -18,6 +19,7 @@ from trmcloud.app.packing import commands_share
 from trmcloud.app.planning import Planner
 from trmcloud.app.preparing import DataProgress, PreparedLaunch
 from trmcloud.app.staging import code_item
+from trmcloud.app.sweep_priors import check_default_fits, priors_of, with_priors
 from trmcloud.app.sweep_terms import check_points, terms_of
 from trmcloud.app.working_tree import WorkingTree
 from trmcloud.core.catalog.hardware import LOCAL
@@ -27,7 +29,15 @@ from trmcloud.core.spec.plan import Plan
 from trmcloud.core.spec.spec import RunSpec
 from trmcloud.core.spec.sweep_wish import METRIC, SweepWish
 from trmcloud.core.sweep import space as sp
-from trmcloud.core.sweep.job import SWEEP_NAME, SweepJob, dump_job
+from trmcloud.core.sweep.job import (
+    ENV_RAY_ADDRESS,
+    RAY,
+    SWEEP_NAME,
+    SweepJob,
+    dump_job,
+    place_of,
+)
+from trmcloud.core.sweep.priors import Priors
 from trmcloud.core.sweep.samplers import SAMPLERS
 from trmcloud.core.sweep.space import Space, Value
 from trmcloud.core.sweep.terms import SweepTerms
@@ -50,7 +60,9 @@ _OPTUNA = "optuna"
 """Of the extra ``sweep``, which the machine that trains needs, too."""
 _KEEP_BEST = 6
 """Checkpoints of trials that are kept, so that another machine can continue them."""
+_RAY_TOKEN, _RAY_TOKEN_PATH = "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"
 _SWEEP = "Sweep"
+_TAKES = "sweep export"
 
 
 def _sampler(flag: str, name: str) -> str:
@@ -70,30 +82,44 @@ class SweepRequest:
 
     space: str = option(
         "--space", "", "TOML file of the settings to search, in place of NAME=VALUES words.",
-        "sweep", _SWEEP, metavar="FILE",
+        _TAKES, _SWEEP, metavar="FILE",
     )
     default: Sequence[str] = option(
         "--default", (), "Value of a setting that all trials are compared with, repeatable. "
-        "Default: the recipe's own; of a command, the middle.", "sweep", _SWEEP,
+        "Default: the recipe's own; of a command, the middle.", _TAKES, _SWEEP,
         metavar="NAME=VALUE",
     )
     slots: int = option(
-        "--slots", 0, "Trials at a time (default: one per GPU; 1 without a GPU).", "sweep",
+        "--slots", 0, "Trials at a time (default: one per GPU; 1 without a GPU).", _TAKES,
         _SWEEP, parse=checked(lambda n: 0 <= n <= 64, "{flag} must be from 1 to 64, not {value}"),
+    )
+    on: str = option(
+        "--on", "", "ray: trials run on your Ray cluster (RAY_ADDRESS; extra ray), with local.",
+        "sweep", _SWEEP, metavar="PLACE",
+        parse=checked(lambda place: place in ("", RAY), "{flag} must be ray, not {value!r:.40}",
+                      "--on ray"),
     )
     sampler: str = option(
         "--sampler", "",
-        "How points are chosen: density, halton, uniform, or optuna (extra sweep).", "sweep",
+        "How points are chosen: density, halton, uniform, or optuna (extra sweep).", _TAKES,
         _SWEEP, metavar="NAME", parse=_sampler,
     )
-    seed: int = option("--seed", 0, "Seed of the search.", "sweep", _SWEEP)
+    seed: int = option("--seed", 0, "Seed of the search.", _TAKES, _SWEEP)
     eta: int = option(
-        "--eta", 3, "One of so many trials continues to the next rung.", "sweep", _SWEEP,
+        "--eta", 3, "One of so many trials continues to the next rung.", _TAKES, _SWEEP,
         parse=checked(lambda n: 2 <= n <= 16, "{flag} must be from 2 to 16, not {value}"),
     )
     rungs: int = option(
-        "--rungs", 0, "Number of rungs (default: up to 4, as the budget allows).", "sweep",
+        "--rungs", 0, "Number of rungs (default: up to 4, as the budget allows).", _TAKES,
         _SWEEP, parse=checked(lambda n: 0 <= n <= 8, "{flag} must be from 1 to 8, not {value}"),
+    )
+    no_earlier: bool = option(
+        "--no-earlier", False, "Do not use trials of earlier sweeps on the same code and data.",
+        "sweep", _SWEEP,
+    )
+    scale_from: str = option(
+        "--scale-from", "", "A smaller sweep, by id or name, whose best settings are tried first, "
+        "with rates scaled to this width and batch.", "sweep", _SWEEP, metavar="RUN",
     )
     typed: tuple[str, ...] = ()
 # fmt: on
@@ -133,8 +159,11 @@ def wish_of(
     asked: CommandRequest,
     search: SweepRequest,
     here: Path,
+    *,
+    is_rented: bool = True,
 ) -> RunSpec:
-    """Return the checked wish of a sweep that is typed in ``here``.
+    """Return the checked wish of a sweep that is typed in ``here``; without ``is_rented``, of one
+    that is written down as a script.
 
     Raises:
         UsageError: naming the option, or the setting, at fault.
@@ -143,7 +172,7 @@ def wish_of(
     for each in (search, request, replace(asked, words=words or ("command",))):
         placed(each)  # each value by itself, before what they say together
     parse_money("--accept-exposure", request.accept_exposure)
-    recipes = None if words else _of_recipe(planner, request, asked)
+    recipes = None if words else _of_recipe(planner, request, asked, is_rented=is_rented)
     space = _space(named, search.space, here)
     if request.budget is None and request.hours is None and request.deadline is None:
         raise UsageError(
@@ -153,6 +182,8 @@ def wish_of(
     is_here = request.hardware.strip().lower() == LOCAL
     if search.sampler == _OPTUNA and is_here and importlib.util.find_spec(_OPTUNA) is None:
         raise MissingExtra("the sampler optuna", "sweep", install_command("sweep"))
+    address = os.environ.get(ENV_RAY_ADDRESS, "")
+    _check_place(search.on, request.hardware, address)
     spec = recipes or _of_command(planner, request, asked, words, space, here)
     wish = SweepWish(
         space=tuple(str(each) for each in space.parameters),
@@ -162,8 +193,32 @@ def wish_of(
         seed=search.seed,
         eta=search.eta,
         rungs=search.rungs,
+        on=place_of(search.on, address),
     )
     return replace(spec, sweep=wish)
+
+
+def _check_place(on: str, hardware: str, address: str) -> None:
+    if on != RAY:
+        return
+    if hardware.strip().lower() != LOCAL:
+        raise UsageError(
+            f"--on ray uses a cluster that you have, and {hardware} is rented",
+            next_step="trmcloud sweep local --on ray --rate USD, its price per hour",
+        )
+    if address.startswith(f"{RAY}://"):
+        raise UsageError(
+            f"{ENV_RAY_ADDRESS}={address:.80} is for Ray's client: a sweep is to be on a node",
+            next_step=f"{ENV_RAY_ADDRESS}=auto, on a machine of the cluster",
+        )
+    if importlib.util.find_spec(RAY) is None:
+        raise MissingExtra("--on ray", RAY, install_command(RAY))
+    has_file = _RAY_TOKEN_PATH in os.environ or Path("~/.ray/auth_token").expanduser().is_file()
+    if address and _RAY_TOKEN in os.environ and not has_file:
+        raise UsageError(
+            f"{_RAY_TOKEN} is a secret, and no sweep gets it from the environment",
+            next_step=f"put it into ~/.ray/auth_token, or into the file of {_RAY_TOKEN_PATH}",
+        )
 
 
 def _space(words: Sequence[str], path: str, here: Path) -> Space:
@@ -222,7 +277,9 @@ def _of_command(
     return commands.wish_of(planner, request, replace(asked, words=words), here)
 
 
-def _of_recipe(planner: Planner, request: LaunchRequest, asked: CommandRequest) -> RunSpec:
+def _of_recipe(
+    planner: Planner, request: LaunchRequest, asked: CommandRequest, *, is_rented: bool
+) -> RunSpec:
     if "recipe" not in request.typed:
         raise UsageError(
             "name what is trained: a recipe or a command",
@@ -239,7 +296,7 @@ def _of_recipe(planner: Planner, request: LaunchRequest, asked: CommandRequest) 
                 f"--{name.replace('_', '-')} is about a command, and a recipe is trained",
                 next_step="leave it out",
             )
-    spec = planner.spec_to_launch(request)
+    spec = planner.spec_to_launch(request) if is_rented else planner.spec(request, ())
     recipe = planner.recipe(spec.recipe)
     phases = tuple(name for name in spec.phases if name in recipe.phases) or recipe.usual_phases
     if len(phases) > 1:
@@ -261,13 +318,29 @@ class PreparedSweep:
 
     ready: PreparedLaunch
     terms: SweepTerms
+    priors: Priors
     tree: WorkingTree | None = None
+
+
+def informed(
+    context: Context, planner: Planner, spec: RunSpec, search: SweepRequest, here: Path
+) -> RunSpec:
+    """Return the wish with what earlier sweeps of this home tell about its points.
+
+    Raises:
+        TrmcloudError: --scale-from names no sweep that can be used.
+    """
+    return with_priors(
+        context, planner, spec, here,
+        use_earlier=not search.no_earlier, scale_from=search.scale_from,
+    )  # fmt: skip
 
 
 def dry_run(
     planner: Planner, spec: RunSpec, here: Path
-) -> tuple[Plan, SweepTerms, WorkingTree | None]:
-    """Return the plan that would be launched, saved, its terms and the files that would be sent.
+) -> tuple[Plan, SweepTerms, Priors, WorkingTree | None]:
+    """Return the plan that would be launched, saved, its terms, what is known of its points, and
+    the files that would be sent.
 
     Raises:
         TrmcloudError: there can be no such plan.
@@ -275,8 +348,13 @@ def dry_run(
     tree = commands.tree_of(spec, here) if spec.command is not None else None
     plan = planner.plan(spec)
     terms = terms_of(plan)
+    _check(plan, terms)
+    return planner.save(plan), terms, priors_of(plan, terms), tree
+
+
+def _check(plan: Plan, terms: SweepTerms) -> None:
     check_points(plan, terms)
-    return planner.save(plan), terms, tree
+    check_default_fits(plan, terms)
 
 
 def prepare(
@@ -299,25 +377,34 @@ def prepare(
         ready, tree = commands.prepare(context, planner, request, spec, here, _beside(planner))
     else:
         plan = planner.plan(spec)
-        check_points(plan, terms_of(plan))  # before any data is fetched
+        _check(plan, terms_of(plan))  # before any data is fetched
         ready = preparing.prepare_spec(context, planner, request, spec, progress)
     terms = terms_of(ready.plan)
-    check_points(ready.plan, terms)
+    _check(ready.plan, terms)
+    priors = priors_of(ready.plan, terms)
     if spec.command is None:
-        files = {SWEEP_NAME: write_job(terms), **commands_share()}
+        files = {SWEEP_NAME: write_job(spec, terms, priors), **commands_share()}
         item = code_item(trainer, context.home, files)
         ready = replace(ready, data=replace(ready.data, code=str(item.local)))
-    return PreparedSweep(ready, terms, tree)
+    return PreparedSweep(ready, terms, priors, tree)
 
 
 def _beside(planner: Planner) -> Any:
     """Return a function from a command's wish to the files that stand beside its code."""
 
     def beside(spec: RunSpec) -> Mapping[str, bytes]:
-        return {SWEEP_NAME: write_job(terms_of(planner.plan(spec)))}
+        plan = planner.plan(spec)
+        terms = terms_of(plan)
+        return {SWEEP_NAME: write_job(spec, terms, priors_of(plan, terms))}
 
     return beside
 
 
-def write_job(terms: SweepTerms) -> bytes:
-    return dump_job(SweepJob(terms)).encode()
+def write_job(spec: RunSpec, terms: SweepTerms, priors: Priors) -> bytes:
+    return dump_job(job_of(spec, terms, priors)).encode()
+
+
+def job_of(spec: RunSpec, terms: SweepTerms, priors: Priors) -> SweepJob:
+    """Return what the executor of a planned sweep reads."""
+    assert spec.sweep is not None
+    return SweepJob(terms, priors, on=spec.sweep.on)

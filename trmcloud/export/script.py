@@ -23,10 +23,12 @@ from trmcloud.app.packing import JOB, PACKAGE, own_sources, pack, self_end_sourc
 from trmcloud.app.pod_request import pod_check
 from trmcloud.core.catalog.datasets import DataSet
 from trmcloud.core.catalog.hardware import LOCAL
+from trmcloud.core.codec import to_json
 from trmcloud.core.durations import duration
 from trmcloud.core.errors import DataError, NotSupported
 from trmcloud.core.spec.plan import Candidate, Plan, divide_among_nodes, plan_to_json
 from trmcloud.core.storage import pod_disks_gb
+from trmcloud.core.sweep.job import SweepJob
 from trmcloud.core.values import dataclass, replace
 
 # -- the script --------------------------------------------------------------------------------
@@ -65,9 +67,11 @@ def script(
     form: str,
     data: str,
     pinned: PinnedData | None = None,
+    sweep: SweepJob | None = None,
 ) -> str:
     """The script for ``candidate``. ``data`` is a path on the machine that will run it, or a data
-    set that it downloads: then ``pinned`` says at which revision.
+    set that it downloads: then ``pinned`` says at which revision. With ``sweep`` it searches
+    settings.
 
     Raises:
         NotSupported: another form than bash and sbatch.
@@ -75,13 +79,13 @@ def script(
     if form not in FORMS:
         raise NotSupported(f"{form!r} is not a script", next_step=f"--as {' or '.join(FORMS)}")
     slurm = form == SBATCH
-    spec = spec_text(plan, candidate, slurm=slurm)
+    spec = spec_text(plan, candidate, slurm=slurm, sweep=sweep)
     lines = [
         "#!/usr/bin/env bash",
         *(_slurm_lines(candidate) if slurm else ()),
         *(
             f"# {comment(line)}".rstrip()
-            for line in (*estimate(plan, candidate, data, pinned), *_USE)
+            for line in (*estimate(plan, candidate, data, pinned, sweep), *_USE)
         ),
         "",
         f"DEFAULT_DATA={quote(data)}",
@@ -123,7 +127,9 @@ def _data_set_lines(pinned: PinnedData | None) -> list[str]:
     ]
 
 
-def spec_text(plan: Plan, candidate: Candidate, *, slurm: bool = False) -> str:
+def spec_text(
+    plan: Plan, candidate: Candidate, *, slurm: bool = False, sweep: SweepJob | None = None
+) -> str:
     """Return the input of ``trmcloud.export.standalone``: the plan with ``candidate`` alone, as
     JSON."""
     alone = replace(
@@ -142,6 +148,8 @@ def spec_text(plan: Plan, candidate: Candidate, *, slurm: bool = False) -> str:
     told["limits"] = {}
     told["spec"] = {key: it for key, it in told["spec"].items() if it or key in _ALWAYS}
     data = {"version": 1, "clock": clock, "check": check, "plan": told}
+    if sweep is not None:
+        data["sweep"] = to_json(sweep)
     return json.dumps(data, indent=1)
 
 
@@ -161,7 +169,11 @@ def _slurm_lines(candidate: Candidate) -> list[str]:
 
 
 def estimate(
-    plan: Plan, chosen: Candidate, data: str, pinned: PinnedData | None = None
+    plan: Plan,
+    chosen: Candidate,
+    data: str,
+    pinned: PinnedData | None = None,
+    sweep: SweepJob | None = None,
 ) -> list[str]:
     """Return the lines at a script's head: hardware, price, time, cost and stops."""
 
@@ -169,15 +181,23 @@ def estimate(
         return datetime.fromtimestamp(at, timezone.utc).strftime("%Y-%m-%d")
 
     hours = chosen.hours
+    does = "Trains" if sweep is None else "Searches settings of"
     lines = [
         "",
-        f"Trains {plan.spec.recipe} on {chosen.hardware}; exported by trmcloud, works without it.",
+        f"{does} {plan.spec.recipe} on {chosen.hardware}; exported by trmcloud, works without it.",
         "",
         f"  plan      {plan.id}, made {day(plan.created_at)}",
         f"  hardware  {chosen.gpus} x {chosen.sku}, as sold by {chosen.provider} {chosen.region}",
         f"  price     {chosen.rate}/h on {day(chosen.priced_at)} ({chosen.source})",
     ]
-    for phase in chosen.phases:
+    if sweep is not None:
+        terms = sweep.terms
+        rungs = ", ".join(str(rung) for rung in terms.rungs)
+        lines += [
+            f"  sweep     {' '.join(str(each) for each in terms.space.parameters)}",
+            f"            {terms.slots} at a time at {terms.slot_rate}/h each; rungs at {rungs}",
+        ]
+    for phase in chosen.phases if sweep is None else ():
         s = phase.settings
         lines.append(
             f"  {phase.name:<9} {s.steps:,} steps of {s.batch} x {s.accumulation} x {chosen.gpus} "
@@ -219,8 +239,9 @@ class Payload:
             yield text[at : at + _LINE_CHARS]
 
 
-def make_payload(trainer: Path, package: Path = PACKAGE) -> Payload:
-    """``trainer`` is the trainer's package, ``package`` trmcloud's own.
+def make_payload(trainer: Path, package: Path = PACKAGE, *, is_sweep: bool = False) -> Payload:
+    """``trainer`` is the trainer's package, ``package`` trmcloud's own; a sweep's executor comes
+    along with ``is_sweep``.
 
     Raises:
         DataError: the trainer's package has no source files, cannot be read, or imports a module
@@ -230,7 +251,8 @@ def make_payload(trainer: Path, package: Path = PACKAGE) -> Payload:
     if not own:
         raise DataError("the trainer's package has no source files", where=str(trainer))
     try:
-        files = own_sources(_ENTRY, trainer=trainer, package=package, later=(JOB,))
+        entries, later = ((_ENTRY, JOB), ()) if is_sweep else ((_ENTRY,), (JOB,))
+        files = own_sources(*entries, trainer=trainer, package=package, later=later)
         files |= self_end_sources(package=package)
         return Payload(pack(files | {name: path.read_bytes() for name, path in own.items()}))
     except OSError as error:

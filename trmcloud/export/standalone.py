@@ -27,6 +27,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from trmcloud.core.codec import from_json
 from trmcloud.core.contract import pod_contract as contract
 from trmcloud.core.contract.manifest import MANIFEST_NAME
 from trmcloud.core.contract.trainer_contract import DONE, PhaseJob
@@ -39,6 +40,8 @@ from trmcloud.core.errors import ConflictError, Outcome, TrmcloudError, UsageErr
 from trmcloud.core.spec.plan import Candidate, Plan, divide_among_nodes, plan_from_json
 from trmcloud.core.spec.settings import FAMILIES
 from trmcloud.core.spec.stop_rules import rules_of
+from trmcloud.core.spec.sweep_wish import leased_command
+from trmcloud.core.sweep.job import SWEEP_NAME, SweepJob, dump_job
 from trmcloud.core.values import dataclass
 from trmcloud.io.families import FamilyFolders
 from trmcloud.io.files import read_small, write_atomic
@@ -74,6 +77,7 @@ from trmcloud.pod.storage.checkpoint_copy import ENV_KEEP, CheckpointCopier
 SETTINGS_NAME = "settings.json"
 """The first phase's settings: what shapes the prepared data."""
 _PHASES_NAME = "phases.json"
+_SWEEP_DIR = "sweep"
 _LOCK_NAME = ".standalone.lock"
 _POLL_S = 0.25
 _KEEP_EVERY_S = 10.0
@@ -90,6 +94,8 @@ class Spec:
     check: Mapping[str, Any]
     clock: str
     nodes: int = 1
+    sweep: SweepJob | None = None
+    """Of a script that searches settings."""
 
     @property
     def candidate(self) -> Candidate:
@@ -106,7 +112,8 @@ def read_spec(path: Path, nodes: int = 1) -> Spec:
     """
     try:
         data = json.loads(read_small(path) or "null")
-        spec = Spec(plan_from_json(data["plan"]), data["check"], data["clock"], nodes)
+        sweep = from_json(SweepJob, data["sweep"]) if data.get("sweep") else None
+        spec = Spec(plan_from_json(data["plan"]), data["check"], data["clock"], nodes, sweep)
         load_check(json.dumps(spec.check))
         if data["version"] != 1 or spec.clock not in (WALL, PAID) or spec.plan.recommended is None:
             raise ValueError("not one of this version")
@@ -202,6 +209,7 @@ class StandaloneRun:
             stop=rules_of(spec.plan.spec, chosen.rate),
             set_by_hand=[key for key, _ in spec.plan.spec.overrides],
             last_rungs=spec.plan.spec.last_rungs,
+            command=leased_command(None) if spec.sweep is not None else None,
         )
         lease = for_nodes(lease, spec.nodes)
         if lease.ready_within_s:
@@ -304,6 +312,9 @@ class StandaloneRun:
                 continue
             out_dir = self.root / contract.RUNS_DIR / lives.run_id / phase.name
             out_dir.mkdir(parents=True, exist_ok=True)
+            command, code_dir = None, ""
+            if spec.sweep is not None:
+                command, code_dir = leased_command(None), str(self._lay_sweep(spec.sweep))
             job = PhaseJob(
                 run_id=lives.run_id,
                 phase=phase.name,
@@ -311,10 +322,19 @@ class StandaloneRun:
                 data_dir=str(data),
                 out_dir=str(out_dir),
                 processes=spec.candidate.gpus,
+                command=command,
+                code_dir=code_dir,
             )
             write_atomic(out_dir / contract.JOB_NAME, contract.dump(job))
         write_nodes(pod_dir, nodes)
         write_atomic(pod_dir / contract.STAGED_NAME, contract.dump(contract.StagedFiles(str(code))))
+
+    def _lay_sweep(self, sweep: SweepJob) -> Path:
+        """Write the terms of a sweep where its executor looks for them; return that folder."""
+        folder = self.root / _SWEEP_DIR
+        folder.mkdir(exist_ok=True)
+        write_atomic(folder / SWEEP_NAME, dump_job(sweep))
+        return folder
 
     def follow(self, kept: Path | None = None) -> Outcome:
         """Show what agent and trainer write until the run has ended; how it ended. ``kept``: where
@@ -494,7 +514,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _told(outcome: Outcome, why: str, root: Path) -> int:
-    print(f"{outcome.value}: {MEANINGS[outcome]}", file=sys.stderr)
+    meaning = MEANINGS[outcome]
+    if outcome is Outcome.FINISHED and (root / _SWEEP_DIR).is_dir():
+        meaning = "the sweep has ended"
+    print(f"{outcome.value}: {meaning}", file=sys.stderr)
     if why:
         print(f"  why: {why}", file=sys.stderr)
     print(f"  checkpoints are in {root / contract.RUNS_DIR}", file=sys.stderr)

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from trmcloud.app import planning
+from trmcloud.app import planning, sweeping
+from trmcloud.app.commands import CommandRequest
 from trmcloud.app.data import data_set_names
 from trmcloud.app.planning import Planner
+from trmcloud.app.sweep_priors import priors_of
+from trmcloud.app.sweep_terms import check_points, terms_of
+from trmcloud.app.sweeping import SweepRequest
 from trmcloud.core.catalog.datasets import is_address
 from trmcloud.core.catalog.hardware import GUIDE_HARDWARE, LOCAL
 from trmcloud.core.catalog.offers import Offer
@@ -42,7 +47,8 @@ SKY = "sky"
 @dataclass(frozen=True)
 class ExportRequest:
     """``launch`` is what to write down, in which ``form`` (bash, sbatch or sky), for how many
-    ``nodes``; ``output`` is the file, or empty for ``train_HARDWARE_PHASE``."""
+    ``nodes``; ``output`` is the file, or empty for ``train_HARDWARE_PHASE``. With words of settings
+    in ``asked``, or a file of them in ``search``, it is a sweep."""
 
     launch: LaunchRequest
     form: str = BASH
@@ -50,6 +56,12 @@ class ExportRequest:
     output: str = ""
     force: bool = False
     """Replace files that exist."""
+    asked: CommandRequest = dataclasses.field(default_factory=CommandRequest)
+    search: SweepRequest = dataclasses.field(default_factory=SweepRequest)
+
+    @property
+    def is_sweep(self) -> bool:
+        return bool(self.asked.words or self.search.space)
 
 
 @dataclass(frozen=True)
@@ -87,14 +99,18 @@ def write(
         raise UsageError(
             "SkyPilot rents machines; this machine does not need it", next_step="--as bash"
         )
-    spec = planner.spec(wished, sorted(sky_names.clouds) if sky else ())
+    if request.is_sweep:
+        spec = _wish_of_sweep(request, planner)
+    else:
+        spec = planner.spec(wished, sorted(sky_names.clouds) if sky else ())
     if spec.nodes > 1:
         raise UsageError(
             f"an exported script is for one machine: {spec.hardware}",
             next_step=f"{spec.hardware.partition('x')[2]} --as sky --nodes {spec.nodes}",
         )
     suffix = {BASH: ".sh", SBATCH: ".sbatch"}.get(request.form, ".yaml")
-    path = Path(request.output or f"train_{spec.hardware}_{wished.phase}{suffix}")
+    kind = "sweep" if request.is_sweep else "train"
+    path = Path(request.output or f"{kind}_{spec.hardware}_{wished.phase}{suffix}")
     carrier = path.with_suffix(".sh") if sky else path
     for each in {path, carrier}:
         _refuse_to_replace(each, force=request.force)
@@ -110,9 +126,15 @@ def write(
         raise DataError(
             f"recipe {wished.recipe} has no data set of its own", next_step="--data PATH"
         )
-    payload, pinned = make_payload(trainer), _pinned(planner.inputs, data)
+    sweep = None
+    if request.is_sweep:
+        terms = terms_of(plan)
+        check_points(plan, terms)
+        sweep = sweeping.job_of(spec, terms, priors_of(plan, terms))
+    payload = make_payload(trainer, is_sweep=request.is_sweep)
+    pinned = _pinned(planner.inputs, data)
     form = BASH if sky else request.form
-    text = script(plan, chosen, payload, form=form, data=data, pinned=pinned)
+    text = script(plan, chosen, payload, form=form, data=data, pinned=pinned, sweep=sweep)
     carrier.write_text(text, encoding="utf-8")
     os.chmod(carrier, 0o755)
     if sky:
@@ -123,6 +145,22 @@ def write(
         )  # fmt: skip
         path.write_text(made, encoding="utf-8")
     return ExportResult(path, carrier, chosen, pinned.words if pinned is not None else "")
+
+
+def _wish_of_sweep(request: ExportRequest, planner: Planner) -> RunSpec:
+    if request.form == SKY:
+        raise UsageError(
+            "a task of SkyPilot trains once", next_step="trmcloud sweep, which rents by it"
+        )
+    if words := sweeping.divide_words(request.asked.words)[1]:
+        raise UsageError(
+            f"{words[0]!r:.40} is no setting with its values, and a script searches those of a "
+            "recipe",
+            next_step="lr=log:1e-3,1e-1; or a job whose last line is trmcloud sweep local …",
+        )
+    return sweeping.wish_of(
+        planner, request.launch, request.asked, request.search, Path.cwd(), is_rented=False
+    )
 
 
 def write_guides(

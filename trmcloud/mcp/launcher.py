@@ -45,9 +45,15 @@ _TRIES, _TRY_EVERY_S = 10, 0.1
 
 
 def begin(
-    home: Path, grant: str, claim: Path, folder: Path, run_as: str | None
+    home: Path,
+    grant: str,
+    claim: Path,
+    folder: Path,
+    run_as: str | None,
+    charged_to: str | None = None,
 ) -> subprocess.Popen[bytes]:
     """Start it, in a session of its own: what ends the client or the server does not end it.
+    ``charged_to`` is the ledger's project; None: this process's own.
 
     Raises:
         OSError: it cannot be started.
@@ -55,10 +61,11 @@ def begin(
     # The folder is the agent's: no module in it is imported, here or by what this starts.
     words = [sys.executable, "-P", "-m", "trmcloud.mcp.launcher", str(home), grant, str(claim)]
     words += [run_as] if run_as is not None else []
+    charged = {} if charged_to is None else {"TRMCLOUD_PROJECT": charged_to}
     log = os.open(claim.with_suffix(".log"), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     try:
         return subprocess.Popen(
-            words, cwd=folder, env={**os.environ, "PYTHONSAFEPATH": "1"},
+            words, cwd=folder, env={**os.environ, "PYTHONSAFEPATH": "1", **charged},
             stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=log, start_new_session=True,
         )  # fmt: skip
     finally:

@@ -15,7 +15,13 @@ from pathlib import Path
 from typing import Any
 
 from trmcloud.api import Home, Plan, Run, SweepQuote, TrmcloudError
-from trmcloud.core.errors import ConflictError, DoesNotFit, NotSupported, UsageError
+from trmcloud.core.errors import (
+    ConflictError,
+    DoesNotFit,
+    NotFoundError,
+    NotSupported,
+    UsageError,
+)
 from trmcloud.core.money import ZERO, Usd
 from trmcloud.core.values import dataclass
 from trmcloud.mcp import launcher
@@ -49,13 +55,17 @@ class Desk:
     bucket: str = ""
     wait_s: float = 45.0
     """How long an answer waits at most for a launch to be on record."""
+    charged_to: str | None = None
+    """The project of the ledger that runs are charged to; None: this process's own."""
 
     def home(self) -> Home:
         """Return the home as this thread has it: one that was read before is read on."""
-        held: dict[tuple[Path, str, str | None], Home] = _held.__dict__.setdefault("homes", {})
-        about = self.path, self.grant, self.run_as
+        held: dict[Any, Home] = _held.__dict__.setdefault("homes", {})
+        about = self.path, self.grant, self.run_as, self.charged_to
         if about not in held:
-            held[about] = Home(self.path, principal=self.grant, run_as=self.run_as)
+            held[about] = Home(
+                self.path, principal=self.grant, run_as=self.run_as, project=self.charged_to
+            )
         return held[about]
 
     @property
@@ -466,7 +476,9 @@ def _begin(desk: Desk, claim: Claim) -> subprocess.Popen[bytes]:
     claim.forget_result()
     folder = desk.project.folder
     try:
-        return launcher.begin(desk.path, desk.grant, claim.path, folder, desk.run_as)
+        return launcher.begin(
+            desk.path, desk.grant, claim.path, folder, desk.run_as, desk.charged_to
+        )
     except OSError as error:
         raise TrmcloudError(f"the launch could not be started: {error.strerror}") from None
 
@@ -524,14 +536,18 @@ def _status(desk: Desk, given: Mapping[str, Any]) -> dict[str, Any]:
 
 def _trials_json(desk: Desk, home: Home, run: Run) -> dict[str, Any]:
     """What a sweep's machine told of its trials."""
-    found = home.sweep_trials(run.id)
-    if found is None:
+    try:
+        found = home.sweep_trials(run.id)
+    except NotFoundError:
         return {}
-    settings = {desk.writer.line(str(k), 60): v for k, v in found.best_settings.items()}
+    best, state = found.best, found.state
+    settings = {desk.writer.line(str(k), 60): v for k, v in best.point} if best else {}
     return {
         "sweep": from_machine(
-            metric=desk.writer.line(found.metric, 60), trials=found.started, running=found.running,
-            best_trial=found.best, best=found.best_metric, best_settings=settings,
+            metric=desk.writer.line(found.terms.metric, 60),
+            trials=len(state.trials), running=len(state.running),
+            best_trial=best.number if best else None, best=best.metric if best else None,
+            best_settings=settings,
         )
     }  # fmt: skip
 
@@ -679,6 +695,9 @@ def _grant(desk: Desk, given: Mapping[str, Any]) -> dict[str, Any]:
         "per_day_usd": found.per_day,
         "spent_today_usd": found.spent_today,
         "reserved_today_usd": found.reserved_today,
+        "per_month_usd": found.per_month,
+        "spent_this_month_usd": found.spent_this_month,
+        "reserved_this_month_usd": found.reserved_this_month,
         "runs_at_once": found.runs_at_once or "any",
         "live_runs": list(found.live_runs),
         "hardware": list(found.hardware) or "any",
@@ -834,6 +853,9 @@ def tools() -> dict[str, Tool]:
                 Argument("more", Kind.MONEY, 'More dollars in total, as decimal text: "2.50".'),
                 Argument("per_run", Kind.MONEY, "Dollars that one run may need, as decimal text."),
                 Argument("per_day", Kind.MONEY, "Dollars that one day may need, as decimal text."),
+                Argument(
+                    "per_month", Kind.MONEY, "Dollars that one month may need, as decimal text."
+                ),
                 Argument("runs_at_once", Kind.WHOLE, "Runs at once.", 0, least=0, most=1000),
                 Argument("hardware", Kind.TEXTS, "Hardware to be allowed, too."),
                 Argument("providers", Kind.TEXTS, "Providers to be allowed, too."),

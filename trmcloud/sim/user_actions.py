@@ -222,6 +222,7 @@ class UserActions:
         left = (self.world.ledger.read().line("run", run.run_id).remaining or ZERO).micros
         said = process.do_and_drive(resume)
         only_budget = self.scenario.account_cap is None and "41" not in self.world.fired
+        only_budget = only_budget and not self.world.ledger.read().caps
         only_budget = only_budget and not wish.resumed_by
         enough = left > run.cap.micros * _LEAST_LEFT and only_budget
         enough = enough and not bookkeeping.is_charge_pending(self.world.ledger.read())

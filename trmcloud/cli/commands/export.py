@@ -10,6 +10,8 @@ from typing import Annotated
 import typer
 
 from trmcloud.app.checkpoints import fetching
+from trmcloud.app.commands import CommandRequest
+from trmcloud.app.sweeping import SweepRequest
 from trmcloud.cli import documents as doc
 from trmcloud.cli import options
 from trmcloud.cli.documents import note
@@ -29,6 +31,8 @@ from trmcloud.wiring_plans import build_planner, shipped_offers, task_names
 @options.with_options("export")
 def export(
     request: LaunchRequest,
+    asked: CommandRequest,
+    search: SweepRequest,
     form: Annotated[str, typer.Option("--as", help="Format: bash, sbatch or sky.")] = "bash",
     nodes: Annotated[int, typer.Option(min=1, max=64, help="Number of machines (--as sky).")] = 1,
     output: Annotated[
@@ -38,7 +42,7 @@ def export(
     as_json: options.Json = False,
 ) -> None:
     """Write a standalone version of a launch that stops at its budget: a script, or a SkyPilot task
-    with its script.
+    with its script. With settings to search (lr=log:1e-3,1e-1), of a sweep.
 
     Example: trmcloud export 8xA100 --phase fast --as sbatch --data /data/text
     """
@@ -57,8 +61,8 @@ def export(
         for path in written:
             print(path)
         return
-    asked = writing.ExportRequest(request, form, nodes, output, force)
-    made = writing.write(asked, planner, trainer_package(), names)
+    wished = writing.ExportRequest(request, form, nodes, output, force, asked, search)
+    made = writing.write(wished, planner, trainer_package(), names)
     chosen, carrier = made.chosen, made.carrier
     if as_json:
         said = [note(reason.about.value, reason.text) for reason in chosen.reasons]

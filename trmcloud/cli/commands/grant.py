@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import getpass
+import os
 import shlex
 from collections.abc import Callable
 from typing import Annotated, Any
@@ -15,6 +16,7 @@ from trmcloud.app.grants import GrantAccount
 from trmcloud.cli import documents as doc
 from trmcloud.cli import options
 from trmcloud.cli.catch_up import catch_up, tell
+from trmcloud.cli.remote import ENV_AT_SERVER
 from trmcloud.cli.views.grants import (
     account_lines,
     as_line,
@@ -49,6 +51,7 @@ _NAME = typer.Argument(help="Name of the principal.", metavar="NAME")
 _TOTAL = typer.Argument(help="USD for everything.", metavar="USD")
 _PER_RUN = typer.Option("--per-run", help="Most for one run.", metavar="USD")
 _PER_DAY = typer.Option("--per-day", help="Most on one UTC day.", metavar="USD")
+_PER_MONTH = typer.Option("--per-month", help="Most in one UTC month.", metavar="USD")
 _AT_ONCE = typer.Option("--runs-at-once", help="Most runs at once (0: any number).", min=0)
 _HARDWARE = typer.Option(
     "--hardware", help="Hardware that may be rented, repeatable (default: any).", metavar="NxSKU"
@@ -74,6 +77,7 @@ def give(
     total: Annotated[str, _TOTAL],
     per_run: Annotated[str | None, _PER_RUN] = None,
     per_day: Annotated[str | None, _PER_DAY] = None,
+    per_month: Annotated[str | None, _PER_MONTH] = None,
     runs_at_once: Annotated[int, _AT_ONCE] = 1,
     hardware: Annotated[list[str] | None, _HARDWARE] = None,
     provider: Annotated[list[str] | None, _PROVIDER] = None,
@@ -87,7 +91,7 @@ def give(
     Example: trmcloud grant give agent 20 --per-run 5 --per-day 10
     """
     context = build_context()
-    typed = _typed(context, per_run, per_day, hardware, provider, expires, idle)
+    typed = _typed(context, per_run, per_day, per_month, hardware, provider, expires, idle)
     if bucket:
         typed["buckets"] = tuple(str(parse_place(each)) for each in bucket)
     terms = grants.make_terms(
@@ -105,6 +109,7 @@ def raise_(
     ] = None,
     per_run: Annotated[str | None, _PER_RUN] = None,
     per_day: Annotated[str | None, _PER_DAY] = None,
+    per_month: Annotated[str | None, _PER_MONTH] = None,
     runs_at_once: Annotated[int | None, _AT_ONCE] = None,
     hardware: Annotated[list[str] | None, _HARDWARE] = None,
     provider: Annotated[list[str] | None, _PROVIDER] = None,
@@ -118,7 +123,7 @@ def raise_(
     Example: trmcloud grant raise agent 40 --per-run 10
     """
     context = build_context()
-    typed = _typed(context, per_run, per_day, hardware, provider, expires, idle)
+    typed = _typed(context, per_run, per_day, per_month, hardware, provider, expires, idle)
     if bucket:
         typed["buckets"] = tuple(str(parse_place(each)) for each in bucket)
     whole = _amount("USD", total) if total is not None else None
@@ -239,7 +244,7 @@ def _answer(request: str, *, give: bool, as_json: bool) -> None:
         print_document(doc.Grants(grants=(as_line(mine),), requests=(as_request(answered),)))
         return
     print(f"{answered.id} is {answered.state}")
-    print("\n".join(account_lines(mine)))
+    _print_account(mine)
 
 
 # -- own -------------------------------------------------------------------------------------------
@@ -249,6 +254,7 @@ def _typed(
     context: Context,
     per_run: str | None,
     per_day: str | None,
+    per_month: str | None,
     hardware: list[str] | None,
     provider: list[str] | None,
     expires: str | None,
@@ -260,6 +266,8 @@ def _typed(
         made["per_run"] = _amount("--per-run", per_run)
     if per_day is not None:
         made["per_day"] = _amount("--per-day", per_day)
+    if per_month is not None:
+        made["per_month"] = _amount("--per-month", per_month)
     if hardware:
         made["hardware"] = tuple(hardware)
     if provider:
@@ -302,12 +310,17 @@ def _amount(flag: str, text: str) -> Usd:
         raise UsageError(f"{flag}: {error}", next_step="trmcloud grant give NAME 20") from None
 
 
+def _print_account(account: GrantAccount) -> None:
+    same_user = not os.environ.get(ENV_AT_SERVER)
+    print("\n".join(account_lines(account, same_user=same_user)))
+
+
 def _show(context: Context, account: GrantAccount, *, as_json: bool) -> None:
     catch_up(context)
     if as_json:
         print_document(doc.Grants(grants=(as_line(account),)))
         return
-    print("\n".join(account_lines(account)))
+    _print_account(account)
 
 
 def _change(record: Any) -> doc.GrantChange:

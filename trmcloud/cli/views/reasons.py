@@ -257,7 +257,12 @@ def _title_and_text(notice: Notice) -> tuple[str, str]:
             return title, text
         case NoticeKind.APPROVAL:
             asked = [f"{Usd(facts['more_usd'])} more"] if Usd(facts["more_usd"]) else []
-            for name, unit in (("per_run_usd", "per run"), ("per_day_usd", "per day")):
+            units = {
+                "per_run_usd": "per run",
+                "per_day_usd": "per day",
+                "per_month_usd": "per month",
+            }
+            for name, unit in units.items():
                 asked += [f"{Usd(facts[name])} {unit}"] if name in facts else []
             asked += [f"{facts['runs_at_once']} runs at once"] if facts["runs_at_once"] else []
             asked += [str(facts[name]) for name in ("hardware", "providers") if name in facts]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 from trmcloud.core.codec import from_json, to_json
+from trmcloud.core.sweep.priors import NO_PRIORS, Priors
 from trmcloud.core.sweep.terms import SweepTerms
 from trmcloud.core.values import dataclass
 
@@ -15,6 +16,10 @@ TRIALS_DIR = "trials"
 ENV_TRIAL = "TRMCLOUD_TRIAL"
 """A JSON object of settings that a sweep's trial has in place of its job's."""
 JOB_VERSION = 1
+RAY = "ray"
+"""Where trials run, in place of the executor's machine: on a user's own cluster."""
+ENV_RAY_ADDRESS = "RAY_ADDRESS"
+"""Ray's own variable: the cluster that it speaks to."""
 
 
 @dataclass(frozen=True)
@@ -22,7 +27,22 @@ class SweepJob:
     """``sweep.json``."""
 
     terms: SweepTerms
+    priors: Priors = NO_PRIORS
+    on: str = ""
+    """``ray``, or ``ray:ADDRESS``; empty: the executor's machine."""
     version: int = JOB_VERSION
+
+
+def place_of(on: str, address: str) -> str:
+    """Return where trials run: ``on`` as it was typed, with the ``address`` of Ray's variable."""
+    return f"{on}:{address}" if on == RAY and address else on
+
+
+def ray_address(on: str) -> str | None:
+    """Return the address of the cluster that trials run on: empty for a Ray of the executor's
+    machine; None where they do not run on Ray."""
+    name, _, address = on.partition(":")
+    return address if name == RAY else None
 
 
 def dump_job(job: SweepJob) -> str:

@@ -248,6 +248,9 @@ _TRAVELS = frozenset(
     (
         *("PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LANGUAGE", "TZ", "TMPDIR"),
         *("LD_LIBRARY_PATH", "VIRTUAL_ENV"),
+        # Of a sweep on Ray, whose token and keys are files that these name.
+        *("RAY_AUTH_MODE", "RAY_AUTH_TOKEN_PATH", "RAY_USE_TLS", "RAY_TLS_CA_CERT"),
+        *("RAY_TLS_SERVER_CERT", "RAY_TLS_SERVER_KEY"),
     )
 )
 _TRAVELS_BY_PREFIX = (

@@ -389,6 +389,13 @@ class LedgerView:
         self._gate()
         return self._ledger.whole_records(run_id)
 
+    def last_seq(self) -> int:
+        self._gate()
+        return self._ledger.last_seq()
+
+    def records_after(self, seq: int) -> Sequence[ev.Record]:
+        return tuple(record for record in self.records() if record.seq > seq)
+
     def driver(self, run_id: str) -> Driver | None:
         self._gate()
         driver = self._ledger.driver(run_id)
