@@ -205,7 +205,7 @@ def test_it_decides_as_the_executor_without_ray_does(user: User, tmp_path: Path)
     made: dict[str, list[tuple[Any, ...]]] = {}
     replayed = 0
     for where, place in (("here", ()), ("ray", ("--on", "ray"))):
-        user.run(*sweep_words(*place, "--budget", "0.70", "-d", slots=1, eta=4))
+        user.run(*sweep_words(*place, "--budget", "0.36", "-d", slots=1, eta=2))
         until(lambda: len(moves_of(journal(user))) >= _MOVES, within_s=600)
         replayed = replay(user)
         made[where] = moves_of(journal(user))[:_MOVES]
@@ -221,7 +221,7 @@ def test_it_decides_as_the_executor_without_ray_does(user: User, tmp_path: Path)
     )
 
 
-_MOVES = 8
+_MOVES = 6
 
 
 def replay(user: User) -> int:

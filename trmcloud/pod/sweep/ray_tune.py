@@ -213,6 +213,7 @@ class RayTrials:
             self._ray.init(
                 address=self._address or "local",
                 **({} if self._address else {"include_dashboard": False}),
+                runtime_env={"env_vars": {"PYTHONPATH": self._environment.get("PYTHONPATH", "")}},
                 log_to_driver=False,
                 logging_level="ERROR",
                 configure_logging=False,
@@ -478,7 +479,7 @@ def _classes(tune: Any) -> tuple[Any, Any]:
             if isinstance(error, exceptions.RayTaskError):  # of ours, not of the machine
                 self._desk.end(number, attempt, 1, one_line(str(error.cause))[:300])
             else:
-                self._desk.end(number, attempt, LOST)
+                self._desk.end(number, attempt, LOST, one_line(str(error))[:300])
 
         def on_trial_complete(self, controller: Any, trial: Any, result: Any) -> None:
             """Its result was seen before."""
