@@ -278,6 +278,7 @@ def _controller(
     closing: Path,
 ) -> None:
     """Drive runs that have no driver, or whose driver's lease is over, to their end."""
+    live: list[str] = []
     while True:
         try:
             live = [run.run_id for run in present_runs(ledger.read().runs) if run.live]

@@ -145,7 +145,7 @@ BUGS: tuple[Bug, ...] = (
     Bug("the account's budget is not asked", BUDGET,
         'self.line("account", ""),\n', ""),
     Bug("other runs are not counted", BUDGET,
-        "{**ledger.runs, run.run_id: mine})\n    book = _with_sums(ledger, book, (run.run_id,))", "{run.run_id: mine})"),
+        "with_run(ledger.runs, mine))\n    book = _with_sums(ledger, book, (run.run_id,))", "{run.run_id: mine})"),
     Bug("a budget's sum stays as it was when a run moves on", BUDGET, "sums = sums.moved(*counted)", "pass"),
     Bug("overdrawn never says so", BUDGET,
         "            lines.append(line)\n", "            continue\n"),
