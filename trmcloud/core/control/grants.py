@@ -395,7 +395,8 @@ def refuse_bucket(grant: Grant, bucket: str, configured: str) -> GrantRefusal | 
         return None
     name = grant.principal
     why = f"the grant of {name} does not allow {bucket}"
-    allowed = ", ".join(places) or f"none; the owner adds one: trmcloud grant raise {name} --bucket"
+    allowed = ", ".join(places)
+    allowed = allowed or f"none; its owner types trmcloud grant raise {name} --bucket {bucket}"
     return GrantRefusal(name, why, f"allowed buckets: {allowed}")
 
 
