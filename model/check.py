@@ -139,7 +139,7 @@ def measure(
     began = monotonic()
     world = world if world is not None else World(0, 1, device)
     if device.type == "cuda":
-        torch.cuda.reset_peak_memory_stats(device)
+        count_memory_anew(device)
     chosen = NumberFormat(settings, world)
     backend = chosen.descent.float8
     plain = replace(chosen.settings, accumulation=1, grad_clip=settings.grad_clip or 1.0)
@@ -212,6 +212,16 @@ def measure(
         graphs=compiled_graphs() if plain.compile else 0,
         ranks=world.size,
     )
+
+
+def count_memory_anew(device: Any) -> None:
+    """Let the peaks of ``device`` be those of what follows."""
+    import torch
+
+    # Before it has begun, CUDA has no device whose peaks it could forget, and says that the
+    # argument is invalid. Nothing else has begun it where this process asks for a GPU first.
+    torch.cuda.init()
+    torch.cuda.reset_peak_memory_stats(device)
 
 
 def _now(device: Any, monotonic: Callable[[], float]) -> float:

@@ -345,7 +345,8 @@ class Checks:
             raise Failed("no run to compare it with: ddp failed")
         off = abs(loss / self._losses["whole"] - 1)
         text = (
-            f"{self._wanted.processes} ranks, killed at step {step} of {self._steps} and resumed: "
+            f"{_some_ranks(self._wanted.processes)}, killed at step {step} of {self._steps} "
+            f"and resumed: "
             f"loss {loss:.4f}, {off:.1e} from the run that was not"
         )
         if not off <= SAME_LOSS[self._wanted.device]:
@@ -449,6 +450,10 @@ def _sentences() -> str:
     words = ["".join(chosen.choices(letters, k=chosen.randint(2, 9))) for _ in range(6000)]
     lines = (" ".join(chosen.choices(words, k=chosen.randint(5, 14))) for _ in range(32_000))
     return ".\n".join(lines) + ".\n"
+
+
+def _some_ranks(count: int) -> str:
+    return "1 rank" if count == 1 else f"{count} ranks"
 
 
 def _kill(child: subprocess.Popen[Any]) -> None:

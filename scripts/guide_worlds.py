@@ -20,7 +20,8 @@ import guide_worlds_told
 import guide_worlds_vast
 from guide_readers import TINY, Reader, World, at_home, gone, rented, smoked, trains
 
-from tests.e2e import mission
+from tests.e2e import impatient, mission
+from tests.e2e.rented import account
 from tests.e2e.user import SMALL, User, real_trainer, until
 from tests.standins import s3
 from tests.standins.runpod.containers import SYSTEM_PATH
@@ -44,24 +45,43 @@ def first_run(folder: Path) -> Iterator[Reader]:
         yield Reader(at_home(user), only=only)
 
 
-@contextlib.contextmanager
-def agents(folder: Path) -> Iterator[Reader]:
-    """A folder with an agent's script and what it trains."""
-    user = at_home(User(folder, trainer=None, cwd=folder))
+def _with_agent(user: User, folder: Path) -> User:
+    """With an agent's scripts and what they train, and a ``trmcloud`` on its path."""
     user.environment["PATH"] = f"{Path(sys.prefix) / 'bin'}:{SYSTEM_PATH}"
     for name in ("agent.py", "research.py", "train.py"):
         shutil.copy(ROOT / "docs" / "guide" / "agents" / name, folder)
     (folder / ".trmcloudignore").write_text("trmcloud-home/\n")
-    only = {"grant give": "^agent", "approve": "^a-|^agent", "report": '"principal"|"billed_usd"'}
-    yield Reader(user, only=only)
+    return user
+
+
+@contextlib.contextmanager
+def agents(folder: Path) -> Iterator[Reader]:
+    """A user of a RunPod whose pods run, where lists and bills take seconds."""
+    site = folder / "site"
+    site.mkdir()
+    (site / "sitecustomize.py").write_text(f"from {impatient.__name__} import shorten\nshorten()\n")
+    with account(folder) as standin:
+        project = folder / "project"
+        project.mkdir()
+        user = at_home(_with_agent(User(project), project))
+        user.environment |= standin.environment
+        user.environment["PYTHONPATH"] = os.pathsep.join((str(site), str(ROOT)))
+        smoked(user)
+        only = {
+            "grant give": "^agent",
+            "approve": "^a-|^agent",
+            "report": '^   "(run|principal|state)"|^    "(cap|reserved|accrued|at_most)_usd"',
+            "verify": "^r-|^✔ (page|seal|account|ledger)",
+        }
+        yield Reader(user, only=only)
 
 
 @contextlib.contextmanager
 def agents_loop(folder: Path) -> Iterator[Reader]:
-    """Likewise, with a grant."""
-    with agents(folder) as reader:
-        reader.user.run("grant", "give", "agent", "2", "--per-run", "0.05")
-        yield reader
+    """This machine as a user's who has given an agent a grant."""
+    user = at_home(_with_agent(User(folder, trainer=None, cwd=folder), folder))
+    user.run("grant", "give", "agent", "2", "--per-run", "0.05")
+    yield Reader(user)
 
 
 @contextlib.contextmanager

@@ -37,6 +37,14 @@ _TINY = (
 )
 
 
+TEAM = (
+    ("spending", "Spending by person, with caps, a forecast, and who waits"),
+    ("spending-narrow", "Spending by project, 360 pixels wide, dark"),
+    ("audit", "The audit log, for leads"),
+)
+"""Pictures of the page of a team's server, which scripts/team_pictures.py draws."""
+
+
 @dataclass(frozen=True)
 class Screen:
     """One picture: what is typed, in how wide a window. ``RUN`` in ``typed`` is the newest run."""
@@ -51,6 +59,8 @@ class Screen:
     """Whether it can be typed again, for the picture without colour."""
     shown: str = ""
     """The command as the picture shows it, where it is shorter."""
+    moment: str = ""
+    """A pattern: the picture is of the window when it first stands there; empty: at the end."""
 
 
 WALK = (
@@ -101,6 +111,13 @@ WALK = (
     Screen("option", "plan --buget 1000", "An option that does not exist."),
     Screen("too-little", "plan --hardware 8xH100 --budget 1", "A budget that buys nothing."),
     Screen("nearest", "plan --budget 15", "A budget that is too small."),
+    Screen(
+        "sweep",
+        f"sweep local {_TINY} --rate 36 --budget 2 --processes 2 --slots 2 -y lr=log:1e-4,1",
+        "A sweep while it runs: its best trials.", again=False,
+        moment=r"[6-9] trials, 2 running[\s\S]*to rung[\s\S]*to rung",
+        shown="sweep local --recipe trm-tiny --phase fast --budget 2 --slots 2 -y lr=log:1e-4,1 …",
+    ),
 )  # fmt: skip
 
 
@@ -172,13 +189,16 @@ def _show(words: list[str], home: Path, screen: Screen, environment: dict[str, s
             "TRMCLOUD_TRAINER": str(ROOT / "tests" / "standins" / "trainer"),
         }
         os.execve(sys.executable, [sys.executable, "-m", "trmcloud", *words], made | environment)
-    told = b""
+    told, then = b"", ""
     answer = screen.answer.encode()
     while True:
         try:
             data = os.read(master, 1 << 16)
         except OSError:  # how Linux says that nobody holds the other end
             break
+        if screen.moment and not then:
+            stood = stands(told.decode("utf-8", "replace"))
+            then = stood if re.search(screen.moment, stood) else ""
         told += data
         if answer and b"[y/N]" in told:
             os.write(master, answer)
@@ -187,7 +207,7 @@ def _show(words: list[str], home: Path, screen: Screen, environment: dict[str, s
             break
     os.waitpid(pid, 0)
     os.close(master)
-    return stands(told.decode("utf-8", "replace"))
+    return then or stands(told.decode("utf-8", "replace"))
 
 
 def stands(told: str) -> str:
@@ -231,6 +251,14 @@ def page() -> str:
         ]
         if screen.again:
             parts += [f"![the same without colour](walk-{screen.name}-plain.svg)", ""]
+    parts += [
+        "## A team's page",
+        "",
+        "`scripts/team_pictures.py` made these, by a run of a server.",
+        "",
+    ]
+    for name, about in TEAM:
+        parts += [f"![{about}](team-{name}.png)", ""]
     parts += ["## Before", "", f"The same screens in {_BEFORE_DAY}, kept for comparison.", ""]
     for name in BEFORE:
         parts += [f"![{name}, before](before-{name}.svg)", ""]

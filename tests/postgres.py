@@ -33,20 +33,27 @@ def postgres_bin() -> Path | None:
 
 
 class PostgresServer:
-    """``durable``: it syncs what it commits to the disk, as it does where money is at stake."""
+    """``durable``: it syncs what it commits to the disk, as it does where money is at stake.
 
-    def __init__(self, *, durable: bool = False) -> None:
+    ``folder``: a cluster that outlives its process; one that is there is started again.
+    """
+
+    def __init__(self, *, durable: bool = False, folder: Path | None = None) -> None:
         bin_folder = postgres_bin()
         assert bin_folder is not None, MISSING
         self._bin = bin_folder
         # The server refuses to run as root, and its socket's path has to be short.
-        self.folder = Path(tempfile.mkdtemp(prefix="trmc-pg-"))
+        self.folder = folder or Path(tempfile.mkdtemp(prefix="trmc-pg-"))
+        self.folder.mkdir(exist_ok=True)
         self._user = _unprivileged() if os.getuid() == 0 else None
         if self._user is not None:
             os.chown(self.folder, self._user.pw_uid, self._user.pw_gid)
             os.chmod(self.folder, 0o755)
         self.data = self.folder / "data"
         self._numbers = count(1)
+        if self.data.exists():
+            self.start()
+            return
         self.run("initdb", "-D", str(self.data), "-U", "ada", "-A", "trust", "--no-sync", "-E",
                  "UTF8", "--locale=C")  # fmt: skip
         settings = {

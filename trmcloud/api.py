@@ -66,6 +66,9 @@ from trmcloud.app.run_facts import Money, Run, Training, facts_of, report_run
 from trmcloud.app.run_logs import LogPiece, logs_of, read_log
 from trmcloud.app.short_rentals import is_needed
 from trmcloud.app.steering import FETCH, VERBS, Forecast, foresee
+from trmcloud.app.sweep_facts import SweepFacts, sweep_of
+from trmcloud.app.sweep_terms import expected_trials, first_words
+from trmcloud.app.sweeping import SweepRequest
 from trmcloud.app.trainings import Event, events_since, find_symptoms
 from trmcloud.app.trial import Trial, TrialBounds, keep_trial, log_path, try_command
 from trmcloud.app.trial_checks import Check, RequestedMachine
@@ -88,7 +91,7 @@ from trmcloud.core.health import Finding
 from trmcloud.core.money import Usd
 from trmcloud.core.nearest import suggest_name
 from trmcloud.core.spec.plan import Plan
-from trmcloud.core.spec.spec import parse_wait
+from trmcloud.core.spec.spec import RunSpec, parse_wait
 from trmcloud.core.values import dataclass
 from trmcloud.options import (
     LaunchRequest,
@@ -105,7 +108,8 @@ from trmcloud.wiring_plans import build_planner, offers_of_home, simulate_provid
 __all__ = [
     "VERBS", "ApprovalRequest", "Check", "Checkpoint", "CheckpointCopy", "Curves", "Event",
     "Finding", "Forecast", "GrantAccount", "Home", "Layer", "Line", "MaxOverspend", "Money",
-    "Place", "Plan", "QuoteRefused", "Run", "Series", "Training", "Trial", "TrmcloudError", "Usd",
+    "Place", "Plan", "QuoteRefused", "Run", "Series", "SweepFacts", "SweepQuote", "Training",
+    "Trial", "TrmcloudError", "Usd",
 ]  # fmt: skip
 
 _LOOK_S = 0.5
@@ -135,10 +139,28 @@ class OptionField:
     option: Option
 
 
+@dataclass(frozen=True)
+class SweepQuote:
+    """A saved plan of a sweep. It is expected to start about ``trials`` trials, ``slots`` at a
+    time, each trained until one of ``rungs`` (``unit`` ``usd``: USD of one slot; ``s``: seconds)
+    and then dropped or continued. ``first`` is the point that all are compared with; ``words`` are
+    a command's at it, which a principal tries before: empty for a recipe."""
+
+    plan: Plan
+    trials: int
+    slots: int
+    rungs: tuple[Usd, ...]
+    unit: str
+    metric: str
+    first: Mapping[str, Any]
+    words: tuple[str, ...] = ()
+
+
 def options_of(command: str) -> tuple[OptionField, ...]:
-    """Return the options of ``plan``, ``launch``, ``run`` or ``try`` that say what is planned."""
+    """Return the options of ``plan``, ``launch``, ``run``, ``try`` or ``sweep`` that say what is
+    planned."""
     found = []
-    for request in (LaunchRequest, CommandRequest):
+    for request in (LaunchRequest, CommandRequest, SweepRequest):
         rows = rows_of(request, command)
         for field in fields(request):
             if field.name in rows:
@@ -159,7 +181,7 @@ def _money(name: str, amount: Usd | str) -> Usd:
 
 def _amounts(terms: Mapping[str, Any]) -> dict[str, Any]:
     """``terms`` with amounts of money as such."""
-    amounts = ("more", "per_run", "per_day")
+    amounts = ("more", "per_run", "per_day", "per_month")
     return {
         name: _money(name, value) if name in amounts and value is not None else value
         for name, value in terms.items()
@@ -182,6 +204,7 @@ class Home:
         run_as: the user of this machine, by name or number, as whom commands that the principal
             starts here are run. None: this process's own user, where a grant guards against
             mistakes only. Empty: it is not known, and nothing is started here.
+        project: the project that runs are charged to; None: ``$TRMCLOUD_PROJECT``, else default.
 
     Raises:
         UsageError: ``principal`` is no name, or there is no such user. NotSupported: this process
@@ -195,8 +218,11 @@ class Home:
         unasked: Iterable[str] = (),
         principal: str | None = None,
         run_as: str | None = None,
+        project: str | None = None,
     ) -> None:
         context = build_context(Path(path) if path is not None else None)
+        if project is not None:
+            context = replace(context, project=project)
         if principal is not None:
             grants.require_principal(principal)
         elif run_as is not None:
@@ -316,14 +342,53 @@ class Home:
             return self._again(earlier)
         with self._files_in(_folder(here), request, asked) as folder:
             spec = commands.wish_of(planner, request, asked, folder)
+            spec = self._timed_as_quoted(spec, quote)
             ready, _ = commands.prepare(self._context, planner, request, spec, folder)
             if quote:
                 quotes.require_same(self._context, planner, quote, ready.plan)
             check_capped(self._context, ready.plan, confirmed=False)
             grants.require_allowed(self._context, ready.plan)
             self._require_machine(ready.plan)
-            quotes.require_tried(self._context, ready.plan, Path(ready.data.code))
+            quotes.require_tried(self._context, ready.plan, Path(ready.data.code), words)
             return self._begin(ready, progress or _nothing, labels, detached=request.detach)
+
+    def plan_sweep(
+        self,
+        space: Sequence[str],
+        words: Sequence[str] = (),
+        *,
+        here: str | os.PathLike[str] | None = None,
+        **wish: Any,
+    ) -> SweepQuote:
+        """Plan a sweep, and save its plan, as ``sweep --dry-run`` does.
+
+        Args:
+            space, words, here, wish: as in ``sweep``.
+
+        Raises:
+            UsageError, DataError, NotFoundError, DoesNotFit, BudgetRefused: there is no such plan.
+        """
+        grants.require_wish(self._context, wish)
+        self._require_names(wish)
+        planner = self._planner()
+        request, asked, search = sweeping.requests_of(space, words, wish)
+        asked = self._silenced(asked)
+        _, command = sweeping.divide_words(asked.words)
+        is_read = bool(command)  # a recipe's sweep reads no folder
+        with self._files_in(_folder(here), request, asked, is_read=is_read) as folder:
+            spec = sweeping.wish_of(planner, request, asked, search, folder)
+            spec = sweeping.informed(self._context, planner, spec, search, folder)
+            plan, terms, _, _ = sweeping.dry_run(planner, spec, folder)
+        return SweepQuote(
+            plan=plan,
+            trials=expected_trials(terms),
+            slots=terms.slots,
+            rungs=terms.rungs,
+            unit=terms.unit,
+            metric=terms.metric,
+            first=dict(terms.default),
+            words=first_words(plan, terms),
+        )
 
     def sweep(
         self,
@@ -332,14 +397,19 @@ class Home:
         *,
         here: str | os.PathLike[str] | None = None,
         progress: Progress | None = None,
+        quote: str = "",
         **wish: Any,
     ) -> Run:
         """Search settings as ``sweep`` does, and return as ``launch`` does.
+
+        A principal tries a command at the first point before (``SweepQuote.words``); of a recipe
+        the run is simulated.
 
         Args:
             space: a word for each setting: ``("lr=log:1e-4,1e-2", "depth=2|4")``.
             words: a command with ``{lr}`` and ``{depth}``; empty: ``wish`` names a recipe.
             here, progress: as in ``run_command``.
+            quote: the id of a plan that ``plan_sweep`` made of the same space, words and options.
             wish: the options of ``sweep`` by their names there, ``_`` for ``-``.
 
         Raises:
@@ -353,14 +423,26 @@ class Home:
         labels = labels_of("sweep", request, asked, search)
         if (earlier := find_earlier(self._context, labels)) is not None:
             return self._again(earlier)
-        with self._files_in(_folder(here), request, asked) as folder:
+        _, command = sweeping.divide_words(asked.words)
+        is_read = bool(command)  # a recipe's sweep reads no folder
+        with self._files_in(_folder(here), request, asked, is_read=is_read) as folder:
             spec = sweeping.wish_of(planner, request, asked, search, folder)
+            spec = self._informed_as_quoted(planner, spec, search, folder, quote)
             made = sweeping.prepare(
                 self._context, planner, request, spec, folder, trainer_package(), _nothing
             )
-            check_capped(self._context, made.ready.plan, confirmed=False)
-            grants.require_allowed(self._context, made.ready.plan)
-            return self._begin(made.ready, progress or _nothing, labels, detached=request.detach)
+            ready = made.ready
+            if quote:
+                quotes.require_same(self._context, planner, quote, ready.plan)
+            check_capped(self._context, ready.plan, confirmed=False)
+            grants.require_allowed(self._context, ready.plan)
+            self._require_machine(ready.plan)
+            if spec.command is None:
+                self._require_rehearsed(ready.plan)
+            else:
+                first = first_words(ready.plan, made.terms)
+                quotes.require_tried(self._context, ready.plan, Path(ready.data.code), first)
+            return self._begin(ready, progress or _nothing, labels, detached=request.detach)
 
     def try_command(
         self,
@@ -525,6 +607,19 @@ class Home:
         known = logs_of(self._context, state)
         chosen = phase or (known[-1] if known else "")
         return chosen, read_log(self._context, state, chosen, after)
+
+    def sweep_trials(self, run_id: str) -> SweepFacts:
+        """Return a sweep's trials with their metrics and dollars, as far as its machine has told of
+        them: ``ranked()`` and ``best``, the ``state`` with each interval's result, the ``terms``.
+
+        Raises:
+            NotFoundError: it is no sweep, or its plan cannot be read any more.
+        """
+        state = self._find(run_id)
+        found = sweep_of(self._context, state)
+        if found is None:
+            raise NotFoundError(f"{state.run_id} is no sweep", next_step="trmcloud status")
+        return found
 
     def report(self, run_id: str) -> RunReport:
         """Return its cost planned, accrued and billed, its time by activity, its checkpoints."""
@@ -724,8 +819,8 @@ class Home:
         """Let ``principal`` spend up to ``total`` USD, from now on.
 
         Args:
-            terms: ``per_run`` and ``per_day`` in USD, ``runs_at_once`` (1; 0: any number),
-                ``hardware``, ``providers``, ``expires_at`` (epoch s), ``idle_s``.
+            terms: ``per_run``, ``per_day`` and ``per_month`` in USD, ``runs_at_once`` (1; 0: any
+                number), ``hardware``, ``providers``, ``expires_at`` (epoch s), ``idle_s``.
 
         Raises:
             UsageError: no such term or name. ConflictError: there is a grant. GrantRefused: this
@@ -762,7 +857,7 @@ class Home:
 
         Args:
             more: ``more`` USD in total; or at least so much of ``per_run``, ``per_day``,
-                ``runs_at_once``, ``hardware``, ``providers``, ``expires_at``.
+                ``per_month``, ``runs_at_once``, ``hardware``, ``providers``, ``expires_at``.
 
         Raises:
             UsageError: nothing is asked for that the grant does not allow. NotFoundError: there is
@@ -808,11 +903,11 @@ class Home:
 
     @contextmanager
     def _files_in(
-        self, here: Path, request: LaunchRequest, asked: CommandRequest
+        self, here: Path, request: LaunchRequest, asked: CommandRequest, *, is_read: bool = True
     ) -> Iterator[Path]:
         """The folder whose files are sent: of a holder that is another user, a copy of what that
-        user can read, as long as this lasts."""
-        if not self.principal or self._holder.is_self:
+        user can read, as long as this lasts. ``is_read``: whether anything there is read."""
+        if not self.principal or self._holder.is_self or not is_read:
             yield here
             return
         holder.require_known(self._holder, "reading files of this machine")
@@ -891,6 +986,25 @@ class Home:
         """
         if self.principal and start:
             self._find(start)
+
+    def _timed_as_quoted(self, spec: RunSpec, quote: str) -> RunSpec:
+        """A deadline such as 12h is counted from the quote, not from its launch."""
+        if not quote or spec.deadline_at is None:
+            return spec
+        quoted = load_plan(self._context.home, quote, 0.0)
+        return replace(spec, deadline_at=quoted.spec.deadline_at)
+
+    def _informed_as_quoted(
+        self, planner: Planner, spec: RunSpec, search: SweepRequest, folder: Path, quote: str
+    ) -> RunSpec:
+        """Trials of earlier sweeps that are used are those of the quote, and so is the deadline."""
+        if not quote or spec.sweep is None:
+            return sweeping.informed(self._context, planner, spec, search, folder)
+        quoted = load_plan(self._context.home, quote, 0.0).spec.sweep
+        if quoted is not None:
+            known = replace(spec.sweep, first=quoted.first, earlier=quoted.earlier)
+            spec = replace(spec, sweep=known)
+        return self._timed_as_quoted(spec, quote)
 
     def _loaded(self, plan_id: str) -> Plan:
         return load_plan(self._context.home, plan_id, self._context.wall())

@@ -36,6 +36,7 @@ from trmcloud.core.spec.spec import (
     WARN,
     RunSpec,
     parse_deadline,
+    parse_idle,
     parse_wait,
 )
 from trmcloud.core.spec.stop_rules import checked_patience, parse_gain
@@ -469,6 +470,12 @@ class LaunchRequest:
         "machine where the rest costs less; needs --bucket), stop (saves a checkpoint; exit code "
         "21), continue (sends a notification).",
         "plan launch run", _RENTING, metavar="WHAT", parse=_one_of(*SLOW_POLICIES),
+    )
+    idle: str = option(
+        "--idle", "",
+        "End a run that makes no step for this time (30m), or, if a command reports no steps, "
+        "whose GPUs compute nothing. It saves first.",
+        "plan launch run sweep", _LENGTH, metavar="TIME", place="idle_s", parse=parse_idle,
     )
     detach: bool = option(
         "-d --detach", False, "Exit when training has begun; the run continues.",

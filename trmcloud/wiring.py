@@ -28,6 +28,7 @@ from trmcloud.core.catalog.providers import (
     find_traits,
     rentable,
 )
+from trmcloud.core.control.grants import is_principal
 from trmcloud.core.errors import LedgerError, NotFoundError, TrmcloudError, UsageError
 from trmcloud.core.spec.settings import FAMILIES
 from trmcloud.io.families import FamilyFolders
@@ -59,8 +60,9 @@ if TYPE_CHECKING:
 FAMILIES.provide(FamilyFolders(families_folder))
 ENV_PROJECT = "TRMCLOUD_PROJECT"
 ENV_PRINCIPAL = "TRMCLOUD_PRINCIPAL"
-"""Set by a server for a command that it runs for a person: whose grant pays. It can only take
-rights away."""
+"""Whose grant pays: set by a server for a command that it runs for a person, or in a shell, say of
+a CI job. It can only take rights away."""
+_AT_SERVER = "TRMCLOUD_AT_SERVER"
 ENV_PROJECTS = "TRMCLOUD_PROJECTS"
 """Likewise: the projects whose runs the command shows, separated by commas."""
 ENV_TRAINER = "TRMCLOUD_TRAINER"
@@ -221,6 +223,12 @@ def _build(named: Path | None = None) -> tuple[Context, Providers]:
             return None if processes.stopped(controller.pid) else True
         return False
 
+    principal = os.environ.get(ENV_PRINCIPAL, "")
+    if principal and not is_principal(principal):
+        raise UsageError(
+            f"{ENV_PRINCIPAL}: {principal[:80]!r} is no name of a principal",
+            next_step="up to 64 letters, digits and ._@-: ci-nightly; owner is taken",
+        )
     world = Context(
         home=home,
         clock=clock,
@@ -231,7 +239,9 @@ def _build(named: Path | None = None) -> tuple[Context, Providers]:
         who=who,
         is_alive=is_alive,
         project=os.environ.get(ENV_PROJECT, "default"),
-        principal=os.environ.get(ENV_PRINCIPAL, ""),
+        principal=principal,
+        configured_bucket=os.environ.get("TRMCLOUD_BUCKET", ""),
+        is_bound=bool(principal) and not os.environ.get(_AT_SERVER),
         projects=frozenset(filter(None, os.environ.get(ENV_PROJECTS, "").split(","))),
         workers=ThreadWorkers(),
         stage_items=lambda run: _stage_items(home, files, run)[0],

@@ -20,12 +20,13 @@ from syne_tune.optimizer.baselines import ASHA
 
 from bench.sweep.tables import EPOCHS, Lcbench
 from trmcloud.core.money import Usd
+from trmcloud.core.sweep.earlier import Tried
 from trmcloud.core.sweep.events import rung_reached
 from trmcloud.core.sweep.halving import End, next_moves
-from trmcloud.core.sweep.samplers import SAMPLERS, Tried, make_sampler
+from trmcloud.core.sweep.samplers import SAMPLERS, make_sampler
 from trmcloud.core.sweep.space import Kind, Parameter
 from trmcloud.core.sweep.state import SweepState, apply
-from trmcloud.core.sweep.terms import Goal, make_terms
+from trmcloud.core.sweep.terms import Goal, SweepTerms, make_terms
 
 Path = list[tuple[float, float]]
 Method = Callable[[Lcbench, int, float, float], Path]
@@ -57,42 +58,49 @@ def ours(sampler: str) -> Method:
     is repeated with another seed."""
 
     def play(table: Lcbench, seed: int, budget: float, whole: float) -> Path:
-        default, _ = table.space.default({})
-        terms = make_terms(
-            table.space, default, metric="accuracy", goal=Goal.MAX, usd=_usd(budget),
-            full_usd=_usd(whole), slot_rate=_SECOND, seeds=1, sampler=sampler, seed=seed,
-            overrun_s=whole / 27,
-        )  # fmt: skip
-        drawing = make_sampler(sampler, table.space, default, terms.goal, seed)
-        state, meter = SweepState(), _Meter()
-        trained: dict[int, int] = {}
-        while not state.ended:
-            (move,) = next_moves(state, terms, 1, drawing)
-            state = apply(state, move.event)
-            if isinstance(move, End):
-                break
-            ends, accuracies = table.curve(state.trials[move.trial].point)
-            before = trained.get(move.trial, 0)
-            begin = ends[before - 1] if before else 0.0
-            until, most = float(terms.rungs[move.rung]), float(move.most_usd)
-            epochs = before
-            while epochs < EPOCHS and ends[epochs] <= until:
-                epochs += 1
-            if epochs == before and ends[epochs] - begin <= most:
-                epochs += 1  # an epoch is the least that can be trained
-            for epoch in range(before, epochs):
-                meter.see(float(state.spent) + ends[epoch] - begin, accuracies[epoch])
-            trained[move.trial] = epochs
-            seconds = ends[epochs - 1] - begin if epochs > before else most
-            metric = max(accuracies[:epochs]) if epochs else None
-            event = rung_reached(
-                move.trial, move.rung, metric, _usd(seconds), seconds, epochs,
-                complete=epochs >= EPOCHS,
-            )  # fmt: skip
-            state = apply(state, event)
-        return meter.path
+        return sweep(table, sampler, seed, budget, whole)[0]
 
     return play
+
+
+def sweep(
+    table: Lcbench, sampler: str, seed: int, budget: float, whole: float
+) -> tuple[Path, SweepState, SweepTerms]:
+    """Play the sweep of trmcloud; return its path, its end and its terms."""
+    default, _ = table.space.default({})
+    terms = make_terms(
+        table.space, default, metric="accuracy", goal=Goal.MAX, usd=usd(budget),
+        full_usd=usd(whole), slot_rate=_SECOND, seeds=1, sampler=sampler, seed=seed,
+        overrun_s=whole / 27,
+    )  # fmt: skip
+    drawing = make_sampler(sampler, table.space, default, terms.goal, seed)
+    state, meter = SweepState(), _Meter()
+    trained: dict[int, int] = {}
+    while not state.ended:
+        (move,) = next_moves(state, terms, 1, drawing)
+        state = apply(state, move.event)
+        if isinstance(move, End):
+            break
+        ends, accuracies = table.curve(state.trials[move.trial].point)
+        before = trained.get(move.trial, 0)
+        begin = ends[before - 1] if before else 0.0
+        until, most = float(terms.rungs[move.rung]), float(move.most_usd)
+        epochs = before
+        while epochs < EPOCHS and ends[epochs] <= until:
+            epochs += 1
+        if epochs == before and ends[epochs] - begin <= most:
+            epochs += 1  # an epoch is the least that can be trained
+        for epoch in range(before, epochs):
+            meter.see(float(state.spent) + ends[epoch] - begin, accuracies[epoch])
+        trained[move.trial] = epochs
+        seconds = ends[epochs - 1] - begin if epochs > before else most
+        metric = max(accuracies[:epochs]) if epochs else None
+        event = rung_reached(
+            move.trial, move.rung, metric, usd(seconds), seconds, epochs,
+            complete=epochs >= EPOCHS,
+        )  # fmt: skip
+        state = apply(state, event)
+    return meter.path, state, terms
 
 
 def syne_tune_asha(table: Lcbench, seed: int, budget: float, whole: float) -> Path:
@@ -196,7 +204,7 @@ def at_shares(path: Path, budget: float, shares: Sequence[float]) -> list[float 
     return made
 
 
-def _usd(seconds: float) -> Usd:
+def usd(seconds: float) -> Usd:
     return Usd.from_micros(max(int(seconds * 1e6), 0))
 
 

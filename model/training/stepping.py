@@ -107,6 +107,8 @@ def make_dummy_batch(settings: PhaseRecipe, device: torch.device) -> Batch:
     """A micro-batch of no text: the data may still be on its way."""
     shape = (settings.batch, settings.sequence + 1)
     rows = torch.arange(math.prod(shape), device=device).view(shape) % settings.text_ids
+    if (row := settings.dummy_row) is not None:
+        rows = torch.tensor(row, device=device).expand(shape)
     ids, targets = rows[:, :-1].contiguous(), rows[:, 1:].contiguous()
     return Batch(ids, targets, RowSelection.alone(settings.batch))
 
@@ -129,6 +131,7 @@ def warm_up(
         UsageError: the model cannot be compiled.
     """
     cast, batch = autocast(settings.dtype, world.device), make_dummy_batch(settings, world.device)
+    kept = dict(model.carried())
     for _ in range(2):
         try:
             with cast():
@@ -145,6 +148,8 @@ def warm_up(
                     f"torch.compile failed: {error}", next_step="--set compile=false"
                 ) from None
             raise
+    # What was passed was no data: no step may continue from it.
+    model.carry_on(kept)
 
 
 # One optimizer step: micro-batches forward and backward, the gradients checked and applied.

@@ -69,10 +69,12 @@ def race(folder: Path, rounds: int, rng: random.Random) -> dict[str, int]:
 
 
 def grant(folder: Path, rounds: int, rng: random.Random) -> dict[str, int]:
-    """Likewise under one grant, which is short of money in total, on a day, or of runs at once."""
+    """Likewise under one grant, which is short of money in total, on a day, in a month, or of runs
+    at once."""
     short = (
         ev.GrantTerms(Usd(5)),
         ev.GrantTerms(Usd(50), per_day=Usd(5)),
+        ev.GrantTerms(Usd(50), per_month=Usd(5)),
         ev.GrantTerms(Usd(50), runs_at_once=1),
     )
 

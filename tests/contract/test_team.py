@@ -16,7 +16,7 @@ from trmcloud.adapters.ledger.records import Session
 from trmcloud.adapters.ledger.team import StoredTeam, database_store, file_store
 from trmcloud.core.errors import AuthError, LedgerError, LedgerTooNew, NotFoundError, UsageError
 from trmcloud.core.values import replace
-from trmcloud.ports.team import Act, Raise, Role, broken_at
+from trmcloud.ports.team import Act, Raise, Role, Ticket, broken_at
 from trmcloud.server.people import (
     FAILURES_S,
     LOGIN_S,
@@ -69,6 +69,47 @@ def test_people_and_tokens_are_those_of_all_servers(opened: Open) -> None:
     assert there.revoke("ada") == 0
     with pytest.raises(NotFoundError):
         here.revoke("eve")
+
+
+def test_servers_whose_clocks_are_minutes_apart_know_the_same_tokens(opened: Open) -> None:
+    now, later = Now(), Now()
+    later.at += 600.0
+    behind, ahead = People(opened(), now), People(opened(), later)
+    ahead.add("ada", Role.LEAD)
+    token, shown = ahead.make_token("ada", lasts_s=LOGIN_S)
+    assert behind.session(shown, "").token == token.id, "made in its future"
+    ahead.revoke(token.id)
+    with pytest.raises(AuthError, match="revoked"):
+        behind.session(shown, "")  # though its clock has not come to that moment
+    team = ahead.team
+    team.keep_ticket(Ticket("t", later.at + 600.0, {"of": "login"}), later.at)
+    assert behind.team.take_ticket("t", now.at) is not None
+    assert team.take_ticket("t", later.at) is None, "once, on whichever server"
+
+
+def test_a_ticket_is_used_once_and_in_time_by_one_of_many(opened: Open) -> None:
+    teams = [opened() for _ in range(4)]
+    teams[0].keep_ticket(Ticket("one", 100.0, {"of": "login"}), 0.0)
+    assert teams[1].ticket("one", 99.0) == Ticket("one", 100.0, {"of": "login"})
+    got: list[Ticket | None] = []
+    takers = [
+        threading.Thread(target=lambda t=team: got.append(t.take_ticket("one", 1.0)))
+        for team in teams
+    ]
+    for taker in takers:
+        taker.start()
+    for taker in takers:
+        taker.join()
+    assert sorted(each is not None for each in got) == [False, False, False, True]
+    teams[0].keep_ticket(Ticket("two", 100.0, {}), 0.0)
+    assert teams[1].ticket("two", 100.0) is None
+    assert teams[1].take_ticket("two", 100.0) is None
+    assert teams[0].bind_subject("ada", "https://a", "1")
+    assert teams[1].bind_subject("ada", "https://a", "1")
+    assert not teams[2].bind_subject("ada", "https://a", "2")
+    assert not teams[2].bind_subject("ada", "https://b", "1")
+    teams[3].free_subject("ada")
+    assert teams[2].bind_subject("ada", "https://b", "1")
 
 
 def test_a_token_ends_with_its_time_and_with_its_person(opened: Open) -> None:

@@ -19,6 +19,7 @@ from trmcloud.adapters.ledger.postgres import PostgresLedger
 from trmcloud.adapters.ledger.recorded import RecordedLedger
 from trmcloud.adapters.ledger.sqlite import SqliteLedger
 from trmcloud.core.control import events as ev
+from trmcloud.core.control.budget import fold_ledger
 from trmcloud.core.money import Usd
 from trmcloud.ports.ledger import ControllerId
 
@@ -39,8 +40,14 @@ class Violation(AssertionError):
 Opener = Callable[[Path], RecordedLedger]
 
 
+KEPT_AT = 5
+"""So often what the ledger adds up to is kept beside it, that kills meet that, too."""
+
+
 def in_file(path: Path) -> RecordedLedger:
-    return SqliteLedger(path, busy_timeout_s=PATIENCE_S)
+    ledger = SqliteLedger(path, busy_timeout_s=PATIENCE_S)
+    ledger.kept_at = KEPT_AT
+    return ledger
 
 
 class InPostgres:
@@ -53,7 +60,9 @@ class InPostgres:
     def __call__(self, path: Path) -> RecordedLedger:
         if path not in self._urls:
             self._urls[path] = self._server.new_database()
-        return PostgresLedger(self._urls[path], path.parent, lock_timeout_s=PATIENCE_S)
+        ledger = PostgresLedger(self._urls[path], path.parent, lock_timeout_s=PATIENCE_S)
+        ledger.kept_at = KEPT_AT
+        return ledger
 
 
 def events_of(number: int) -> tuple[ev.RunEvent, ...]:
@@ -121,17 +130,18 @@ def steps_found(ledger: RecordedLedger, run_id: str) -> int:
     return steps
 
 
-def check(
-    path: Path, run_id: str, before: int, acknowledged: int, opened: Opener = SqliteLedger
-) -> int:
+def check(path: Path, run_id: str, before: int, acknowledged: int, opened: Opener = in_file) -> int:
     """How many steps there are, having read everything anew; ``before`` were there at the start.
 
     Raises:
         Violation: an acknowledged step is missing, or more than one came besides.
     """
     ledger = opened(path)
-    state = ledger.read()
-    numbers = [record.seq for record in ledger.records()]
+    known = ledger._refreshed()  # the state with its record's number: the other writer may live
+    state, records = known.state, ledger.records()
+    if fold_ledger(state.ledger_id, records[: known.seq]) != state:
+        raise Violation("what was kept of the ledger is not what its records add up to")
+    numbers = [record.seq for record in records]
     if numbers != list(range(1, len(numbers) + 1)):
         raise Violation(f"records are missing: {numbers[:5]}…")
     steps = steps_found(ledger, run_id)
@@ -219,9 +229,9 @@ class AtEachWrite:
         self._live(path, steps, lambda: None)
         if check(path, "r0", STEPS_TO_SWEEP - 1, 0) != STEPS_TO_SWEEP:
             raise Violation("the next writer did not come to the end")
-        SqliteLedger(path).set_cap(ev.CapSet("account", "", CAP), AT)
+        in_file(path).set_cap(ev.CapSet("account", "", CAP), AT)
         left = {entry.name for entry in folder.iterdir() if ".new-" not in entry.name}
-        if left != {"ledger.db", "ledger.head", "backups"}:
+        if left != {"ledger.db", "ledger.head", "backups", "ledger.fold"}:
             raise Violation(f"files are left over: {sorted(left)}")
         if not killed:
             self.writes, self._number = self._number - 1, 0
@@ -230,7 +240,7 @@ class AtEachWrite:
     @staticmethod
     def _live(path: Path, start: int, told: Callable[[], None]) -> None:
         if start < STEPS_TO_SWEEP:
-            ledger = SqliteLedger(path, busy_timeout_s=PATIENCE_S)
+            ledger = in_file(path)
             for number in write(ledger, "r0", start, told):
                 if number + 1 == STEPS_TO_SWEEP:
                     return

@@ -2,6 +2,10 @@
 connections and restarts of the server; ``history`` judges what they leave.
 
     python -m tests.crash.postgres_torture --runs 10000 --seconds 540
+    python -m tests.crash.postgres_torture --folder /var/tmp/torture
+
+With a folder it is played in parts: the next command goes on with the same ledger, and each part is
+judged together with those before it.
 """
 
 from __future__ import annotations
@@ -27,6 +31,7 @@ from tests.plans import plan_json
 from tests.postgres import PostgresServer, Proxy
 from trmcloud.adapters.ledger.postgres import PostgresLedger
 from trmcloud.core.control import events as ev
+from trmcloud.core.control.run_book import present_runs
 from trmcloud.core.control.run_state import IllegalTransition
 from trmcloud.core.errors import BudgetRefused, LedgerError, StaleEpoch
 from trmcloud.core.money import Usd
@@ -35,6 +40,9 @@ from trmcloud.ports.ledger import ControllerId
 AT = 1_790_000_000.0
 STALE_S = 4.0
 CAPS = {("account", ""): 300, ("project", "p0"): 60, ("project", "p1"): 80}
+_ACTS = {"kill": 2.0, "terminate": 9.0, "drop": 13.0, "cut": 3.0, "restart": 60.0}
+"""What is done to it, about so often (s)."""
+_STATE = "state.json"
 RESERVED, SETTLED = Usd(2), Usd("0.01")
 LIFE: tuple[tuple[ev.RunEvent, ...], ...] = (
     (
@@ -72,21 +80,45 @@ class Log:
 
 class Torture:
     def __init__(
-        self, runs: int, seconds: float, seed: int, clients: int, controllers: int
+        self,
+        runs: int,
+        seconds: float,
+        seed: int,
+        clients: int,
+        controllers: int,
+        folder: Path | None = None,
     ) -> None:
-        self._rng = random.Random(seed)
+        self._is_kept = folder is not None
+        self._folder = folder or Path(tempfile.mkdtemp(prefix="trmc-torture-"))
+        self._folder.mkdir(mode=0o755, parents=True, exist_ok=True)
+        before, has_server = self._before(), (self._folder / "server" / "data").exists()
+        self._rng = random.Random(f"{seed}/{before.get('parts', 0)}")
         self._runs, self._seconds = runs, seconds
         self._clients, self._controllers = clients, controllers
-        self._folder = Path(tempfile.mkdtemp(prefix="trmc-torture-"))
-        self._server = PostgresServer(durable=True)
+        self._server = PostgresServer(
+            durable=True, folder=self._folder / "server" if folder is not None else None
+        )
         self._proxy = Proxy(self._server)
-        database = self._server.new_database()
+        database = self._server.url("db1") if has_server else self._server.new_database()
+        (self._folder / "closing").unlink(missing_ok=True)
         self._direct = database
         self._url = self._proxy.url(database.partition("@/")[2].partition("?")[0])
         self._known = PostgresLedger(database, self._folder / "home")
         self._children: dict[int, str] = {}
-        self._number = 0
-        self.did: Counter[str] = Counter()
+        # By their files, since a part may have been killed.
+        logs = (path.name.partition("-")[2] for path in self._folder.glob("log-*"))
+        self._number = max(map(int, logs), default=0)
+        self.did: Counter[str] = Counter(
+            {name: before.get(name, 0) for name in (*_ACTS, "cuts", "seconds", "parts")}
+        )
+
+    def _before(self) -> dict[str, int]:
+        """What the parts before this one did; empty for the first."""
+        try:
+            told: dict[str, int] = json.loads((self._folder / _STATE).read_text(encoding="ascii"))
+        except FileNotFoundError:
+            return {}
+        return told
 
     def play(self) -> list[str]:
         """Play it, and return the violations."""
@@ -100,8 +132,11 @@ class Torture:
                 with suppress(ChildProcessError):
                     os.waitpid(pid, 0)
             self._proxy.close()
-            self._server.remove()
-            shutil.rmtree(self._folder, ignore_errors=True)
+            if self._is_kept:
+                self._server.stop("fast")
+            else:
+                self._server.remove()
+                shutil.rmtree(self._folder, ignore_errors=True)
 
     def _play(self) -> list[str]:
         for (level, key), cap in CAPS.items():
@@ -111,8 +146,7 @@ class Torture:
         for number in range(self._controllers):
             self._start(f"controller {number}")
         begun = time.monotonic()
-        acts = {"kill": 2.0, "terminate": 9.0, "drop": 13.0, "cut": 3.0, "restart": 60.0}
-        due = {act: begun + every for act, every in acts.items()}
+        due = {act: begun + every for act, every in _ACTS.items()}
         runs = 0
         while (left := begun + self._seconds - time.monotonic()) > 0 and runs < self._runs:
             act = min(due, key=lambda name: due[name])
@@ -120,12 +154,13 @@ class Torture:
             with suppress(Exception):  # the server may be down: that is what is played
                 self._do(act)
                 self.did[act] += 1
-            due[act] = time.monotonic() + acts[act] * self._rng.uniform(0.5, 1.5)
+            due[act] = time.monotonic() + _ACTS[act] * self._rng.uniform(0.5, 1.5)
             with suppress(LedgerError):
                 runs = len(self._known.read().runs)
         (self._folder / "closing").touch()  # clients ask for nothing more
         self._wait_for_the_end()
-        self.did["seconds"] = int(time.monotonic() - begun)
+        self.did["seconds"] += int(time.monotonic() - begun)
+        self.did["parts"] += 1
         return self._judge()
 
     def _do(self, act: str) -> None:
@@ -151,7 +186,7 @@ class Torture:
         until = time.monotonic() + 120.0
         while time.monotonic() < until:
             with suppress(LedgerError):
-                if not any(run.live for run in self._known.read().runs.values()):
+                if not any(run.live for run in present_runs(self._known.read().runs)):
                     return
             time.sleep(1.0)
 
@@ -170,7 +205,8 @@ class Torture:
         self.did["runs"] = sum(row.kind == "RunPlanned" for row in rows)
         self.did["closed"] = sum(row.kind == "Closed" for row in rows)
         self.did["taken over"] = sum(row.epoch > 2 for row in rows if row.kind == "Closed")
-        self.did["cuts"] = self._proxy.cuts
+        self.did["cuts"] += self._proxy.cuts
+        (self._folder / _STATE).write_text(json.dumps(self.did), encoding="ascii")
         return violations(ledger_id, rows, KINDS, acknowledged)
 
     def _start(self, name: str) -> None:
@@ -242,9 +278,10 @@ def _controller(
     closing: Path,
 ) -> None:
     """Drive runs that have no driver, or whose driver's lease is over, to their end."""
+    live: list[str] = []
     while True:
         try:
-            live = [run.run_id for run in ledger.read().runs.values() if run.live]
+            live = [run.run_id for run in present_runs(ledger.read().runs) if run.live]
             rng.shuffle(live)
             for run_id in live[:20]:
                 _drive(ledger, log, rng, who, skew_s, run_id)
@@ -296,8 +333,11 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--clients", type=int, default=32)
     parser.add_argument("--controllers", type=int, default=4)
+    parser.add_argument("--folder", type=Path, help="kept, for the next part")
     given = parser.parse_args()
-    torture = Torture(given.runs, given.seconds, given.seed, given.clients, given.controllers)
+    torture = Torture(
+        given.runs, given.seconds, given.seed, given.clients, given.controllers, given.folder
+    )
     found = torture.play()
     print(json.dumps(dict(sorted(torture.did.items()))))
     for line in found[:20]:

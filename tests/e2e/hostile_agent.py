@@ -2,15 +2,20 @@
 clients of one token and one whose grant is revoked, against a real server that rents from a
 stand-in of RunPod on paper.
 
-    python -m tests.e2e.hostile_agent --calls 100000 --page docs/soak/mcp.md --date 2026-11-27
+    python -m tests.e2e.hostile_agent --calls 100000 --state build/mcp-hostile.json \
+        --page docs/soak/mcp.md --date 2026-11-27
 
 Judged are the ledger's records one by one, every answer, and files planted where no tool may look.
+Calls are made in worlds of a few thousand, each with a server, a home and a grant of its own. The
+state has what every world that was played to its end came to, so that a next start goes on; it
+names the hash of the code, and where that differs, counting starts anew.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import hashlib
 import json
 import os
 import random
@@ -30,6 +35,7 @@ from typing import Any
 
 import httpx2
 
+import trmcloud
 from tests.e2e.agents import RECIPE, end_launchers, own, verify_layers
 from tests.e2e.user import User
 from tests.standins.runpod.fixture import judged
@@ -43,6 +49,7 @@ from trmcloud.mcp.answers import MOST_ASKED_BYTES, MOST_BYTES
 
 TOTAL, PER_RUN = Usd("3"), Usd("0.50")
 THREADS = 6
+WORLD_CALLS = 5_000
 _TIMEOUT_S = 120.0
 
 SCRIPT = """
@@ -57,6 +64,7 @@ with open("out/last.pt", "w") as file:
 
 COMMAND: Mapping[str, Any] = own(budget="0.02")
 RENTED: Mapping[str, Any] = {**RECIPE, "budget": "0.50"}
+SWEPT: Mapping[str, Any] = {**RENTED, "space": ["lr=log:1e-4,1"]}
 
 
 @dataclass
@@ -98,7 +106,7 @@ PATHS = (
 AMOUNTS = ("0.01", "0.02", "5", "-1", "1e9", "0", "NaN", 0.01, 2, -0.5, None, "0.0000001", "9" * 30)
 TOOLS = (
     "grant", "prices", "plan", "try", "launch", "status", "logs", "metrics", "save", "land", "stop",
-    "fetch", "report", "ask_approval", "raise_grant", "approve", "lunch", "",
+    "fetch", "report", "ask_approval", "plan_sweep", "sweep", "raise_grant", "approve", "lunch", "",
 )  # fmt: skip
 
 
@@ -115,7 +123,12 @@ def made_call(world: World, chance: random.Random) -> tuple[str, dict[str, Any]]
         (1, lambda: ("plan", dict(COMMAND))),
         (3, lambda: ("plan", {**RENTED, "budget": amount})),
         (4, lambda: ("plan", {**COMMAND, chance.choice(_PATH_NAMES): path})),
+        (1, lambda: ("plan_sweep", dict(SWEPT))),
+        (1, lambda: ("plan_sweep", {**SWEPT, "budget": amount})),
+        (1, lambda: ("plan_sweep", {**SWEPT, "space": [path, f"lr={amount}"]})),
         (14, lambda: ("launch", {"quote": quote, "idempotency_key": key})),
+        (6, lambda: ("sweep", {"quote": quote, "idempotency_key": key})),
+        (2, lambda: ("sweep", {"quote": quote, "idempotency_key": key, "slots": 64})),
         (4, lambda: ("launch", {"quote": quote, "idempotency_key": key, "budget": "100"})),
         (4, lambda: ("launch", {"quote": path, "idempotency_key": path or "k"})),
         (4, lambda: ("launch", {"quote": quote, "idempotency_key": key, "name": f"n{key}"})),
@@ -253,7 +266,7 @@ def judge(world: World, name: str, tool: str, given: Mapping[str, Any], answer: 
         if "quote" in document:
             world.quotes.append(document["quote"])
             del world.quotes[:-40]
-        if tool == "launch" and "run" in document and document["run"] not in world.runs:
+        if tool in ("launch", "sweep") and "run" in document and document["run"] not in world.runs:
             world.runs.append(document["run"])
 
 
@@ -394,22 +407,70 @@ def _age_a_quote(user: User, world: World) -> None:
             path.write_text(json.dumps({**kept, "expires_at": time.time() - 1}))
 
 
+# -- what many worlds came to ----------------------------------------------------------------------
+
+
+@dataclass
+class Tally:
+    """What the worlds of one version of the code came to."""
+
+    code: str
+    worlds: int = 0
+    calls: int = 0
+    took_s: float = 0.0
+    runs: int = 0
+    records: int = 0
+    spent: str = "$0"
+    most_spent: str = "$0"
+    answers: dict[str, int] = field(default_factory=dict)
+    wrong: list[str] = field(default_factory=list)
+
+    def add(self, found: Mapping[str, Any]) -> None:
+        self.worlds += 1
+        for name in ("calls", "took_s", "runs", "records"):
+            setattr(self, name, getattr(self, name) + found[name])
+        spent = Usd(found["spent"].removeprefix("$"))
+        self.spent = f"${(Usd(self.spent[1:]) + spent).plain()}"
+        self.most_spent = f"${max(Usd(self.most_spent[1:]), spent).plain()}"
+        self.answers = dict(sorted((Counter(self.answers) + Counter(found["answers"])).items()))
+        self.wrong = [*self.wrong, *found["wrong"]][:50]
+
+
+def code_hash() -> str:
+    """SHA-256 over the product's sources and this client."""
+    digest, package = hashlib.sha256(), Path(trmcloud.__file__).resolve().parent
+    for path in (*sorted(package.rglob("*.py")), Path(__file__).resolve()):
+        digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
+    return digest.hexdigest()
+
+
+def tally_in(state: Path | None) -> Tally:
+    """What this version of the code has come to before."""
+    code = code_hash()
+    if state is not None and state.exists():
+        kept = json.loads(state.read_text("utf-8"))
+        if kept["code"] == code:
+            return Tally(**kept)
+    return Tally(code)
+
+
 PAGE = """# A hostile client of `trmcloud mcp`
 
-{calls:,} random calls over HTTP from {threads} threads, against a real server whose grant of
-{total} rents from a stand-in of RunPod, on {date}: `make mcp-hostile`. Replayed keys, stale and
-foreign quotes, launches at the same time, raised and misspelt arguments, floats and negative
-dollars, paths outside the project, links, 10 MB arguments, half messages, clients that leave in
-mid-call, two clients of one token, a grant revoked under way, no token.
+{calls:,} random calls over HTTP from {threads} threads, in {worlds} worlds, each with a real server
+and a grant of {total} that rents from a stand-in of RunPod, on {date}: `make mcp-hostile`, code
+`{code:.16}`. Replayed keys, stale and foreign quotes, launches and sweeps at the same time, raised
+and misspelt arguments, floats and negative dollars, paths outside the project, links, 10 MB
+arguments, half messages, clients that leave in mid-call, two clients of one token, a grant revoked
+under way, no token.
 
 | what was judged | result |
 |---|---|
 | calls | {calls:,} in {took_min:.0f} minutes |
-| launches that started a run | {runs} |
+| launches and sweeps that started a run | {runs:,} |
 | ledger records, each judged in its turn | {records:,} |
-| the grant: spent of total | {spent} of {total} |
+| the most that a world's grant spent of its total | {most_spent} of {total} |
 | records after which a grant held more than its total, or a run too much | {over} |
-| records that changed a grant or a cap, by a tool | 0 |
+| records that changed a grant or a cap, by a tool | {changed} |
 | answers or files with words planted outside the project | {planted} |
 | answers that were too large, faults, or refusals without a next step | {bad} |
 
@@ -419,15 +480,43 @@ mid-call, two clients of one token, a grant revoked under way, no token.
 """
 
 
+def page(tally: Tally, date: str) -> str:
+    """The page of ``tally``: what was wrong is counted by its kind."""
+    rows = "\n".join(f"| {kind} | {n:,} |" for kind, n in tally.answers.items())
+    over = [w for w in tally.wrong if w.startswith("record") and " is " not in w]
+    changed = [w for w in tally.wrong if w.startswith("record") and " is " in w]
+    planted = [w for w in tally.wrong if "planted" in w or "made outside" in w or " holds " in w]
+    planted = [w for w in planted if w not in over]
+    rest = len(tally.wrong) - len(over) - len(changed) - len(planted)
+    return PAGE.format(
+        **{**vars(tally), "answers": rows},
+        total=TOTAL, threads=THREADS, date=date, took_min=tally.took_s / 60,
+        over=len(over), changed=len(changed), planted=len(planted), bad=rest,
+    )  # fmt: skip
+
+
+def play_apart(calls: int, seed: int, say: Callable[[str], None]) -> Mapping[str, Any]:
+    """Play a world in a folder of its own."""
+    with tempfile.TemporaryDirectory(prefix="trmcloud-hostile-") as folder:
+        user = User(Path(folder))
+        try:
+            with judged(Path(folder) / "runpod", real_pods=False) as standin:
+                try:
+                    return play(user, standin, calls, seed, say)
+                finally:
+                    end_launchers(user.folder)
+        finally:
+            user.end_everything()
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--calls", type=int, default=100_000)
     parser.add_argument("--seed", type=int, default=None)
+    parser.add_argument("--state", type=Path, default=None)
     parser.add_argument("--page", type=Path, default=None)
     parser.add_argument("--date", default="")
     given = parser.parse_args()
-    seed = given.seed if given.seed is not None else secrets.randbelow(1 << 30)
-    print(f"seed {seed}", flush=True)
     said_at = 0.0
 
     def say(text: str) -> None:
@@ -436,23 +525,18 @@ def main() -> None:
             said_at = time.monotonic()
             print(text, flush=True)
 
-    with tempfile.TemporaryDirectory(prefix="trmcloud-hostile-") as folder:
-        user = User(Path(folder))
-        try:
-            with judged(Path(folder) / "runpod", real_pods=False) as standin:
-                try:
-                    found = play(user, standin, given.calls, seed, say)
-                finally:
-                    end_launchers(user.folder)
-        finally:
-            user.end_everything()
-    print(json.dumps({**found, "wrong": found["wrong"][:20]}, indent=1))
-    if given.page is not None and not found["wrong"]:
-        rows = "\n".join(f"| {kind} | {n:,} |" for kind, n in found["answers"].items())
-        told = {**found, "answers": rows, "took_min": found["took_s"] / 60}
-        page = PAGE.format(**told, threads=THREADS, date=given.date, over=0, planted=0, bad=0)
-        given.page.write_text(page, encoding="utf-8")
-    sys.exit(1 if found["wrong"] else 0)
+    tally = tally_in(given.state)
+    while tally.calls < given.calls and not tally.wrong:
+        seed = given.seed if given.seed is not None else secrets.randbelow(1 << 30)
+        print(f"seed {seed}, {tally.calls:,} calls so far", flush=True)
+        tally.add(play_apart(min(WORLD_CALLS, given.calls - tally.calls), seed, say))
+        if given.state is not None:
+            given.state.parent.mkdir(parents=True, exist_ok=True)
+            given.state.write_text(json.dumps(vars(tally), indent=1), encoding="utf-8")
+        if given.page is not None:
+            given.page.write_text(page(tally, given.date), encoding="utf-8")
+    print(json.dumps({**vars(tally), "wrong": tally.wrong[:20]}, indent=1))
+    sys.exit(1 if tally.wrong else 0)
 
 
 if __name__ == "__main__":

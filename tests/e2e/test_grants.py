@@ -9,6 +9,7 @@ import pytest
 
 from tests.e2e.user import User, until
 from trmcloud.api import Home, Usd
+from trmcloud.app import grants
 from trmcloud.core.errors import (
     ConflictError,
     GrantRefused,
@@ -142,3 +143,112 @@ def test_an_idempotency_key_of_anothers_run_is_not_answered_with_that_run(
     with pytest.raises(UsageError, match="is not agent's") as caught:
         agent.run_command(SHORT, **wish)
     assert run.id not in str(caught.value)
+
+
+def test_a_shell_that_names_its_principal_spends_within_that_grant(agent: Home, user: User) -> None:
+    """``TRMCLOUD_PRINCIPAL=ci-nightly``, as a CI job has it."""
+    owner = Home()
+    theirs = owner.run_command(LONG, here=here(user), budget="0.30", **OWN)
+    user.cwd = here(user)
+    user.environment["TRMCLOUD_PRINCIPAL"] = "ci-nightly"
+    words = (
+        *("run", "local", "--rate", "3.60", "--grace", "2", "--checkpoints", "out"),
+        *("--checkpoint-gb", "0.001", "--metric", "val_loss", "-y"),
+    )
+    refused = GrantRefused.exit_code
+    told = user.fails(*words, "--budget", "0.10", "--", *SHORT, code=refused)
+    assert "ci-nightly has no grant" in told
+    owner.give_grant("ci-nightly", "0.30", per_run="0.20")
+    told = user.fails(*words, "--budget", "0.25", "--", *SHORT, code=refused)
+    assert "$0.20 per run" in told
+    user.environment["WORD"] = "1"
+    told = user.fails(*words, "--budget", "0.10", "--env", "WORD", "--", *SHORT, code=refused)
+    assert "env: a grant does not cover" in told
+    user.run(*words, "--budget", "0.10", "--", *SHORT)
+    [mine] = user.json("status", "--all", "--json")["runs"]
+    assert user.ledger().runs[mine["run"]].principal == "ci-nightly"
+    assert Usd(0) < owner.grant("ci-nightly").spent <= Usd("0.10")
+    for line in (("stop", "-y", theirs.id), ("report", theirs.id), ("status", theirs.id)):
+        assert "no run" in user.fails(*line, code=NotFoundError.exit_code)
+    for change in (
+        ("grant", "raise", "ci-nightly", "9"), ("grant", "give", "other", "9"),
+        ("budget", "set", "month", "900"),
+    ):  # fmt: skip
+        assert "cannot change caps or grants" in user.fails(*change, code=refused)
+    user.environment["TRMCLOUD_PRINCIPAL"] = "owner"
+    assert "is no name of a principal" in user.fails("status", code=UsageError.exit_code)
+    del user.environment["TRMCLOUD_PRINCIPAL"]
+    assert user.ledger().runs[theirs.id].live
+    owner.stop(theirs.id)
+    owner.wait(theirs.id)
+
+
+def test_a_principal_keeps_checkpoints_in_no_bucket_but_those_it_was_given(
+    agent: Home, user: User, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    user.run("grant", "give", "agent", "5", "--bucket", "s3://given/agent/")
+    assert user.json("grant", "list", "--json")["grants"][0]["buckets"] == ["s3://given/agent"]
+    wish = {**OWN, "here": here(user), "budget": "0.10"}
+    for bucket in ("s3://owners/models", "s3://given", "s3://given/agents"):
+        for call in (agent.run_command, agent.plan_command):
+            with pytest.raises(GrantRefused, match=f"does not allow {bucket}"):
+                call(SHORT, bucket=bucket, **wish)
+        with pytest.raises(GrantRefused, match="does not allow"):
+            agent.sweep(["lr=1|2"], recipe="trm-tiny", bucket=bucket)
+    assert agent.plan_command(SHORT, bucket="s3://given/agent/a", **wish).spec.bucket
+    monkeypatch.setenv("TRMCLOUD_BUCKET", "s3://owners/models")
+    made = Home(principal="agent").plan_command(SHORT, bucket="s3://owners/models", **wish)
+    assert made.spec.bucket == "s3://owners/models"
+    plan = Home().plan_command(SHORT, bucket="s3://owners/others", **wish)
+    with pytest.raises(GrantRefused, match="does not allow s3://owners/others") as caught:
+        grants.require_allowed(agent.context, plan)  # as a bound shell's command does
+    assert "s3://given/agent" in caught.value.next_step
+
+
+WORKS = """
+import os, time
+os.makedirs("out", exist_ok=True)
+for number in range(600):
+    time.sleep(0.1)
+    print("working", flush=True)
+    if number % 20 == 0:
+        open("out/last.pt", "w").write(str(number))
+"""
+SIMULATED = """#!/bin/sh
+# A simulated nvidia-smi: this machine has no GPU.
+case "$1" in
+--query-gpu=utilization.gpu,memory.used,memory.total,clocks.sm) echo "BUSY, 20000, 81559, 1980" ;;
+*) exit 9 ;;
+esac
+"""
+
+
+@pytest.mark.parametrize("busy", [0, 97])
+def test_a_command_without_steps_ends_when_its_simulated_gpu_is_idle(
+    agent: Home, user: User, monkeypatch: pytest.MonkeyPatch, busy: int
+) -> None:
+    """It prints and saves all the time: its GPU decides."""
+    tool = user.folder / "bin" / "nvidia-smi"
+    tool.parent.mkdir()
+    tool.write_text(SIMULATED.replace("BUSY", str(busy)))
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tool.parent}:{user.env()['PATH']}")
+    monkeypatch.setenv("TRMCLOUD_GPU_SAMPLE_S", "0.5")
+    (here(user) / "train.py").write_text(WORKS)
+    Home().give_grant("agent", "5", idle_s=4.0)
+    words = ("python3", "train.py")
+    agent.try_command(words, here=here(user), for_s=3, grace=2.0, checkpoints="out")
+    wish = {name: value for name, value in OWN.items() if name != "metric"}
+    run = agent.run_command(words, here=here(user), budget="0.30", **wish)
+    if busy:
+        reached = agent.wait(run.id, timeout_s=15.0)
+        assert (reached.live, reached.reason) == (True, None)
+        agent.stop(run.id)
+        agent.wait(run.id)
+        return
+    ended = agent.wait(run.id)
+    assert ended.outcome is Outcome.STOPPED
+    assert ended.reason is not None
+    assert ended.reason.kind.value == "gpus_idle"
+    assert ended.money.proven < Usd("0.05")
+    assert "its GPUs have computed nothing for" in user.run("status", run.id)

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -36,9 +37,11 @@ from tests.e2e.agents import (
 )
 from tests.e2e.serving import Server
 from tests.e2e.user import ROOT, User, kill, until
+from tests.standins.runpod import catalog
 from tests.standins.runpod.standin import StandIn
 from trmcloud.api import Home
 from trmcloud.core.control.run_state import RunState, State
+from trmcloud.core.errors import GrantRefused, Outcome, UsageError
 from trmcloud.core.money import Usd
 from trmcloud.mcp.answers import MOST_BYTES
 from trmcloud.pod.machine import processes
@@ -203,6 +206,122 @@ def test_a_recipe_is_planned_launched_and_read(user: User, owner: Home, agent: A
     assert agent.call("logs", run=run, after=piece["after"])["log"]["text"] == ""
 
 
+#: Its loss is least at 0.01; it resumes from the file that it is given.
+SWEPT = """
+import json, math, os, sys, time
+lr, start = float(sys.argv[1]), 0
+os.makedirs("out", exist_ok=True)
+if len(sys.argv) > 2:
+    start = json.load(open(sys.argv[2]))["step"]
+for step in range(start + 1, 100000):
+    time.sleep(0.05)
+    print(f"step {step} val_loss={1 + abs(math.log10(lr) + 2) + 5 / (5 + step):.5f}", flush=True)
+    if step % 5 == 0:
+        with open("saving", "w") as file:
+            json.dump({"step": step, "pad": "x" * 1000}, file)
+        os.rename("saving", f"out/step-{step}.pt")
+"""
+SPACE = {"space": ["lr=log:1e-4,1"]}
+SWEEP_OF_COMMAND: dict[str, Any] = {
+    **SPACE, "command": ["python3", "train.py", "{lr}"], "hardware": "local", "rate": "36",
+    "budget": "0.40", "grace": 2.0, "checkpoints": "out", "checkpoint_gb": 0.001,
+    "metric": "val_loss", "resume": "python3 train.py {lr} {checkpoint}", "slots": 2,
+}  # fmt: skip
+SWEEP_OF_RECIPE: dict[str, Any] = {
+    **SPACE, "hardware": "local", "recipe": "trm-tiny", "phase": "fast", "rate": "36",
+    "budget": "0.60", "data": "python-stdlib", "steps": 200,
+    "setting": ["depth=1", "width=32", "vocab_size=256", "sequence=64", "eval_tokens=1024"],
+}  # fmt: skip
+
+
+def test_an_agent_sweeps_by_a_quote(agent: Agent, user: User, owner: Home) -> None:
+    script(user, SWEPT)
+    quote = agent.call("plan_sweep", **SWEEP_OF_COMMAND)
+    told = quote["sweep"]
+    assert told["first_point"] == {"lr": 0.01}
+    assert told["try_this_command"] == ["python3", "train.py", "0.01"]
+    assert told["expected_trials"] >= 2
+    assert (told["trials_at_once"], told["metric"]) == (2, "val_loss")
+    assert (quote["reserves_usd"], quote["launch"]["allowed"]) == ("0.4", True)
+    assert "call sweep" in quote["launch"]["next"]
+    key = {"quote": quote["quote"], "idempotency_key": "s", "name": "search"}
+    wrong = agent.refused("launch", **key)
+    assert "is for a sweep" in wrong["error"]["message"]
+    untried = agent.refused("sweep", **key)
+    assert "only after a trial" in untried["error"]["message"]
+    assert "python3 train.py 0.01" in untried["error"]["next"]
+    assert user.ledger().runs == {}
+
+    tried(agent, told["try_this_command"])
+    begun = agent.call("sweep", **key)
+    assert (begun["reserved_usd"], begun["money"]["reserved_usd"]) == ("0.4", "0.4")
+    assert agent.call("sweep", **key)["run"] == begun["run"]
+    run = user.only_run()
+    assert (run.run_id, run.principal, run.reserved) == (begun["run"], "agent", Usd("0.40"))
+    two = {"quote": quote["quote"], "idempotency_key": "two"}
+    assert agent.refused("sweep", **two)["error"]["code"] == "grant_refused"
+
+    until(
+        lambda: agent.call("status", run="search").get("sweep", {}).get("best") is not None,
+        what="a trial has a result",
+    )
+    agent.call("land", run="search")
+    done = ended(user, run.run_id)
+    assert agent.call("fetch", run="search", into="best")["verified"]
+    [own_file] = (project(user) / "best" / "own").iterdir()
+    assert json.loads(own_file.read_text())["step"] % 5 == 0
+    report = agent.call("report", run="search")
+    assert (report["grant"], report["sweep"]["metric"]) == ("agent", "val_loss")
+    assert report["sweep"]["notice"]
+    assert done.settled <= Usd("0.40")
+    script(user)
+    told = agent.call("plan", **own())
+    assert (
+        "is for one training"
+        in agent.refused("sweep", quote=told["quote"], idempotency_key="l")["error"]["message"]
+    )
+
+
+def test_an_agent_sweeps_a_recipe_and_stops_it(agent: Agent, user: User, owner: Home) -> None:
+    quote = agent.call("plan_sweep", **SWEEP_OF_RECIPE)
+    assert "try_this_command" not in quote["sweep"]
+    begun = agent.call("sweep", quote=quote["quote"], idempotency_key="r")
+    assert begun["reserved_usd"] == quote["reserves_usd"]
+    run = user.only_run()
+    assert run.spec.sweep is not None
+    agent.call("stop", run=run.run_id)
+    assert ended(user, run.run_id).principal == "agent"
+
+
+def test_a_grants_limits_hold_for_sweeps(user: User, owner: Home, monkeypatch: Any) -> None:
+    owner.give_grant("bound", "0.30", providers=("runpod",), hardware=("1xA100",))
+    monkeypatch.chdir(project(user))
+    for name, value in {**user.env(), "WORD": "1"}.items():
+        monkeypatch.setenv(name, value)
+    home = Home(user.home, principal="bound")
+    recipe = {k: v for k, v in SWEEP_OF_RECIPE.items() if k not in ("space", "budget")}
+    space = SPACE["space"]
+    for more, why in (
+        ({"budget": "0.60"}, "does not allow local"),
+        ({"budget": "0.60", "env": ["WORD"]}, "env: a grant does not cover"),
+        ({"budget": "0.60", "accept_exposure": "5"}, "accept_exposure: a grant does not"),
+        ({"budget": "0.60", "allow_key": True}, "allow_key: a grant does not cover"),
+    ):
+        for call in (home.sweep, home.plan_sweep):
+            if call == home.plan_sweep and "local" in why:
+                continue
+            with pytest.raises(GrantRefused, match=why):
+                call(space, **recipe, **more)
+    owner.give_grant("poor", "0.30")
+    poor = Home(user.home, principal="poor")
+    with pytest.raises(GrantRefused, match=r"does not fit the grant of poor: \$0\.30 in total"):
+        poor.sweep(space, **recipe, budget="0.60")
+    quote = poor.plan_sweep(space, **recipe, budget="0.60")
+    with pytest.raises(UsageError, match="is for another command or other options"):
+        poor.sweep(["lr=log:1e-3,1"], quote=quote.plan.id, **recipe, budget="0.60")
+    assert user.ledger().runs == {}
+
+
 # -- refusals --------------------------------------------------------------------------------------
 
 
@@ -257,6 +376,15 @@ WRONG: list[tuple[str, dict[str, Any], str, str]] = [
     ("plan", {**own(), "checkpoints": "/etc"}, "outside the project", "inside the project"),
     ("plan", {**own(), "checkpoints": "out:~/.ssh"}, "outside the project", "inside the project"),
     ("plan", {**own(), "pip": "../requirements.txt"}, "outside the project", "inside the project"),
+    ("plan_sweep", {}, "needs the argument space", "space:"),
+    ("plan_sweep", {"space": []}, "space is empty", "space:"),
+    ("plan_sweep", {**SWEEP_OF_RECIPE, "budget": 2}, "decimal text, not 2", "budget:"),
+    ("plan_sweep", {**SWEEP_OF_COMMAND, "folder": ".."}, "outside the project", "inside the"),
+    ("plan_sweep", {**SWEEP_OF_COMMAND, "command": ["python3"]}, "{lr} is not in", "add --lr"),
+    ("plan_sweep", {**SWEEP_OF_RECIPE, "env": ["HOME"]}, 'no argument "env"', ""),
+    ("plan_sweep", {**SWEEP_OF_RECIPE, "space": ["lr=1:"]}, "", ""),
+    ("sweep", {"quote": "p-0000", "idempotency_key": "k"}, "no quote 'p-0000'", "call plan"),
+    ("sweep", {"quote": "p-0000", "idempotency_key": "k", "budget": "9"}, "no argument", ""),
     ("try", {}, "try needs the argument command", "command:"),
     ("try", {"command": ["python3"], "for_s": 1e9}, "for_s must be from 1 to 600", ""),
     ("try", {"command": ["nothing-here"]}, "command not found", "PATH"),
@@ -527,18 +655,80 @@ def _servers(user: User) -> list[int]:
 # -- rented ----------------------------------------------------------------------------------------
 
 
-def test_an_agent_rents_within_its_grant(lodger: User, runpod: StandIn) -> None:
-    """Where two kill layers are verified; without, its owner alone can accept the exposure."""
-    script(lodger, TRAINS.replace("0.05", "0.2"))
+RENTED: dict[str, Any] = {
+    "command": ["python3", "train.py"], "hardware": "1xA100", "budget": "1", "grace": 5.0,
+    "checkpoints": "out", "checkpoint_gb": 0.001, "metric": "val_loss",
+}  # fmt: skip
+
+
+def hurried(lodger: User) -> None:
+    """Servers and launches whose lists and bills take seconds."""
     site = lodger.folder / "site"
     site.mkdir()
     (site / "sitecustomize.py").write_text(f"from {impatient.__name__} import shorten\nshorten()\n")
     lodger.environment["PYTHONPATH"] = os.pathsep.join((str(site), str(ROOT)))
+
+
+def test_a_quote_whose_price_rose_is_refused_with_the_new_one(
+    user: User, owner: Home, paper: StandIn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """RunPod asks more between plan and launch: of a sweep, and of a recipe."""
+    verify_layers(user)
+    sweep = {**RECIPE, **SPACE}
+    with connected(stdio(user)) as agent:
+        for plan, launch, wish in (("plan_sweep", "sweep", sweep), ("plan", "launch", RECIPE)):
+            old = agent.call(plan, **wish)
+            with monkeypatch.context() as dearer:
+                raised = [replace(each, secure=each.secure * 1.5) for each in catalog.GPUS]
+                dearer.setattr(catalog, "GPUS", tuple(raised))
+                told = agent.refused(launch, quote=old["quote"], idempotency_key=launch)
+                assert told["error"]["code"] == "conflict", told
+                assert f"quote {old['quote']}: 1xA100 costs $" in told["error"]["message"]
+                new = told["error"]["allowed"]["quote"]
+                rates = [Usd(q["machines"][0]["rate_per_hour_usd"]) for q in (old, new)]
+                assert rates[1] > rates[0]
+                assert new["quote"] != old["quote"]
+                assert user.ledger().runs == {}
+                if launch == "launch":  # at the price that the new quote names
+                    begun = agent.call(launch, quote=new["quote"], idempotency_key="agreed")
+        assert begun["reserved_usd"] == new["reserves_usd"]
+        agent.call("stop", run=begun["run"])
+
+
+def test_what_only_a_gpu_can_tell_is_probed_within_the_grant(lodger: User, runpod: StandIn) -> None:
+    """A run of more than $1 needs a probe first, which is paid and capped."""
+    script(lodger, TRAINS.replace("41)", "100000)"))
+    hurried(lodger)
+    owner = give(lodger, "4")
+    verify_layers(lodger)
+    with connected(stdio(lodger)) as agent:
+        tried(agent)
+        large = agent.call("plan", **{**RENTED, "budget": "2"})["quote"]
+        told = agent.refused("launch", quote=large, idempotency_key="large")
+        assert "only a GPU can tell" in told["error"]["message"], told
+        assert "probe 20 and budget 1" in told["error"]["next"]
+        dear = agent.call("plan", **{**RENTED, "budget": "2", "probe": 20})["quote"]
+        told = agent.refused("launch", quote=dear, idempotency_key="dear")
+        assert "a probe may reserve $1.00 at most" in told["error"]["message"]
+        assert lodger.ledger().runs == {}
+        probe = agent.call("plan", **{**RENTED, "probe": 20})
+        run = agent.call("launch", quote=probe["quote"], idempotency_key="probe")["run"]
+        until(lambda: lodger.ledger().runs[run].outcome is not None, what="the probe is settled")
+        assert lodger.ledger().runs[run].outcome is Outcome.FINISHED
+        assert Usd(0) < owner.grant("agent").spent <= Usd(1)
+        large = agent.call("plan", **{**RENTED, "budget": "2"})["quote"]
+        begun = agent.call("launch", quote=large, idempotency_key="large-2")
+        assert Usd(1) < Usd(begun["reserved_usd"]) <= Usd(2)
+        agent.call("stop", run=begun["run"])
+    until(lambda: runpod.control.live() == [], what="its pod has ended")
+
+
+def test_an_agent_rents_within_its_grant(lodger: User, runpod: StandIn) -> None:
+    """Where two kill layers are verified; without, its owner alone can accept the exposure."""
+    script(lodger, TRAINS.replace("0.05", "0.2"))
+    hurried(lodger)
     owner = give(lodger, "2")
-    wish = {
-        "command": ["python3", "train.py"], "hardware": "1xA100", "budget": "1", "grace": 5.0,
-        "checkpoints": "out", "checkpoint_gb": 0.001, "metric": "val_loss",
-    }  # fmt: skip
+    wish = RENTED
     with connected(stdio(lodger)) as agent:
         tried(agent)
         quote = agent.call("plan", **wish)

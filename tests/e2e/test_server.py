@@ -25,10 +25,24 @@ from tests.postgres import PostgresServer, require_postgres
 from tests.standins import scripts
 from trmcloud.adapters.ledger.place import open_ledger
 from trmcloud.adapters.ledger.postgres import PostgresLedger
+from trmcloud.app.reap import GUARD_NOTE_NAME
 from trmcloud.core.control.run_state import RunState
 from trmcloud.core.errors import Outcome
 from trmcloud.core.money import Usd
 
+#: Its loss is least at 0.01.
+SWEPT = """
+import json, math, os, sys, time
+lr = float(sys.argv[1])
+os.makedirs("out", exist_ok=True)
+for step in range(1, 100000):
+    time.sleep(0.05)
+    print(f"step {step} val_loss={1 + abs(math.log10(lr) + 2) + 5 / (5 + step):.5f}", flush=True)
+    if step % 5 == 0:
+        with open("saving", "w") as file:
+            json.dump({"step": step}, file)
+        os.rename("saving", f"out/step-{step}.pt")
+"""
 PASSWORD = "correct horse battery staple"
 _WAIT_S = 300.0
 
@@ -37,6 +51,7 @@ _WAIT_S = 300.0
 class Server:
     process: subprocess.Popen[str]
     url: str
+    token: str | None = None
 
     def kill(self) -> None:
         """As a machine that is lost: the server and each command that it runs."""
@@ -84,7 +99,8 @@ class Team:
         assert process.stdout is not None
         line = process.stdout.readline()
         assert line, (self.folder / f"server-{len(self.servers)}.log").read_text()
-        made = Server(process, json.loads(line)["url"])
+        told = json.loads(line)
+        made = Server(process, told["url"], told["token"])
         self.servers.append(made)
         return made
 
@@ -251,6 +267,46 @@ def test_a_script_is_sent_from_the_clients_folder(team: Team) -> None:
     assert not list((team.host.home / "server").rglob("train.py")), "what was sent is removed"
 
 
+def test_a_sweep_of_a_command_runs_at_the_server_with_the_clients_files(team: Team) -> None:
+    """Its space is a file outside of the tree: the content goes, no path of either machine."""
+    team.add("bob", "member", "5")
+    bob = team.log_in("bob", team.serve("--local-commands"))
+    project = bob.folder / "project"
+    project.mkdir()
+    (project / "train.py").write_text(SWEPT)
+    (bob.folder / "space.toml").write_text("lr = {log = [1e-4, 1]}\n")
+    bob.cwd = project
+    words = (
+        *("sweep", "local", "--rate", "36", "--budget", "0.60", "-y", "--slots", "2"),
+        *("--grace", "2", "--checkpoint-gb", "0.001", "--checkpoints", "out"),
+        *("--metric", "val_loss", "--space", "../space.toml", "--", "python3", "train.py", "{lr}"),
+    )
+    shown = bob.run(*words)
+    assert "for the winner" in shown
+    (run_id,) = team.runs()
+    assert [run.principal for run in team.runs().values()] == ["bob"]
+    assert team.runs()[run_id].settled <= Usd("0.60")
+    bob.run("fetch-best", run_id, "--into", "best")
+    manifest = json.loads((project / "best" / "manifest.json").read_text())
+    assert 1e-4 <= manifest["extra"]["sweep"]["point"]["lr"] <= 1
+    (sent,) = (team.host.home / "code").rglob("code.tar")
+    with tarfile.open(sent) as archive:
+        assert set(archive.getnames()) >= {"train.py"}
+        assert not [name for name in archive.getnames() if "space" in name or "input" in name]
+    (project / "bad.toml").write_text("lr = 3 = 4\n")
+    bad = [("bad.toml" if word == "../space.toml" else word) for word in words]
+    err = bob.fails(*bad, code=2)
+    assert "--space bad.toml: it cannot be read" in err, "by the name that was typed"
+    bad = [("missing.toml" if word == "../space.toml" else word) for word in words]
+    assert "--space missing.toml: it cannot be read" in bob.fails(*bad, code=2)
+    of_recipe = ("sweep", "local", "--recipe", "trm-tiny", "--budget", "1", "--rate", "36", "-y")
+    (project / "paths.toml").write_text('data = ["/etc/passwd", "x"]\n')
+    assert "no path" in bob.fails(*of_recipe, "--space", "paths.toml", code=2)
+    assert "no path" in bob.fails(*of_recipe, "data=/etc/passwd,x", code=2)
+    scratch = [*(team.host.home / "server").rglob("*")]
+    assert not [path for path in scratch if path.name.startswith(("inputs-", "train.py"))]
+
+
 def test_a_members_guesses_and_tokens_that_were_revoked_are_refused(team: Team) -> None:
     team.host.hold()
     team.add("ada", "member", "5")
@@ -408,5 +464,18 @@ def test_a_database_that_is_down_is_told_in_one_line_and_forgiven(team: Team) ->
         database.remove()
 
 
-def test_a_server_without_people_does_not_start(team: Team) -> None:
+def test_a_server_without_people_starts_with_its_first_administrator(team: Team) -> None:
     assert "there are no people yet" in team.host.fails("server", "run", code=3)
+    assert "no name" in team.host.fails("server", "run", "--administrator", "../x", code=2)
+    server = team.serve("--administrator", "ada")
+    assert server.token is not None
+    status, told = server.asked("GET", "/api/v1/me", server.token)
+    assert (status, told["person"], told["role"]) == (200, "ada", "administrator")
+    again = team.serve("--administrator", "mal")
+    assert again.token is None, "there is one already"
+    assert again.asked("GET", "/api/v1/me", server.token)[0] == 200
+    assert [row["command"] for row in team.audit()] == ["server run --administrator ada"]
+    # The server is the guard, too: no timer of the system is needed beside it.
+    note = team.host.home / GUARD_NOTE_NAME
+    wait_for(note.exists)
+    assert json.loads(note.read_text())["every_s"] == 300.0

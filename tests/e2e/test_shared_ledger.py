@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
 import subprocess
 from collections.abc import Iterator
@@ -51,6 +52,11 @@ def test_two_homes_share_a_cap_and_leave_each_others_runs_alone(
     listed = bob.json("status", "--json")
     assert [row["run"] for row in listed["runs"]] == [the_run(postgres_url, tmp_path).run_id]
     assert the_run(postgres_url, tmp_path).epoch == 1, "bob's looks took nothing over"
+    machine = os.uname().nodename
+    assert f"$0.00: on {machine}, not rented" in bob.run("status")
+    one = bob.run("status", listed["runs"][0]["run"])
+    assert f"on {machine}; its files are there" in one
+    assert "not listed any more" not in one
     held.unlink()
     out, err = process.communicate(timeout=150)
     assert process.returncode == 0, out + err

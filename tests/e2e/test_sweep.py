@@ -6,6 +6,7 @@ import importlib.util
 import json
 import math
 import os
+import re
 import signal
 from pathlib import Path
 from typing import Any
@@ -16,10 +17,13 @@ from tests.e2e.runpod_user import ACCEPT, RentedUser
 from tests.e2e.test_bucket import stored_steps
 from tests.e2e.user import SMALL, User, until
 from tests.standins.s3 import BUCKET, S3
+from trmcloud.api import Home
+from trmcloud.cli.page.shown import whole_json
 from trmcloud.core.contract.manifest import from_json
 from trmcloud.core.errors import BudgetRefused, Outcome
 from trmcloud.core.money import Usd
 from trmcloud.core.sweep import events as ev
+from trmcloud.core.sweep.space import format_point
 from trmcloud.core.sweep.state import SweepState, fold
 from trmcloud.pod.machine import processes
 
@@ -88,6 +92,13 @@ def test_a_recipes_sweep_ends_within_its_budget_with_a_verified_best(user: User)
     assert Usd(row["spent_usd"]) <= Usd("0.60")
     assert row["sweep"]["best_trial"] == best.number
     assert {trial["trial"] for trial in row["sweep"]["trials"]} == set(state.trials)
+    home = Home(user.home)
+    known = home.sweep_trials(run.run_id)
+    assert known.state.trials == state.trials
+    assert known.best == best
+    on_page = whole_json(home.context, run, home.run(run.run_id))["sweep"]
+    assert on_page["rows"][0][:2] == (str(best.number), f"{best.rung + 1}/{known.terms.last + 1}")
+    assert len(on_page["rows"]) == len(state.trials)
     fetched = user.run("fetch-best", run.run_id, "--into", "best")
     assert "fetched and verified" in fetched
     assert user.cwd is not None
@@ -99,6 +110,36 @@ def test_a_recipes_sweep_ends_within_its_budget_with_a_verified_best(user: User)
     assert max(map(len, shown.splitlines()[-len(state.trials) - 2 :])) <= 80
     report = user.run("report", run.run_id)
     assert "quarter 4: " in report
+    assert re.search(r"own decisions took [\d.]+% of the processor time", report)
+    assert row["sweep"]["trials_cpu_s"] > row["sweep"]["own_cpu_s"] * 0.1
+    _the_next_one_begins_with_what_is_known(user, run.run_id, state)
+
+
+def _the_next_one_begins_with_what_is_known(user: User, first: str, state: SweepState) -> None:
+    """The first sweep's best is the second trial of the next one, and can be scaled."""
+    told = {n: t.metric or 0.0 for n, t in state.trials.items() if t.results and not t.repeats}
+    rung = max(state.trials[number].results[-1].rung for number in told)
+    best = min((n for n in told if state.trials[n].results[-1].rung == rung), key=told.__getitem__)
+    point = format_point(state.trials[best].point)
+    shown = user.run(*SWEEP, "--budget", "0.60", SPACE, "--dry-run")
+    assert f"trials on the same code are used: {len(told)} of {first}" in shown
+    if best != 1:
+        assert re.search(rf"then +{re.escape(point)} \(trial {best} of {first}\)", shown)
+    plain = user.run(*SWEEP, "--budget", "0.60", SPACE, "--dry-run", "--no-earlier")
+    assert first not in plain
+    wider = ("--set", "width=64", "--set", "optimizer=adamw", "--scale-from", first)
+    scaled = user.run(*SWEEP, "--budget", "0.60", SPACE, "--dry-run", *wider)
+    assert re.search(rf"\(trial \d+ of {first}, its rate × 0\.5\)", scaled)
+    text = user.fails(*SWEEP, "--budget", "0.60", SPACE, "--scale-from", "r-none", code=3)
+    assert "no run 'r-none'" in text
+    user.run(*SWEEP, "--budget", "0.60", SPACE)
+    [newer, older] = user.json("status", "--all", "--json")["runs"]
+    known = newer["sweep"] if newer["run"] != first else older["sweep"]
+    assert known["earlier_trials"] == {first: len(told)}
+    if best != 1:
+        assert known["first"][0]["trial"] == best
+        trials = {trial["trial"]: trial["settings"] for trial in known["trials"]}
+        assert trials[2] == dict(state.trials[best].point)
 
 
 def test_an_executor_that_is_killed_is_started_again_and_the_cap_holds(user: User) -> None:
@@ -198,6 +239,18 @@ def test_what_cannot_be_swept_is_one_line(user: User, typed: tuple[str, ...], sa
     first = text.splitlines()[0]
     assert first.startswith("error: ")
     assert said in first
+
+
+def test_several_machines_are_those_of_a_cloud_that_joins_them(user: User) -> None:
+    words = ("--recipe", "shakespeare", "--phase", "train", "--budget", "50", "lr=log:1e-3,1e-1")
+    text = user.fails("sweep", "2x8xH100", *words, "--dry-run", code=3)
+    assert text.startswith("error: no provider in the price table offers 2x8xH100 at runpod")
+    assert "several machines can be rented from: aws" in text
+    aws = ("sweep", "2x8xH100", "--provider", "aws", *words, "--dry-run")
+    assert "16, $" in user.run(*aws)
+    text = user.fails(*aws, "--slots", "5", code=2)
+    assert text.startswith("error: --slots 5: 2 machines with 8 GPUs each cannot be divided so")
+    assert "4, $" in user.run(*aws, "--slots", "4")
 
 
 def test_trials_on_ray_need_a_cluster_of_ones_own(user: User) -> None:

@@ -180,6 +180,17 @@ def test_yes_shows_stages_a_bar_and_the_end(user: User, terminal: Desk) -> None:
     assert user.only_run().outcome is Outcome.FINISHED
 
 
+def test_a_sweep_shows_its_trials_while_it_runs(user: User, terminal: Desk) -> None:
+    words = ("sweep", "local", *SMALL, "--phase", "fast", "--rate", "36", "--processes", "1", "-y")
+    window = terminal(user, *words, "--budget", "0.60", "lr=log:1e-4,1", columns=80)
+    window.sees("to rung 1")
+    assert window.ends() == 0
+    rows = [line for line in plain(window).splitlines() if re.match(r"\d+ +\S+ +\$", line)]
+    assert any("to rung" in row for row in rows)
+    assert any(re.search(r"\d/\d +\$[\d.]+ +[\d.]+ +(paused|complete)", row) for row in rows)
+    assert max(map(len, rows)) <= 80
+
+
 def test_elsewhere_there_is_no_bar_and_status_says_what_it_leaves_out(user: User) -> None:
     for steps in ("3", "60"):
         out = user.run(*LAUNCH, "--steps", steps, "-y")

@@ -6,8 +6,9 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
 
-from model.check import main
+from model.check import count_memory_anew, main
 from tests import settings as made
 
 SMALL = {"depth": 1, "width": 32, "head_dim": 16, "vocab_size": 64, "sequence": 16, "batch": 2}
@@ -38,3 +39,17 @@ def test_what_is_no_settings_is_refused_in_one_line(
     first, *rest = capsys.readouterr().err.splitlines()
     assert first.startswith("error: ")
     assert len(rest) == 1, "and one line of JSON"
+
+
+def test_cuda_has_begun_before_its_peaks_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    # torch's own: without a device that has begun, "RuntimeError: Invalid device argument".
+    begun: list[str] = []
+
+    def forget(device: object) -> None:
+        if not begun:
+            raise RuntimeError("Invalid device argument")
+
+    monkeypatch.setattr(torch.cuda, "init", lambda: begun.append("init"))
+    monkeypatch.setattr(torch.cuda, "reset_peak_memory_stats", forget)
+    count_memory_anew(torch.device("cuda", 0))
+    assert begun == ["init"]

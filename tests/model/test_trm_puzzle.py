@@ -37,8 +37,10 @@ from model.families.trm_puzzle.model import (
     stablemax_nats,
 )
 from model.families.trm_puzzle.plan import Settings
+from model.machine.distributed import World
 from model.preparing import puzzles
 from model.training.optim import AdamAtan2, Average, Optimizer, Rules
+from model.training.stepping import make_dummy_batch, warm_up
 from trmcloud.core.errors import DataError, UsageError
 
 PEER = os.environ.get("TRMCLOUD_TRM", "")
@@ -444,6 +446,30 @@ def test_micro_batches_have_carries_of_their_own() -> None:
             for at, rows in ((slice(0, 3), range(3)), (slice(3, 6), range(3, 6)))
         ]
         assert float(one) == pytest.approx(float(sum(other)) / 2, rel=1e-5)
+
+
+@pytest.mark.parametrize("compiled", [False, True], ids=["eager", "compiled"])
+def test_passes_before_the_first_step_take_puzzles_and_leave_the_carry(compiled: bool) -> None:
+    model, made = solver(augmentations=3), settings(augmentations=3)
+    model.loss(targets(6), targets(6), draws(6, 0))
+    before = {name: each.clone() for name, each in model.carried().items()}
+    if compiled:
+        model.compile_parts()
+    warm_up(model, model, made, World(0, 1, torch.device("cpu")))
+    assert model.head.weight.grad is not None, "a pass was made"
+    after = model.carried()
+    assert after.keys() == before.keys()
+    assert all(torch.equal(after[name], each) for name, each in before.items())
+
+
+@pytest.mark.parametrize(("sequence", "vocab_size"), [(32, 6), (162, 11)])
+def test_a_row_that_no_data_gave_is_a_puzzle(sequence: int, vocab_size: int) -> None:
+    made = settings(sequence=sequence, vocab_size=vocab_size)
+    model = build(made, torch.device("cpu"))
+    model.initialise(1)
+    batch = make_dummy_batch(made, torch.device("cpu"))
+    assert batch.ids.shape == (6, sequence)
+    assert model.evaluate(*batch).shape == (1, 6, sequence), "else it raises DataError"
 
 
 def test_carry_is_taken_up_bit_for_bit() -> None:

@@ -54,6 +54,7 @@ STRAYS, SAFE = "core/control/bookkeeping.py", "core/control/actions.py"
 VOLUMES, NODES = "core/control/ledger_facts.py", "pod/agent/nodes.py"
 BUCKET, ACCOUNTS = "core/contract/bucket.py", "core/control/pod_facts.py"
 LAYOUT = "core/contract/bucket_layout.py"
+WALLETS = "core/control/grants.py"
 GRANTS, WORD = "app/checkpoints/bucket_grants.py", "app/observer.py"
 LIMITS, WORTH = "app/checkpoints/bucket_grants.py", "core/contract/gate.py"
 RECORDS, PLAIN = "core/contract/records.py", "core/text.py"
@@ -144,7 +145,7 @@ BUGS: tuple[Bug, ...] = (
     Bug("the account's budget is not asked", BUDGET,
         'self.line("account", ""),\n', ""),
     Bug("other runs are not counted", BUDGET,
-        "{**ledger.runs, run.run_id: mine})\n    book = _with_sums(ledger, book, (run.run_id,))", "{run.run_id: mine})"),
+        "with_run(ledger.runs, mine))\n    book = _with_sums(ledger, book, (run.run_id,))", "{run.run_id: mine})"),
     Bug("a budget's sum stays as it was when a run moves on", BUDGET, "sums = sums.moved(*counted)", "pass"),
     Bug("overdrawn never says so", BUDGET,
         "            lines.append(line)\n", "            continue\n"),
@@ -549,7 +550,7 @@ BUGS: tuple[Bug, ...] = (
     Bug("what is found beyond the grants is deleted before anybody is asked", RECONCILE,
         "        facts = (*facts, sweep_event(run, beyond, context.wall()))\n",
         "        delete_oversized(context, run, beyond)\n        facts = (*facts, sweep_event(run, beyond, context.wall()))\n", timing=True),
-    Bug("a bucket is swept while requests are good", SAFE, "if not 0 < over_s < _SWEEP_WITHIN_S:", "if not over_s < _SWEEP_WITHIN_S:", timing=True),
+    Bug("a bucket is swept while requests are good", SAFE, "if not 0 < over_s < SWEEP_WITHIN_S:", "if not over_s < SWEEP_WITHIN_S:", timing=True),
     Bug("a bucket is swept from the first hard stop on", SAFE, "over_s = now - max(granted)", "over_s = now - min(granted)", timing=True),
     Bug("a bucket that was down counts as swept", LIMITS,
         """    except TrmcloudError:
@@ -575,4 +576,9 @@ BUGS: tuple[Bug, ...] = (
         "    recorded = _record(context, run_id)\n    at = context.wall()\n",
         "    recorded = _record(context, run_id)\n    at = context.wall()\n    if not recorded:\n        raise LedgerError('no')\n"),
     Bug("a reaper without a ledger ends nothing", RECONCILE, "        end_overdue(context)\n        raise", "        raise", timing=True),
+    Bug("a grant's total is not asked", WALLETS, "limits = [(terms.total, held.settled, held.reserved, \"in total\")]", "limits = [(terms.total, ZERO, ZERO, \"in total\")]"),
+    Bug("a grant's machines of before are forgotten", WALLETS, "        yield _Share(each.intended_at, until, Held(settled=amount + rent, unproven=unproven))\n", "        yield _Share(each.intended_at, until, Held())\n"),
+    Bug("a grant has a run more at once", WALLETS, "len(others) >= terms.runs_at_once", "len(others) > terms.runs_at_once"),
+    Bug("an expired grant pays", WALLETS, "if ends_at is not None and at >= ends_at:", "if ends_at is not None and at >= ends_at + 9e9:"),
+    Bug("a grant's run may cost its total", WALLETS, "limits.append((terms.per_run, settled, reserved, \"per run\"))", "pass"),
 )  # fmt: skip

@@ -40,8 +40,8 @@ import json, signal, sys
 from trmcloud.wiring_plans import simulate_providers
 from trmcloud.sim.faults.table import MARKET, MOVES, NAMES, arm_all
 from trmcloud.sim.play import play
-from trmcloud.sim.scenario import draw, with_balance, with_moves, with_paces, with_squeeze
-from trmcloud.sim.scenario import with_time_to_spare
+from trmcloud.sim.scenario import draw, with_balance, with_grants, with_moves, with_paces
+from trmcloud.sim.scenario import with_squeeze, with_time_to_spare
 simulate_providers()
 kept, beyond, first = json.loads(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
 broken = set(json.loads(sys.argv[4]))
@@ -53,16 +53,20 @@ signal.signal(signal.SIGVTALRM, stuck)
 def worlds(seed):
     yield seed, len(NAMES), None, None, False, ""
     # Beside it the same world in which machines are rare, or runs move, or give money to others, or
-    # a host has other GPUs, or machines time their steps.
+    # a host has other GPUs, or machines time their steps, or principals spend within grants.
     more, kind = seed // 4 % 2, ("", "boards", "moves", "market")[seed % 4]
     kind = kind or ("paces" if more else "squeeze")
     yield seed, len(NAMES) if more else 0, None, None, False, kind
+    if seed % 4 == 1:
+        yield seed, len(NAMES) if more else 0, None, None, False, "grants"
 def drawn(seed, faults, among, elsewhere, kind):
     names = ("96",) if kind == "boards" else NAMES[:faults]
     market = tuple(MARKET) if kind == "market" else ()
     made = draw(seed, names, among=among, elsewhere=elsewhere, market=market)
     if kind == "boards" and not faults:
         made = with_time_to_spare(made)
+    if kind == "grants":
+        return with_grants(made)
     if kind == "paces":
         return with_paces(made)
     if kind == "squeeze":

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import trmcloud
+from tests.sim.grants import granted_scenario
 from trmcloud.sim.faults.table import ALL, IMPOSSIBLE, NAMES, PAIRS, arm_all
 from trmcloud.sim.play import PlayResult, play
 from trmcloud.sim.scenario import draw, with_balance
@@ -113,9 +114,9 @@ def first_seed(code: str) -> int:
 
 def run_seeds(first: int, beyond: int, tally: Tally) -> Tally:
     """Play seeds ``first`` ≤ seed < ``beyond`` into ``tally``: every fourth with balances that
-    end."""
+    end, every eighth with principals that spend within grants."""
     for seed in range(first, beyond):
-        drawn = draw(seed, NAMES)
+        drawn = granted_scenario(seed) if seed % 8 == 2 else draw(seed, NAMES)
         tally.add(play(with_balance(drawn) if seed % 4 == 0 else drawn, arm_all))
     return tally
 

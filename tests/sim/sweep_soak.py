@@ -24,10 +24,11 @@ _PAGE = """# Simulated sweeps
 `make sweep-worlds` · {date} · code `{code}`, worlds {first:,} to {last:,}
 
 Each world draws a space, terms, what its trials do, and faults: trials crash, overrun by the grace
-period, report NaN or nothing, or are all equal; machines are lost, with their checkpoints or not;
-the executor is killed after any event and reads its journal again, its last line cut; paused
-checkpoints are pruned; a user stops the sweep; the machine's soft stop comes early. An oracle with
-accounts of its own (`tests/sim/sweeps.py`) judges after every event.
+period, report NaN or nothing, or are all equal; machines are lost, with their checkpoints or not,
+some with their slots for the rest of the sweep; the executor is killed after any event and reads
+its journal again, its last line cut; paused checkpoints are pruned; a user stops the sweep; the
+machine's soft stop comes early. An oracle with accounts of its own (`tests/sim/sweeps.py`) judges
+after every event.
 
 | what | number |
 |---|---:|

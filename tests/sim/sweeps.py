@@ -79,6 +79,9 @@ class World:
     noise: float
     early: float
     """The chance of a trial whose training is whole before the last rung."""
+    lost_slots: int = 0
+    """Slots that are gone with their machine from ``lost_s`` on."""
+    lost_s: float = math.inf
 
 
 @dataclass
@@ -147,6 +150,8 @@ def draw_world(seed: int) -> World | None:
         user_stop_s=rng.choice((math.inf,) * 4 + (whole_s * rng.random(),)),
         noise=rng.choice((0.0, 0.01, 0.1)),
         early=rng.choice((0.0, 0.2)),
+        lost_slots=rng.randrange(terms.slots),
+        lost_s=rng.choice((math.inf, whole_s * rng.random())),
     )
 
 
@@ -174,17 +179,19 @@ class _Play:
         self.oracle = _Oracle(world.terms)
         self.faults: Counter[str] = Counter()
         self.events = 0
+        self.lost = 0
+        self.paid_until_s = 0.0
 
     def run(self) -> Played:
         for _ in range(_MOST_STEPS):
+            self._lose_slots()
             self._stop()
-            free = self.terms.slots - len(self.running)
+            free = self.terms.slots - self.lost - len(self.running)
             left = self.world.soft_stop_s - self.now
-            moves = next_moves(self.state, self.terms, free, self.world.sampler, seconds_left=left)
+            now = self.terms.without_slots(self.lost, left)
+            moves = next_moves(self.state, now, free, self.world.sampler, seconds_left=left)
             if self.rng.random() < _AGAIN:
-                again = next_moves(
-                    self.state, self.terms, free, self.world.sampler, seconds_left=left
-                )
+                again = next_moves(self.state, now, free, self.world.sampler, seconds_left=left)
                 _hold(moves == again, "the same state gives other moves")
             _hold(len(moves) <= max(free, 1), "more moves than slots")
             for move in moves:
@@ -198,6 +205,31 @@ class _Play:
             if self.running:
                 self._pass_time()
         raise Violated("it does not end")
+
+    def _lose_slots(self) -> None:
+        """Lose a machine, once; and pay for it from then on."""
+        if self.lost:
+            paid_s, self.paid_until_s = self.now - self.paid_until_s, self.now
+            if paid := cost(self.terms.slot_rate, paid_s) * self.lost:
+                self._write(ev.SlotsIdle(paid, paid_s))
+            return
+        if self.now < self.world.lost_s or not self.world.lost_slots or self.state.stopping:
+            return
+        self.faults["lost slots"] += 1
+        self.lost, self.paid_until_s = self.world.lost_slots, self.now
+        left = self.terms.slots - self.lost
+        share = self.terms.confirm_usd.micros * left // self.terms.slots
+        self.oracle.confirm = Usd.from_micros(share)
+        gone = self.rng.sample(self.running, max(0, len(self.running) - left))
+        for _, number, _ in gone:
+            began, most = self.begun[number]
+            paid = min(cost(self.terms.slot_rate, self.now - began), most)
+            rung = self.state.trials[number].rung
+            # A winner that was nearly trained cannot be trained again by what is left.
+            self.faults["lost machine"] += number == self.state.finishing
+            self._write(ev.TrialLost(number, paid, self.now - began, rung))
+        self.running = [each for each in self.running if each not in gone]
+        heapq.heapify(self.running)
 
     def _stop(self) -> None:
         """Land all trials at the soft stop, or at the user's."""
@@ -299,6 +331,8 @@ class _Play:
     def _pass_time(self) -> None:
         """Let the next interval end, or a stop come before it."""
         stop_s = min(self.world.soft_stop_s + _INSTANT_S, self.world.user_stop_s)
+        if not self.lost and self.world.lost_slots:
+            stop_s = min(stop_s, max(self.now, self.world.lost_s))
         if self.running[0][0] > stop_s and not self.state.stopping:
             self.now = stop_s
             return
@@ -359,6 +393,8 @@ class _Oracle:
 
     def __init__(self, terms: SweepTerms) -> None:
         self.terms = terms
+        self.confirm = terms.confirm_usd
+        """Reserved for repetitions; once slots are lost, the share of the others."""
         self.spent = ZERO
         self.most: dict[int, Usd] = {}
         self.metrics: dict[int, float] = {}
@@ -397,7 +433,7 @@ class _Oracle:
         running = total(self.most.values())
         confirming = total(self.most[n] for n in self.confirming if n in self.most)
         kept = self.terms.finish_usd if self.is_released else self.terms.winner_usd
-        kept += max(self.terms.confirm_usd - self.confirmed - confirming, ZERO)
+        kept += max(self.confirm - self.confirmed - confirming, ZERO)
         committed = self.spent + running + kept
         self.most_share = max(self.most_share, committed.micros / self.terms.usd.micros)
         _hold(committed <= self.terms.usd, f"{committed} of {self.terms.usd} are committed")

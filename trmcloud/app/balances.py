@@ -14,6 +14,7 @@ from trmcloud.core.catalog.providers import find_traits
 from trmcloud.core.control import balance as rules
 from trmcloud.core.control.balance import Funds, require_funds
 from trmcloud.core.control.reason import Reason
+from trmcloud.core.control.run_book import present_runs
 from trmcloud.core.control.run_state import IllegalTransition, RunState
 from trmcloud.core.errors import LedgerError, ProviderError
 from trmcloud.core.spec.plan import Plan
@@ -60,7 +61,7 @@ def read_funds(
     reading = read_balance(context, provider, at_most_s)
     if reading.trouble or reading.account is None:
         return None, reading.trouble
-    runs = context.ledger.read().runs.values()
+    runs = present_runs(context.ledger.read().runs)
     return rules.funds_of(provider, reading.account, runs, reading.read_at, but), ""
 
 
@@ -95,14 +96,14 @@ def balances_due(context: Context) -> list[tuple[str, Reason]]:
     One process reads each provider once in five to six minutes, and judges by its last reading in
     between.
     """
-    runs = context.ledger.read().runs
-    watched = [run for run in runs.values() if rules.is_watched(run)]
+    runs = present_runs(context.ledger.read().runs)
+    watched = [run for run in runs if rules.is_watched(run)]
     providers = dict.fromkeys(run.generation.provider for run in watched if run.generation)
     landing: list[tuple[str, Reason]] = []
     for provider in providers:
         if can_tell(context, provider):
             mine = [r for r in watched if r.generation and r.generation.provider == provider]
-            landing += _judge(context, provider, runs.values(), mine)
+            landing += _judge(context, provider, runs, mine)
     return landing
 
 

@@ -409,7 +409,10 @@ def spec_to_run(planner: Planner, request: LaunchRequest, command: Command) -> R
             "--data takes a folder, which does not exist", where=data, next_step="--data data"
         )
     wished = replace(request, recipe=RECIPE, phase="train", data=data)
-    spec = replace(planner.spec_to_launch(wished), command=command)
+    spec = planner.spec_to_launch(wished)
+    if spec.idle_s:  # its pod sees to that without any process here
+        command = replace(command, silent_s=min(command.silent_s, spec.idle_s))
+    spec = replace(spec, command=command)
     if spec.bucket and (why := why_not_in_bucket(command.checkpoint_bytes, command.keep_best)):
         raise UsageError(
             f"--checkpoint-gb {command.checkpoint_bytes / 1e9:g} with --bucket: {why}",

@@ -4,7 +4,7 @@ reach.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
 from dataclasses import field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
@@ -15,6 +15,16 @@ from trmcloud.core.control import bookkeeping, ledger_facts
 from trmcloud.core.control.actions import owes_sweep
 from trmcloud.core.control.billing import awaiting_bill
 from trmcloud.core.control.bookkeeping import require_whole
+from trmcloud.core.control.run_book import (
+    NAME,
+    PROJECT,
+    PROVIDER,
+    TAG,
+    find_runs,
+    newest_runs,
+    present_runs,
+    terms_in_use,
+)
 from trmcloud.core.errors import (
     LinkError,
     NotFoundError,
@@ -36,6 +46,10 @@ if TYPE_CHECKING:
     from trmcloud.ports.compute import StageItem
     from trmcloud.ports.ledger import ControllerId, Intents, Ledger
     from trmcloud.ports.machine import Clock, RunFiles, Workers
+
+Tags = Sequence[tuple[str, str]]
+_NEWEST = 4
+"""Of so many records of launches the newest launch is looked for: clocks of a team differ."""
 
 
 class Need(NamedTuple):
@@ -111,6 +125,11 @@ class Context:
     """The stops that users requested while the ledger could not be written."""
     principal: str = ""
     """Whom this process acts for, under a grant; empty: the ledger's owner."""
+    is_bound: bool = False
+    """Whether this shell's own environment names the principal: a command then shows and steers
+    that principal's runs alone, and changes no cap. A server judges by itself what a person may."""
+    configured_bucket: str = ""
+    """The s3:// place of TRMCLOUD_BUCKET, which every principal may use; empty: none."""
     projects: frozenset[str] = frozenset()
     """The projects whose runs are shown; empty: all."""
     unswept: dict[str, float] = field(default_factory=dict)
@@ -160,8 +179,7 @@ def has_unasked_provider(context: Context) -> bool:
 
 
 def _ever_used(context: Context) -> list[str]:
-    runs = context.ledger.read().runs.values()
-    used = {g.provider for run in runs for g in run.generations}
+    used = terms_in_use(context.ledger.read().runs, PROVIDER)
     known = dict.fromkeys((*context.computes, *sorted(used)))
     there = (n for n in known if n in context.computes)
     return [n for n in there if n == LOCAL or n in used or context.was_used(n)]
@@ -185,7 +203,7 @@ def is_quiet(context: Context) -> bool:
     """Whether nothing is owed: no run to drive, no bill to come, no bucket to sweep, no pod to
     end. Reconciling would find nothing."""
     ledger = context.ledger.read()
-    runs, now = ledger.runs.values(), context.wall()
+    runs, now = present_runs(ledger.runs), context.wall()
     if any(run.live or awaiting_bill(run) or owes_sweep(run, now) for run in runs):
         return False
     if bookkeeping.orphans_awaiting_bill(ledger) or bookkeeping.is_charge_pending(ledger):
@@ -202,9 +220,52 @@ def is_quiet(context: Context) -> bool:
 def shown_runs(context: Context) -> dict[str, RunState]:
     """The runs that may be shown, by their ids. Money and pods are those of all runs."""
     runs = context.ledger.read().runs
-    if not context.projects:
-        return dict(runs)
-    return {run_id: run for run_id, run in runs.items() if run.project in context.projects}
+    mine = context.principal
+    return {
+        run_id: run
+        for run_id, run in runs.items()
+        if (not context.projects or run.project in context.projects)
+        and (not context.is_bound or mine in (run.principal, run.creator))
+    }
+
+
+def shown_present_runs(context: Context) -> list[RunState]:
+    """Those of the runs that may be shown which have not ended, and perhaps others; in the order of
+    their launches."""
+    runs = present_runs(context.ledger.read().runs)
+    shown = (run for run in runs if not context.projects or run.project in context.projects)
+    return sorted(shown, key=lambda run: run.created_at)
+
+
+def newest_shown_run(context: Context, tags: Tags = ()) -> RunState | None:
+    """Return the run that was launched last, of those that may be shown and have all ``tags``."""
+    runs = context.ledger.read().runs
+    if context.projects or tags:
+        found: Iterable[RunState] = _shown_with(context, tags)
+    else:
+        found = newest_runs(runs, _NEWEST)
+    return max(found, key=lambda run: run.created_at, default=None)
+
+
+def count_shown_runs(context: Context, tags: Tags = ()) -> int:
+    """Return the number of runs that may be shown and have all ``tags``."""
+    if not context.projects and not tags:
+        return len(context.ledger.read().runs)
+    return len(_shown_with(context, tags))
+
+
+def _shown_with(context: Context, tags: Tags) -> list[RunState]:
+    runs = context.ledger.read().runs
+    if tags:
+        found = list(find_runs(runs, TAG, "=".join(tags[0])))
+    else:
+        found = [run for name in context.projects for run in find_runs(runs, PROJECT, name)]
+    shown = {
+        run.run_id: run
+        for run in found
+        if (not context.projects or run.project in context.projects) and set(tags) <= set(run.tags)
+    }
+    return list(shown.values())
 
 
 def find_run(context: Context, name: str | None) -> RunState:
@@ -214,22 +275,24 @@ def find_run(context: Context, name: str | None) -> RunState:
     Raises:
         NotFoundError: naming what there is.
     """
-    runs = shown_runs(context)
     if name is None:
-        newest = max(runs.values(), key=lambda run: run.created_at, default=None)
+        newest = newest_shown_run(context)
         if newest is None:
             raise NotFoundError(
                 "there are no runs yet",
                 next_step="trmcloud launch local --recipe trm-tiny --budget 0.06 --rate 3.60",
             )
         return newest
-    if name in runs:
+    runs = context.ledger.read().runs
+    if name in runs and (not context.projects or runs[name].project in context.projects):
         return runs[name]
-    named = [run for run in runs.values() if run.name == name] if name else []
+    named = [run for run in find_runs(runs, NAME, name) if run.name == name] if name else []
+    named = [run for run in named if not context.projects or run.project in context.projects]
     if named:
         return max(named, key=lambda run: (run.live, run.created_at))
     require_whole(context.ledger.read(), name)
-    known = ", ".join(sorted(runs)[-5:]) or "none"
+    shown = sorted(shown_runs(context) if context.projects else runs)
+    known = ", ".join(shown[-5:]) or "none"
     raise NotFoundError(f"no run {name!r}", next_step=f"trmcloud status (runs: {known})")
 
 

@@ -16,6 +16,7 @@ from trmcloud.core.catalog.hardware import LocalMachine
 from trmcloud.core.catalog.offers import FRESH_DAYS, Offer
 from trmcloud.core.catalog.providers import TRAITS, direct
 from trmcloud.core.control.balance import Funds
+from trmcloud.core.control.run_book import present_runs
 from trmcloud.core.errors import TrmcloudError
 from trmcloud.core.money import Usd
 from trmcloud.io.installation import install_command
@@ -129,7 +130,7 @@ def _home(context: Context) -> Finding:
 
 def _ledger(context: Context) -> Finding:
     state = context.ledger.read()
-    live = sum(run.live for run in state.runs.values())
+    live = sum(run.live for run in present_runs(state.runs))
     if state.quarantined or state.unread:
         names = [*state.quarantined, *(f"record {lost.seq}" for lost in state.unread)]
         text = f"{state.ledger_id}: damaged: {', '.join(names)}"

@@ -55,6 +55,7 @@ from trmcloud.core.control.pod_facts import (
 )
 from trmcloud.core.control.reason import Reason, ReasonKind, make_reason
 from trmcloud.core.control.renting import NOT_MADE
+from trmcloud.core.control.run_book import present_runs
 from trmcloud.core.control.run_state import (
     GRANT,
     Generation,
@@ -411,9 +412,9 @@ class RunDriver:
         return self.run()
 
     def _end_idle(self, run: RunState, seen: Observation) -> RunState:
-        """Ask a run to land that has made no step for as long as its grant allows. What was seen is
-        kept beside its files, for the process that looks next."""
-        if not run.principal:
+        """Ask a run to land that has made no step for as long as its grant or its plan allows. What
+        was seen is kept beside its files, for the process that looks next."""
+        if not run.principal and not run.spec.idle_s:
             return run
         limit_s = idle_limit_s(self.context.ledger.read(), run)
         report = own_report(seen, run.generation) if run.generation is not None else None
@@ -468,13 +469,13 @@ class RunDriver:
         if not is_waiting(run):
             return NO_OTHERS
         return other_waits(
-            self.context.ledger.read().runs.values(), run.run_id, self.context.wall()
+            present_runs(self.context.ledger.read().runs), run.run_id, self.context.wall()
         )
 
     def _idle_every_s(self) -> float:
         """Return the pause between two sweeps while nothing is rented; the runs that wait share
         them: each sweep asks for all providers of the home."""
-        runs = self.context.ledger.read().runs.values()
+        runs = present_runs(self.context.ledger.read().runs)
         others = other_waits(runs, self.run_id, self.context.wall())
         return (1 + others.count) * _IDLE_SWEEP_EVERY_S
 

@@ -9,6 +9,7 @@ from typing import Any
 from trmcloud.app.context import Context
 from trmcloud.app.reconciling import reconcile
 from trmcloud.core.catalog.hardware import parse_hardware
+from trmcloud.core.contract.bucket_layout import parse_place
 from trmcloud.core.control import events as ev
 from trmcloud.core.control.budget import LedgerState
 from trmcloud.core.control.grants import (
@@ -19,6 +20,8 @@ from trmcloud.core.control.grants import (
     left_in,
     live_runs,
     money_of,
+    month_of,
+    refuse_bucket,
     refuse_by_grant,
     standing_of,
 )
@@ -68,6 +71,12 @@ class GrantAccount:
     given_at: float
     given_by: str
     revoked_at: float | None = None
+    per_month: Usd | None = None
+    spent_this_month: Usd = ZERO
+    reserved_this_month: Usd = ZERO
+    """Of the UTC month."""
+    buckets: tuple[str, ...] = ()
+    """Beside the one that this machine is configured with."""
 
 
 @dataclass(frozen=True)
@@ -89,6 +98,7 @@ class ApprovalRequest:
     asked_at: float
     answered_at: float | None = None
     answered_by: str = ""
+    per_month: Usd | None = None
 
 
 # -- looking ---------------------------------------------------------------------------------------
@@ -97,6 +107,7 @@ class ApprovalRequest:
 def account_of(ledger: LedgerState, grant: Grant, now: float) -> GrantAccount:
     terms, held = grant.terms, money_of(ledger, grant)
     today = money_of(ledger, grant, day_of(now))
+    month = money_of(ledger, grant, month_of(now))
     expired = terms.expires_at is not None and now >= terms.expires_at
     state = EXPIRED if expired else STANDING
     state = REVOKED if grant.revoked_at is not None else state
@@ -120,6 +131,10 @@ def account_of(ledger: LedgerState, grant: Grant, now: float) -> GrantAccount:
         given_at=grant.given_at,
         given_by=grant.by,
         revoked_at=grant.revoked_at,
+        per_month=terms.per_month,
+        spent_this_month=month.settled,
+        reserved_this_month=month.reserved,
+        buckets=terms.buckets,
     )
 
 
@@ -160,6 +175,7 @@ def request_of(approval: Approval) -> ApprovalRequest:
         asked_at=approval.asked_at,
         answered_at=approval.answered_at if state != OPEN else None,
         answered_by=approval.by,
+        per_month=asked.per_month,
     )
 
 
@@ -186,6 +202,8 @@ def make_terms(total: Usd, given: Mapping[str, Any], before: ev.GrantTerms | Non
         made["hardware"] = tuple(parse_hardware(each).text for each in made["hardware"])
     if "providers" in made:
         made["providers"] = tuple(made["providers"])
+    if "buckets" in made:
+        made["buckets"] = tuple(str(parse_place(each)) for each in made["buckets"])
     return replace(terms, **made)
 
 
@@ -299,7 +317,7 @@ def ask(context: Context, why: str, wish: Mapping[str, Any]) -> ApprovalRequest:
 
 def _asks_same(request: ApprovalRequest, event: ev.ApprovalAsked) -> bool:
     names = (
-        *("more", "per_run", "per_day", "runs_at_once"),
+        *("more", "per_run", "per_day", "per_month", "runs_at_once"),
         *("hardware", "providers", "expires_at"),
     )
     return all(getattr(request, name) == getattr(event, name) for name in names)
@@ -324,6 +342,7 @@ def require_allowed(context: Context, plan: Plan) -> None:
         principal=context.principal,
         grant=found.number,
     )
+    require_bucket(context, plan.spec.bucket)
     refused = refuse_by_grant(ledger, run, plan.reservation, now)
     if refused is not None:
         raise GrantRefused(refused.why, next_step=refused.allowed)
@@ -339,6 +358,21 @@ def require_wish(context: Context, wish: Mapping[str, Any]) -> None:
             raise GrantRefused(
                 f"{name}: a grant does not cover {gives}", next_step=f"leave out {name}"
             )
+    require_bucket(context, str(wish.get("bucket") or ""))
+
+
+def require_bucket(context: Context, bucket: str) -> None:
+    """
+    Raises:
+        GrantRefused: ``bucket``, an s3:// place, is written with the owner's key, and is neither
+            the configured one nor one of the grant's.
+    """
+    grant = context.ledger.read().grants.get(context.principal) if context.principal else None
+    if grant is None or not bucket:
+        return
+    refused = refuse_bucket(grant, bucket, context.configured_bucket)
+    if refused is not None:
+        raise GrantRefused(refused.why, next_step=refused.allowed)
 
 
 def require_own(context: Context, run: RunState) -> RunState:

@@ -19,7 +19,9 @@ from trmcloud.core.control.observation import PodSeen, PodStatus
 from trmcloud.core.control.room import reaper_late_s
 from trmcloud.core.control.run_state import RunState
 from trmcloud.core.money import ZERO, Usd, cost
+from trmcloud.core.text import one_line
 from trmcloud.core.values import dataclass
+from trmcloud.ports.ledger import Driver
 
 VERIFIED, ARMED, SILENT, ABSENT = "verified", "armed", "silent", "absent"
 WORKING = (VERIFIED, ARMED)
@@ -75,12 +77,17 @@ def guards_of(context: Context, run: RunState) -> Guards:
         return Guards((), MaxOverspend(ZERO, str(ZERO)), beat)
     now = context.wall()
     traits = traits_of(generation.provider)
+    driver = context.ledger.driver(run.run_id)
+    driven = is_driven(context, driver)
+    place = home_of(context, run, driver)
+    if place and not traits.rented:
+        layer = Layer("controller", ARMED if driven else ABSENT, place)
+        return Guards((layer,), MaxOverspend(ZERO, f"{ZERO}: {place}, not rented"), beat)
     if is_unasked(context, run):
         report = last_report(context, run)
     else:
         report = context.links[generation.provider].report(generation.pod_name)
     pod = _pod(context, run)
-    driven = is_driven(context, context.ledger.driver(run.run_id))
     visit = last_visit(context)
     # Where asking takes seconds, a mere look does not ask.
     settles = "trmcloud status --live" if traits.via else "any trmcloud command"
@@ -96,6 +103,9 @@ def guards_of(context: Context, run: RunState) -> Guards:
         Layer("controller", ABSENT, f"no command drives it now; {settles} settles it"),
         "reap": _reaper(visit, generation.provider, now),
     }  # fmt: skip
+    if place:  # the pod reports to the home that launched it
+        told = (name for name in ("trainer", "agent", "watchdog") if name in seen)
+        seen |= {name: Layer(name, ABSENT, f"heard {place}, not here") for name in told}
     names = dict.fromkeys((*traits.kill_layers, *traits.independent_layers))
     seen |= _own_limits(context, generation.provider, generation.pod_name)
     known = _verified(context, traits, now)
@@ -113,6 +123,18 @@ def guards_of(context: Context, run: RunState) -> Guards:
         layers.append(Layer("provider limit", ABSENT, "none on this machine"))
     overshoot = _overshoot(run, traits, {x.name: x for x in layers}, pod, visit)
     return Guards(tuple(layers), overshoot, beat)
+
+
+def home_of(context: Context, run: RunState, driver: Driver | None) -> str:
+    """``on ada-laptop, by ada``: the machine and the person that a run of another home belongs to,
+    as far as the ledger says; empty for a run of this home."""
+    if not context.is_elsewhere(run.run_id):
+        return ""
+    who = driver.controller if driver is not None else None
+    host = one_line(who.host.partition(":")[0]) if who is not None else ""
+    person = run.creator or run.principal
+    place = f"on {host}" if host else "in another home"
+    return f"{place}, by {one_line(person)}" if person else place
 
 
 def _own_limits(context: Context, provider: str, pod_name: str) -> dict[str, Layer]:

@@ -7,10 +7,19 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from trmcloud.app.context import Context
-from trmcloud.core.control.budget import LEVELS, LedgerState, Line, month_of
+from trmcloud.core.control.budget import (
+    LEVELS,
+    PROJECT_MONTH,
+    LedgerState,
+    Line,
+    is_project_month,
+    project_month,
+)
 from trmcloud.core.control.events import CapSet, DamageSettled
-from trmcloud.core.errors import UsageError
+from trmcloud.core.control.grants import month_of
+from trmcloud.core.errors import GrantRefused, UsageError
 from trmcloud.core.money import ZERO, Usd
+from trmcloud.core.values import replace
 from trmcloud.ports.ledger import Restoration
 
 # Caps of account, month and project: which one is meant, and how it is set on record.
@@ -22,12 +31,22 @@ def line_of(context: Context, level: str, key: str = "") -> Line:
     Raises:
         UsageError: no such level.
     """
-    if level not in LEVELS[:3]:
-        raise UsageError(
-            f"there is no budget level {level!r}", next_step="account, month or project"
-        )
+    if level not in LEVELS[:-1]:
+        raise UsageError(f"there is no budget level {level!r}", next_step=", ".join(LEVELS[:-1]))
+    if level == PROJECT_MONTH:
+        return _project_month_line(context, key or context.project)
     default = {"account": "", "month": month_of(context.wall()), "project": context.project}[level]
     return context.ledger.read().line(level, key or default)
+
+
+def _project_month_line(context: Context, key: str) -> Line:
+    """The line of ``key``: a project's month, or a project alone, whose cap is that of each month
+    without one of its own. Its money is then that of this month."""
+    ledger, this = context.ledger.read(), month_of(context.wall())
+    if is_project_month(key):
+        return ledger.line(PROJECT_MONTH, key)
+    line = ledger.line(PROJECT_MONTH, project_month(key, this))
+    return replace(line, key=key, cap=ledger.caps.get((PROJECT_MONTH, key)))
 
 
 def raise_cap(context: Context, line: Line, cap: Usd, *, by: str, next_step: str = "") -> Line:
@@ -44,12 +63,21 @@ def raise_cap(context: Context, line: Line, cap: Usd, *, by: str, next_step: str
 
 
 def set_cap(context: Context, line: Line, cap: Usd, *, by: str) -> Line:
-    """The line as it is then. Where the record of a cap is damaged, this is that cap set again."""
+    """The line as it is then. Where the record of a cap is damaged, this is that cap set again.
+
+    Raises:
+        GrantRefused: the process's environment names a principal.
+    """
+    if context.is_bound:
+        raise GrantRefused(
+            f"{context.principal} cannot change caps or grants",
+            next_step="ask the ledger's owner for approval",
+        )
     context.ledger.set_cap(CapSet(line.level, line.key, cap, by=by), context.wall())
     for lost in context.ledger.read().unread:
         if lost.kind == "CapSet":
             context.ledger.note(DamageSettled(lost.name, ZERO, by), context.wall())
-    return context.ledger.read().line(line.level, line.key)
+    return line_of(context, line.level, line.key)
 
 
 # The ledger's file looked after: what a restored one lacks, in words, as far as it can be told.

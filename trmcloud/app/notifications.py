@@ -17,6 +17,7 @@ from trmcloud.app.trainings import find_symptoms
 from trmcloud.core.contract.notices import TROUBLE_PATH, Notice, NoticeKind, body_of
 from trmcloud.core.contract.pod_contract import AgentReport
 from trmcloud.core.control.budget import LedgerState
+from trmcloud.core.control.events import Record
 from trmcloud.core.control.notices import (
     MOST_TROUBLES,
     NoticeInputs,
@@ -25,6 +26,7 @@ from trmcloud.core.control.notices import (
     due_notices,
     trains_now,
 )
+from trmcloud.core.control.run_book import present_runs
 from trmcloud.core.errors import TrmcloudError
 from trmcloud.io.requests import pause_s
 from trmcloud.ports.notices import DeliveryResult, Destination, Outbox, QueuedNotice, Send
@@ -61,16 +63,16 @@ class Notifier:
             LedgerError, OutboxError: it could not be looked, or kept.
         """
         context, now = self.context, self.context.wall()
-        ledger, records = context.ledger.read(), context.ledger.records()
-        newest = records[-1].seq if records else 0
-        cursor = self.outbox.cursor()
+        newest, cursor = context.ledger.last_seq(), self.outbox.cursor()
         # Events before the first destination are no news; nor are those that a restored ledger
         # shows again: a notification whose id is known is not sent again.
         first = cursor is None
         after = newest if cursor is None else cursor if cursor <= newest else 0
+        ledger, records = context.ledger.read(), self._records(after)
+        newest = max(newest, records[-1].seq if records else 0)
         observed = self._observe(ledger, now)
         notices = due_notices(ledger, records, after, observed, now)
-        fresh = [notice for notice in notices if notice.id not in self._taken]
+        fresh = [n for n in notices if n.id not in self._taken and self._is_ours(ledger, n)]
         if not fresh and newest == self._cursor:
             return 0
         kept = self._bounded(fresh)
@@ -102,6 +104,37 @@ class Notifier:
             self.outbox.put_off(waiting, now + max(pause, told.again_in_s or 0.0), told.why)
         return True
 
+    def _records(self, after: int) -> Sequence[Record]:
+        """The records after number ``after``, and the earlier ones that they follow on: of their
+        runs, and of no run."""
+        ledger = self.context.ledger
+        new = ledger.records_after(after)
+        runs = dict.fromkeys(("", *(record.run_id for record in new)))
+        known = [r for run_id in runs for r in ledger.records(run_id) if r.seq <= after]
+        return (*sorted(known, key=lambda record: record.seq), *new)
+
+    def _is_ours(self, ledger: LedgerState, notice: Notice) -> bool:
+        """Whether this home tells it. Of a shared ledger's runs each home tells of its own, and of
+        a cap where a run of its own may reach it: a team would be told as often as it has homes."""
+        context = self.context
+        if notice.run_id:
+            return not context.is_elsewhere(notice.run_id) or self._drives(notice.run_id)
+        if notice.kind is not NoticeKind.CAP:
+            return True
+        live = [run for run in present_runs(ledger.runs) if run.live]
+        elsewhere = [run for run in live if context.is_elsewhere(run.run_id)]
+        return (
+            len(elsewhere) < len(live)
+            or not live
+            or any(self._drives(run.run_id) for run in elsewhere)
+        )
+
+    def _drives(self, run_id: str) -> bool:
+        """Whether a process of this machine drives it now, as a server does for others' runs."""
+        driver = self.context.ledger.driver(run_id)
+        who = driver.controller if driver is not None else None
+        return who is not None and who.host == self.context.who.host
+
     def _try(self, destination: Destination, waiting: QueuedNotice) -> DeliveryResult:
         try:
             if destination.name not in self._senders:
@@ -127,7 +160,7 @@ class Notifier:
 
     def _observe(self, ledger: LedgerState, now: float) -> NoticeInputs:
         reports: dict[str, AgentReport] = {}
-        for run in ledger.runs.values():
+        for run in present_runs(ledger.runs):
             if run.live and run.generation is not None:
                 report = report_of(self.context, run.generation)
                 if report is not None:
@@ -142,7 +175,7 @@ class Notifier:
     def _found(self, ledger: LedgerState) -> list[TrainingFinding]:
         """Return the symptoms in the numbers of running trainings."""
         found = []
-        for run in ledger.runs.values():
+        for run in present_runs(ledger.runs):
             if not trains_now(run):
                 continue
             with suppress(TrmcloudError, ValueError, KeyError):

@@ -3,6 +3,8 @@ trial of its command that found nothing."""
 
 from __future__ import annotations
 
+import shlex
+from collections.abc import Sequence
 from pathlib import Path
 
 from trmcloud.app import planning
@@ -11,6 +13,7 @@ from trmcloud.app.planning import Planner
 from trmcloud.app.trial import find_trial
 from trmcloud.app.trial_checks import Check, Result, failed
 from trmcloud.core.catalog.hardware import LOCAL
+from trmcloud.core.control.run_book import PAYER, find_runs
 from trmcloud.core.control.run_state import RunState
 from trmcloud.core.errors import ConflictError, GrantRefused, Outcome, TrialFailed, UsageError
 from trmcloud.core.money import Usd
@@ -88,7 +91,8 @@ def _why_dearer(quoted: Plan, now: Plan) -> str:
     if same.reserved_rate > first.reserved_rate:
         return f"{first.hardware} costs {same.rate}/h now, not {first.rate}/h"
     if now.reservation > quoted.reservation:
-        return f"it would reserve {now.reservation}, not {quoted.reservation}"
+        more, less = now.reservation.plain(), quoted.reservation.plain()  # to the micro-dollar
+        return f"it would reserve {more} USD, not {less}"
     return ""
 
 
@@ -99,9 +103,12 @@ def _place(candidate: Candidate) -> tuple[str, str, str, bool]:
 # -- rehearsal -------------------------------------------------------------------------------------
 
 
-def require_tried(context: Context, plan: Plan, code: Path) -> None:
+def require_tried(context: Context, plan: Plan, code: Path, words: Sequence[str]) -> None:
     """Look whether a principal's command, with the code that would be sent, was tried here, found
     sound, and measured on rented hardware where only that can answer.
+
+    Args:
+        words: those that were to be tried: the plan's own; of a sweep, those of its first point.
 
     Raises:
         TrialFailed: a check of its trial failed. GrantRefused: it was not tried; or it has not
@@ -110,11 +117,12 @@ def require_tried(context: Context, plan: Plan, code: Path) -> None:
     command = plan.spec.command
     if not context.principal or command is None:
         return
-    trial = find_trial(context.home, code, command.words, context.principal)
+    trial = find_trial(context.home, code, words, context.principal)
     if trial is None:
+        first = f" at the sweep's first point: {shlex.join(words)}" if plan.spec.sweep else ""
         raise GrantRefused(
             "a grant pays for a command only after a trial of it, with the same files",
-            next_step="try the command first: it runs here for a minute, free",
+            next_step=f"try the command first{first}: it runs here for a minute, free",
         )
     if trial.has_failed:
         raise TrialFailed(_what_failed(failed(trial.checks)), next_step=_fix(failed(trial.checks)))
@@ -127,7 +135,7 @@ def require_tried(context: Context, plan: Plan, code: Path) -> None:
             f"a probe may reserve {PROBE_CAP} at most, not {plan.reservation}",
             next_step=f"budget {PROBE_CAP.plain()}",
         )
-    if command.probe_steps or plan.reservation <= PROBE_CAP or _was_probed(context, plan):
+    if command.probe_steps or plan.reservation <= PROBE_CAP or (_was_probed(context, plan, words)):
         return
     raise GrantRefused(
         f"this would reserve {plan.reservation}, and whether the command fits the machine's memory "
@@ -137,13 +145,13 @@ def require_tried(context: Context, plan: Plan, code: Path) -> None:
     )
 
 
-def _was_probed(context: Context, plan: Plan) -> bool:
-    """Whether a probe of the same words and files, by the same principal, came to its end."""
-    runs = context.ledger.read().runs.values()
-    return any(_is_probe_of(run, plan, context.principal) for run in runs)
+def _was_probed(context: Context, plan: Plan, words: Sequence[str]) -> bool:
+    """Whether a probe of these words and the same files, by the same principal, came to its end."""
+    runs = find_runs(context.ledger.read().runs, PAYER, context.principal)
+    return any(_is_probe_of(run, plan, words, context.principal) for run in runs)
 
 
-def _is_probe_of(run: RunState, plan: Plan, principal: str) -> bool:
+def _is_probe_of(run: RunState, plan: Plan, words: Sequence[str], principal: str) -> bool:
     if run.creator != principal or run.outcome not in _DONE or run.recorded_plan is None:
         return False
     probe, command = run.spec.command, plan.spec.command
@@ -151,7 +159,7 @@ def _is_probe_of(run: RunState, plan: Plan, principal: str) -> bool:
         return False
     sources = probe.source, command.source
     same_code = all(sources) and sources[0].code_sha256 == sources[1].code_sha256  # type: ignore[union-attr]
-    return same_code and probe.words == command.words
+    return same_code and probe.words == tuple(words)
 
 
 def _what_failed(checks: tuple[Check, ...] | list[Check]) -> str:

@@ -21,6 +21,7 @@ from trmcloud.core.control import events as ev
 from trmcloud.core.control.bookkeeping import Orphan, govern
 from trmcloud.core.control.budget import LedgerState
 from trmcloud.core.control.observation import PodSeen
+from trmcloud.core.control.run_book import present_runs
 from trmcloud.core.control.run_state import IllegalTransition
 from trmcloud.core.errors import AuthError, LedgerError, ProviderError
 from trmcloud.core.values import dataclass
@@ -220,7 +221,7 @@ def note_visit(context: Context, every_s: float, found: ReapFindings) -> None:
 
 def hard_stops(ledger: LedgerState) -> dict[str, float]:
     """Return by pod name the hard stop of each machine that a live run has."""
-    live = (run for run in ledger.runs.values() if run.live)
+    live = (run for run in present_runs(ledger.runs) if run.live)
     return {each.pod_name: each.hard_stop_at for run in live for each in run.open_generations}
 
 

@@ -15,6 +15,7 @@ from trmcloud.app.ending import end_overdue, fold_intents
 from trmcloud.app.observer import final_bills
 from trmcloud.app.run_queries import is_driven
 from trmcloud.core.control import events as ev
+from trmcloud.core.control.run_book import present_runs
 from trmcloud.core.control.run_state import RunState, State
 from trmcloud.core.control.waiting import allows_waiting
 from trmcloud.core.errors import LedgerError, StaleEpoch
@@ -50,7 +51,8 @@ def _reconcile(context: Context) -> list[reap.Did]:
     land_overdrawn(context)
     context.listed.clear()
     context.troubles.clear()
-    for run_id, run in context.ledger.read().runs.items():
+    for run in present_runs(context.ledger.read().runs):
+        run_id = run.run_id
         if is_unasked(context, run):
             continue
         try:
@@ -85,7 +87,8 @@ def continue_waits(context: Context) -> list[str]:
         LedgerError: it cannot be used.
     """
     said = []
-    for run_id, run in context.ledger.read().runs.items():
+    for run in present_runs(context.ledger.read().runs):
+        run_id = run.run_id
         if not is_left_waiting(context, run):
             continue
         driver = RunDriver(

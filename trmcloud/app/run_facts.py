@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import field
 
-from trmcloud.app.checkpoints.fetching import of_last_phase
 from trmcloud.app.checkpoints.sources import known_in_bucket
 from trmcloud.app.context import Context, is_unasked
 from trmcloud.app.kill_layers import Layer, MaxOverspend, guards_of
@@ -21,6 +20,7 @@ from trmcloud.app.run_queries import (
 from trmcloud.core.catalog.goals import OF_CHECKPOINTS, Scores
 from trmcloud.core.clock import DatedFact
 from trmcloud.core.contract.gate import gain_per_usd, gain_soon
+from trmcloud.core.contract.manifest import of_last_phase
 from trmcloud.core.contract.trainer_contract import Heartbeat
 from trmcloud.core.control.ledger_facts import holds_of, is_deleted
 from trmcloud.core.control.reason import Reason

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -16,6 +17,7 @@ from trmcloud.core.sweep.terms import SweepTerms
 from trmcloud.core.values import dataclass
 
 _KIND = "sweep"
+_CPU_KIND = "sweep_cpu"
 
 
 @dataclass(frozen=True)
@@ -25,10 +27,19 @@ class SweepFacts:
     terms: SweepTerms
     events: tuple[ev.SweepEvent, ...]
     state: SweepState
+    own_cpu_s: float = 0.0
+    trials_cpu_s: float = 0.0
+    """Processor time of the executor, and of trials that ended."""
 
     @property
     def best(self) -> Trial | None:
         return self.state.best(self.terms.goal)
+
+    @property
+    def own_share(self) -> float | None:
+        """The share of the processor time that the sweep took itself; None: not known."""
+        whole = self.own_cpu_s + self.trials_cpu_s
+        return self.own_cpu_s / whole if self.trials_cpu_s > 0.0 else None
 
     def ranked(self) -> list[Trial]:
         """The trials: those that run first, then by metric, the best first."""
@@ -59,10 +70,15 @@ def facts_of(terms: SweepTerms, metrics: Iterable[Mapping[str, object]]) -> Swee
     """Return the facts that lines of metrics tell. They may come from a machine that somebody else
     owns: what is no event, or cannot follow the others, ends what is read."""
     said: dict[int, Any] = {}
+    cpu: dict[Any, tuple[float, float]] = {}
     for line in metrics:
         number = line.get("n")
         if line.get("kind") == _KIND and isinstance(number, int):
             said[number] = line.get("said")
+        elif line.get("kind") == _CPU_KIND:
+            own, trials, attempt = (line.get(name) for name in ("own_s", "trials_s", "attempt"))
+            if isinstance(own, int | float) and isinstance(trials, int | float):
+                cpu[str(attempt)] = (max(0.0, own), max(0.0, trials))
     events: list[ev.SweepEvent] = []
     state = SweepState()
     for number in range(len(said)):
@@ -73,4 +89,6 @@ def facts_of(terms: SweepTerms, metrics: Iterable[Mapping[str, object]]) -> Swee
         except (KeyError, ValueError, IllegalEvent):
             break
         events.append(event)
-    return SweepFacts(terms, tuple(events), state)
+    own_s = math.fsum(own for own, _ in cpu.values())
+    trials_s = math.fsum(trials for _, trials in cpu.values())
+    return SweepFacts(terms, tuple(events), state, own_s, trials_s)

@@ -7,12 +7,14 @@ from typing import Any
 from trmcloud.core.catalog.hardware import GPUS
 from trmcloud.core.errors import UsageError
 from trmcloud.core.money import Usd, cost
+from trmcloud.core.planner.memory import checkpoint_bytes
 from trmcloud.core.spec.plan import Candidate, PhasePlan, Plan
 from trmcloud.core.spec.settings import RATES
 from trmcloud.core.spec.sweep_wish import METRIC, SweepWish
 from trmcloud.core.spec.trials import LR, trial_settings
 from trmcloud.core.sweep.space import Point, Space, read_words
 from trmcloud.core.sweep.terms import Goal, SweepTerms, make_terms
+from trmcloud.pod.sweep.children import filled
 
 _FULL_PARTS = 4
 """A whole training takes no more than one of so many parts of what a slot can spend."""
@@ -24,6 +26,8 @@ _START_TIMES = 2.0
 _LEAST_LANDING_S = 5.0
 _LANDING_TIMES = 4.0
 """Of what a landing is expected to take, so much is reserved for that of a trial."""
+_MOVED_BYTES_PER_S = 200e6
+"""Between machines, a checkpoint is written and hashed on its way: the disk is the bound."""
 _MOST_CORNERS = 64
 
 
@@ -68,6 +72,9 @@ def terms_of(plan: Plan) -> SweepTerms:
     else:
         landing_s = max(_LEAST_LANDING_S, _LANDING_TIMES * phase.parts_s.get("landing", 0.0))
         landing_s = min(landing_s, chosen.landing_s)
+    moving_s = 0.0  # of a checkpoint to the machine that trains on, and back
+    if chosen.nodes > 1:
+        moving_s = checkpoint_bytes(phase.settings) / _MOVED_BYTES_PER_S
     space = space_of(wish)
     return make_terms(
         space,
@@ -80,8 +87,8 @@ def terms_of(plan: Plan) -> SweepTerms:
         slots=slots,
         least_usd=least,
         finish_s=landing_s,
-        overrun_s=landing_s,
-        restart_s=_START_TIMES * start_s,
+        overrun_s=landing_s + moving_s,
+        restart_s=_START_TIMES * start_s + moving_s,
         eta=wish.eta,
         rungs=wish.rungs or None,
         can_resume=command is None or bool(command.resume),
@@ -92,21 +99,22 @@ def terms_of(plan: Plan) -> SweepTerms:
 
 
 def slots_of(chosen: Candidate, wish: SweepWish) -> int:
-    """Return how many trials run at a time on ``chosen``.
+    """Return how many trials run at a time on ``chosen``: as many on each of its machines.
 
     Raises:
         UsageError: more than it has GPUs, or a number that they cannot be divided by.
     """
-    gpus = chosen.gpus if chosen.sku in GPUS else 0
-    if chosen.nodes > 1:
-        raise UsageError("a sweep runs on one machine", next_step="1xH100, 8xH100 or local")
+    gpus, nodes = chosen.gpus if chosen.sku in GPUS else 0, chosen.nodes
     if not gpus or wish.on:
         return wish.slots or gpus or 1
-    slots = wish.slots or gpus
-    if slots > gpus or gpus % slots:
+    slots = wish.slots or gpus * nodes
+    each, rest = divmod(slots, nodes)
+    if rest or not each or each > gpus or gpus % each:
+        one = f"{gpus} GPU" + ("" if gpus == 1 else "s")
+        several = f"{nodes} machines with {one} each" if nodes > 1 else one
         raise UsageError(
-            f"--slots {slots}: {gpus} GPUs cannot be divided so",
-            next_step=f"--slots {gpus}",
+            f"--slots {slots}: {several} cannot be divided so",
+            next_step=f"--slots {gpus * nodes}",
         )
     return slots
 
@@ -123,6 +131,25 @@ def default_of(plan: Plan, phase: PhasePlan, space: Space) -> Point:
                 known[each.name] = getattr(settings, name)
     point, _ = space.default(known | dict(plan.spec.sweep.default))
     return point
+
+
+def expected_trials(terms: SweepTerms) -> int:
+    """Return how many trials are begun where every rung takes its share and nothing more."""
+    left = terms.usd - terms.winner_usd - terms.confirm_usd
+    each = 0.0
+    for rung in range(terms.last + 1):
+        step = terms.train_usd(rung - 1, rung) + terms.restart_usd
+        each += float(step) / terms.eta**rung
+    found = int(float(left) / each) if each else 1
+    count = terms.space.count
+    return max(1, min(found, int(count) if count < 1e9 else found))
+
+
+def first_words(plan: Plan, terms: SweepTerms) -> tuple[str, ...]:
+    """Return the words of a command at the point that all trials are compared with; none for a
+    recipe."""
+    command = plan.spec.command
+    return filled(command, dict(terms.default)).words if command is not None else ()
 
 
 def check_points(plan: Plan, terms: SweepTerms) -> None:

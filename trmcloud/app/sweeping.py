@@ -19,6 +19,7 @@ from trmcloud.app.packing import commands_share
 from trmcloud.app.planning import Planner
 from trmcloud.app.preparing import DataProgress, PreparedLaunch
 from trmcloud.app.staging import code_item
+from trmcloud.app.sweep_priors import check_default_fits, priors_of, with_priors
 from trmcloud.app.sweep_terms import check_points, terms_of
 from trmcloud.app.working_tree import WorkingTree
 from trmcloud.core.catalog.hardware import LOCAL
@@ -36,6 +37,7 @@ from trmcloud.core.sweep.job import (
     dump_job,
     place_of,
 )
+from trmcloud.core.sweep.priors import Priors
 from trmcloud.core.sweep.samplers import SAMPLERS
 from trmcloud.core.sweep.space import Space, Value
 from trmcloud.core.sweep.terms import SweepTerms
@@ -110,6 +112,14 @@ class SweepRequest:
     rungs: int = option(
         "--rungs", 0, "Number of rungs (default: up to 4, as the budget allows).", _TAKES,
         _SWEEP, parse=checked(lambda n: 0 <= n <= 8, "{flag} must be from 1 to 8, not {value}"),
+    )
+    no_earlier: bool = option(
+        "--no-earlier", False, "Do not use trials of earlier sweeps on the same code and data.",
+        "sweep", _SWEEP,
+    )
+    scale_from: str = option(
+        "--scale-from", "", "A smaller sweep, by id or name, whose best settings are tried first, "
+        "with rates scaled to this width and batch.", "sweep", _SWEEP, metavar="RUN",
     )
     typed: tuple[str, ...] = ()
 # fmt: on
@@ -242,9 +252,10 @@ def _of_command(
     here: Path,
 ) -> RunSpec:
     names = [each.name for each in space.parameters]
-    placed = set(_PLACE.findall(" ".join((*words, asked.resume)))) - {_CHECKPOINT}
+    started = set(_PLACE.findall(" ".join(words)))
+    placed = started.union(_PLACE.findall(asked.resume)) - {_CHECKPOINT}
     for name in names:
-        if name not in placed:
+        if name not in started:
             raise UsageError(
                 f"{{{name}}} is not in the command: all its trials would be the same",
                 next_step=f"add --{name} {{{name}}} to the command, or leave {name} out",
@@ -307,13 +318,29 @@ class PreparedSweep:
 
     ready: PreparedLaunch
     terms: SweepTerms
+    priors: Priors
     tree: WorkingTree | None = None
+
+
+def informed(
+    context: Context, planner: Planner, spec: RunSpec, search: SweepRequest, here: Path
+) -> RunSpec:
+    """Return the wish with what earlier sweeps of this home tell about its points.
+
+    Raises:
+        TrmcloudError: --scale-from names no sweep that can be used.
+    """
+    return with_priors(
+        context, planner, spec, here,
+        use_earlier=not search.no_earlier, scale_from=search.scale_from,
+    )  # fmt: skip
 
 
 def dry_run(
     planner: Planner, spec: RunSpec, here: Path
-) -> tuple[Plan, SweepTerms, WorkingTree | None]:
-    """Return the plan that would be launched, saved, its terms and the files that would be sent.
+) -> tuple[Plan, SweepTerms, Priors, WorkingTree | None]:
+    """Return the plan that would be launched, saved, its terms, what is known of its points, and
+    the files that would be sent.
 
     Raises:
         TrmcloudError: there can be no such plan.
@@ -321,8 +348,13 @@ def dry_run(
     tree = commands.tree_of(spec, here) if spec.command is not None else None
     plan = planner.plan(spec)
     terms = terms_of(plan)
+    _check(plan, terms)
+    return planner.save(plan), terms, priors_of(plan, terms), tree
+
+
+def _check(plan: Plan, terms: SweepTerms) -> None:
     check_points(plan, terms)
-    return planner.save(plan), terms, tree
+    check_default_fits(plan, terms)
 
 
 def prepare(
@@ -345,27 +377,34 @@ def prepare(
         ready, tree = commands.prepare(context, planner, request, spec, here, _beside(planner))
     else:
         plan = planner.plan(spec)
-        check_points(plan, terms_of(plan))  # before any data is fetched
+        _check(plan, terms_of(plan))  # before any data is fetched
         ready = preparing.prepare_spec(context, planner, request, spec, progress)
     terms = terms_of(ready.plan)
-    check_points(ready.plan, terms)
+    _check(ready.plan, terms)
+    priors = priors_of(ready.plan, terms)
     if spec.command is None:
-        files = {SWEEP_NAME: dump_job(job_of(terms, spec)).encode(), **commands_share()}
+        files = {SWEEP_NAME: write_job(spec, terms, priors), **commands_share()}
         item = code_item(trainer, context.home, files)
         ready = replace(ready, data=replace(ready.data, code=str(item.local)))
-    return PreparedSweep(ready, terms, tree)
+    return PreparedSweep(ready, terms, priors, tree)
 
 
 def _beside(planner: Planner) -> Any:
     """Return a function from a command's wish to the files that stand beside its code."""
 
     def beside(spec: RunSpec) -> Mapping[str, bytes]:
-        return {SWEEP_NAME: dump_job(job_of(terms_of(planner.plan(spec)), spec)).encode()}
+        plan = planner.plan(spec)
+        terms = terms_of(plan)
+        return {SWEEP_NAME: write_job(spec, terms, priors_of(plan, terms))}
 
     return beside
 
 
-def job_of(terms: SweepTerms, spec: RunSpec) -> SweepJob:
-    """Return what the executor of a planned sweep is told."""
+def write_job(spec: RunSpec, terms: SweepTerms, priors: Priors) -> bytes:
+    return dump_job(job_of(spec, terms, priors)).encode()
+
+
+def job_of(spec: RunSpec, terms: SweepTerms, priors: Priors) -> SweepJob:
+    """Return what the executor of a planned sweep reads."""
     assert spec.sweep is not None
-    return SweepJob(terms, on=spec.sweep.on)
+    return SweepJob(terms, priors, on=spec.sweep.on)

@@ -28,7 +28,7 @@ _CHOICES: Mapping[str, tuple[str, ...]] = {
     "balance": ("stop", "warn", "ignore"),
     "volume_then": ("keep", "delete-fetched", "delete"),
     "precision": ("auto", "fp8", "bf16", "fp16", "fp32"),
-    "level": ("account", "month", "project"),
+    "level": ("account", "month", "project", "project-month"),
     "form": ("bash", "sbatch", "sky"),
     "way": ("webhook", "email", "ntfy", "slack", "discord"),
     "best": ("min", "max"),

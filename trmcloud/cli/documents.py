@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from trmcloud.core.money import Usd
+from trmcloud.core.money import ZERO, Usd
 from trmcloud.core.values import dataclass
 
 # -- parts of documents ----------------------------------------------------------------------------
@@ -240,6 +240,17 @@ class SweepRung:
 
 
 @dataclass(frozen=True, kw_only=True)
+class SweepFirst:
+    """Settings that were tried first, and the trial of another sweep that they are from, whose
+    learning rate was multiplied by ``rate_factor``."""
+
+    run: str
+    trial: int
+    rate_factor: float
+    settings: Mapping[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
 class SweepVerdict:
     """The winner against the default: ``gain`` is by how much its metric is better, between ``low``
     and ``high`` with 95 % confidence; ``rung`` is where they are compared, 0 where nowhere."""
@@ -259,7 +270,11 @@ class SweepProgress:
     """A sweep's trials, the best first behind those that run. ``rungs`` are cumulative, of one
     trial; ``best_so_far`` has a point for each time that the best got better, ``quarters`` the best
     at the end of each quarter of what is spent. ``importance`` is the share of the ranks' variance
-    that a setting explains alone; ``next_usd_gain`` extrapolates what ``next_usd`` may gain."""
+    that a setting explains alone; ``next_usd_gain`` extrapolates what ``next_usd`` may gain.
+    ``first`` are tried behind the default; ``earlier_trials`` is how many of each earlier sweep are
+    used; ``sizes_refused`` of ``sizes`` need more memory than there is, and are never started.
+    ``own_cpu_s`` is the processor time of the sweep itself beside ``trials_cpu_s`` of trials that
+    ended, null while unknown."""
 
     metric: str
     goal: str
@@ -275,6 +290,12 @@ class SweepProgress:
     importance: Mapping[str, float]
     next_usd: Usd | None
     next_usd_gain: float | None
+    first: tuple[SweepFirst, ...]
+    earlier_trials: Mapping[str, int]
+    sizes: int | None
+    sizes_refused: int | None
+    own_cpu_s: float | None
+    trials_cpu_s: float | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -717,9 +738,10 @@ class CapHistory:
 @dataclass(frozen=True, kw_only=True)
 class GrantLine:
     """A principal's grant and what stands against it. ``state``: standing, expired or revoked.
-    ``left_usd``: the most that a new run can reserve now. ``per_run_usd`` and ``per_day_usd`` are
-    null without such a limit, ``runs_at_once`` is 0 for any number; no ``hardware`` or
-    ``providers``: any."""
+    ``left_usd``: the most that a new run can reserve now. ``per_run_usd``, ``per_day_usd`` and
+    ``per_month_usd`` are null without such a limit, ``runs_at_once`` is 0 for any number; no
+    ``hardware`` or ``providers``: any. ``buckets``: beside the one that this machine is configured
+    with."""
 
     principal: str
     state: str
@@ -740,6 +762,10 @@ class GrantLine:
     given_at: float
     given_by: str
     revoked_at: float | None = None
+    per_month_usd: Usd | None = None
+    settled_this_month_usd: Usd = ZERO
+    reserved_this_month_usd: Usd = ZERO
+    buckets: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -761,6 +787,7 @@ class ApprovalLine:
     asked_at: float
     answered_at: float | None = None
     answered_by: str = ""
+    per_month_usd: Usd | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -1296,6 +1323,22 @@ class TokenMade:
 
 
 @dataclass(frozen=True, kw_only=True)
+class KeyMade:
+    """A new key for sealed secrets. It is kept nowhere."""
+
+    schema: ClassVar[str] = "server-key/1"
+    key: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class SealedNames:
+    """The names of a server's sealed secrets."""
+
+    schema: ClassVar[str] = "server-secrets/1"
+    names: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
 class TokensRevoked:
     """``of``: a token's id, or a person."""
 
@@ -1621,6 +1664,79 @@ class Month:
     runs: tuple[str, ...]
     grown: tuple[SpentBy, ...]
     html: str | None
+    project_months: tuple[MonthShare, ...] = ()
+    """Of the projects that have a cap for the month."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SpendingGroup:
+    """``accrued_usd`` is what live runs have used of ``reserved_usd``. ``limit_usd`` is a project's
+    cap, or a person's grant, over all months; ``month_limit_usd`` that of this month."""
+
+    name: str
+    runs: tuple[str, ...]
+    spent_usd: Usd
+    accrued_usd: Usd
+    reserved_usd: Usd
+    limit_usd: Usd | None
+    limit_left_usd: Usd | None
+    month_limit_usd: Usd | None
+    month_left_usd: Usd | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class SpendingForecast:
+    """A month's cost at its end: ``per_day_usd`` is the mean of the last ``days`` days."""
+
+    low_usd: Usd
+    high_usd: Usd
+    per_day_usd: Usd
+    days: float
+    days_left: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeldRow:
+    """``kind``: run or volume. ``until_at`` is null before a machine is ordered."""
+
+    run: str
+    person: str
+    project: str
+    kind: str
+    reserved_usd: Usd
+    until_at: float | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class WaitRow:
+    """``code``: machine, answer (to a request for more) or second_person; ``id`` is that of the
+    run, the request or the command that waits."""
+
+    code: str
+    id: str
+    person: str
+    message: str
+    asked_usd: Usd | None
+    since_at: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Spending:
+    """A month's money by project, provider, person or tag: what a server's page shows. A person
+    with projects gets those alone, and no cap of the month."""
+
+    schema: ClassVar[str] = "spending/1"
+    month: str
+    by: str
+    seen_at: float
+    total: SpendingGroup
+    groups: tuple[SpendingGroup, ...]
+    cap_usd: Usd | None
+    left_usd: Usd | None
+    grown: tuple[SpentBy, ...]
+    forecast: SpendingForecast | None
+    held: tuple[HeldRow, ...]
+    waits: tuple[WaitRow, ...]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -30,7 +30,18 @@ from trmcloud.core.errors import (
     TrmcloudError,
     UsageError,
 )
-from trmcloud.server.rights import V1, Kind, Parsed, Where, check_value, kind_of, rule_of
+from trmcloud.server.rights import (
+    MOST_INPUT_BYTES,
+    V1,
+    Kind,
+    Parsed,
+    Where,
+    check_value,
+    kind_of,
+    rule_of,
+    sends_tree,
+    with_value,
+)
 
 ENV_AT_SERVER = "TRMCLOUD_AT_SERVER"
 """Set for commands that a server runs: they are for its own home."""
@@ -124,17 +135,20 @@ def run(login: Login, words: Sequence[str], parse: Callable[[Sequence[str]], Par
             f"{parsed.command} does not work through a server", next_step=rule.instead
         )
     for given in parsed.given:  # before anything is sent
-        if kind_of(parsed.command, given.name) is not Kind.OUTPUT:
+        if kind_of(parsed.command, given.name) not in (Kind.OUTPUT, Kind.INPUT):
             check_value(parsed.command, given)
     sent, outputs = _with_downloads(words, parsed)
+    sent, inputs = _with_inputs(sent, parsed)
     body: dict[str, Any] = {
         "words": sent,
+        "inputs": {name: content for name, (_, content) in inputs.items()},
         "columns": shutil.get_terminal_size().columns,
         "project": os.environ.get("TRMCLOUD_PROJECT", ""),
     }
-    if parsed.command == "run":
+    if sends_tree(parsed):
         body |= _send_tree(login, parsed)
-    return _stream(login, body, outputs, fetches=parsed.command == "fetch-best")
+    named = {**outputs, **{name: path for name, (path, _) in inputs.items()}}
+    return _stream(login, body, outputs, named, fetches=parsed.command == "fetch-best")
 
 
 def _require_files(parsed: Parsed) -> None:
@@ -164,14 +178,38 @@ def _with_downloads(words: Sequence[str], parsed: Parsed) -> tuple[list[str], di
                 )
             name = f"download-{len(outputs) + 1}"
             outputs[name] = path
-            made = [_replaced(word, given.shown, path, name) for word in made]
+            made = with_value(made, given.shown, path, name)
     return made, outputs
 
 
-def _replaced(word: str, flag: str, path: str, name: str) -> str:
-    if word == path:
-        return name
-    return f"{flag}={name}" if word == f"{flag}={path}" else word
+def _with_inputs(
+    words: Sequence[str], parsed: Parsed
+) -> tuple[list[str], dict[str, tuple[str, str]]]:
+    """(the words with names in place of files here, by those names the files' paths and contents)
+
+    Raises:
+        UsageError: a file cannot be read, or is too large.
+    """
+    made = list(words)
+    inputs: dict[str, tuple[str, str]] = {}
+    for given in parsed.given:
+        if kind_of(parsed.command, given.name) is not Kind.INPUT:
+            continue
+        for path in given.values:
+            try:
+                with open(os.path.expanduser(path), "rb") as file:
+                    content = file.read(MOST_INPUT_BYTES + 1).decode()
+            except (OSError, ValueError) as error:
+                raise UsageError(
+                    f"{given.shown} {path[:80]}: it cannot be read: {error}",
+                    next_step=f"{given.shown} with a text file of this machine",
+                ) from None
+            if len(content.encode()) > MOST_INPUT_BYTES:
+                raise UsageError(f"{given.shown} {path[:80]} is larger than {MOST_INPUT_BYTES:,} B")
+            name = f"input-{len(inputs) + 1}"
+            inputs[name] = path, content
+            made = with_value(made, given.shown, path, name)
+    return made, inputs
 
 
 def _send_tree(login: Login, parsed: Parsed) -> dict[str, str]:
@@ -199,8 +237,14 @@ def _send_tree(login: Login, parsed: Parsed) -> dict[str, str]:
 
 
 def _stream(
-    login: Login, body: Mapping[str, Any], outputs: Mapping[str, str], *, fetches: bool
+    login: Login,
+    body: Mapping[str, Any],
+    outputs: Mapping[str, str],
+    named: Mapping[str, str],
+    *,
+    fetches: bool,
 ) -> int:
+    """``named``: by the names that were sent, the paths that are shown in their place."""
     request = _request(login, "POST", f"{V1}/commands", json.dumps(body).encode())
     request.add_header("Content-Type", "application/json")
     code: int | None = None
@@ -212,7 +256,7 @@ def _stream(
                     raise _as_error(message)
                 for name, stream in (("out", sys.stdout), ("err", sys.stderr)):
                     if text := message.get(name):
-                        for sent, path in outputs.items():
+                        for sent, path in named.items():
                             text = text.replace(sent, path)
                         stream.write(text)
                         stream.flush()

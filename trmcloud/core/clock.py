@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import datetime as dt
+from functools import lru_cache
 from typing import Generic, TypeVar
 
 from trmcloud.core.values import dataclass
 
 T = TypeVar("T")
+
+
+@lru_cache(maxsize=4096)
+def utc_month(at: float) -> str:
+    """The UTC month of an instant: ``2026-11``."""
+    return dt.datetime.fromtimestamp(at, dt.timezone.utc).strftime("%Y-%m")
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ from trmcloud.app import planning, sweeping
 from trmcloud.app.commands import CommandRequest
 from trmcloud.app.data import data_set_names
 from trmcloud.app.planning import Planner
+from trmcloud.app.sweep_priors import priors_of
 from trmcloud.app.sweep_terms import check_points, terms_of
 from trmcloud.app.sweeping import SweepRequest
 from trmcloud.core.catalog.datasets import is_address
@@ -129,7 +130,7 @@ def write(
     if request.is_sweep:
         terms = terms_of(plan)
         check_points(plan, terms)
-        sweep = sweeping.job_of(terms, spec)
+        sweep = sweeping.job_of(spec, terms, priors_of(plan, terms))
     payload = make_payload(trainer, is_sweep=request.is_sweep)
     pinned = _pinned(planner.inputs, data)
     form = BASH if sky else request.form

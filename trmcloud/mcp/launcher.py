@@ -45,9 +45,15 @@ _TRIES, _TRY_EVERY_S = 10, 0.1
 
 
 def begin(
-    home: Path, grant: str, claim: Path, folder: Path, run_as: str | None
+    home: Path,
+    grant: str,
+    claim: Path,
+    folder: Path,
+    run_as: str | None,
+    charged_to: str | None = None,
 ) -> subprocess.Popen[bytes]:
     """Start it, in a session of its own: what ends the client or the server does not end it.
+    ``charged_to`` is the ledger's project; None: this process's own.
 
     Raises:
         OSError: it cannot be started.
@@ -55,10 +61,11 @@ def begin(
     # The folder is the agent's: no module in it is imported, here or by what this starts.
     words = [sys.executable, "-P", "-m", "trmcloud.mcp.launcher", str(home), grant, str(claim)]
     words += [run_as] if run_as is not None else []
+    charged = {} if charged_to is None else {"TRMCLOUD_PROJECT": charged_to}
     log = os.open(claim.with_suffix(".log"), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     try:
         return subprocess.Popen(
-            words, cwd=folder, env={**os.environ, "PYTHONSAFEPATH": "1"},
+            words, cwd=folder, env={**os.environ, "PYTHONSAFEPATH": "1", **charged},
             stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=log, start_new_session=True,
         )  # fmt: skip
     finally:
@@ -87,6 +94,12 @@ def refusal_of(told: Mapping[str, Any]) -> TrmcloudError:
     return kind(str(told["error"]), next_step=str(told.get("next") or ""))
 
 
+def _kind_of(error: TrmcloudError) -> type[TrmcloudError]:
+    """Return the kind that ``refusal_of`` knows: a ``QuoteRefused`` is a conflict."""
+    known = [kind for kind in _REFUSALS if isinstance(error, kind)]
+    return type(error) if type(error) in known else next(iter(known), TrmcloudError)
+
+
 def launch(home: Home, ledger_key: str, claimed: Mapping[str, Any]) -> str:
     """Launch what was quoted; return the run's id once it trains, or has ended.
 
@@ -95,6 +108,11 @@ def launch(home: Home, ledger_key: str, claimed: Mapping[str, Any]) -> str:
     """
     quote, labels = claimed["quote"], claimed["labels"]
     more = {**labels, "idempotency_key": ledger_key}
+    if quote.get("space"):
+        wish = {**quote["wish"], **more}
+        return home.sweep(
+            quote["space"], quote["words"], here=quote["folder"], quote=quote["id"], **wish
+        ).id
     if not quote["words"]:
         return home.launch(quote["id"], **more).id
     wish = {**quote["wish"], **more}
@@ -127,7 +145,7 @@ def main() -> None:
         run_id = launch(home, ledger_key, claimed)
     except TrmcloudError as error:
         told: dict[str, Any] = {
-            "code": code_of(error),
+            "code": code_of(_kind_of(error)("")),
             "error": str(error),
             "next": error.next_step,
         }

@@ -10,7 +10,7 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -24,12 +24,15 @@ FOLDER = "mcp"
 _ID = re.compile(r"p-[0-9a-f]{4,32}")
 _KEY = re.compile(r"[\x21-\x7e]{1,100}")
 _MOST_QUOTES = 500
+MOST_CLAIMS = 100
+"""Of one grant, before those are removed that are over."""
 
 
 @dataclass(frozen=True)
 class Quote:
     """``id`` is the plan's. ``words`` are a command's, empty for a recipe; ``folder`` is the one it
-    is started in, absolute; ``wish`` are the plan's options; instants are epoch seconds."""
+    is started in, absolute; ``wish`` are the plan's options; instants are epoch seconds. ``space``
+    has the settings of a sweep; empty: it is none."""
 
     id: str
     grant: str
@@ -39,6 +42,7 @@ class Quote:
     words: tuple[str, ...]
     folder: str
     wish: Mapping[str, Any]
+    space: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -50,6 +54,7 @@ class Quote:
             "words": list(self.words),
             "folder": self.folder,
             "wish": dict(self.wish),
+            "space": list(self.space),
         }
 
 
@@ -84,6 +89,7 @@ class Quotes:
             tuple(found["words"]),
             found["folder"],
             found["wish"],
+            tuple(found.get("space", ())),
         )
 
 
@@ -114,7 +120,25 @@ class Launches:
                 f"the idempotency key {key!r} launched another quote, or with another name",
                 next_step="use a new key for a new launch; status shows the run of the first one",
             )
-        return Claim(path, f"mcp:{self._grant}:{key}")
+        return Claim(path, self.ledger_key(key))
+
+    def ledger_key(self, key: str) -> str:
+        return f"mcp:{self._grant}:{key}"
+
+    def prune(self, now: float, is_over: Callable[[Path, str], bool]) -> None:
+        """Remove claims whose quote has expired at ``now`` (epoch s) and which ``is_over``, asked
+        with the claim's file and its key in the ledger, says to be of no use. The ledger keeps the
+        key: it starts no second run."""
+        paths = list(self._folder.glob("*.json"))
+        if len(paths) <= MOST_CLAIMS:
+            return
+        for path in paths:
+            first = _read(path)
+            if first is None or first["quote"]["grant"] != self._grant:
+                continue
+            if first["quote"]["expires_at"] < now and is_over(path, self.ledger_key(first["key"])):
+                for suffix in (".result", ".log", ".json"):
+                    path.with_suffix(suffix).unlink(missing_ok=True)
 
     def claim(self, key: str, quote: Quote, labels: Mapping[str, Any]) -> Claim:
         """Record that ``key`` launches ``quote``, for good.

@@ -10,11 +10,18 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from trmcloud.api import Home, Plan, Run, TrmcloudError
-from trmcloud.core.errors import ConflictError, DoesNotFit, NotSupported, UsageError
+from trmcloud.api import Home, Plan, Run, SweepQuote, TrmcloudError
+from trmcloud.core.errors import (
+    ConflictError,
+    DoesNotFit,
+    NotFoundError,
+    NotSupported,
+    UsageError,
+)
 from trmcloud.core.money import ZERO, Usd
 from trmcloud.core.values import dataclass
 from trmcloud.mcp import launcher
@@ -48,13 +55,17 @@ class Desk:
     bucket: str = ""
     wait_s: float = 45.0
     """How long an answer waits at most for a launch to be on record."""
+    charged_to: str | None = None
+    """The project of the ledger that runs are charged to; None: this process's own."""
 
     def home(self) -> Home:
         """Return the home as this thread has it: one that was read before is read on."""
-        held: dict[tuple[Path, str, str | None], Home] = _held.__dict__.setdefault("homes", {})
-        about = self.path, self.grant, self.run_as
+        held: dict[Any, Home] = _held.__dict__.setdefault("homes", {})
+        about = self.path, self.grant, self.run_as, self.charged_to
         if about not in held:
-            held[about] = Home(self.path, principal=self.grant, run_as=self.run_as)
+            held[about] = Home(
+                self.path, principal=self.grant, run_as=self.run_as, project=self.charged_to
+            )
         return held[about]
 
     @property
@@ -129,6 +140,36 @@ def _plan_arguments() -> tuple[Argument, ...]:
     return (_COMMAND, _FOLDER, *options_for("plan", "launch", "run"))
 
 
+def _sweep_arguments() -> tuple[Argument, ...]:
+    return (
+        Argument(
+            "space", Kind.TEXTS,
+            'The settings to search, a text each: ["lr=log:1e-4,1e-2", "width=int:64,256", '
+            '"depth=2|4"].',
+            required=True,
+        ),
+        Argument(
+            "command", Kind.TEXTS,
+            'Your own command with the settings in braces: ["python", "train.py", "--lr", '
+            '"{lr}"]; left out: a recipe is swept.',
+        ),
+        _FOLDER,
+        *options_for("sweep", leave_out=("space",)),
+    )  # fmt: skip
+
+
+def _launch_arguments(plans: str) -> tuple[Argument, ...]:
+    return (
+        Argument("quote", Kind.TEXT, f"The quote's id, from {plans}.", required=True),
+        Argument(
+            "idempotency_key", Kind.TEXT, "A text of your choice, new for each launch.",
+            required=True,
+        ),
+        Argument("name", Kind.TEXT, "Name of the run."),
+        Argument("tag", Kind.TEXTS, "KEY=VALUE to find the run by."),
+    )  # fmt: skip
+
+
 def _try_arguments() -> tuple[Argument, ...]:
     rows = {each.name: each for each in options_for("try")}
     return (
@@ -198,17 +239,58 @@ def _require_of_kind(given: Mapping[str, Any], *, is_command: bool) -> None:
             raise UsageError(f"{name} is for {other}", next_step=f"leave {name} out")
 
 
+def _plan_sweep(desk: Desk, given: Mapping[str, Any]) -> dict[str, Any]:
+    words, space = given.get("command", ()), given["space"]
+    if not space:
+        raise UsageError("space is empty", next_step='space: ["lr=log:1e-4,1e-2"]')
+    folder = desk.project.folder_named("folder", given.get("folder", "."))
+    apart = ("command", "folder", "space")
+    named = {key: value for key, value in given.items() if key not in apart}
+    wish = desk.project.resolve(named, folder if words else desk.project.folder)
+    if desk.bucket and wish.get("hardware") != "local":
+        wish["bucket"] = desk.bucket
+    return _quoted(desk, desk.home(), words, folder, wish, space)
+
+
 def _quoted(
-    desk: Desk, home: Home, words: Sequence[str], folder: Path, wish: Mapping[str, Any]
+    desk: Desk,
+    home: Home,
+    words: Sequence[str],
+    folder: Path,
+    wish: Mapping[str, Any],
+    space: Sequence[str] = (),
 ) -> dict[str, Any]:
     """Plan, and keep the quote."""
-    plan = home.plan_command(words, here=folder, **wish) if words else home.plan(**wish)
+    swept: dict[str, Any] = {}
+    if space:
+        found = home.plan_sweep(space, words, here=folder, **wish)
+        plan, swept = found.plan, {"sweep": _sweep_json(found)}
+    elif words:
+        plan = home.plan_command(words, here=folder, **wish)
+    else:
+        plan = home.plan(**wish)
     quote = Quote(
         plan.id, desk.grant, plan.created_at, plan.expires_at, plan.reservation, tuple(words),
-        str(folder), {name: _plain(value) for name, value in wish.items()},
+        str(folder), {name: _plain(value) for name, value in wish.items()}, tuple(space),
     )  # fmt: skip
     desk.quotes.keep(quote)
-    return _quote_json(desk, home, plan)
+    tool = "sweep" if space else "launch"
+    return {**_quote_json(desk, home, plan, tool), **swept}
+
+
+def _sweep_json(found: SweepQuote) -> dict[str, Any]:
+    made: dict[str, Any] = {
+        "expected_trials": found.trials,
+        "trials_at_once": found.slots,
+        f"rungs_{found.unit}": [
+            each if found.unit == "usd" else float(each) for each in found.rungs
+        ],
+        "metric": found.metric,
+        "first_point": dict(found.first),
+    }
+    if found.words:
+        made["try_this_command"] = list(found.words)
+    return made
 
 
 def _plain(value: Any) -> Any:
@@ -217,7 +299,7 @@ def _plain(value: Any) -> Any:
     return list(value) if isinstance(value, tuple) else value
 
 
-def _quote_json(desk: Desk, home: Home, plan: Plan) -> dict[str, Any]:
+def _quote_json(desk: Desk, home: Home, plan: Plan, tool: str) -> dict[str, Any]:
     now, first = time.time(), plan.recommended
     made: dict[str, Any] = {
         "quote": plan.id,
@@ -244,11 +326,11 @@ def _quote_json(desk: Desk, home: Home, plan: Plan) -> dict[str, Any]:
         }
         for each in plan.candidates[:3]
     ]
-    made["launch"] = _whether_allowed(desk, home, plan)
+    made["launch"] = _whether_allowed(desk, home, plan, tool)
     return made
 
 
-def _whether_allowed(desk: Desk, home: Home, plan: Plan) -> dict[str, Any]:
+def _whether_allowed(desk: Desk, home: Home, plan: Plan, tool: str) -> dict[str, Any]:
     """Whether the grant would pay for it now."""
     try:
         home.check_launch(plan.id)
@@ -258,7 +340,7 @@ def _whether_allowed(desk: Desk, home: Home, plan: Plan) -> dict[str, Any]:
             "why": desk.writer.line(str(error)),
             "next": desk.writer.hint(error.next_step),
         }
-    return {"allowed": True, "next": "call launch with this quote and a new idempotency_key"}
+    return {"allowed": True, "next": f"call {tool} with this quote and a new idempotency_key"}
 
 
 def _try(desk: Desk, given: Mapping[str, Any]) -> dict[str, Any]:
@@ -290,25 +372,52 @@ def _try(desk: Desk, given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _launch(desk: Desk, given: Mapping[str, Any]) -> dict[str, Any]:
+    return _launch_quote(desk, given, is_sweep=False)
+
+
+def _sweep(desk: Desk, given: Mapping[str, Any]) -> dict[str, Any]:
+    return _launch_quote(desk, given, is_sweep=True)
+
+
+def _launch_quote(desk: Desk, given: Mapping[str, Any], *, is_sweep: bool) -> dict[str, Any]:
     """Launch a quote in a process of its own, once per key."""
     home, quote = desk.home(), desk.quotes.find(given["quote"])
+    if bool(quote.space) is not is_sweep:
+        kind, tool = ("one training", "launch") if is_sweep else ("a sweep", "sweep")
+        raise UsageError(
+            f"quote {quote.id} is for {kind}, and nothing was done",
+            next_step=f"call {tool} with it",
+        )
     launches = Launches(desk.path, desk.grant)
     labels: dict[str, Any] = {}
     if "name" in given:
         labels["name"] = given["name"]
     if given.get("tag"):
         labels["tag"] = list(given["tag"])
-    claim = launches.find(given["idempotency_key"], quote, labels)
+    key = given["idempotency_key"]
+    claim = launches.find(key, quote, labels)
+    if claim is None and (used := home.run_of_key(launches.ledger_key(key))) is not None:
+        raise ConflictError(
+            f"the idempotency key {key!r} launched {used.id} with an earlier quote",
+            next_step=f"call status with run {used.id}; use a new key for a new launch",
+        )
     if claim is None or home.run_of_key(claim.ledger_key) is None:
         _require_current(desk, home, quote)
-        claim = launches.claim(given["idempotency_key"], quote, labels)
+        launches.prune(time.time(), partial(_is_over, home))
+        claim = launches.claim(key, quote, labels)
     run = home.run_of_key(claim.ledger_key) or _begun(desk, home, quote, claim)
     if run is None:
         return {
             "state": "starting",
-            "next": "call launch again with the same quote and key: it returns this run",
+            "next": "call this tool again with the same quote and key: it returns this run",
         }
     return {"run": run.id, "reserved_usd": run.money.reserved, **_run_json(desk, run)}
+
+
+def _is_over(home: Home, claim: Path, ledger_key: str) -> bool:
+    """Whether a launch has no process and no run that is live."""
+    run = home.run_of_key(ledger_key)
+    return (run is None or not run.live) and not launcher.is_running(claim)
 
 
 def _require_current(desk: Desk, home: Home, quote: Quote) -> None:
@@ -328,7 +437,7 @@ def _require_current(desk: Desk, home: Home, quote: Quote) -> None:
 
 def _again(desk: Desk, home: Home, quote: Quote) -> dict[str, Any]:
     """Return a new quote for what was quoted before."""
-    return _quoted(desk, home, quote.words, Path(quote.folder), quote.wish)
+    return _quoted(desk, home, quote.words, Path(quote.folder), quote.wish, quote.space)
 
 
 def _begun(desk: Desk, home: Home, quote: Quote, claim: Claim) -> Run | None:
@@ -355,7 +464,7 @@ def _begun(desk: Desk, home: Home, quote: Quote, claim: Claim) -> Run | None:
             if begun == _MOST_BEGUN:
                 raise TrmcloudError(
                     "the launch's process ended without a result, and nothing was rented",
-                    next_step="call launch again with the same key; else tell the owner",
+                    next_step="call again with the same key; else tell the owner",
                 )
             begun += 1
             process = _begin(desk, claim)
@@ -367,7 +476,9 @@ def _begin(desk: Desk, claim: Claim) -> subprocess.Popen[bytes]:
     claim.forget_result()
     folder = desk.project.folder
     try:
-        return launcher.begin(desk.path, desk.grant, claim.path, folder, desk.run_as)
+        return launcher.begin(
+            desk.path, desk.grant, claim.path, folder, desk.run_as, desk.charged_to
+        )
     except OSError as error:
         raise TrmcloudError(f"the launch could not be started: {error.strerror}") from None
 
@@ -412,7 +523,8 @@ def _instant(at: float | None) -> str | None:
 def _status(desk: Desk, given: Mapping[str, Any]) -> dict[str, Any]:
     home = desk.home()
     if "run" in given:
-        return _run_json(desk, home.run(given["run"]))
+        run = home.run(given["run"])
+        return {**_run_json(desk, run), **_trials_json(desk, home, run)}
     runs = sorted(home.runs(), key=lambda run: (not run.live, -run.created_at))
     short = ("run", "name", "state", "outcome", "hardware", "spent_usd", "reserved_usd")
     shown = [_run_json(desk, run) for run in runs[:_MOST_RUNS]]
@@ -420,6 +532,24 @@ def _status(desk: Desk, given: Mapping[str, Any]) -> dict[str, Any]:
         "runs": [{key: run[key] for key in short if key in run} for run in shown],
         "more": max(0, len(runs) - _MOST_RUNS),
     }
+
+
+def _trials_json(desk: Desk, home: Home, run: Run) -> dict[str, Any]:
+    """What a sweep's machine told of its trials."""
+    try:
+        found = home.sweep_trials(run.id)
+    except NotFoundError:
+        return {}
+    best, state = found.best, found.state
+    settings = {desk.writer.line(str(k), 60): v for k, v in best.point} if best else {}
+    return {
+        "sweep": from_machine(
+            metric=desk.writer.line(found.terms.metric, 60),
+            trials=len(state.trials), running=len(state.running),
+            best_trial=best.number if best else None, best=best.metric if best else None,
+            best_settings=settings,
+        )
+    }  # fmt: skip
 
 
 def _logs(desk: Desk, given: Mapping[str, Any]) -> dict[str, Any]:
@@ -485,6 +615,7 @@ def _report(desk: Desk, given: Mapping[str, Any]) -> dict[str, Any]:
         "seconds": from_machine(
             **{desk.writer.line(name, 40): round(s, 1) for name, s in told.seconds.items()}
         ),
+        **_trials_json(desk, home, run),
     }
     if best is not None:
         made["best"] = from_machine(
@@ -564,10 +695,14 @@ def _grant(desk: Desk, given: Mapping[str, Any]) -> dict[str, Any]:
         "per_day_usd": found.per_day,
         "spent_today_usd": found.spent_today,
         "reserved_today_usd": found.reserved_today,
+        "per_month_usd": found.per_month,
+        "spent_this_month_usd": found.spent_this_month,
+        "reserved_this_month_usd": found.reserved_this_month,
         "runs_at_once": found.runs_at_once or "any",
         "live_runs": list(found.live_runs),
         "hardware": list(found.hardware) or "any",
         "providers": list(found.providers) or "any",
+        "buckets": list(found.buckets) or None,
         "expires_at": _instant(found.expires_at),
         "ends_idle_after_s": found.idle_s or None,
         "requests": [
@@ -613,6 +748,13 @@ def tools() -> dict[str, Tool]:
             _plan_arguments(), _plan,
         ),
         Tool(
+            "plan_sweep", "Plan and quote a sweep",
+            "Make a quote for a search of settings: one run in which many short trainings compete, "
+            "and the best are continued, under one budget in US dollars. Nothing is reserved or "
+            "rented, and nothing is spent. sweep takes the quote's id until it expires.",
+            _sweep_arguments(), _plan_sweep,
+        ),
+        Tool(
             "try", "Try a command here",
             "Run your command on this machine for some seconds in a copy of the files that would "
             f"be sent, and check what it needs, whether it saves, stops and resumes. {_FREE} Do "
@@ -624,16 +766,14 @@ def tools() -> dict[str, Tool]:
             f"{_MOVES}: reserve the US dollars that the quote says and start the run. It continues "
             "without you, and ends at its budget. The same idempotency_key returns the same run "
             "and reserves nothing more.",
-            (
-                Argument("quote", Kind.TEXT, "The quote's id, from plan.", required=True),
-                Argument(
-                    "idempotency_key", Kind.TEXT, "A text of your choice, new for each launch.",
-                    required=True,
-                ),
-                Argument("name", Kind.TEXT, "Name of the run."),
-                Argument("tag", Kind.TEXTS, "KEY=VALUE to find the run by."),
-            ),
-            _launch, repeats=True,
+            _launch_arguments("plan"), _launch, repeats=True,
+        ),
+        Tool(
+            "sweep", "Launch a sweep's quote",
+            f"{_MOVES}: reserve the US dollars that the quote says and start the search. It is one "
+            "run: status, land, stop, fetch (the best trial's checkpoint) and report work on it. "
+            "The same idempotency_key returns the same run and reserves nothing more.",
+            _launch_arguments("plan_sweep"), _sweep, repeats=True,
         ),
         Tool(
             "status", "State of runs",
@@ -713,6 +853,9 @@ def tools() -> dict[str, Tool]:
                 Argument("more", Kind.MONEY, 'More dollars in total, as decimal text: "2.50".'),
                 Argument("per_run", Kind.MONEY, "Dollars that one run may need, as decimal text."),
                 Argument("per_day", Kind.MONEY, "Dollars that one day may need, as decimal text."),
+                Argument(
+                    "per_month", Kind.MONEY, "Dollars that one month may need, as decimal text."
+                ),
                 Argument("runs_at_once", Kind.WHOLE, "Runs at once.", 0, least=0, most=1000),
                 Argument("hardware", Kind.TEXTS, "Hardware to be allowed, too."),
                 Argument("providers", Kind.TEXTS, "Providers to be allowed, too."),

@@ -111,6 +111,12 @@ class Ledger(Protocol):
 
     def records(self, run_id: str | None = None) -> Sequence[ev.Record]: ...
 
+    def last_seq(self) -> int:
+        """Return the number of the newest record; 0 where there is none."""
+
+    def records_after(self, seq: int) -> Sequence[ev.Record]:
+        """Those after number ``seq``."""
+
     def driver(self, run_id: str) -> Driver | None: ...
 
     def open_run(

@@ -99,6 +99,16 @@ class Raise:
     approved: bool = False
 
 
+@dataclass(frozen=True)
+class Ticket:
+    """What a server remembers between two requests of a login, for all servers: by the digest of
+    what its holder shows. It is used once, and not after ``expires_at``."""
+
+    id: str
+    expires_at: float
+    facts: Mapping[str, str]
+
+
 class Team(Protocol):
     """People, tokens and the audit log of a ledger, shared by all servers of that ledger."""
 
@@ -119,6 +129,23 @@ class Team(Protocol):
         """Revoke the token, or all of the person's where ``token_id`` is empty; how many."""
 
     def add_act(self, act: Act) -> AuditRecord: ...
+
+    def keep_ticket(self, ticket: Ticket, now: float) -> None:
+        """Keep it, in the place of one with its id. Those that have expired are dropped, and the
+        oldest where there are too many."""
+
+    def ticket(self, ticket_id: str, now: float) -> Ticket | None:
+        """None where there is none, or it has expired."""
+
+    def take_ticket(self, ticket_id: str, now: float) -> Ticket | None:
+        """As ``ticket``; it is used up: of several who take it at once, one gets it."""
+
+    def bind_subject(self, person: str, issuer: str, subject: str) -> bool:
+        """Bind a person to an account of an identity provider, unless it is bound already; whether
+        it is bound to this one now."""
+
+    def free_subject(self, person: str) -> None:
+        """Bind the person to no account any more."""
 
     def acts(self, after: int = 0) -> Sequence[AuditRecord]: ...
 

@@ -37,14 +37,21 @@ from trmcloud.io.web_guard import (
     mark_trusted,
     read_body,
 )
-from trmcloud.ports.team import Raise, Role
-from trmcloud.server import rights
+from trmcloud.ports.team import Person, Raise, Role
+from trmcloud.server import openid_login, rights
+from trmcloud.server.audit import audit_json
+from trmcloud.server.openid_login import OpenIdLogin
 from trmcloud.server.people import People, Session
 from trmcloud.server.rights import ENDPOINTS, V1, Allowed, Endpoint, KnownRun, Parsed
 from trmcloud.server.running import CommandRunner, line_of
+from trmcloud.server.visitor import Visitor, set_visitor
 
 MAX_BODY_BYTES = 1 << 18
 BODY_WITHIN_S = 30.0
+AUDIT = "/api/audit"
+MCP = "/mcp"
+SESSION = "trmcloud.session"
+"""Key of a request's scope: the session of an agent."""
 _STATUS: Mapping[type[TrmcloudError], int] = {
     AccessDenied: 403,
     AuthError: 401,
@@ -87,15 +94,25 @@ class Settings:
     proxy: TrustedProxy | None = None
 
 
+def _no_spending(visitor: Visitor, month: str, by: str) -> Mapping[str, Any]:
+    raise NotSupported("this server shows no spending")
+
+
 @dataclass(frozen=True)
 class Doors:
     """Functions of the command line's side that the server calls: ``parse`` reads a command line,
-    ``runs`` lists what is known of runs, ``page`` is the page's ASGI application."""
+    ``runs`` lists what is known of runs, ``request_usd`` is as in ``rights.judge``, ``page`` is the
+    page's ASGI application, ``spending`` returns the document of a month, by a grouping, as a
+    visitor sees it. ``mcp`` is the ASGI application of the tools for agents; None where its
+    packages are missing."""
 
     parse: Callable[[Sequence[str]], Parsed]
     runs: Callable[[], Sequence[KnownRun]]
     page: Any
     code_of: Callable[[TrmcloudError], str]
+    request_usd: Callable[[str], Usd | None] = lambda request: None
+    spending: Callable[[Visitor, str, str], Mapping[str, Any]] = _no_spending
+    mcp: Any = None
 
 
 _Handler = Callable[[Request, Session, Endpoint], Awaitable[Response]]
@@ -106,7 +123,7 @@ class TeamServer:
 
     def __init__(
         self, people: People, runner: CommandRunner, settings: Settings, doors: Doors,
-        lifespan: Callable[[Any], Any],
+        lifespan: Callable[[Any], Any], openid: OpenIdLogin | None = None,
     ) -> None:  # fmt: skip
         self._people, self._runner = people, runner
         self._settings, self._doors = settings, doors
@@ -114,11 +131,14 @@ class TeamServer:
             ("GET", f"{V1}/health"): self._health,
             ("POST", f"{V1}/login"): self._log_in,
             ("GET", f"{V1}/me"): self._me,
+            ("GET", f"{V1}/spend"): self._spend,
             ("DELETE", f"{V1}/me/token"): self._log_out,
             ("POST", f"{V1}/uploads"): self._upload,
             ("POST", f"{V1}/commands"): self._command,
             ("GET", f"{V1}/commands/{{id}}/files/{{name:path}}"): self._file,
         }
+        for (method, path), act in _openid_acts(openid).items():
+            special[method, path] = _without_session(act)
         routes = [
             self._route(each, special.get((each.method, each.path), self._document))
             for each in ENDPOINTS
@@ -134,34 +154,48 @@ class TeamServer:
             await self._api(scope, receive, send)
             return
         headers, path = headers_of(scope), scope["path"]
-        if refused := self._why_not(scope, headers):
+        # A browser that comes back from the identity provider comes from another site.
+        is_back = (scope["method"], path) == ("GET", openid_login.CALLBACK)
+        if refused := self._why_not(scope, headers, is_back=is_back):
             await self._answer(scope, receive, send, AccessDenied(refused[1]), refused[0])
             return
         if path.startswith(f"{V1}/") or path == V1:
             await self._api(scope, receive, send)
             return
+        if path == MCP and self._doors.mcp is not None:
+            await self._serve_agent(scope, receive, send, headers)
+            return
         if path.startswith("/api/"):
             try:
                 session = await run_in_threadpool(self._session, scope, headers)
-                self._require_page(session, scope["method"], path)
+                await run_in_threadpool(
+                    rights.require_page, session.person, scope["method"], path, self._doors.runs
+                )
                 if scope["method"] != "GET":
                     await self._note(session, f"{scope['method']} {path}, on the page", "allowed")
             except TrmcloudError as error:
                 await self._answer(scope, receive, send, error)
                 return
             mark_trusted(scope)
+            if path == AUDIT:
+                await self._show_audit(scope, receive, send)
+                return
+            set_visitor(scope, await run_in_threadpool(self._visitor, session.person))
         await self._doors.page(scope, receive, send)
 
     # -- who asks ----------------------------------------------------------------------------------
 
-    def _why_not(self, scope: Any, headers: Mapping[str, str]) -> tuple[int, str] | None:
+    def _why_not(
+        self, scope: Any, headers: Mapping[str, str], *, is_back: bool = False
+    ) -> tuple[int, str] | None:
         host = headers.get("host", "")
         if refused := self._settings.names.refusal(host):
             return refused
-        origin = headers.get("origin")
-        if origin is not None and origin.lower() not in (f"http://{host}", f"https://{host}"):
+        origin = headers.get("origin", f"https://{host}").lower()
+        if origin not in (f"http://{host}", f"https://{host}") and not is_back:
             return 403, "the request comes from another site"
-        if headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
+        site = headers.get("sec-fetch-site", "same-origin")
+        if site not in ("same-origin", "none") and not is_back:
             return 403, "asked from another site"
         proxy = self._settings.proxy
         if proxy is not None and proxy.header in headers and not proxy.is_from(_address(scope)):
@@ -183,21 +217,70 @@ class TeamServer:
                 )
             return Session(person, "", address)
         scheme, _, token = headers.get("authorization", "").partition(" ")
+        if not token:
+            scheme, token = "bearer", openid_login.session_in(headers)
         return self._people.session(token if scheme.lower() == "bearer" else "", address)
 
-    def _require_page(self, session: Session, method: str, path: str) -> None:
-        role = rights.page_role(method, path)
-        if role is None:
-            raise AccessDenied(
-                "this is not done on a server's page", next_step="type it as a command"
-            )
-        rights.require_role(session.person, role, f"{method} {path}")
-        if session.person.projects:
-            raise AccessDenied(
-                f"the page shows all projects; {session.person.name} sees "
-                f"only {', '.join(session.person.projects)}",
-                next_step="trmcloud status",
-            )
+    async def _serve_agent(
+        self, scope: Any, receive: Any, send: Any, headers: Mapping[str, str]
+    ) -> None:
+        """Pass on what an agent asks, with who it is; each of its calls is judged by ``gate``."""
+        try:
+            session = await run_in_threadpool(self._session, scope, headers)
+            rights.require_role(session.person, Role.VIEWER, MCP)
+        except TrmcloudError as error:
+            await self._answer(scope, receive, send, error)
+            return
+        mark_trusted(scope)
+        scope[SESSION] = session
+        await self._doors.mcp(scope, receive, send)
+
+    def judge_tool(self, session: Session, tool: str, given: Mapping[str, Any]) -> None:
+        """Judge an agent's call, and write the decision into the audit log where it is more than
+        looking.
+
+        Raises:
+            AccessDenied, UsageError: it is refused.
+        """
+        what = _tool_text(tool, given)
+        try:
+            rule = rights.judge_tool(session.person, tool, given)
+        except TrmcloudError as error:
+            self._people.note(session, what, "refused", {"why": str(error)})
+            raise
+        if rule.role is not Role.VIEWER:
+            self._people.note(session, what, "allowed")
+
+    def note_tool(
+        self, session: Session, tool: str, given: Mapping[str, Any], told: Mapping[str, Any]
+    ) -> None:
+        """Write what came of an agent's call, with the run and its dollars."""
+        rule = rights.TOOLS.get(tool)
+        if rule is None or rule.role is Role.VIEWER or rule.where is rights.Where.REFUSED:
+            return
+        run = str(told.get("run") or "")
+        known = [each for each in self._doors.runs() if run and each.run_id == run]
+        facts: dict[str, Any] = {"exit_code": 1 if "error" in told else 0}
+        if rule.spends:
+            facts["runs"] = {
+                each.run_id: {
+                    "cap_usd": each.cap.plain(),
+                    "settled_usd": each.settled.plain(),
+                }
+                for each in known
+            }
+        self._people.note(session, _tool_text(tool, given), "done", facts)
+
+    def project_of(self, person: Person) -> str:
+        """The project that what an agent of the person's launches is charged to."""
+        return person.projects[0] if person.projects else self._settings.project
+
+    def _visitor(self, person: Person) -> Visitor:
+        """What the page shows to ``person``: as ``server raises``, commands that wait to leads."""
+        raises: Sequence[Raise] = ()
+        if person.role.includes(rights.rule_of("server raises").role):
+            raises = self._people.team.raises()
+        return Visitor(person.projects, tuple(raises))
 
     def _route(self, endpoint: Endpoint, handler: _Handler) -> Route:
         async def answer(request: Request) -> Response:
@@ -243,10 +326,25 @@ class TeamServer:
         told = {"person": person.name, "role": person.role.value, "projects": person.projects}
         return JSONResponse(told)
 
+    async def _spend(self, request: Request, session: Session, endpoint: Endpoint) -> Response:
+        visitor = await run_in_threadpool(self._visitor, session.person)
+        asked = [request.query_params.get(name, "") for name in ("month", "by")]
+        return JSONResponse(await run_in_threadpool(self._doors.spending, visitor, *asked))
+
+    async def _show_audit(self, scope: Any, receive: Any, send: Any) -> None:
+        """Answer with the newest acts before ``before``, of one person where it is named."""
+        asked = Request(scope).query_params
+        told = await run_in_threadpool(
+            audit_json, self._people.team, asked.get("person", ""), asked.get("before", "")
+        )
+        await JSONResponse(told)(scope, receive, send)
+
     async def _log_out(self, request: Request, session: Session, endpoint: Endpoint) -> Response:
         if session.token:
             await run_in_threadpool(self._people.revoke, session.token)
-        return JSONResponse({"revoked": bool(session.token)})
+        answer = JSONResponse({"revoked": bool(session.token)})
+        openid_login.end_session(answer)
+        return answer
 
     async def _upload(self, request: Request, session: Session, endpoint: Endpoint) -> Response:
         key = await self._runner.take_upload(session.person.name, _parts(request))
@@ -259,10 +357,11 @@ class TeamServer:
             raise UsageError("words: a list of text is needed")
         allowed = await self._judged(session, words)
         more = {name: str(body.get(name) or "") for name in ("upload", "below")}
-        if any(more.values()) and words[0] != "run":
-            raise UsageError("files are sent only with run")
+        if any(more.values()) and not allowed.takes_tree:
+            raise UsageError("files are sent only with run, or a sweep of a command")
+        inputs = _inputs(allowed, body.get("inputs") or {})
         variables = self._variables(session, allowed, body)
-        messages = self._messages(session, allowed, variables, **more)
+        messages = self._messages(session, allowed, variables, inputs, **more)
 
         async def lines() -> AsyncIterator[bytes]:
             async with contextlib.aclosing(messages):
@@ -316,6 +415,7 @@ class TeamServer:
                     self._doors.runs,
                     four_eyes=self._settings.four_eyes,
                     local_commands=self._settings.local_commands,
+                    request_usd=self._doors.request_usd,
                 )
             )
         except TrmcloudError as error:
@@ -360,10 +460,12 @@ class TeamServer:
         session: Session,
         allowed: Allowed,
         variables: Mapping[str, str],
+        inputs: Mapping[str, str] | None = None,
         upload: str = "",
         below: str = "",
     ) -> AsyncGenerator[dict[str, Any], None]:
-        """Run a command that was judged; its messages.
+        """Run a command that was judged; its messages. ``inputs``: by their names in the command's
+        words, the files that were sent with it.
 
         Raises:
             BudgetRefused: a second person has to agree first: it waits.
@@ -375,6 +477,11 @@ class TeamServer:
         messages = self._runner.run(
             person, allowed.words, variables,
             upload=upload, below=below, keeps_files=allowed.writes_files,
+            inputs=[
+                (each.shown, name, (inputs or {})[name])
+                for each in allowed.inputs
+                for name in each.values
+            ],
         )  # fmt: skip
         code = None
         try:
@@ -449,6 +556,34 @@ class TeamServer:
 _NOBODY: Any = None
 
 
+def _openid_acts(
+    openid: OpenIdLogin | None,
+) -> Mapping[tuple[str, str], Callable[[Request], Awaitable[Response]]]:
+    """By method and path, what answers about logging in at an identity provider."""
+    path = openid_login.PATH
+    return {
+        ("GET", path): openid.describe if openid else _no_provider,
+        ("GET", f"{path}/start"): openid.start if openid else _no_provider,
+        ("GET", openid_login.CALLBACK): openid.callback if openid else _no_provider,
+        ("POST", f"{path}/device"): openid.begin_device if openid else _no_provider,
+        ("POST", f"{path}/device/token"): openid.poll_device if openid else _no_provider,
+        ("POST", f"{path}/confirm"): openid.confirm if openid else _no_provider,
+    }
+
+
+async def _no_provider(request: Request) -> Response:
+    raise NotFoundError(
+        "this server has no identity provider", next_step="trmcloud login URL --name NAME"
+    )
+
+
+def _without_session(act: Callable[[Request], Awaitable[Response]]) -> _Handler:
+    async def answer(request: Request, session: Session, endpoint: Endpoint) -> Response:
+        return await act(request)
+
+    return answer
+
+
 def _status_of(error: TrmcloudError) -> int:
     return next((code for kind, code in _STATUS.items() if isinstance(error, kind)), 502)
 
@@ -456,6 +591,11 @@ def _status_of(error: TrmcloudError) -> int:
 def _address(scope: Any) -> str:
     client = scope.get("client")
     return str(client[0]) if client else ""
+
+
+def _tool_text(tool: str, given: Mapping[str, Any]) -> str:
+    """A call as the audit log has it."""
+    return f"mcp {tool} {json.dumps(dict(given), ensure_ascii=False)}"[:2000]
 
 
 def _whole(text: str) -> Any:
@@ -486,6 +626,25 @@ def _words_of(
         else:
             made.append(word)
     return tuple(made)
+
+
+def _inputs(allowed: Allowed, given: Any) -> dict[str, str]:
+    """The files that were sent with a command, by their names in its words.
+
+    Raises:
+        UsageError: one is missing, is none of the command's, or is not to be sent.
+    """
+    named = {name for each in allowed.inputs for name in each.values}
+    if not isinstance(given, dict) or not all(isinstance(text, str) for text in given.values()):
+        raise UsageError("inputs: names with texts are needed")
+    if named != set(given):
+        raise UsageError(
+            "the files that were sent are not those that the command names",
+            next_step="send the content of each in inputs",
+        )
+    for text in given.values():
+        rights.check_input(allowed, text)
+    return dict(given)
 
 
 def _options(given: Any) -> list[str]:

@@ -149,6 +149,7 @@ class People:
         made = replace(self.require(name), disabled_at=self.now())
         self.team.keep_person(made)
         self.team.revoke_tokens(name, "", self.now())
+        self.team.free_subject(name)
         return made
 
     def require(self, name: str) -> Person:

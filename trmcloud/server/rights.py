@@ -7,8 +7,10 @@ What is not in a table is refused. A client looks here, too, for what it runs by
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from enum import Enum, auto
+from typing import Any
 
 from trmcloud.core.errors import AccessDenied, NotFoundError, UsageError
 from trmcloud.core.money import ZERO, Usd, parse_budget
@@ -41,8 +43,8 @@ class Rule:
     role: Role = Role.VIEWER
     whose: Whose = Whose.SEEN
     spends: bool = False
-    usd: str = ""
-    """The parameter that holds the dollars which a second person may have to agree to."""
+    usd: tuple[str, ...] = ()
+    """The parameters that hold dollars which a second person may have to agree to."""
     instead: str = ""
     spans_projects: bool = False
     """Whether it shows money of all projects: for those who see all of them alone."""
@@ -60,6 +62,7 @@ def _refused(instead: str) -> Rule:
     return Rule(Where.REFUSED, instead=instead)
 
 
+_TERMS = ("total", "per_run", "per_day", "per_month")
 _AT_SERVER = _refused("run it on the server's own machine")
 _PAGE = "open the server's page, or trmcloud logs -f RUN"
 
@@ -75,8 +78,8 @@ COMMANDS: Mapping[str, Rule] = {
     "data get": _AT_SERVER,
     "budget show": _SEES,
     "budget history": _SPANS,
-    "budget set": replace(_LEADS, usd="amount"),
-    "budget raise": replace(_LEADS, usd="amount"),
+    "budget set": replace(_LEADS, usd=("amount",)),
+    "budget raise": replace(_LEADS, usd=("amount",)),
     "ledger check": Rule(Where.REMOTE, Role.ADMINISTRATOR),
     "ledger backups": Rule(Where.REMOTE, Role.ADMINISTRATOR),
     "ledger restore": _AT_SERVER,
@@ -96,7 +99,7 @@ COMMANDS: Mapping[str, Rule] = {
     "try": _LOCAL,
     "launch": _RUNS,
     "run": _RUNS,
-    "sweep": _AT_SERVER,
+    "sweep": _RUNS,
     "export": _LOCAL,
     "status": _SEES,
     "ui": _refused(_PAGE),
@@ -120,14 +123,14 @@ COMMANDS: Mapping[str, Rule] = {
     "prune": _STEERS,
     "report": _SEES,
     "verify": _LOCAL,
-    "grant give": replace(_LEADS, usd="total"),
-    "grant raise": replace(_LEADS, usd="total"),
+    "grant give": replace(_LEADS, usd=_TERMS),
+    "grant raise": replace(_LEADS, usd=_TERMS),
     "grant revoke": _LEADS,
     "grant list": _SPANS,
     "grant history": _SPANS,
-    "approve": _LEADS,
+    "approve": replace(_LEADS, usd=("request",)),
     "deny": _LEADS,
-    "mcp": _refused("start trmcloud mcp on the server's own machine"),
+    "mcp": _refused("agents connect to /mcp at the server's address, with a token of theirs"),
     "login": _LOCAL,
     "logout": _LOCAL,
     "server run": _LOCAL,
@@ -136,6 +139,9 @@ COMMANDS: Mapping[str, Rule] = {
     "server people": Rule(Where.REMOTE, Role.LEAD),
     "server token": Rule(Where.REMOTE, Role.ADMINISTRATOR),
     "server revoke": Rule(Where.REMOTE, Role.ADMINISTRATOR),
+    "server key": _AT_SERVER,
+    "server secret": _AT_SERVER,
+    "server secrets": _AT_SERVER,
     "server audit": Rule(Where.REMOTE, Role.LEAD),
     "server raises": Rule(Where.REMOTE, Role.LEAD),
     "server approve": Rule(Where.REMOTE, Role.LEAD),
@@ -162,12 +168,16 @@ class Kind(Enum):
     """A relative path inside the files that the client has sent."""
     REPOSITORY = auto()
     """owner/name of a model."""
+    BUDGET = auto()
+    """A month, a project, or a project and a month."""
     GAIN = auto()
     IMAGE = auto()
     BUCKET = auto()
     RUN = auto()
     OUTPUT = auto()
     """A file or folder of the client: what the command writes there is downloaded."""
+    INPUT = auto()
+    """A small text file of the client: its content is sent with the command."""
     HARDWARE = auto()
     LEADS = auto()
     """As TEXT, for a lead."""
@@ -205,6 +215,7 @@ PARAMETERS: Mapping[str, Kind] = {
             "make",
             "cron",
             "is_service",
+            "no_earlier",
         ),
         Kind.FLAG,
     ),
@@ -239,9 +250,13 @@ PARAMETERS: Mapping[str, Kind] = {
             "after",
             "per_run",
             "per_day",
+            "per_month",
             "more",
             "idle",
             "runs_at_once",
+            "slots",
+            "eta",
+            "rungs",
         ),
         Kind.NUMBER,
     ),
@@ -277,6 +292,7 @@ PARAMETERS: Mapping[str, Kind] = {
             "numbers",
             "principal",
             "approval",
+            "request",
             "expires",
             "people",
             "raise_id",
@@ -289,12 +305,14 @@ PARAMETERS: Mapping[str, Kind] = {
             "source",
             "data",
             "hf",
+            "sampler",
         ),
         Kind.WORD,
     ),
     "setting": Kind.SETTING,
     "hf_set": Kind.SETTING,
     "tag": Kind.SETTING,
+    "default": Kind.SETTING,
     "stop_at_gain": Kind.GAIN,
     "checkpoints": Kind.TEXT,
     "metric": Kind.TEXT,
@@ -311,6 +329,7 @@ PARAMETERS: Mapping[str, Kind] = {
     "html": Kind.OUTPUT,
     "focus": Kind.OUTPUT,
     "plot": Kind.OUTPUT,
+    "space": Kind.INPUT,
     "hardware": Kind.HARDWARE,
     "accept_exposure": Kind.LEADS,
 }
@@ -325,6 +344,8 @@ BESIDE: Mapping[tuple[str, str], Kind] = {
         for name in ("words", "checkpoints", "metric", "resume", "pip", "stop_file", "data")
     },
     ("run", "data"): Kind.REFUSED,
+    ("budget set", "key"): Kind.BUDGET,
+    ("budget raise", "key"): Kind.BUDGET,
     ("reap", "yes"): Kind.FLAG,
     ("ledger backups", "make"): Kind.FLAG,
     ("volumes delete", "volume"): Kind.WORD,
@@ -343,6 +364,7 @@ _INSTEAD: Mapping[str, str] = {
 
 _NUMBER = re.compile(r"[$]?[0-9.,eE+-]{1,40}|[0-9.]{1,20}[a-zA-Z%]{1,3}")
 _WORD = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:,+=@%*<>-]{0,199}")
+_BUDGET = re.compile(_WORD.pattern + r"( [0-9]{4}-[0-9]{2})?")
 _SETTING = re.compile(r"[A-Za-z0-9_.:-]{1,64}(=[^/\\~\x00-\x1f]{0,256})?")
 _INSIDE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_./\[\],@+ -]{0,254}")
 _REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}")
@@ -352,6 +374,9 @@ _BUCKET = re.compile(r"s3://[A-Za-z0-9][A-Za-z0-9._/-]{0,254}")
 _RUN = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}(:[0-9]{1,12})?")
 OUTPUT = re.compile(r"download-[0-9]{1,3}")
 """The name that a client sends in place of a path of its own."""
+INPUT = re.compile(r"input-[0-9]{1,3}")
+"""Likewise, for a file whose content it sends."""
+MOST_INPUT_BYTES = 1 << 16
 _MOST_TEXT = 1 << 14
 _PATTERNS: Mapping[Kind, re.Pattern[str]] = {
     Kind.NUMBER: _NUMBER,
@@ -359,11 +384,13 @@ _PATTERNS: Mapping[Kind, re.Pattern[str]] = {
     Kind.SETTING: _SETTING,
     Kind.INSIDE: _INSIDE,
     Kind.REPOSITORY: _REPOSITORY,
+    Kind.BUDGET: _BUDGET,
     Kind.GAIN: _GAIN,
     Kind.IMAGE: _IMAGE,
     Kind.BUCKET: _BUCKET,
     Kind.RUN: _RUN,
     Kind.OUTPUT: OUTPUT,
+    Kind.INPUT: INPUT,
     Kind.HARDWARE: _WORD,
     Kind.LEADS: _NUMBER,
 }
@@ -417,6 +444,10 @@ class Allowed:
     rule: Rule
     principal: str
     writes_files: bool = False
+    takes_tree: bool = False
+    """Whether the files of a working tree go with it."""
+    inputs: tuple[Given, ...] = ()
+    """Its options whose value is a file that the client sends with it."""
     second_person: Usd | None = None
     """The sum that a second person has to agree to first."""
 
@@ -438,6 +469,7 @@ def judge(
     *,
     four_eyes: Usd | None = None,
     local_commands: bool = False,
+    request_usd: Callable[[str], Usd | None] = lambda request: None,
 ) -> Allowed:
     """Decide whether ``person`` may run a command line here.
 
@@ -445,6 +477,8 @@ def judge(
         runs: asked where the command names a run, or means the newest one.
         four_eyes: the sum above which a second person has to agree.
         local_commands: whether commands of users may be run on the server's own machine.
+        request_usd: the largest sum that a principal's grant would allow with a request of that id;
+            None where there is none.
 
     Raises:
         AccessDenied: the role is too low, or the command is not for servers. UsageError: an option
@@ -456,11 +490,14 @@ def judge(
     _require_projects(person, parsed, rule)
     for given in parsed.given:
         _check(person, parsed.command, given)
+    takes_tree = sends_tree(parsed)
+    if parsed.command == "sweep":
+        _check_sweep(parsed, takes_tree=takes_tree)
     hardware = [value.strip().lower() for value in parsed.values("hardware")]
-    if not local_commands and parsed.command == "run" and "local" in hardware:
+    if not local_commands and takes_tree and "local" in hardware:
         raise AccessDenied(
             "a command of yours is not run on the server's own machine, beside its keys",
-            next_step="name hardware to rent: trmcloud run any --budget 1 -- COMMAND",
+            next_step=f"name hardware to rent: trmcloud {parsed.command} any --budget 1 -- COMMAND",
         )
     made = tuple(words)
     if parsed.takes_run or parsed.values("initial_from"):
@@ -473,8 +510,89 @@ def judge(
         rule,
         person.name if rule.spends else "",
         writes,
-        _sum_above(parsed, rule, four_eyes),
+        takes_tree,
+        tuple(each for each in parsed.given if kind_of(parsed.command, each.name) is Kind.INPUT),
+        _sum_above(parsed, rule, four_eyes, request_usd),
     )
+
+
+def sends_tree(parsed: Parsed) -> bool:
+    """Whether it is about a command of the person's, whose files are sent: ``run``, and a ``sweep``
+    of a command."""
+    if parsed.command != "sweep":
+        return parsed.command == "run"
+    from trmcloud.app.sweeping import divide_words
+
+    return bool(divide_words(parsed.values("words"))[1])
+
+
+def _check_sweep(parsed: Parsed, *, takes_tree: bool) -> None:
+    """
+    Raises:
+        UsageError: a recipe's space that could name a path, or data beside a command.
+    """
+    if takes_tree:
+        if parsed.values("data"):
+            raise UsageError(
+                "--data does not work through a server with a command", next_step=_INSTEAD["data"]
+            )
+        return
+    for word in parsed.values("words"):
+        if not _SETTING.fullmatch(word):
+            raise UsageError(
+                f"{word[:60]!r}: a server takes names and numbers here, no path",
+                next_step="lr=log:1e-4,1e-2",
+            )
+
+
+def check_input(allowed: Allowed, content: str) -> None:
+    """
+    Raises:
+        UsageError: a file that a client has sent is too large, or names a path of the server.
+    """
+    if len(content.encode()) > MOST_INPUT_BYTES:
+        raise UsageError(f"a file with more than {MOST_INPUT_BYTES:,} bytes is not sent")
+    if allowed.takes_tree:
+        return  # its values are words of the rented machine's command
+    import tomllib
+
+    with suppress(ValueError):  # the command says what is wrong
+        for text in _texts(tomllib.loads(content)):
+            _check_text_of_space(text)
+
+
+def _check_text_of_space(text: str) -> None:
+    if not _SETTING.fullmatch(f"x={text}"):
+        raise UsageError(
+            f"{text[:60]!r} in the space: a server takes names and numbers there, no path",
+            next_step="lr = {log = [1e-4, 1e-2]}",
+        )
+
+
+def _texts(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping):
+        for each in value.values():
+            yield from _texts(each)
+    elif isinstance(value, (list, tuple)):
+        for each in value:
+            yield from _texts(each)
+
+
+def with_value(words: Sequence[str], flag: str, value: str, new: str) -> list[str]:
+    """The words with ``new`` as the value of an option, where ``value`` was typed: that once, and
+    not in a command behind ``--``."""
+    made = list(words)
+    end = made.index("--") if "--" in made else len(made)
+    for n, word in enumerate(made[:end]):
+        if word == f"{flag}={value}":
+            made[n] = f"{flag}={new}"
+            return made
+        if word == flag and n + 1 < end and made[n + 1] == value:
+            made[n + 1] = new
+            return made
+    return made
 
 
 def _require_served(command: str, rule: Rule) -> None:
@@ -496,13 +614,29 @@ def _require_rank(person: Person, role: Role, what: str) -> None:
 
 
 def _require_projects(person: Person, parsed: Parsed, rule: Rule) -> None:
-    is_month = parsed.command == "report" and _is_of_a_month(parsed)
-    if person.projects and (rule.spans_projects or is_month):
+    if not person.projects:
+        return
+    mine = ", ".join(person.projects)
+    if rule.spans_projects or (parsed.command == "report" and _is_of_a_month(parsed)):
         raise AccessDenied(
-            f"{parsed.command} shows all projects; {person.name} sees "
-            f"only {', '.join(person.projects)}",
+            f"{parsed.command} shows all projects; {person.name} sees only {mine}",
             next_step="trmcloud report",
         )
+    # What a lead or an administrator decides is about all projects, but for a project's own cap.
+    if rule.role.includes(Role.LEAD) and not _is_cap_of(person, parsed):
+        raise AccessDenied(
+            f"{parsed.command} is about all projects; {person.name} has only {mine}",
+            next_step=f"trmcloud budget set project USD --for {person.projects[0]}",
+        )
+
+
+def _is_cap_of(person: Person, parsed: Parsed) -> bool:
+    """Whether it changes the cap of one of the person's projects."""
+    if parsed.command not in ("budget set", "budget raise"):
+        return False
+    named = [key.partition(" ")[0] for key in parsed.values("key")]
+    of_projects = set(parsed.values("level")) <= {"project", "project-month"}
+    return of_projects and bool(parsed.values("level")) and set(named) <= set(person.projects)
 
 
 def _check(person: Person, command: str, given: Given) -> None:
@@ -595,17 +729,82 @@ def may_touch(person: Person, run: KnownRun) -> bool:
     return person.role.includes(Role.LEAD) or person.name in run.owners
 
 
-def _sum_above(parsed: Parsed, rule: Rule, four_eyes: Usd | None) -> Usd | None:
-    if four_eyes is None or not rule.usd:
+def _sum_above(
+    parsed: Parsed,
+    rule: Rule,
+    four_eyes: Usd | None,
+    request_usd: Callable[[str], Usd | None],
+) -> Usd | None:
+    """The largest sum of a command line, where that is above ``four_eyes``."""
+    if four_eyes is None:
         return None
-    for text in parsed.values(rule.usd):
-        try:
-            asked = parse_budget(text)
-        except ValueError:
-            return None  # the command says what is wrong
-        if asked > four_eyes:
-            return asked
-    return None
+    most = ZERO
+    for name in rule.usd:
+        for text in parsed.values(name):
+            if name == "request":
+                most = max(most, request_usd(text) or ZERO)
+                continue
+            try:
+                most = max(most, parse_budget(text))
+            except ValueError:
+                continue  # the command says what is wrong
+    return most if most > four_eyes else None
+
+
+# -- tools of agents -------------------------------------------------------------------------------
+
+TOOLS: Mapping[str, Rule] = {
+    "grant": _SEES,
+    "prices": _SEES,
+    "plan": _SEES,
+    "plan_sweep": _SEES,
+    "try": _refused("type trmcloud try where the files are"),
+    "launch": _RUNS,
+    "sweep": _RUNS,
+    "status": _SEES,
+    "logs": _SEES,
+    "metrics": _SEES,
+    "report": _SEES,
+    "save": _STEERS,
+    "land": _STEERS,
+    "stop": _STEERS,
+    "fetch": _refused("type trmcloud fetch-best RUN where the files are to be"),
+    "ask_approval": replace(_STEERS, whose=Whose.SEEN),
+}
+"""Of the tools at ``/mcp``: each acts under the grant of the token's person, on that person's runs.
+What is missing here is refused."""
+_OF_FILES = frozenset({"command", "folder", "words", "root", "pip"})
+_OF_CALLS = frozenset({"quote", "idempotency_key", "most_bytes"})
+
+
+def judge_tool(person: Person, tool: str, given: Mapping[str, Any]) -> Rule:
+    """Decide whether ``person`` may call a tool at ``/mcp``.
+
+    Raises:
+        AccessDenied: the role is too low, or the tool is about files of its own machine.
+            UsageError: an argument that names a file of the client, or a path of the server.
+    """
+    rule = TOOLS.get(tool) or _refused("it is not offered by servers")
+    if rule.where is Where.REFUSED:
+        raise AccessDenied(f"{tool[:60]} does not work through a server", next_step=rule.instead)
+    _require_rank(person, rule.role, tool)
+    if tool not in ("plan", "plan_sweep"):
+        return rule  # its arguments are ids, numbers and text that is kept
+    for name, value in given.items():
+        if not value or name in _OF_CALLS:
+            continue
+        if name in _OF_FILES:
+            raise UsageError(
+                f"{name}: a server has no files of yours",
+                next_step="type trmcloud run, or trmcloud sweep, where they are",
+            )
+        if name == "space":
+            for text in _texts(value):
+                _check_text_of_space(text)
+            continue
+        values = value if isinstance(value, (list, tuple)) else (value,)
+        _check(person, "plan", Given(name, name, tuple(map(str, values))))
+    return rule
 
 
 # -- endpoints -------------------------------------------------------------------------------------
@@ -629,6 +828,12 @@ V1 = "/api/v1"
 ENDPOINTS: tuple[Endpoint, ...] = (
     Endpoint("GET", f"{V1}/health", is_open=True),
     Endpoint("POST", f"{V1}/login", is_open=True),
+    Endpoint("GET", f"{V1}/oidc", is_open=True),
+    Endpoint("GET", f"{V1}/oidc/start", is_open=True),
+    Endpoint("GET", f"{V1}/oidc/callback", is_open=True),
+    Endpoint("POST", f"{V1}/oidc/device", is_open=True),
+    Endpoint("POST", f"{V1}/oidc/device/token", is_open=True),
+    Endpoint("POST", f"{V1}/oidc/confirm", is_open=True),  # it asks for the browser's session
     Endpoint("GET", f"{V1}/me"),
     Endpoint("DELETE", f"{V1}/me/token"),
     Endpoint("POST", f"{V1}/uploads", Role.MEMBER),
@@ -642,6 +847,7 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     Endpoint("GET", f"{V1}/runs/{{run}}/report", command="report {run} --json"),
     Endpoint("GET", f"{V1}/budgets", command="budget show --json"),
     Endpoint("POST", f"{V1}/budgets/{{level}}", Role.LEAD, "budget raise {level} {amount} --json"),
+    Endpoint("GET", f"{V1}/spend"),
     Endpoint("GET", f"{V1}/spend/{{month}}", command="report {month} --month --json"),
     Endpoint("POST", f"{V1}/plans", command="plan {options} --json"),
     Endpoint("POST", f"{V1}/launches", Role.MEMBER, "launch {plan} -d -y --json"),
@@ -661,6 +867,7 @@ PAGE_ENDPOINTS: Mapping[tuple[str, str], Role] = {
     ("GET", "/api/runs/{run}/foreseen"): Role.VIEWER,
     ("POST", "/api/runs/{run}/do"): Role.LEAD,
     ("GET", "/api/spend"): Role.VIEWER,
+    ("GET", "/api/audit"): Role.LEAD,
     ("GET", "/api/compare"): Role.VIEWER,
     ("GET", "/api/plans"): Role.VIEWER,
     ("GET", "/api/plans/{plan}/foreseen"): Role.VIEWER,
@@ -668,6 +875,10 @@ PAGE_ENDPOINTS: Mapping[tuple[str, str], Role] = {
 }
 """Of the page's own requests. What is missing here (launching, raising a cap) is refused: it would
 be done as the ledger's owner, and is typed as a command."""
+PAGE_OF_PROJECTS = ("/api/runs", "/api/spend")
+"""Those that show a person with projects these alone; of a run's, each is asked for its project.
+All others show all projects, and are refused to such a person."""
+_OF_A_RUN = re.compile(r"/api/runs/([^/]+)(/.*)?")
 
 
 def require_role(person: Person, role: Role, what: str) -> None:
@@ -676,6 +887,31 @@ def require_role(person: Person, role: Role, what: str) -> None:
         AccessDenied: the person's role is a lesser one, or it may do nothing any more.
     """
     _require_rank(person, role, what)
+
+
+def require_page(
+    person: Person, method: str, path: str, runs: Callable[[], Sequence[KnownRun]]
+) -> None:
+    """
+    Raises:
+        AccessDenied: the page does not do it, the role is too low, or it shows other projects.
+        NotFoundError: there is no such run, or it is of another project.
+    """
+    role = page_role(method, path)
+    if role is None:
+        raise AccessDenied("this is not done on a server's page", next_step="type it as a command")
+    require_role(person, role, f"{method} {path}")
+    if not person.projects or path in PAGE_OF_PROJECTS:
+        return
+    if (of_run := _OF_A_RUN.fullmatch(path)) is not None:
+        named = of_run[1]
+        if not any(named == run.run_id and sees(person, run.project) for run in runs()):
+            raise _unknown(named)
+        return
+    raise AccessDenied(
+        f"this view shows all projects; {person.name} sees only {', '.join(person.projects)}",
+        next_step="trmcloud status",
+    )
 
 
 def page_role(method: str, path: str) -> Role | None:

@@ -16,7 +16,14 @@ import shutil
 import signal
 import sys
 import tarfile
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterator,
+    Callable,
+    Collection,
+    Mapping,
+    Sequence,
+)
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -26,7 +33,10 @@ from trmcloud.core.contract.command import is_inside
 from trmcloud.core.errors import ConflictError, DataError, NotFoundError, UsageError
 from trmcloud.io.hashing import file_sha256
 from trmcloud.io.redaction import secrets_of
+from trmcloud.server.rights import with_value
 
+Input = tuple[str, str, str]
+"""(an option's flag, its value in the command's words, the content of the file that it names)"""
 MOST_COMMANDS = 32
 BEAT_S = 10.0
 _KEPT_S = 3600.0
@@ -56,14 +66,21 @@ class Kept:
 
 
 class CommandRunner:
-    """Runs command lines below ``folder``. ``now`` returns seconds that only grow."""
+    """Runs command lines below ``folder``. ``now`` returns seconds that only grow;
+    ``more_secrets`` are removed from what is printed, as those that ``environment`` names are."""
 
-    def __init__(self, folder: Path, environment: Mapping[str, str], now: Callable[[], float]):
+    def __init__(
+        self,
+        folder: Path,
+        environment: Mapping[str, str],
+        now: Callable[[], float],
+        more_secrets: Collection[str] = (),
+    ) -> None:
         self._folder, self._environment, self._now = folder, dict(environment), now
         self._kept: dict[str, Kept] = {}
         self._uploads: dict[str, Kept] = {}
         self._running = 0
-        found = secrets_of(environment)
+        found = {*secrets_of(environment), *more_secrets}
         self._secrets = sorted((s for s in found if len(s) >= _LEAST_SECRET), key=len, reverse=True)
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(mode=0o700, parents=True)
@@ -120,6 +137,7 @@ class CommandRunner:
         upload: str = "",
         below: str = "",
         keeps_files: bool = False,
+        inputs: Sequence[Input] = (),
     ) -> AsyncGenerator[dict[str, Any], None]:
         """Yield what a command prints as ``{"out": text}`` and ``{"err": text}``, a beat where it
         prints nothing for a while, and ``{"exit_code": n}`` at last, with the files that it wrote.
@@ -128,6 +146,7 @@ class CommandRunner:
 
         Args:
             below: the folder of the sent files that the command is started in.
+            inputs: files beside that folder: of each the option, its value, and the content.
 
         Raises:
             ConflictError: too many commands are running.
@@ -140,6 +159,7 @@ class CommandRunner:
         key = secrets.token_hex(16)
         folder = self._folder / f"command-{key}"
         folder.mkdir(mode=0o700)
+        beside = self._folder / f"inputs-{key}"
         self._running += 1
         process: asyncio.subprocess.Process | None = None
         readers: list[asyncio.Task[None]] = []
@@ -150,8 +170,13 @@ class CommandRunner:
                 if below and not is_inside(below):
                     raise UsageError("the folder of the command is not inside the files")
                 where = folder / below if below else folder
+            made = list(words)
+            for flag, name, content in inputs:
+                beside.mkdir(mode=0o700, exist_ok=True)
+                (beside / name).write_text(content, encoding="utf-8")
+                made = with_value(made, flag, name, str(beside / name))
             process = await asyncio.create_subprocess_exec(
-                sys.executable, "-P", "-m", "trmcloud", *words,
+                sys.executable, "-P", "-m", "trmcloud", *made,
                 cwd=where,
                 env={**self._environment, **variables, **_UNTRUSTED_FOLDER},
                 stdin=asyncio.subprocess.DEVNULL,
@@ -161,7 +186,7 @@ class CommandRunner:
             queue: asyncio.Queue[dict[str, Any] | None] = asyncio.Queue(maxsize=64)
             streams = (("out", process.stdout), ("err", process.stderr))
             readers = [
-                asyncio.create_task(self._read(name, stream, queue, where))
+                asyncio.create_task(self._read(name, stream, queue, (where, beside)))
                 for name, stream in streams
                 if stream is not None
             ]
@@ -195,32 +220,36 @@ class CommandRunner:
             if process is not None and process.returncode is None:
                 with contextlib.suppress(ProcessLookupError):
                     process.send_signal(signal.SIGINT)
-                _leave_alone(process, folder)
-            elif key not in self._kept:
-                shutil.rmtree(folder, ignore_errors=True)
+                _leave_alone(process, folder, beside)
+            else:
+                shutil.rmtree(beside, ignore_errors=True)
+                if key not in self._kept:
+                    shutil.rmtree(folder, ignore_errors=True)
 
     async def _read(
         self,
         name: str,
         stream: asyncio.StreamReader,
         queue: asyncio.Queue[dict[str, Any] | None],
-        folder: Path,
+        folders: Sequence[Path],
     ) -> None:
         """Whole lines where there are some: a secret or a path is then in one piece."""
         rest = b""
         while chunk := await stream.read(_CHUNK):
             whole, newline, rest = (rest + chunk).rpartition(b"\n")
             if newline:
-                await queue.put({name: self._cleaned(whole + newline, folder)})
+                await queue.put({name: self._cleaned(whole + newline, folders)})
             if len(rest) > _CHUNK or b"\r" in rest:
-                await queue.put({name: self._cleaned(rest, folder)})
+                await queue.put({name: self._cleaned(rest, folders)})
                 rest = b""
         if rest:
-            await queue.put({name: self._cleaned(rest, folder)})
+            await queue.put({name: self._cleaned(rest, folders)})
         await queue.put(None)
 
-    def _cleaned(self, content: bytes, folder: Path) -> str:
-        text = content.decode(errors="replace").replace(f"{folder}/", "").replace(str(folder), ".")
+    def _cleaned(self, content: bytes, folders: Sequence[Path]) -> str:
+        text = content.decode(errors="replace")
+        for folder in folders:
+            text = text.replace(f"{folder}/", "").replace(str(folder), ".")
         for secret in self._secrets:
             text = text.replace(secret, _HIDDEN)
         return text
@@ -250,12 +279,13 @@ class CommandRunner:
             shutil.rmtree(kept.folder, ignore_errors=True)
 
 
-def _leave_alone(process: asyncio.subprocess.Process, folder: Path) -> None:
+def _leave_alone(process: asyncio.subprocess.Process, *folders: Path) -> None:
     """Wait for a command that was interrupted; a second signal would kill it in mid-write."""
 
     async def waited() -> None:
         await process.wait()
-        shutil.rmtree(folder, ignore_errors=True)
+        for folder in folders:
+            shutil.rmtree(folder, ignore_errors=True)
 
     task = asyncio.get_running_loop().create_task(waited())
     _waiting.add(task)

@@ -52,6 +52,8 @@ class PlayResult:
     """Stops that were made earlier for another run, and those whose money was freed."""
     paces: tuple[int, int, int, int] = (0, 0, 0, 0)
     """Paces that were measured, believed, slow, and for which the run was stopped."""
+    grants: tuple[int, int, int] = (0, 0, 0)
+    """Reservations of principals, what their grants refused, and revocations."""
 
 
 def play(scenario: Scenario, arm: Callable[[SimWorld, Scenario], None] | None = None) -> PlayResult:
@@ -128,6 +130,7 @@ def _played(world: SimWorld, scenario: Scenario, check: Invariants) -> PlayResul
         moves=check.truth.moves.counts,
         squeezes=check.truth.room.counts,
         paces=check.truth.moves.paces.counts,
+        grants=check.grants.counts,
     )
 
 

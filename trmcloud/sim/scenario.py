@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import field
 
 from trmcloud.core.catalog.hardware import LOCAL
 from trmcloud.core.catalog.offers import DAY_S
 from trmcloud.core.catalog.providers import traits_of
+from trmcloud.core.control.events import GrantTerms
 from trmcloud.core.money import ZERO, Usd, affordable_seconds, cost
 from trmcloud.core.planner.estimates import (
     LOCAL_LANDING_MARGIN_S,
@@ -22,7 +23,7 @@ from trmcloud.core.spec.settings import PhaseRecipe
 from trmcloud.core.spec.spec import KEEP, MOVE, SLOW_POLICIES, STOP, THEN, WARN, RunSpec
 from trmcloud.core.storage import pod_disks_price, price_per_hour, work_gb
 from trmcloud.core.values import dataclass, replace
-from trmcloud.sim.world.facts import TruePaces
+from trmcloud.sim.world.facts import START_AT, TruePaces
 from trmcloud.sim.world.provider_profiles import PROFILES
 from trmcloud.sim.world.trainer import Shape
 
@@ -47,6 +48,22 @@ class SimRun:
     stop_after_s: float
     resume_after_s: float
     fetch_after_s: float
+    principal: str = ""
+    """Who launches it, under a grant; empty: the ledger's owner."""
+    resumed_by: str = ""
+    elsewhere: bool = False
+    """Whether it is launched and resumed from the other machine: a second client."""
+
+
+@dataclass(frozen=True)
+class GrantAct:
+    """What happens to a principal's grant ``at_s``: give, raise, revoke, revoke_now, or approve,
+    where the principal asks first for ``terms.total`` more and for ``terms.runs_at_once``."""
+
+    at_s: float
+    kind: str
+    principal: str
+    terms: GrantTerms | None = None
 
 
 @dataclass(frozen=True)
@@ -70,6 +87,7 @@ class Scenario:
     """By run: how fast its machines are, and what they say of it; the others tell no pace."""
     paid_in: Usd | None = None
     """The balance of each prepaid account at the beginning; None: none ever ends."""
+    grants: tuple[GrantAct, ...] = ()
     squeezed: bool = False
     """Whether later runs are launched with money that earlier ones hold beyond what they need."""
 
@@ -362,6 +380,73 @@ def with_squeeze(scenario: Scenario) -> Scenario | None:
         reaper=rng.choice(("server", "server", "server", scenario.reaper)),
         squeezed=True,
     )
+
+
+_PRINCIPALS = ("agent", "ci")
+
+
+def with_grants(scenario: Scenario) -> Scenario:
+    """The same scenario with more runs, most of them launched by principals whose grants are given,
+    raised, asked for, revoked and given again while they run, from two machines. Drawn apart."""
+    rng = random.Random(f"grants {scenario.seed}")
+    provider = scenario.wishes[0].plan.candidates[0].provider
+    first_at = scenario.wishes[0].at_s
+    wishes = list(scenario.wishes)
+    for number in range(len(wishes), rng.randint(2, 5)):
+        # Some at the same moment: both look before either has reserved.
+        at_s = first_at + rng.choice((0.0, 5.0, rng.uniform(0, 2 * HOUR_S), rng.uniform(0, DAY_S)))
+        wishes.append(_wish(rng, number, provider, at_s=at_s))
+    names = _PRINCIPALS[: rng.choice((1, 2, 2))]
+    wishes = [
+        replace(
+            wish,
+            principal=rng.choice((*names, *names, *names, "")),
+            resumed_by=rng.choice((*names, *names, "")),
+            elsewhere=rng.random() < 0.4,
+        )
+        for wish in wishes
+    ]
+    acts = [act for name in names for act in _acts(rng, name, wishes, provider)]
+    return replace(scenario, wishes=tuple(wishes), grants=tuple(acts))
+
+
+def _acts(
+    rng: random.Random, name: str, wishes: Sequence[SimRun], provider: str
+) -> Iterator[GrantAct]:
+    """The life of one principal's grants."""
+    needs = [wish.plan.reservation.micros for wish in wishes if wish.principal == name] or [10**6]
+    spans_s = 1.2 * max(w.at_s + w.plan.candidates[0].hard_stop_s for w in wishes)
+
+    def some(micros: int, low: float, high: float) -> Usd:
+        return Usd.from_micros(max(1, int(micros * rng.uniform(low, high))))
+
+    def drawn() -> GrantTerms:
+        late = START_AT + rng.uniform(0.1, 1.0) * spans_s
+        return GrantTerms(
+            total=some(sum(needs), 0.4, 1.4),
+            per_run=some(max(needs), 0.8, 2.0) if rng.random() < 0.4 else None,
+            per_day=some(sum(needs), 0.3, 1.0) if rng.random() < 0.5 else None,
+            runs_at_once=rng.choice((0, 1, 1, 2)),
+            providers=(rng.choice((provider, provider, "nobody")),) if rng.random() < 0.2 else (),
+            expires_at=late if rng.random() < 0.2 else None,
+            idle_s=rng.choice((0.0, 1800.0, 7200.0)),
+        )
+
+    terms, at_s = drawn(), rng.choice((0.0, 0.0, 0.0, rng.uniform(0, HOUR_S)))
+    yield GrantAct(at_s, "give", name, terms)
+    if rng.random() < 0.4:
+        asked = GrantTerms(some(sum(needs), 0.1, 0.6), runs_at_once=rng.choice((0, 2, 3)))
+        yield GrantAct(at_s + rng.uniform(0, spans_s), "approve", name, asked)
+    if rng.random() < 0.3:
+        more = replace(terms, total=terms.total + some(sum(needs), 0.1, 0.8))
+        yield GrantAct(at_s + rng.uniform(0, spans_s), "raise", name, more)
+    if rng.random() < 0.4:
+        over_s = at_s + rng.uniform(60.0, spans_s)
+        yield GrantAct(over_s, rng.choice(("revoke", "revoke", "revoke_now")), name)
+        if rng.random() < 0.6:
+            yield GrantAct(
+                over_s + rng.choice((1.0, rng.uniform(0, HOUR_S))), "give", name, drawn()
+            )
 
 
 _FIRST_FACTORS = (0.6, 0.9, 1.0, 1.0, 1.3, 1.6, 2.5, 4.0)

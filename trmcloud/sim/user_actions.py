@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 
+from trmcloud.app import grants
 from trmcloud.app import launching as use_case
 from trmcloud.app.checkpoints.fetching import choose, what_to_prune
 from trmcloud.app.context import find_run
@@ -24,7 +25,7 @@ from trmcloud.core.control.run_state import RunState, State
 from trmcloud.core.errors import BudgetRefused, NotFoundError, Outcome, TrmcloudError
 from trmcloud.core.money import ZERO
 from trmcloud.ports.compute import PodRequest
-from trmcloud.sim.scenario import Scenario, SimRun
+from trmcloud.sim.scenario import GrantAct, Scenario, SimRun
 from trmcloud.sim.world.controllers import Process
 from trmcloud.sim.world.facts import START_AT, TrueCourse
 from trmcloud.sim.world.world import SimWorld
@@ -77,6 +78,8 @@ class UserActions:
                 world.queue.after(wish.at_s + wish.stop_after_s, partial(self._stop, wish))
             if wish.fetch_after_s:
                 world.queue.after(wish.at_s + wish.fetch_after_s, partial(self._fetch, wish))
+        for act in scenario.grants:
+            world.queue.after(act.at_s, partial(self._change_grant, act))
         if scenario.reaper != "none":
             machine = world.laptop if scenario.reaper == "laptop" else world.server
             reaper = Process(world, machine, "reap")
@@ -116,8 +119,34 @@ class UserActions:
         else:
             self._launch(wish)
 
+    def _change_grant(self, act: GrantAct) -> None:
+        """As the owner's commands do, and before an approval the principal's."""
+        principal, terms = act.principal, act.terms
+        if act.kind == "approve":
+            assert terms is not None
+            wish = {"more": terms.total, "runs_at_once": terms.runs_at_once}
+            asking = Process(self.world, self.world.laptop, "user", principal=principal)
+            asked = asking.do(lambda: grants.ask(asking.world, "more runs", wish))
+            asking.kill()
+            if isinstance(asked, grants.ApprovalRequest):
+                self._user(lambda p: grants.answer(p.world, asked.id, "owner", give=True))
+        elif act.kind == "give":
+            assert terms is not None
+            self._user(lambda p: grants.give(p.world, principal, terms, "owner"))
+        elif act.kind == "raise":
+            assert terms is not None
+            self._user(lambda p: grants.raise_grant(p.world, principal, terms, "owner"))
+        else:
+            at_once = act.kind == "revoke_now"
+            self.world.check.grants.revoked += 1
+            self._user(lambda p: grants.revoke(p.world, principal, "owner", at_once=at_once))
+
+    def _client(self, wish: SimRun, principal: str) -> Process:
+        machine = self.world.server if wish.elsewhere else self.world.laptop
+        return Process(self.world, machine, "launch", wish.project, principal)
+
     def _launch(self, wish: SimRun) -> None:
-        process = Process(self.world, self.world.laptop, "launch", wish.project)
+        process = self._client(wish, wish.principal)
         process.do_and_drive(partial(self._start, process, wish))
 
     def _start(self, process: Process, wish: SimRun) -> None:
@@ -181,7 +210,7 @@ class UserActions:
         self.world.queue.after(self.scenario.looks_every_s, self._look)
 
     def _resume(self, wish: SimRun) -> None:
-        process = Process(self.world, self.world.laptop, "launch", wish.project)
+        process = self._client(wish, wish.resumed_by)
 
         def resume() -> None:
             process.drive(use_case.resume(process.world, wish.run_id, cap=None))
@@ -193,6 +222,8 @@ class UserActions:
         left = (self.world.ledger.read().line("run", run.run_id).remaining or ZERO).micros
         said = process.do_and_drive(resume)
         only_budget = self.scenario.account_cap is None and "41" not in self.world.fired
+        only_budget = only_budget and not self.world.ledger.read().caps
+        only_budget = only_budget and not wish.resumed_by
         enough = left > run.cap.micros * _LEAST_LEFT and only_budget
         enough = enough and not bookkeeping.is_charge_pending(self.world.ledger.read())
         if isinstance(said, BudgetRefused) and enough:
@@ -301,7 +332,7 @@ class UserActions:
             return
         for wish in self.scenario.wishes:
             run = self.runs().get(wish.run_id)
-            if run is None or run.outcome is None:
+            if run is None or run.outcome is None or _is_of_a_grant(run):
                 continue
             if len(run.generations) > 1:
                 alone = [g for g in run.generations if not g.stands_by and g.adopted_at is None]
@@ -403,6 +434,12 @@ _NOT_OF_A_MOVE = (
     *(Outcome.STOPPED, Outcome.NOT_STARTED, Outcome.NO_MACHINE),
 )
 """No run ends so since it has moved, or tried to, where nothing else went wrong."""
+
+
+def _is_of_a_grant(run: RunState) -> bool:
+    """Whether a grant has ended it, or paid for it, so that it may not have been paid for on."""
+    paid = any(each.principal for each in run.generations)
+    return paid and (run.stop is not None or run.outcome is Outcome.NOT_STARTED)
 
 
 def _to_go_on_from(manifests: Sequence[CheckpointManifest], phase: str) -> set[int]:

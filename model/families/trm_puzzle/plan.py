@@ -9,7 +9,7 @@ passes that is (H + 2)·(N + 1) per block, where a backward pass counts two.
 from __future__ import annotations
 
 import math
-from typing import ClassVar, Mapping
+from typing import ClassVar, Mapping, Sequence
 
 from trmcloud.core.errors import UsageError
 from trmcloud.core.spec.settings import ATAN2, AUTO, FLOAT8, PhaseRecipe, check_rotary
@@ -102,6 +102,11 @@ class Settings(_UpdateKeys, PhaseRecipe):
     def places(self) -> int:
         """The places of a row that go through the net."""
         return self.prefix + self.cells
+
+    @property
+    def dummy_row(self) -> Sequence[int]:
+        # Any other ids are no puzzle with its solution, and some have no place in the table.
+        return [0] * (1 + self.cells) + [1] * self.cells
 
     @property
     def carried_bytes(self) -> int:

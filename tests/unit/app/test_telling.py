@@ -265,6 +265,23 @@ def test_a_pod_that_invents_trouble_floods_nobody(rig: Rig) -> None:
     assert told[-1] == "r1/g1/gate/fast"
 
 
+@pytest.mark.parametrize("machine", ["here", "there"])
+def test_of_a_teams_homes_the_one_that_drives_a_run_tells_of_it(rig: Rig, machine: str) -> None:
+    teller = rig.teller()
+    teller.context = replace(
+        teller.context,
+        is_elsewhere=lambda run_id: True,
+        who=replace(teller.context.who, host=machine),
+    )
+    teller.derive()
+    rig.ledger.set_cap(ev.CapSet("account", "", Usd("0.0001")), AT + 1)
+    rig.add(gate())
+    teller.derive()
+    told = rig.told(teller)
+    assert ("r1/g1/gate/fast" in told) == (machine == "here"), "its driver is this machine's"
+    assert all(notice_id.startswith("r1") or machine == "here" for notice_id in told)
+
+
 def test_a_ledger_that_was_put_back_tells_nothing_anew(rig: Rig) -> None:
     teller = rig.teller()
     teller.derive()

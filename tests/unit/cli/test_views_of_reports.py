@@ -41,7 +41,8 @@ from trmcloud.cli.views.streams import padded, width, wrap
 from trmcloud.core.contract.notices import Notice, NoticeKind
 from trmcloud.core.contract.pod_contract import KeptCheckpoint
 from trmcloud.core.control import events as ev
-from trmcloud.core.control.budget import LedgerState, month_of
+from trmcloud.core.control.budget import PROJECT_MONTH, LedgerState
+from trmcloud.core.control.grants import month_of
 from trmcloud.core.control.report import KINDS, NO_RUN, MonthReport, report_month
 from trmcloud.core.control.run_state import RunState, State
 from trmcloud.core.errors import Outcome
@@ -562,6 +563,24 @@ def test_caps_stand_beside_what_they_bind(ledger: LedgerState) -> None:
     assert " of $500.00, " in lines[0]
     data = valid(as_object(month_document(report, "")))
     assert (data["month"], data["budget"]["cap_usd"]) == (month, "500")
+
+
+def test_a_projects_month_stands_beside_what_it_binds(ledger: LedgerState) -> None:
+    month = month_of(time.time())
+    assert report_month(ledger, month).project_months == ()
+    project = report_month(ledger, month).projects[0].name
+    caps = {**ledger.caps, (PROJECT_MONTH, project): Usd(30), (PROJECT_MONTH, "z 2019-02"): Usd(4)}
+    report = report_month(replace(ledger, caps=caps), month)
+    ((name, line),) = report.project_months
+    share = next(each for each in report.projects if each.name == project)
+    assert (name, line.cap, line.settled, line.reserved) == (
+        project, Usd(30), share.spent, share.reserved,
+    )  # fmt: skip
+    assert f"project {project} · " in "\n".join(month_lines(report))
+    assert f"project {project}" in month_page(report, NOW, "trmcloud test")
+    data = valid(as_object(month_document(report, "")))
+    assert [(row["name"], row["cap_usd"]) for row in data["project_months"]] == [(project, "30")]
+    assert report_month(replace(ledger, caps=caps), "2019-02").project_months[1][0] == "z"
 
 
 def test_a_page_has_the_cap_as_a_line_and_no_tags_of_others(ledger: LedgerState) -> None:

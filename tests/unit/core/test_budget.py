@@ -18,15 +18,16 @@ from trmcloud.core.control import bookkeeping
 from trmcloud.core.control import events as ev
 from trmcloud.core.control.billing import hours_at, paid_by, spent_at
 from trmcloud.core.control.budget import (
+    PROJECT_MONTH,
     LedgerState,
     Line,
     admit,
     extend_ledger,
     fold_ledger,
     is_owned,
-    month_of,
     overdrawn,
 )
+from trmcloud.core.control.grants import month_of
 from trmcloud.core.control.ledger_facts import StrayPod
 from trmcloud.core.control.report import Spending, report_on, spending_of
 from trmcloud.core.control.run_state import Generation, IllegalTransition, RunState, State
@@ -190,7 +191,10 @@ def test_extending_leaves_what_was_known_alone() -> None:
 
 # -- the property ------------------------------------------------------------------------------
 
-LEVELS = [("account", ""), ("month", ""), ("month", "2026-09"), ("project", "p"), ("project", "q")]
+LEVELS = [
+    *(("account", ""), ("month", ""), ("month", "2026-09"), ("project", "p"), ("project", "q")),
+    *((PROJECT_MONTH, "p"), (PROJECT_MONTH, "q"), (PROJECT_MONTH, "q 2026-10")),
+]
 cents = st.integers(0, 2000).map(lambda n: Usd.from_micros(n * 10_000))
 
 
@@ -278,6 +282,9 @@ def test_no_sequence_of_writes_holds_more_than_a_cap(
 def all_lines(book: LedgerState) -> list[Line]:
     keys = [("account", ""), ("month", "2026-09"), ("month", "2026-10")]
     keys += [("project", "p"), ("project", "q"), *(("run", run_id) for run_id in book.runs)]
+    keys += [
+        (PROJECT_MONTH, f"{name} {month}") for name in "pq" for month in ("2026-09", "2026-10")
+    ]
     return [book.line(*key) for key in keys]
 
 

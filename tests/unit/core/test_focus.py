@@ -13,8 +13,9 @@ import pytest
 
 from tests.unit.cli import told_home
 from tests.unit.page.test_spend import DAY, FIRST, MONTH, ended, ledger, live
-from trmcloud.core.control.budget import LedgerState, month_of
+from trmcloud.core.control.budget import LedgerState
 from trmcloud.core.control.focus import COLUMNS, focus_rows, total_of
+from trmcloud.core.control.grants import month_of
 from trmcloud.core.money import Usd
 from trmcloud.wiring import build_context
 

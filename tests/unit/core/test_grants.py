@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import datetime as dt
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 import pytest
@@ -27,9 +27,11 @@ from trmcloud.core.control.grants import (
     left_in,
     live_runs,
     money_of,
+    month_of,
     raised,
+    refuse_bucket,
 )
-from trmcloud.core.control.ledger_facts import LostRecord
+from trmcloud.core.control.ledger_facts import Grant, LostRecord
 from trmcloud.core.control.ledger_records import fold_damaged
 from trmcloud.core.control.reason import ReasonKind, make_reason
 from trmcloud.core.control.run_state import IllegalTransition
@@ -42,6 +44,7 @@ from trmcloud.core.errors import (
     UsageError,
 )
 from trmcloud.core.money import ZERO, Usd, total
+from trmcloud.core.values import replace
 
 AT = dt.datetime(2026, 11, 27, 9, tzinfo=dt.timezone.utc).timestamp()
 MIDNIGHT = dt.datetime(2026, 11, 28, tzinfo=dt.timezone.utc).timestamp()
@@ -159,13 +162,22 @@ class Books:
 
     def on_day(self, payer: tuple[str, int], day: str, now: float) -> Usd:
         """Everything that may have been spent on a day, or can be still."""
+        return self._when(payer, day, now, day_of)
+
+    def in_month(self, payer: tuple[str, int], month: str, now: float) -> Usd:
+        """The same of a month."""
+        return self._when(payer, month, now, month_of)
+
+    def _when(
+        self, payer: tuple[str, int], when: str, now: float, name: Callable[[float], str]
+    ) -> Usd:
         spent = ZERO
         for machine in (m for ms in self.machines.values() for m in ms if m.payer == payer):
             last = machine.until if machine.until is not None else now
-            if day_of(machine.since) <= day <= day_of(last):
+            if name(machine.since) <= when <= name(last):
                 spent += machine.cost
         for run_id, (amount, since) in self.held.items():
-            if self.payer[run_id] == payer and day_of(since) <= day:
+            if self.payer[run_id] == payer and name(since) <= when:
                 spent += amount
         return spent
 
@@ -233,12 +245,16 @@ def carry_out_grant(book: Book, mine: Books, step: Step, at: float) -> None:
     known = book.state.grants.get(name)
     if step.what == "give":
         per_run = step.other if step.amount.micros % 20_000 else None
-        terms = ev.GrantTerms(step.amount, per_run=per_run, per_day=step.other, runs_at_once=2)
+        per_month = step.other + step.amount if step.amount.micros % 30_000 else None
+        terms = ev.GrantTerms(
+            step.amount + step.other, per_run=per_run, per_day=step.other, runs_at_once=2,
+            per_month=per_month,
+        )  # fmt: skip
         book.grant(ev.GrantGiven(name, terms), at)
         mine.grants[name] = mine.grants.get(name, 0) + 1
         mine.standing.add(name)
     elif step.what == "raise" and known is not None:
-        terms = ev.GrantTerms(step.amount, per_day=step.other)
+        terms = ev.GrantTerms(step.amount, per_day=step.other, per_month=step.amount + step.other)
         book.grant(ev.GrantRaised(name, terms), at)
     elif step.what == "revoke":
         book.grant(ev.GrantRevoked(name, at_once=bool(step.amount)), at)
@@ -279,6 +295,10 @@ def test_no_sequence_of_writes_holds_more_than_a_grant(seed: int) -> None:
             days = [day_of(AT + hours * HOUR) for hours in range(0, int((at - AT) / HOUR) + 1, 12)]
             for day in {*days, day_of(at)}:
                 assert per_day is None or mine.on_day(payer, day, at) <= per_day, (day, step)
+            per_month = grant.terms.per_month
+            for month in {month_of(AT), month_of(at)}:
+                held_then = mine.in_month(payer, month, at)
+                assert per_month is None or held_then <= per_month, (month, step)
             live = live_runs(book.state, grant)
             if grant.terms.runs_at_once:
                 assert len(live) <= grant.terms.runs_at_once
@@ -333,6 +353,23 @@ def test_a_run_across_midnight_burdens_both_days() -> None:
     assert money_of(book.state, grant, "2026-11-28").whole == Usd(4)
     assert left_in(book.state, grant, MIDNIGHT + 3 * HOUR) == Usd(1)
     assert left_in(book.state, grant, MIDNIGHT + 25 * HOUR) == Usd(5)
+
+
+def test_a_month_has_a_limit_of_its_own_and_the_next_one_begins_anew() -> None:
+    december = dt.datetime(2026, 12, 1, tzinfo=dt.timezone.utc).timestamp()
+    book = a_book(total=Usd(50), per_month=Usd(5))
+    book.open("r1", "3")
+    book.settle("r1", "3", AT + HOUR)
+    with pytest.raises(GrantRefused, match=r"\$5\.00 in 2026-11 \(UTC\)") as caught:
+        book.open("r2", "3", at=AT + 2 * HOUR)
+    assert caught.value.next_step.startswith("a reservation of up to 2 USD")
+    book.open("r2", "2", at=AT + 2 * HOUR)
+    grant = book.state.grants["agent"]
+    assert left_in(book.state, grant, december) == Usd(3), "what is reserved may be spent then"
+    book.settle("r2", "2", AT + 3 * HOUR)
+    assert money_of(book.state, grant, "2026-11").whole == Usd(5)
+    assert left_in(book.state, grant, december) == Usd(5)
+    book.open("r3", "5", at=december)
 
 
 def test_a_bill_below_the_estimate_gives_back_the_difference() -> None:
@@ -668,3 +705,25 @@ def test_a_grant_that_a_bill_overdraws_lands_its_run() -> None:
     run = book.state.runs["r2"]
     (line,) = overdrawn(book.state, run, AT + 2 * HOUR)
     assert (line.level, line.key, line.over) == ("grant", "agent", Usd(1))
+
+
+@pytest.mark.parametrize(
+    ("bucket", "is_allowed"),
+    [
+        ("s3://team/runs", True), ("s3://team/runs/a", True), ("s3://own/x", True),
+        ("s3://own", False), ("s3://team/runs-of-others", False), ("s3://team", False),
+        ("s3://other/runs", False), ("s3://own/xy", False),
+    ],
+)  # fmt: skip
+def test_a_bucket_is_the_configured_one_or_one_of_the_grants(bucket: str, is_allowed: bool) -> None:
+    grant = Grant("agent", 1, ev.GrantTerms(Usd(1), buckets=("s3://own/x",)), 0.0)
+    assert (refuse_bucket(grant, bucket, "s3://team/runs/") is None) is is_allowed
+    refused = refuse_bucket(Grant("agent", 1, ev.GrantTerms(Usd(1)), 0.0), bucket, "")
+    assert refused is not None
+    assert "trmcloud grant raise agent --bucket" in refused.allowed
+
+
+def test_a_grant_with_a_bucket_less_allows_less() -> None:
+    two = ev.GrantTerms(Usd(1), buckets=("s3://a", "s3://b"))
+    assert allows_less(replace(two, buckets=("s3://a",)), two) == "bucket"
+    assert allows_less(replace(two, buckets=("s3://b", "s3://a", "s3://c")), two) == ""

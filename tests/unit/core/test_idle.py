@@ -8,14 +8,25 @@ from typing import Any
 import pytest
 
 from tests.unit.core.runs import AT, running
-from trmcloud.core.contract.pod_contract import AgentReport, PhaseReport, PhaseState
+from trmcloud.core.contract.command import Command
+from trmcloud.core.contract.pod_contract import (
+    GPU_NOTE,
+    AgentReport,
+    GpuCounters,
+    GpuWindow,
+    PhaseReport,
+    PhaseState,
+)
 from trmcloud.core.control import events as ev
 from trmcloud.core.control.budget import LedgerState
 from trmcloud.core.control.idle import SeenProgress, idle_limit_s, progress_of, why_idle
 from trmcloud.core.control.ledger_facts import Grant
 from trmcloud.core.control.reason import ReasonKind, make_reason
 from trmcloud.core.control.run_state import RunState
+from trmcloud.core.errors import UsageError
 from trmcloud.core.money import Usd
+from trmcloud.core.spec.plan import RecordedPlan, plan_to_json
+from trmcloud.core.spec.spec import parse_idle
 from trmcloud.core.values import replace as replace_value
 
 LIMIT_S = 600.0
@@ -76,6 +87,69 @@ def test_what_lands_was_told_to_or_has_no_limit_is_left_alone() -> None:
     assert why_idle(run, progress, replace(late, landing=True), LIMIT_S) is None
     told = ev.StopRequested("user", make_reason(ReasonKind.STOP_COMMAND))
     assert why_idle(replace_value(run, stop=told), progress, late, LIMIT_S) is None
+
+
+def a_command(idle_s: float = 0.0) -> RunState:
+    """A running command."""
+    run = running()
+    spec = replace_value(run.spec, command=Command(("python", "train.py")), idle_s=idle_s)
+    plan = replace_value(run.plan, spec=spec)
+    return replace_value(run, recorded_plan=RecordedPlan(plan_to_json(plan)))
+
+
+def with_gpus(at: float, idle_s: float | None, **phase: Any) -> AgentReport:
+    """A simulated report of a machine whose one GPU has computed nothing for ``idle_s``."""
+    window = GpuWindow(40, 585.0, (GpuCounters(0.0, 900.0, 81_559.0, 210.0),), idle_s)
+    return replace(a_report(at, **phase), notes={GPU_NOTE: window.to_text()})
+
+
+@pytest.mark.parametrize(
+    ("idle_s", "ends"), [(LIMIT_S, True), (LIMIT_S - 1, False), (None, False), (0.0, False)]
+)
+def test_a_command_without_steps_is_judged_by_its_gpus(idle_s: float | None, ends: bool) -> None:
+    late = with_gpus(AT + 9000, idle_s, step=None)
+    why = why_idle(a_command(), seen_since(a_report(AT, step=None), late), late, LIMIT_S)
+    if ends:
+        assert why == make_reason(ReasonKind.GPUS_IDLE, idle_s=LIMIT_S, limit_s=LIMIT_S)
+    else:
+        assert why is None
+
+
+def test_without_gpus_a_command_without_steps_is_left_to_its_own_rule() -> None:
+    first, late = a_report(AT, step=None), a_report(AT + 9000, step=None)
+    assert why_idle(a_command(), seen_since(first, late), late, LIMIT_S) is None
+    odd = replace(late, notes={GPU_NOTE: '{"samples": 9, "over_s": 1, "gpus": [[0, 1, 2, 3]], '
+                                         '"idle_s": "long"}'})  # fmt: skip
+    assert why_idle(a_command(), seen_since(first, odd), odd, LIMIT_S) is None
+
+
+def test_a_command_with_steps_is_judged_by_them_whatever_its_gpus_do() -> None:
+    first, late = a_report(AT), with_gpus(AT + LIMIT_S, 0.0)
+    why = why_idle(a_command(), seen_since(first, late), late, LIMIT_S)
+    assert why == make_reason(ReasonKind.IDLE, idle_s=LIMIT_S, limit_s=LIMIT_S)
+    steps = with_gpus(AT + LIMIT_S, 9 * LIMIT_S, step=11)
+    assert why_idle(a_command(), seen_since(first, steps), steps, LIMIT_S) is None
+
+
+def test_a_plan_has_a_limit_of_its_own_and_the_shorter_one_counts() -> None:
+    ledger = LedgerState("abcd1234")
+    assert idle_limit_s(ledger, a_command(1200.0)) == 1200.0
+    grant = Grant("agent", 2, ev.GrantTerms(Usd(1), idle_s=LIMIT_S), AT)
+    granted = LedgerState("abcd1234", grants={"agent": grant})
+    for of_plan_s, limit_s in ((1200.0, LIMIT_S), (60.0, 60.0), (0.0, LIMIT_S)):
+        mine = replace_value(a_command(of_plan_s), principal="agent", grant=2)
+        assert idle_limit_s(granted, mine) == limit_s
+
+
+@pytest.mark.parametrize(("text", "idle_s"), [("30m", 1800.0), ("2h", 7200.0), ("0", 0.0)])
+def test_a_limit_is_typed_as_a_duration(text: str, idle_s: float) -> None:
+    assert parse_idle("--idle", text) == idle_s
+
+
+@pytest.mark.parametrize("text", ["", "30", "5s", "-1m", "0m", "nan h", "99999h", "infm"])
+def test_what_is_no_duration_is_refused(text: str) -> None:
+    with pytest.raises(UsageError, match="--idle"):
+        parse_idle("--idle", text)
 
 
 def test_the_limit_is_that_of_the_grant_that_pays() -> None:

@@ -20,16 +20,20 @@ from trmcloud.cli.page.spend import (
     UNTAGGED,
     groupings,
     months,
+    spend_document,
     spend_json,
     spending,
 )
+from trmcloud.cli.views.json_output import as_object
 from trmcloud.core.control import events as ev
-from trmcloud.core.control.budget import LedgerState, month_of
-from trmcloud.core.control.ledger_facts import Approval, Quarantine
+from trmcloud.core.control.budget import LedgerState
+from trmcloud.core.control.grants import month_of
+from trmcloud.core.control.ledger_facts import Approval, Grant, Quarantine
 from trmcloud.core.control.report import report_month, report_on
 from trmcloud.core.control.run_state import RunState, State
 from trmcloud.core.errors import UsageError
 from trmcloud.core.money import ZERO, Usd, total
+from trmcloud.ports.team import Raise
 from trmcloud.wiring import build_context
 
 DAY = 86_400.0
@@ -263,7 +267,10 @@ def test_names_are_one_line_of_text() -> None:
 
 def test_what_is_no_month_and_no_grouping_is_refused() -> None:
     book = ledger(ended("r-1", FIRST, 1, "1"))
-    for wish in ({"month": "2019-01"}, {"month": "x"}, {"by": "kind"}, {"by": "tags"}):
+    wishes: list[dict[str, Any]] = [
+        {"month": "2019-01"}, {"month": "x"}, {"by": "kind"}, {"by": "tags"},
+    ]  # fmt: skip
+    for wish in wishes:
         with pytest.raises(UsageError):
             spend_json(book, FIRST + DAY, **wish)
     assert spend_json(book, FIRST + DAY, by="tag:none")["groups"][0]["name"] == UNTAGGED
@@ -301,3 +308,101 @@ def test_who_asks_for_more_stands_there_until_it_is_answered() -> None:
     assert (row["person"], row["more"]["text"], row["asked_at"]) == ("ada", "$9.00", FIRST)
     assert "\x1b" not in row["why"]
     assert spend_json(ledger(approvals={"a-1": done}), FIRST + DAY)["asked"] == []
+
+
+# -- less than all, and who waits ------------------------------------------------------------------
+
+
+def test_a_visitor_with_projects_gets_the_sums_of_these_alone() -> None:
+    book = capped(
+        ledger(
+            ended("r-1", FIRST, 1, "1", project="vision", tags=(("paper", "a"),)),
+            ended("r-2", FIRST, 1, "20", project="audio", tags=(("grant", "b"),)),
+            live("r-3", FIRST + DAY, "300", project="audio"),
+            live("r-4", FIRST + DAY, "4", project="vision"),
+        ),
+        "1000",
+    )
+    now = FIRST + 2 * DAY
+    told = spend_json(book, now, by="person", projects=("vision",))
+    everything = spend_json(book, now, by="person")
+    assert told["total"]["spent"]["usd"] == 1
+    assert told["total"]["reserved"]["usd"] == 4
+    assert (told["cap"], told["left"]) == (None, None), "what is left tells what others spend"
+    assert [row["run"] for row in told["held"]] == ["r-4"]
+    assert [each["key"] for each in told["groupings"]] == [
+        "project", "provider", "person", "tag:paper",
+    ]  # fmt: skip
+    assert told["forecast"]["high"]["usd"] < everything["forecast"]["high"]["usd"]
+    assert "audio" not in str(told)
+    assert "r-2" not in str(told)
+    # No project of theirs: nothing, and no division by it.
+    none = spend_json(book, now, projects=("none",))
+    assert (none["groups"], none["total"]["spent"]["usd"]) == ([], 0)
+
+
+def test_who_waits_is_told_with_for_what_and_since_when() -> None:
+    waiting = replace(
+        live("r-1", FIRST + 5, "3"), state=State.RESERVED, generations=(), principal="bob"
+    )
+    asked = ev.ApprovalAsked("a-1", "ci", "the nightly run", more=Usd(2))
+    book = ledger(
+        waiting, live("r-2", FIRST, "1"), approvals={"a-1": Approval(asked, FIRST + 7, 1)}
+    )
+    raised = Raise("c-1", "ada", ("budget", "raise", "month", "900"), "900", FIRST + 6)
+    answered = replace(raised, id="c-0", answered_at=FIRST + 9)
+    rows = spend_json(book, FIRST + DAY, raises=(raised, answered))["waits"]
+    assert [(row["for"], row["id"], row["person"], row["since"] - FIRST) for row in rows] == [
+        ("machine", "r-1", "bob", 5.0),
+        ("second_person", "c-1", "ada", 6.0),
+        ("answer", "a-1", "ci", 7.0),
+    ]
+    assert [row["amount"]["usd"] for row in rows] == [3, 900, 2]
+    rows = spend_json(book, FIRST + DAY, projects=("thesis",))["waits"]
+    assert [row["id"] for row in rows] == ["r-1"], "requests are of all projects"
+
+
+def test_the_document_has_the_same_figures_to_the_micro_dollar() -> None:
+    book = capped(ledger(ended("r-1", FIRST, 1, "1.000001"), live("r-2", FIRST + DAY, "4")), "1000")
+    now = FIRST + 2 * DAY
+    told = as_object(spend_document(book, now))
+    shown = spend_json(book, now)
+    assert told["schema"] == "spending/1"
+    assert told["total"]["spent_usd"] == "1.000001"
+    whole = Usd(told["total"]["spent_usd"]) + Usd(told["total"]["accrued_usd"])
+    assert Usd(told["grown"][-1]["spent_usd"]) == whole
+    assert float(told["forecast"]["high_usd"]) == shown["forecast"]["high"]["usd"]
+    assert told["cap_usd"] == "1000"
+    assert [row["until_at"][:10] for row in told["grown"]] == ["2026-11-02", "2026-11-03"]
+    with pytest.raises(UsageError):
+        spend_document(book, now, month="1999-01")
+
+
+def test_limits_of_the_month_stand_beside_those_of_all_months() -> None:
+    of_bob = ended("r-1", FIRST, 1, "7", project="vision", principal="bob", grant=1)
+    book = ledger(
+        replace(of_bob, generations=(replace(of_bob.generations[0], principal="bob", grant=1),)),
+        live("r-2", FIRST + DAY, "4", project="vision"),
+        ended("r-3", FIRST, 1, "1", project="audio"),
+    )
+    terms = ev.GrantTerms(total=Usd(50), per_month=Usd(20))
+    book = replace(
+        book,
+        caps={("project", "vision"): Usd(100), ("project-month", "vision"): Usd(30)},
+        grants={"bob": Grant("bob", 1, terms, FIRST)},
+    )
+    told = spend_json(book, FIRST + 2 * DAY)["groups"]
+    limits = {each["name"]: (each["month_limit"], each["limit"]) for each in told}
+    assert limits["audio"] == (None, None)
+    [month, whole] = limits["vision"]
+    assert (month["usd"], whole["usd"]) == (30, 100)
+    [vision] = [each for each in told if each["name"] == "vision"]
+    assert (vision["month_left"]["usd"], vision["limit_left"]["usd"]) == (19, 89)
+    [bob] = [
+        each for each in spend_json(book, FIRST + 2 * DAY, by="person")["groups"]
+        if each["name"] == "bob"
+    ]  # fmt: skip
+    assert (bob["month_limit"]["usd"], bob["month_left"]["usd"]) == (20, 13)
+    assert (bob["limit"]["usd"], bob["limit_left"]["usd"]) == (50, 43)
+    document = as_object(spend_document(book, FIRST + 2 * DAY))["groups"]
+    assert [each["month_left_usd"] for each in document] == ["19", None]

@@ -286,6 +286,31 @@ def test_samples_become_a_note(gpus: Gpus) -> None:
     assert window.gpus == (GpuCounters(72.0, 71000.0, 81559.0, 1980.0),)
 
 
+def test_idle_time_counts_from_the_last_sample_that_showed_any_gpu_busy(gpus: Gpus) -> None:
+    """Beyond the window, and from the first sample where none did."""
+    quiet = ROW.replace("97", "0")
+    gpus.says(quiet * 2)
+    gpus.sample()
+    gpus.sample()
+    assert gpus.sampler.window().idle_s == SAMPLE_EVERY_S  # type: ignore[union-attr]
+    gpus.says(quiet + ROW)
+    gpus.sample()
+    assert gpus.sampler.window().idle_s == 0.0  # type: ignore[union-attr]
+    gpus.says(quiet * 2)
+    gpus.now += 2 * WINDOW_S
+    gpus.sample()
+    window = window_from(gpus.sampler.notes()[GPU_NOTE])
+    assert window is not None
+    assert window.idle_s == 2 * WINDOW_S + SAMPLE_EVERY_S
+    gpus.says(ROW.replace("97", "[N/A]"))
+    gpus.sample()
+    assert gpus.sampler.window().idle_s is None  # type: ignore[union-attr]
+    gpus.sampler.forget()
+    gpus.says(quiet)
+    gpus.sample()
+    assert gpus.sampler.window().idle_s == 0.0  # type: ignore[union-attr]
+
+
 def test_no_oftener_than_it_should(gpus: Gpus) -> None:
     gpus.sample()
     gpus.now += SAMPLE_EVERY_S - 0.1

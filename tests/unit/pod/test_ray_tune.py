@@ -8,8 +8,7 @@ import pytest
 
 from trmcloud.core.errors import MissingExtra
 from trmcloud.core.sweep.job import place_of, ray_address
-from trmcloud.pod.sweep.children import LOST
-from trmcloud.pod.sweep.ray_tune import Desk, Wanted, load_ray, slot_resources
+from trmcloud.pod.sweep.ray_tune import LOST, Desk, Wanted, load_ray, slot_resources
 
 
 @pytest.mark.parametrize(

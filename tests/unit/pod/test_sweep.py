@@ -26,15 +26,17 @@ from trmcloud.core.contract.manifest import (
 from trmcloud.core.contract.trainer_contract import Heartbeat, PhaseJob, load_heartbeat
 from trmcloud.core.money import Usd
 from trmcloud.core.sweep import events as ev
+from trmcloud.core.sweep.earlier import EarlierSweep, EarlierTrial, FirstPoint
 from trmcloud.core.sweep.job import SweepJob, dump_job, load_job
 from trmcloud.core.sweep.journal import about_trial, unpack_journal
+from trmcloud.core.sweep.priors import NO_PRIORS, Priors, memory_table
 from trmcloud.core.sweep.space import read_words
 from trmcloud.core.sweep.state import SweepState, TrialState, fold
 from trmcloud.core.sweep.terms import Goal, SweepTerms, make_terms
 from trmcloud.core.values import dataclass, replace
 from trmcloud.io.files import write_atomic
 from trmcloud.pod.sweep.children import (
-    LOST,
+    MachineLost,
     TrialStart,
     filled,
     manifests_in,
@@ -77,6 +79,7 @@ class Habit:
 
     metric: Callable[[dict[str, Any], int], float | None]
     crashes: Callable[[int], bool] = lambda trial: False
+    crash: tuple[str, str] = ("crashed", "RuntimeError: no")
     deaf: Callable[[int], bool] = lambda trial: False
     nan: Callable[[int], bool] = lambda trial: False
     lost: Callable[[int, int], bool] = lambda trial, attempt: False
@@ -91,8 +94,9 @@ class Habit:
 class FakeChildren:
     """Trials below ``folder``, which train a step every ``STEP_S``."""
 
-    def __init__(self, folder: Path, clock: Clock, habit: Habit) -> None:
+    def __init__(self, folder: Path, clock: Clock, habit: Habit, slots: int = 1) -> None:
         self._folder, self._clock, self._habit = folder, clock, habit
+        self.slots, self.lost, self.away = slots, set[int](), set[int]()
         self.starts: list[TrialStart] = []
         self.most_at_once = 0
         self.running: set[int] = set()
@@ -107,6 +111,12 @@ class FakeChildren:
         path = self.folder(trial) / contract.HEARTBEAT_NAME
         return load_heartbeat(path.read_text()) if path.exists() else None
 
+    def open_slots(self) -> frozenset[int]:
+        return frozenset(range(self.slots)) - self.lost - self.away
+
+    def lost_slots(self) -> int:
+        return len(self.lost)
+
     def start(self, start: TrialStart) -> FakeChild:
         folder = self.folder(start.trial)
         if start.is_fresh:
@@ -120,6 +130,8 @@ class FakeChildren:
 
 
 class FakeChild:
+    is_arriving = False
+
     def __init__(
         self, children: FakeChildren, start: TrialStart, clock: Clock, habit: Habit, step: int
     ) -> None:
@@ -130,6 +142,8 @@ class FakeChild:
         self._told = -1
 
     def poll(self) -> int | None:
+        if self._start.slot in self._children.lost:
+            raise MachineLost("test")
         if self._code is not None:
             return self._code
         now, trial = self._clock.now(), self._start.trial
@@ -138,10 +152,9 @@ class FakeChild:
             return None
         step = min(self._habit.whole, self._first + int(trained_s / STEP_S))
         if self._habit.lost(trial, self._start.attempt) and now - self._began >= 2.0:
-            self._code = LOST
-            return LOST
+            raise MachineLost("its node is gone")
         if self._habit.crashes(trial) and now - self._began >= 1.0:
-            return self._end(1, step, "crashed", "RuntimeError: no")
+            return self._end(1, step, *self._habit.crash)
         if self._habit.nan(trial) and trained_s >= 3.0:
             save(self._children.folder(trial), step, None)
             return self._end(1, step, "non_finite", "the loss is not finite")
@@ -167,7 +180,7 @@ class FakeChild:
         self._children.running.discard(self._start.trial)
         self._code = code
         metric = self._habit.metric(dict(self._start.values), step)
-        is_whole = outcome not in ("crashed", "non_finite")
+        is_whole = outcome not in ("crashed", "non_finite", "out_of_memory")
         if self._habit.saves and is_whole and step > self._first:
             save(self._children.folder(self._start.trial), step, metric)
         self._tell(step, "ended", outcome, message)
@@ -215,18 +228,34 @@ def terms_of(usd: str, *, full: str = "0.60", slots: int = 1, **more: Any) -> Sw
 class World:
     """A sweep's folder, its clock and its trials; executors come and go."""
 
-    def __init__(self, folder: Path, terms: SweepTerms, habit: Habit, **job: Any) -> None:
-        self.folder, self.terms, self.habit = folder, terms, habit
+    def __init__(
+        self,
+        folder: Path,
+        terms: SweepTerms,
+        habit: Habit,
+        priors: Priors = NO_PRIORS,
+        **job: Any,
+    ) -> None:
+        self.folder, self.terms, self.habit, self.priors = folder, terms, habit, priors
         self.clock = Clock()
         left_s = terms.seconds(terms.usd) / terms.slots
         self.deadline_at = BEGAN_AT + left_s
         settings = {"family": "gpt", "keep_best": 3, "seed": 1337}
         self._job: dict[str, Any] = {"settings": settings, "processes": 1, **job}
-        self.children = FakeChildren(folder, self.clock, habit)
+        self.children = FakeChildren(folder, self.clock, habit, terms.slots)
         self.attempt = 0
         self.executor: SweepExecutor | None = None
+        self.before_the_loss = 0
 
-    def run(self, *, kill_after: float = math.inf, stop_after: float = math.inf) -> tuple[str, str]:
+    def run(
+        self,
+        *,
+        kill_after: float = math.inf,
+        stop_after: float = math.inf,
+        lose: tuple[float, set[int]] = (math.inf, set()),
+        come: float = math.inf,
+    ) -> tuple[str, str]:
+        """``lose``: after so many seconds these slots are lost; ``come``: those away are here."""
         self.folder.mkdir(parents=True, exist_ok=True)
         self.attempt += 1
         self.clock.kill_at = self.clock.at + kill_after
@@ -234,14 +263,20 @@ class World:
             run_id="r-1", phase="train", data_dir="", out_dir=str(self.folder), **self._job
         )
         self.executor = executor = SweepExecutor(
-            job, SweepJob(self.terms), self.children, self.clock,
+            job, SweepJob(self.terms, self.priors), self.children, self.clock,
             attempt=self.attempt, deadline_at=self.deadline_at,
         )  # fmt: skip
         stop_at, sleep = self.clock.at + stop_after, self.clock.sleep
+        lose_at, come_at = self.clock.at + lose[0], self.clock.at + come
 
         def asking(seconds: float) -> None:
             if self.clock.at >= stop_at:
                 executor.ask_to_stop()
+            if self.clock.at >= lose_at and not self.children.lost:
+                self.children.lost = lose[1]
+                self.before_the_loss = len(self.children.starts)
+            if self.clock.at >= come_at:
+                self.children.away = set()
             sleep(seconds)
 
         self.clock.sleep = asking  # type: ignore[method-assign]
@@ -254,7 +289,7 @@ class World:
         """All but what was published is gone."""
         shutil.copytree(self.folder / contract.CHECKPOINTS_DIR, folder / contract.CHECKPOINTS_DIR)
         self.folder = folder
-        self.children = FakeChildren(folder, self.clock, self.habit)
+        self.children = FakeChildren(folder, self.clock, self.habit, self.terms.slots)
 
     @property
     def events(self) -> tuple[ev.SweepEvent, ...]:
@@ -316,6 +351,40 @@ def test_trials_run_on_slots_and_no_more(tmp_path: Path) -> None:
     world.check()
     assert world.children.most_at_once == 4
     assert {start.slot for start in world.children.starts} == {0, 1, 2, 3}
+
+
+@pytest.mark.parametrize("after", [0.3, 8.0, 33.0, 61.0])
+def test_a_machine_that_is_lost_costs_what_ran_there_and_its_rent(
+    tmp_path: Path, after: float
+) -> None:
+    world = World(tmp_path / "train", terms_of("6", slots=4), Habit(bowl))
+    outcome, _ = world.run(lose=(after, {2, 3}))
+    world.check()
+    assert outcome == "finished"
+    before = world.children.starts[: world.before_the_loss]
+    slots = {start.trial: start.slot for start in before}
+    lost = [event.trial for event in world.events if isinstance(event, ev.TrialLost)]
+    assert len(lost) == 2
+    assert {slots[trial] for trial in lost} == {2, 3}, "what ran there, once, and nothing else"
+    after_it = world.children.starts[world.before_the_loss :]
+    assert {start.slot for start in after_it} <= {0, 1}
+    assert set(lost) <= {start.trial for start in after_it}, "it is repeated"
+    state = world.state
+    if after < 60:  # half of the machine is paid to its end, and is no trial's
+        assert state.idle >= Usd("1.00")
+    best = pick_best(world.published)
+    assert best is not None
+    winner = state.trials[about_trial(best.extra)["trial"]]
+    assert winner.rung == world.terms.last, "what was reserved for the winner was there"
+
+
+def test_a_sweep_does_not_end_while_machines_are_on_their_way(tmp_path: Path) -> None:
+    world = World(tmp_path / "train", terms_of("4", slots=2), Habit(bowl))
+    world.children.away = {1}
+    world.run(come=20.0)
+    assert {start.slot for start in world.children.starts[:1]} == {0}
+    assert {start.slot for start in world.children.starts} == {0, 1}
+    world.check()
 
 
 @pytest.mark.parametrize("after", [0.3, 7.0, 31.0, 63.7, 120.0])
@@ -406,6 +475,64 @@ def test_a_setting_that_crashes_every_trial_is_one_line(tmp_path: Path) -> None:
     assert "\n" not in message
     assert world.clock.at < BEGAN_AT + 20.0
     world.check()
+
+
+def test_one_that_runs_out_of_memory_is_told_so_and_is_not_continued(tmp_path: Path) -> None:
+    message = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB"
+    habit = Habit(bowl, crashes=lambda trial: trial == 2, crash=("out_of_memory", message))
+    world = World(tmp_path / "train", terms_of("3"), habit)
+    assert world.run()[0] == "finished"
+    failed = world.state.trials[2]
+    assert failed.state is TrialState.FAILED
+    assert failed.error.startswith("out_of_memory: torch.OutOfMemoryError: CUDA out of memory")
+    assert [start.trial for start in world.children.starts].count(2) == 1
+    world.check()
+
+
+@pytest.mark.parametrize("kill_after", [math.inf, 30.0])
+def test_what_needs_as_much_memory_as_one_that_died_of_it_is_not_begun(
+    tmp_path: Path, kill_after: float
+) -> None:
+    """Also by the executor after it, which has the journal alone."""
+    space = read_words(["lr=log:1e-4,1", "width=1,2,3,4"])
+    default, _ = space.default({"lr": 0.2, "width": 1})
+    table = memory_table(space, default, lambda point: int(dict(point)["width"]) / 5, 1.0)
+    first = (FirstPoint((("lr", 0.01), ("width", 3)), "r-0", 1),)
+    terms = replace(terms_of("4"), space=space, default=default)
+    habit = Habit(bowl, crashes=lambda trial: trial == 2, crash=("out_of_memory", "no memory"))
+    world = World(tmp_path / "train", terms, habit, Priors(first, memory=table))
+    if math.isfinite(kill_after):
+        with pytest.raises(Killed):
+            world.run(kill_after=kill_after)
+    assert world.run()[0] == "finished"
+    widths = [dict(trial.point)["width"] for trial in world.state.trials.values()]
+    assert widths[:2] == [1, 3]
+    assert len(widths) > 4
+    assert set(widths[2:]) == {1, 2}
+
+
+@pytest.mark.parametrize("kill_after", [math.inf, 25.0])
+def test_what_is_known_before_decides_the_first_points_and_those_never_started(
+    tmp_path: Path, kill_after: float
+) -> None:
+    """Also after the executor was killed: what it knows travels with the terms."""
+    space = read_words(["lr=log:1e-4,1", "width=1,2,3,4"])
+    default, _ = space.default({"lr": 0.2, "width": 1})
+    table = memory_table(space, default, lambda point: int(dict(point)["width"]) / 2, 1.0)
+    earlier = EarlierSweep("r-0", (EarlierTrial((("lr", 0.01), ("width", 2)), 1, 0.5),))
+    first = tuple(FirstPoint((("lr", 0.01), ("width", width)), "r-0", width) for width in (4, 2))
+    terms = replace(terms_of("4"), space=space, default=default)
+    priors = Priors(first, (earlier,), table)
+    world = World(tmp_path / "train", terms, Habit(bowl), priors)
+    if math.isfinite(kill_after):
+        with pytest.raises(Killed):
+            world.run(kill_after=kill_after)
+    assert world.run()[0] == "finished"
+    world.check()
+    points = [dict(trial.point) for trial in world.state.trials.values()]
+    assert points[:2] == [dict(default), {"lr": 0.01, "width": 2}]
+    assert len(points) > 4
+    assert {point["width"] for point in points} == {1, 2}
 
 
 def test_a_trial_that_crashes_leaves_the_others(tmp_path: Path) -> None:

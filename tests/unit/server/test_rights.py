@@ -17,16 +17,21 @@ from trmcloud.server.rights import (
     COMMANDS,
     ENDPOINTS,
     PAGE_ENDPOINTS,
+    PAGE_OF_PROJECTS,
     Given,
     Kind,
     KnownRun,
     Parsed,
     Where,
     Whose,
+    check_input,
     judge,
     kind_of,
     page_role,
+    require_page,
     rule_of,
+    sends_tree,
+    with_value,
 )
 
 MINE = KnownRun("r-000001", "", "vision", ("bob",), True, 1.0)
@@ -87,8 +92,8 @@ def test_a_command_is_run_for_its_role_and_those_above_it_alone(words: str, role
 
 def test_the_roles_of_what_spends_steers_and_administers() -> None:
     """Held to the words of the guide, beside the table."""
-    assert {w for w, r in COMMANDS.items() if r.spends} == {"launch", "run", "resume"}
-    assert all(COMMANDS[w].role is Role.MEMBER for w in ("launch", "run", "resume", "stop"))
+    assert {w for w, r in COMMANDS.items() if r.spends} == {"launch", "run", "sweep", "resume"}
+    assert all(COMMANDS[w].role is Role.MEMBER for w in ("launch", "run", "sweep", "stop"))
     raising = ("budget set", "budget raise", "grant give", "grant raise")
     assert all(COMMANDS[w].role is Role.LEAD and COMMANDS[w].usd for w in raising)
     administering = ("server add", "server remove", "server token", "server revoke")
@@ -107,9 +112,15 @@ def test_no_option_names_a_path_of_the_server(words: str, name: str, is_flag: bo
     assert kind is not Kind.FLAG, "a value would not be looked at"
     for path in PATHS:
         given = Parsed(words, (Given(name, f"--{name}", (path,)),))
+        if (words, name) == ("sweep", "words") and "=" in path:
+            with pytest.raises(UsageError):  # a setting's value, which a recipe reads
+                judge(person(Role.ADMINISTRATOR), words.split(), given, no_runs)
+            continue
         if kind is Kind.TEXT and "\0" not in path:
             assert (words, name) in {
-                ("run", each) for each in ("words", "checkpoints", "metric", "resume")
+                (command, each)
+                for command in ("run", "sweep")
+                for each in ("words", "checkpoints", "metric", "resume")
             } | {("grant ask", "why")}, "text reaches a rented machine alone"
             continue
         if kind in (Kind.INSIDE, Kind.IMAGE) and path == "sub/file":
@@ -154,6 +165,36 @@ def test_runs_of_other_projects_are_as_if_they_were_not_there(role: Role) -> Non
         judge(who, ("report", "--month"), parse(["report", "--month"]), no_runs)
 
 
+@pytest.mark.parametrize("role", [Role.LEAD, Role.ADMINISTRATOR])
+@pytest.mark.parametrize(
+    "words",
+    sorted(
+        w for w, r in COMMANDS.items() if r.role.includes(Role.LEAD) and r.where is Where.REMOTE
+    ),
+)
+def test_a_lead_of_one_project_decides_about_no_other(words: str, role: Role) -> None:
+    who = person(role, "bob", ("vision",))
+    with pytest.raises(AccessDenied):
+        judge(who, words.split(), Parsed(words, ()), no_runs)
+    if not words.startswith("budget "):
+        return
+    for typed, may in (
+        (["project", "9"], True),  # the project that its commands run in: its own
+        (["project", "9", "--for", "vision"], True),
+        (["project-month", "9", "--for=vision 2026-12"], True),
+        (["project", "9", "--for", "audio"], False),
+        (["project-month", "9", "--for", "audio 2026-12"], False),
+        (["account", "9"], False),
+        (["month", "9", "--for", "vision"], False),
+    ):
+        line = [*words.split(), *typed]
+        if may:
+            assert judge(who, line, parse(line), no_runs).rule.role is Role.LEAD
+        else:
+            with pytest.raises(AccessDenied):
+                judge(who, line, parse(line), no_runs)
+
+
 def test_a_disabled_person_may_do_nothing() -> None:
     gone = Person("bob", Role.ADMINISTRATOR, disabled_at=1.0)
     with pytest.raises(AccessDenied):
@@ -166,8 +207,31 @@ def test_above_the_sum_a_second_person_is_needed() -> None:
         words = ["budget", "raise", "month", typed]
         found = judge(lead, words, parse(words), no_runs, four_eyes=Usd("100"))
         assert (found.second_person is not None) is waits
+    grant = ["grant", "raise", "bob"]
+    for amounts, waits in (
+        (["50", "--per-month", "100"], False),
+        (["50", "--per-month", "101"], True),
+        (["--per-month=101"], True),
+        (["50", "--per-day", "$101"], True),
+        (["50", "--per-run=1e3"], True),
+        (["101"], True),
+    ):
+        words = [*grant, *amounts]
+        found = judge(lead, words, parse(words), no_runs, four_eyes=Usd("100"))
+        assert (found.second_person is not None) is waits, amounts
+    words = ["budget", "raise", "project-month", "101", "--for", "vision 2026-12"]
+    assert judge(lead, words, parse(words), no_runs, four_eyes=Usd("100")).second_person
     words = ["budget", "raise", "month", "9999"]
     assert judge(lead, words, parse(words), no_runs).second_person is None
+
+
+def test_a_request_that_makes_a_grant_too_large_needs_a_second_person_too() -> None:
+    lead, words = person(Role.LEAD), ["approve", "a-1f2e3d4c"]
+    sums = {"a-1f2e3d4c": Usd("100.01"), "a-00000000": Usd("100")}
+    for request, waits in ((words[1], True), ("a-00000000", False), ("a-ffffffff", False)):
+        line = ["approve", request]
+        found = judge(lead, line, parse(line), no_runs, four_eyes=Usd("100"), request_usd=sums.get)
+        assert (found.second_person is not None) is waits
 
 
 @pytest.mark.parametrize("here", ["local", "LOCAL", "Local"])
@@ -176,6 +240,54 @@ def test_commands_of_members_stay_off_the_servers_machine(here: str) -> None:
     with pytest.raises(AccessDenied, match="beside its keys"):
         judge(person(Role.LEAD), words, parse(words), no_runs)
     assert judge(person(Role.MEMBER), words, parse(words), no_runs, local_commands=True).principal
+
+
+@pytest.mark.parametrize("command", ["run", "sweep"])
+@pytest.mark.parametrize("local_commands", [False, True])
+def test_a_tree_goes_with_a_command_alone(command: str, local_commands: bool) -> None:
+    """A sweep of a recipe takes no files: one of them could be read as a recipe."""
+    typed = ["local", "--rate", "1", "--budget", "1"]
+    of_command = parse([command, *typed, "--metric", "m", "lr=1,2", "--", "python", "x.py", "{lr}"])
+    assert sends_tree(of_command)
+    of_recipe = parse(["sweep", *typed, "--recipe", "shakespeare", "lr=log:1e-3,1e-1"])
+    assert not sends_tree(of_recipe)
+    assert not sends_tree(parse(["launch", "local", "--budget", "1"]))
+    who, words = person(Role.MEMBER), (command, *typed)
+    if command == "sweep":
+        assert not judge(who, words, of_recipe, no_runs).takes_tree
+        assert judge(who, words, of_recipe, no_runs).principal == "bob"
+    if local_commands:
+        assert judge(who, words, of_command, no_runs, local_commands=True).takes_tree
+        return
+    with pytest.raises(AccessDenied, match="beside its keys"):
+        judge(who, words, of_command, no_runs)
+
+
+def test_a_space_that_is_sent_names_no_path_to_a_recipe() -> None:
+    typed = ["--budget", "1", "--space", "input-1"]
+    words = ["sweep", "any", *typed, "--recipe", "shakespeare"]
+    allowed = judge(person(Role.MEMBER), words, parse(words), no_runs)
+    assert [(each.shown, each.values) for each in allowed.inputs] == [("--space", ("input-1",))]
+    check_input(allowed, 'lr = {log = [1e-4, 1e-2]}\nmlp = ["gelu", "relu"]  # a/b is a comment\n')
+    check_input(allowed, "no TOML: the command says so")
+    for path in PATHS:
+        if "\0" not in path and "\\" not in path and ("/" in path or "~" in path):
+            with pytest.raises(UsageError):
+                check_input(allowed, f'data = ["{path}", "b"]\n')
+            with pytest.raises(UsageError):
+                check_input(allowed, f'deep = {{in = [{{it = "{path}"}}]}}\n')
+    with pytest.raises(UsageError, match="bytes"):
+        check_input(allowed, "#" * 70_000)
+    words = ["sweep", "any", *typed, "--metric", "m", "--", "python", "x.py", "{data}"]
+    check_input(judge(person(Role.MEMBER), words, parse(words), no_runs), 'data = ["a/b", "c"]\n')
+
+
+def test_a_value_is_replaced_where_it_is_the_options() -> None:
+    words = ["sweep", "any", "--space", "s", "--name=s", "--", "x", "--space", "s", "--space=s"]
+    made = with_value(words, "--space", "s", "input-1")
+    assert made == [words[0], words[1], "--space", "input-1", *words[4:]]
+    assert with_value(["sweep", "--space=s"], "--space", "s", "n") == ["sweep", "--space=n"]
+    assert with_value(["sweep", "s"], "--space", "s", "n") == ["sweep", "s"]
 
 
 def test_exposure_is_a_leads_to_accept() -> None:
@@ -217,6 +329,31 @@ def test_an_endpoint_asks_for_no_more_and_no_less_than_its_command(
     rule = COMMANDS[name]
     assert rule.where is Where.REMOTE
     assert role.includes(endpoint.role) == role.includes(rule.role)
+
+
+@pytest.mark.parametrize("role", list(Role))
+@pytest.mark.parametrize("wanted", sorted(PAGE_ENDPOINTS))
+def test_a_request_of_the_page_needs_its_role_and_shows_no_other_project(
+    wanted: tuple[str, str], role: Role
+) -> None:
+    method, pattern = wanted
+    path = pattern.replace("{run}", ELSEWHERE.run_id).replace("{plan}", "p-0001")
+    if not role.includes(PAGE_ENDPOINTS[wanted]):
+        with pytest.raises(AccessDenied, match="needs the role"):
+            require_page(person(role), method, path, no_runs)
+        return
+    require_page(person(role), method, path, no_runs)
+    limited = person(role, projects=("vision",))
+    if "{run}" in pattern:
+        for guessed in (path, pattern.replace("{run}", "r-ffffff")):
+            with pytest.raises(NotFoundError):
+                require_page(limited, method, guessed, no_runs)
+        require_page(limited, method, pattern.replace("{run}", MINE.run_id), no_runs)
+    elif pattern in PAGE_OF_PROJECTS:
+        require_page(limited, method, path, no_runs)
+    else:
+        with pytest.raises(AccessDenied, match="sees only vision"):
+            require_page(limited, method, path, no_runs)
 
 
 def test_what_the_page_may_not_do_is_refused_to_all() -> None:

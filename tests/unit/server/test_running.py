@@ -72,3 +72,16 @@ def test_a_bare_repository_in_the_files_is_not_read(runner: CommandRunner, tmp_p
     *said, end = ran(runner, bare, *run)
     assert end["exit_code"] == 0, said
     assert not touched.exists()
+
+
+def test_a_sealed_secret_is_removed_from_output_whatever_it_is_called(tmp_path: Path) -> None:
+    clock = iter(range(1_000_000))
+    value = "no form that tells it"
+    environment = {**os.environ, "TRMCLOUD_HOME": str(tmp_path / "home"), "HOME": str(tmp_path)}
+    environment |= {"HARMLESS": value}
+    runner = CommandRunner(tmp_path / "commands", environment, lambda: float(next(clock)), [value])
+    *said, end = ran(runner, {}, "status", value)
+    assert end["exit_code"] == 3
+    told = "".join(each.get("err", "") for each in said)
+    assert value not in told
+    assert "[removed: a secret of the server]" in told

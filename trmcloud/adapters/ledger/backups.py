@@ -17,9 +17,15 @@ from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trmcloud.adapters.ledger.records import LedgerRecords, VerifiedLedger, damaged
+from trmcloud.adapters.ledger.records import (
+    FullReadNeeded,
+    LedgerRecords,
+    VerifiedLedger,
+    damaged,
+)
 from trmcloud.core.control import bookkeeping
 from trmcloud.core.control import events as ev
+from trmcloud.core.control.run_book import newest_runs, present_runs
 from trmcloud.core.errors import LedgerError, LedgerLocked
 from trmcloud.io.files import sync_folder
 from trmcloud.ports.ledger import Backup, Driver, Restoration
@@ -60,9 +66,16 @@ class LedgerBackups:
                 return int(row[0] or 0)
         return None
 
-    def make(self, *, for_pod: bool = False, copy: Callable[[Path], None] | None = None) -> Backup:
+    def make(
+        self,
+        *,
+        for_pod: bool = False,
+        copy: Callable[[Path], None] | None = None,
+        verified: VerifiedLedger | None = None,
+    ) -> Backup:
         """Copy the ledger as it stands; ``for_pod``: since a pod is on record, and no run ended.
-        ``copy`` fills a file with a ledger that is kept elsewhere.
+        ``copy`` fills a file with a ledger that is kept elsewhere. Of a ledger that is kept in part
+        the copy's pages are checked, and the records after ``verified`` held to their hashes.
 
         Raises:
             LedgerError, OSError: nothing was kept; what was there before is as it was.
@@ -76,7 +89,7 @@ class LedgerBackups:
             os.close(os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
             try:
                 (copy or self._copy)(temporary)
-                known = self._known(temporary)
+                known = self._known(temporary, verified)
                 named = self._named()
                 number = named[-1][0] + 1 if named else 1
                 path = self.folder / f"ledger-{number:06}{'-pod' if for_pod else ''}.db"
@@ -192,15 +205,18 @@ class LedgerBackups:
             return Backup(path, number, why=str(error))
         return Backup(path, number, known.seq, _last_at(known))
 
-    def _known(self, path: Path) -> VerifiedLedger:
+    def _known(self, path: Path, verified: VerifiedLedger | None = None) -> VerifiedLedger:
         records = LedgerRecords(str(path))
+        start = verified if verified is not None and verified.base is not None else None
         with connected(str(path), "ro") as conn:
-            fetched = records.fetch(conn, None, None)
-            known = records.verify(fetched, None)
+            try:
+                known = records.verify(records.fetch(conn, start, None), None)
+            except FullReadNeeded:
+                raise damaged(str(path), "a new record is damaged") from None
             if known.lost:
                 raise damaged(str(path), f"record {known.lost[0].seq} is damaged")
-            for run_id in known.state.runs:
-                records.driver(conn, run_id)
+            for run in present_runs(known.state.runs):
+                records.driver(conn, run.run_id)
             require_whole_pages(conn, str(path))
         return known
 
@@ -308,4 +324,8 @@ def _sync(path: Path) -> None:
 
 
 def _last_at(known: VerifiedLedger) -> float:
-    return known.records[-1].at if known.records else 0.0
+    """The time of the newest record; of a ledger that is kept in part, of its newest one that was
+    read now, or of its newest run's."""
+    if known.records:
+        return known.records[-1].at
+    return max((run.updated_at for run in newest_runs(known.state.runs, 1)), default=0.0)

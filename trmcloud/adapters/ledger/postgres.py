@@ -113,34 +113,38 @@ class PostgresRecords(LedgerRecords):
     touch = ", touched_at = extract(epoch FROM clock_timestamp())"
 
     def fetch(
-        self, conn: Session, known: VerifiedLedger | None, head: Head | None
+        self, conn: Session, known: VerifiedLedger | None, head: Head | None, most: int = 0
     ) -> LedgerSnapshot:
         """Likewise, by statements that are sent together."""
         if known is None or known.lost or known.seq == 0 or head is None or not head.seq:
-            return super().fetch(conn, known, head)
-        new = conn.execute(f"SELECT {_EVENTS} FROM events WHERE seq > ? ORDER BY seq", (known.seq,))
+            return super().fetch(conn, known, head, most)
+        limit = f" LIMIT {most}" if most else ""
+        new = conn.execute(
+            f"SELECT {_EVENTS} FROM events WHERE seq > ? ORDER BY seq{limit}", (known.seq,)
+        )
         marked = conn.execute(
             "SELECT seq, chain FROM events WHERE seq IN (?, ?)", (known.seq, head.seq)
         )
         chains = dict(marked.fetchall())
         same = self._meta(conn) == known.state.ledger_id
         if not same or chains.get(known.seq) != known.chain or chains.get(head.seq) != head.chain:
-            return super().fetch(conn, known, head)
-        return LedgerSnapshot(known, new.fetchall(), head.chain)
+            return super().fetch(conn, known, head, most)
+        rows = new.fetchall()
+        return LedgerSnapshot(known, rows, head.chain, (), not most or len(rows) < most)
 
     def _meta(self, conn: Session) -> str:
         assert isinstance(conn, PostgresSession)
         if conn.meta is None:
-            raise damaged(self._path, "it has no id")
+            raise damaged(self.path, "it has no id")
         version, ledger_id, schema_version, moved_to, _ = conn.meta
         if schema_version > len(MIGRATIONS):
-            raise schema_too_new(self._path, schema_version)
+            raise schema_too_new(self.path, schema_version)
         if schema_version < len(MIGRATIONS):
-            raise schema_too_old(self._path, schema_version)
+            raise schema_too_old(self.path, schema_version)
         if moved_to and not self.allows_moved:
-            raise moved(self._path, moved_to)
+            raise moved(self.path, moved_to)
         if version > VERSION:
-            raise too_new(self._path, f"its format is {version}, but {VERSION} is the newest known")
+            raise too_new(self.path, f"its format is {version}, but {VERSION} is the newest known")
         if version >= 1 and len(ledger_id) == 8:
             return str(ledger_id)
         return super()._meta(conn)
@@ -192,7 +196,7 @@ class PostgresLedger(RecordedLedger):
         )
         self.where = address.display
         self._wall = wall
-        self._random_bytes = random_bytes
+        self._home, self._random_bytes = home, random_bytes
         self._heads = HeadFile(home, address.display)
         self._records = PostgresRecords(address.display, str(self._heads.path))
         self._backups = LedgerBackups(str(home / "ledger.db"), random_bytes)
@@ -201,8 +205,8 @@ class PostgresLedger(RecordedLedger):
         self.database.close()
 
     def know(self, other: PostgresLedger) -> None:
-        """Start from what ``other`` has verified of the same database."""
-        self._known = other._known
+        """Start from what ``other`` has verified of the same database, and keep it there."""
+        self._known, self._home = other._known, other._home
 
     def driver(self, run_id: str) -> Driver | None:
         def ask(session: Session) -> Driver | None:
@@ -307,13 +311,28 @@ class PostgresLedger(RecordedLedger):
         self.database.write(put_back)
 
     def _refreshed(self) -> VerifiedLedger:
-        seen = self._heads.read()
-        before = self._known
-        known = self.database.read(lambda session: self._verified(session, before, seen))
-        self._known = known
-        if known.seq and (seen is None or seen.seq < known.seq):
+        return self._read_on(self._read_part)
+
+    def _read_part(self) -> tuple[VerifiedLedger, bool]:
+        seen, before = self._heads.read(), self._known
+
+        def use(session: Session) -> tuple[VerifiedLedger, bool]:
+            return self._verified(session, before or self._loaded(session), seen, self.read_at_once)
+
+        known, is_whole = self.database.read(use)
+        if is_whole and known.seq and (seen is None or seen.seq < known.seq):
             self._heads.write(known)
+        return known, is_whole
+
+    def _read_all(self) -> VerifiedLedger:
+        seen = self._heads.read()
+        known, _ = self.database.read(lambda session: self._verified(session, None, seen))
+        if known.lost:
+            self._fold_file(known.state.ledger_id).remove()
         return known
+
+    def _asked(self, ask: Callable[[Session], _Answer]) -> _Answer:
+        return self.database.read(ask)
 
     def _written(self, write: Callable[[LedgerWrite], _Answer]) -> _Answer:
         if self._known is None:
@@ -322,7 +341,7 @@ class PostgresLedger(RecordedLedger):
         begun: list[tuple[VerifiedLedger, LedgerWrite]] = []
 
         def use(session: Session) -> _Answer:
-            known = self._verified(session, start, seen)
+            known, _ = self._verified(session, start, seen)
             begun[:] = [(known, LedgerWrite(self._records, session, known))]
             return write(begun[0][1])
 
@@ -338,15 +357,20 @@ class PostgresLedger(RecordedLedger):
 
         answer = self.database.write(use, has_landed)
         known, into = begun[0]
-        self._known = into.known
+        self._keep(into.known)
         if into.known.seq > known.seq:
             self._heads.write(into.known)
         return answer
 
     def _verified(
-        self, session: Session, start: VerifiedLedger | None, seen: SeenHead | None
-    ) -> VerifiedLedger:
-        """All that the ledger holds, held to what this home has seen of it.
+        self,
+        session: Session,
+        start: VerifiedLedger | None,
+        seen: SeenHead | None,
+        most: int = 0,
+    ) -> tuple[VerifiedLedger, bool]:
+        """(what the ledger holds, held to what this home has seen of it; whether that is all): with
+        ``most`` no more than so many records beyond ``start``.
 
         Raises:
             LedgerOlder: it lacks what this home has seen, and nobody has accepted that since.
@@ -354,16 +378,19 @@ class PostgresLedger(RecordedLedger):
         head = seen.head if seen is not None else None
         try:
             try:
-                fetched = self._records.fetch(session, start, head)
+                fetched = self._records.fetch(session, start, head, most)
                 self._require_same(fetched.known.state.ledger_id, seen)
-                return self._records.verify(fetched, head)
+                return self._records.verify(fetched, head), fetched.is_whole
             except FullReadNeeded:
-                return self._records.verify(self._records.fetch(session, None, head), head)
+                known = self._records.verify(self._records.fetch(session, None, head), head)
+                if known.lost:
+                    self._fold_file(known.state.ledger_id).remove()
+                return known, True
         except LedgerOlder:
             known = self._records.verify(self._records.fetch(session, None, None), None)
             restored = known.state.restored
             if seen is not None and restored is not None and restored.at > seen.restored_at:
-                return known  # another home has accepted the older copy
+                return known, True  # another home has accepted the older copy
             raise
 
     def _require_its_own(self, session: Session, backup: Path) -> None:

@@ -6,21 +6,30 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
+from pathlib import Path
 from typing import TypeVar
 
 from trmcloud.adapters.ledger.backups import LedgerBackups
-from trmcloud.adapters.ledger.records import LedgerRecords, Session, VerifiedLedger
+from trmcloud.adapters.ledger.fold_file import FOLDER, FoldFile
+from trmcloud.adapters.ledger.records import (
+    LedgerRecords,
+    Session,
+    VerifiedLedger,
+)
 from trmcloud.core.control import bookkeeping
 from trmcloud.core.control import events as ev
 from trmcloud.core.control.budget import LedgerState
 from trmcloud.core.control.ledger_facts import LostRecord
 from trmcloud.core.control.ledger_records import Link
+from trmcloud.core.control.run_book import present_runs
 from trmcloud.core.errors import LedgerError
 from trmcloud.core.money import Usd
 from trmcloud.ports.ledger import Backup, ControllerId, Driver, Restoration
 
 _Answer = TypeVar("_Answer")
+_TRIES = 3
 
 
 class RecordedLedger(ABC):
@@ -29,15 +38,47 @@ class RecordedLedger(ABC):
 
     _records: LedgerRecords
     _backups: LedgerBackups
+    _home: Path
+    """Where what was verified of a long ledger is kept."""
+    _random_bytes: Callable[[int], bytes]
     _known: VerifiedLedger | None = None
+    kept_at = 500
+    """So many records are read and folded by each command; where more are new, what they add up to
+    is kept in the home."""
+    read_at_once = 20_000
+    """So many are folded before runs that are at rest leave the memory."""
 
     @abstractmethod
     def _answered(self, ask: Callable[[Session], _Answer]) -> _Answer:
         """Return the answer of ``ask``, in one snapshot."""
 
     @abstractmethod
+    def _asked(self, ask: Callable[[Session], _Answer]) -> _Answer:
+        """Likewise, where nothing is to be restored."""
+
+    @abstractmethod
     def _refreshed(self) -> VerifiedLedger:
-        """All that the ledger holds now."""
+        """All that the ledger holds now. Of a long one, what this home has verified before is not
+        read again."""
+
+    def _read_on(self, read_part: Callable[[], tuple[VerifiedLedger, bool]]) -> VerifiedLedger:
+        """All that the ledger holds now: ``read_part`` returns what is known after up to
+        ``read_at_once`` more records, and whether that is all."""
+        lost = 0
+        while True:
+            known, is_whole = read_part()
+            kept = self._keep(known)
+            if kept is None:
+                lost += 1
+                if lost < _TRIES:
+                    continue
+                kept = self._known = known
+            if is_whole:
+                return kept
+
+    @abstractmethod
+    def _read_all(self) -> VerifiedLedger:
+        """Likewise, with all records, each read and verified now."""
 
     @abstractmethod
     def _written(self, write: Callable[[LedgerWrite], _Answer]) -> _Answer:
@@ -68,12 +109,31 @@ class RecordedLedger(ABC):
         return self._refreshed().state
 
     def records(self, run_id: str | None = None) -> Sequence[ev.Record]:
-        records = self._refreshed().records
-        return tuple(r for r in records if run_id is None or r.run_id == run_id)
+        known = self._refreshed()
+        if run_id is not None:
+            return known.records_of(run_id)
+        return known.records if known.base is None else self._read_all().records
+
+    def last_seq(self) -> int:
+        return self._refreshed().seq
+
+    def records_after(self, seq: int) -> Sequence[ev.Record]:
+        known = self._refreshed()
+        first = known.records[0].seq if known.records else known.seq + 1
+        if known.base is None or seq + 1 >= first:
+            return tuple(record for record in known.records if record.seq > seq)
+        rows = self._answered(
+            lambda session: session.execute(
+                "SELECT seq, run_id, n, epoch, at, kind, body, chain FROM events"
+                " WHERE seq > ? AND seq < ? ORDER BY seq",
+                (seq, first),
+            ).fetchall()
+        )
+        earlier = (self._records.record_in(row) for row in rows)
+        return (*(record for record in earlier if record is not None), *known.records)
 
     def links(self) -> Sequence[Link]:
-        self._known = None
-        return self._refreshed().links
+        return self._read_all().links
 
     def driver(self, run_id: str) -> Driver | None:
         return self._answered(lambda session: self._records.driver(session, run_id))
@@ -167,16 +227,20 @@ class RecordedLedger(ABC):
     def backup_trouble(self) -> str:
         """Why a loss of the ledger would lose a run that has ended, or a pod; empty where it would
         not."""
-        records, live = self.records(), {r.run_id for r in self.read().runs.values() if r.live}
+        known = self._refreshed()
         backed = self._backups.newest_seq() or 0
-        behind = sum(r.seq > backed for r in records if isinstance(r.event, ev.Closed))
+        (behind,) = self._answered(
+            lambda session: session.execute(
+                "SELECT count(*) FROM events WHERE seq > ? AND kind = 'Closed'", (backed,)
+            ).fetchone()
+        )
         runs = "1 run that has" if behind == 1 else f"{behind} runs that have"
         lost = [f"{runs} ended"] if behind else []
-        lost += sorted(
-            f"the pod of {r.run_id}"
-            for r in {r.run_id: r for r in records if isinstance(r.event, ev.PodIntended)}.values()
-            if r.seq > backed and r.run_id in live
-        )
+        for run in sorted(present_runs(known.state.runs), key=lambda run: run.run_id):
+            records = known.records_of(run.run_id) if run.live else ()
+            pods = [each.seq for each in records if isinstance(each.event, ev.PodIntended)]
+            if pods and pods[-1] > backed:
+                lost.append(f"the pod of {run.run_id}")
         if not lost:
             return ""
         return f"no backup in {self._backups.folder} holds {', '.join(lost)}"
@@ -187,8 +251,10 @@ class RecordedLedger(ABC):
         Raises:
             LedgerDamaged: more than single records is damaged.
         """
-        self._known = None
-        return self._refreshed().lost
+        known = self._read_all()
+        if known.lost:
+            self._known = known
+        return known.lost
 
     def mend(self) -> tuple[LostRecord, ...]:
         """Put damaged records back from backups, where their hashes prove that they are the same.
@@ -216,6 +282,30 @@ class RecordedLedger(ABC):
     @abstractmethod
     def _mended(self, put_back: Callable[[Session], None]) -> None:
         """Commit ``put_back`` under the lock over all records."""
+
+    def _loaded(self, session: Session) -> VerifiedLedger | None:
+        """What this home has verified of the ledger before, and still holds; None for nothing."""
+        if not (self._home / FOLDER).exists():
+            return None
+        file = self._fold_file(self._records.ledger_id(session))
+        return file.load(session, self._records, self._asked, self._forget)
+
+    def _keep(self, known: VerifiedLedger) -> VerifiedLedger | None:
+        """Keep what was read in memory; where much of it is new, in the home. None where another
+        process has kept more there: it is to be loaded."""
+        moved: VerifiedLedger | None = known
+        if not known.lost and len(known.records) >= self.kept_at:
+            file = self._fold_file(known.state.ledger_id)
+            with suppress(OSError):  # then all of it stays in memory
+                moved = file.moved_on(known, self._records, self._asked, self._forget)
+        self._known = moved
+        return moved
+
+    def _fold_file(self, ledger_id: str) -> FoldFile:
+        return FoldFile(self._home, ledger_id, self._random_bytes)
+
+    def _forget(self) -> None:
+        self._known = None
 
     def _tried_backup(self, make: Callable[[], Backup]) -> Backup | None:
         try:

@@ -11,7 +11,7 @@ import json
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from trmcloud.core.control import events as ev
 from trmcloud.core.control.budget import LedgerState, extend_ledger
@@ -34,7 +34,7 @@ from trmcloud.core.values import dataclass
 from trmcloud.io.installation import update_command
 from trmcloud.ports.ledger import ControllerId, Driver
 
-VERSION = 9
+VERSION = 10
 """Of the file and of every event in it: raised with any new event or field, which a test holds.
 
 1  2026-11-21  the first
@@ -58,6 +58,7 @@ VERSION = 9
                lowered, and the money beyond it be free for another run
 9  2026-11-27  principals have grants, and ask for approval; a run names the principal that it is
                for; a run may end because it was idle, or its grant was revoked
+10 2026-11-27  a grant may have a limit for each month, and a project's month a cap
 """
 SCHEMA = """
 CREATE TABLE meta(version INTEGER NOT NULL, ledger_id TEXT NOT NULL);
@@ -117,20 +118,54 @@ class FullReadNeeded(Exception):
     it."""
 
 
+class Mark(NamedTuple):
+    """A record that was verified: its number, its run and 16 bytes of a hash of all its fields."""
+
+    seq: int
+    run_id: str
+    digest: bytes
+
+
+class VerifiedPart(Protocol):
+    """What was verified before, and is not in memory."""
+
+    def count(self, run_id: str) -> int:
+        """Return the number of a run's records."""
+
+    def records_of(self, run_ids: Sequence[str]) -> list[ev.Record]:
+        """Their records, in the ledger's order."""
+
+
 @dataclass(frozen=True)
 class VerifiedLedger:
     """The ledger's content up to record ``seq``; every hash up to there was checked."""
 
     state: LedgerState
     records: tuple[ev.Record, ...]
+    """Those that are not in ``base``."""
     seq: int
     chain: str
     counts: Mapping[str, int]
-    """Records of each run."""
+    """Records of each run that has some which are not in ``base``."""
     lost: tuple[LostRecord, ...] = ()
     """Those that are not what was written."""
     links: tuple[Link, ...] = ()
     """Of all whole records, where all were read at once."""
+    base: VerifiedPart | None = None
+    rows: tuple[tuple[Any, ...], ...] = ()
+    """Of ``records``, as they are stored; empty where some are lost."""
+
+    def count(self, run_id: str) -> int:
+        """Return the number of a run's records."""
+        known = self.counts.get(run_id)
+        if known is None:
+            known = self.base.count(run_id) if self.base is not None else 0
+        return known
+
+    def records_of(self, run_id: str) -> tuple[ev.Record, ...]:
+        """The records of one run, or those that are no run's ('')."""
+        earlier = self.base.records_of([run_id]) if self.base is not None else ()
+        return (*earlier, *(record for record in self.records if record.run_id == run_id))
 
 
 @dataclass(frozen=True)
@@ -142,6 +177,8 @@ class LedgerSnapshot:
     chain_at_head: str | None
     newest: tuple[tuple[int, str], ...] = ()
     """The last records' numbers and hashes."""
+    is_whole: bool = True
+    """Whether ``rows`` goes to the end of the ledger."""
 
 
 class LedgerRecords:
@@ -154,13 +191,14 @@ class LedgerRecords:
     """What else is set where a driver's row is written."""
 
     def __init__(self, path: str, head_path: str = "") -> None:
-        self._path = path
+        self.path = path
         self._head_path = head_path or os.path.join(os.path.dirname(path), "ledger.head")
 
     def fetch(
-        self, conn: Session, known: VerifiedLedger | None, head: Head | None
+        self, conn: Session, known: VerifiedLedger | None, head: Head | None, most: int = 0
     ) -> LedgerSnapshot:
-        """Everything after ``known``, in one snapshot; to be checked by ``verify``."""
+        """Everything after ``known``, in one snapshot; to be checked by ``verify``. With ``most``
+        no more than so many records."""
         ledger_id = self._meta(conn)
         if known is not None and known.lost:
             known = None
@@ -172,7 +210,7 @@ class LedgerRecords:
                 start = known
         rows = conn.execute(
             "SELECT seq, run_id, n, epoch, at, kind, body, chain FROM events"
-            " WHERE seq > ? ORDER BY seq",
+            f" WHERE seq > ? ORDER BY seq{f' LIMIT {most}' if most else ''}",
             (start.seq,),
         ).fetchall()
         chain_at_head = None
@@ -186,17 +224,18 @@ class LedgerRecords:
             newest += conn.execute(
                 "SELECT seq, chain FROM events ORDER BY seq DESC LIMIT ?", (_NEAR,)
             ).fetchall()
-        return LedgerSnapshot(start, rows, chain_at_head, tuple(newest))
+        is_whole = not most or len(rows) < most
+        return LedgerSnapshot(start, rows, chain_at_head, tuple(newest), is_whole)
 
     def verify(self, fetched: LedgerSnapshot, head: Head | None) -> VerifiedLedger:
         """The ledger's content; what is damaged of it is in ``lost``.
 
         Raises:
             LedgerDamaged: damage that no single record has, or an older ledger than before.
-            FullReadNeeded: ``fetched`` begins after a known record, and what it holds is damaged.
+            FullReadNeeded: ``fetched`` is a part of the ledger, and what it holds is damaged.
         """
         start = fetched.known
-        places = list(_placed(self._path, fetched, head))
+        places = list(_placed(self.path, fetched, head))
         chain = places[-1].chain if places else start.chain
         seq = start.seq + len(places)
         if head is not None:
@@ -207,14 +246,15 @@ class LedgerRecords:
         counts = dict(start.counts)
         found: list[tuple[int, str, int, str]] = []
         for place in places:
-            record = self._record(place) if place.whole else None
+            record = self._record(place.row) if place.whole else None
             if record is None:
                 found.append(_as_found(place))
                 continue
             records.append(record)
-            counts[record.run_id] = counts.get(record.run_id, 0) + 1
+            seen = counts.get(record.run_id)
+            counts[record.run_id] = (start.count(record.run_id) if seen is None else seen) + 1
             if not found and place.row[2] != counts[record.run_id]:
-                raise damaged(self._path, f"a record before number {record.seq} is missing")
+                raise damaged(self.path, f"a record before number {record.seq} is missing")
         if not found:
             try:
                 state = extend_ledger(start.state, records) if records else start.state
@@ -223,8 +263,11 @@ class LedgerRecords:
             else:
                 every = (*start.records, *records)
                 links = () if start.seq else tuple(place.link for place in places)
-                return VerifiedLedger(state, every, seq, chain, counts, links=links)
-        if start.seq:
+                rows = (*start.rows, *(place.row for place in places))
+                return VerifiedLedger(
+                    state, every, seq, chain, counts, links=links, base=start.base, rows=rows
+                )
+        if start.seq or not fetched.is_whole:
             raise FullReadNeeded
         return self._quarantined(start.state.ledger_id, places, records, found)
 
@@ -242,12 +285,12 @@ class LedgerRecords:
             if place.seq in whole:
                 seen = numbers.setdefault(place.row[1], [])
                 if seen and place.row[2] <= seen[-1]:
-                    raise damaged(self._path, f"record {place.seq} belongs to another ledger")
+                    raise damaged(self.path, f"record {place.seq} belongs to another ledger")
                 seen.append(place.row[2])
         try:
             lost = attribute_damage(found, numbers)
         except ValueError as error:
-            raise damaged(self._path, str(error)) from None
+            raise damaged(self.path, str(error)) from None
         counts = {run_id: seen[-1] for run_id, seen in numbers.items()}
         for each in lost:
             at = numbers.get(each.run_id, [0])[-1]
@@ -283,7 +326,7 @@ class LedgerRecords:
             )
         raise LedgerOlder(
             "the ledger has lost records: it was restored from a backup, or replaced",
-            where=self._path,
+            where=self.path,
             next_step="put the newest ledger back; or accept this one and search for its pods: "
             "trmcloud reap --accept-restored --yes",
         )
@@ -299,10 +342,13 @@ class LedgerRecords:
         self._stamp(conn, before.state.ledger_id)
         chain, counts = before.chain, dict(before.counts)
         stored: list[ev.Record] = []
+        rows: list[tuple[Any, ...]] = []
         for record in records:
             kind = type(record.event).__name__
             body = json.dumps(event_to_json(record.event), allow_nan=False)
-            n = counts[record.run_id] = counts.get(record.run_id, 0) + 1
+            if record.run_id not in counts:
+                counts[record.run_id] = before.count(record.run_id)
+            n = counts[record.run_id] = counts[record.run_id] + 1
             at = float(record.at)
             if not abs(at) < 1e300:
                 raise ValueError(f"{at} is not a time")
@@ -312,10 +358,20 @@ class LedgerRecords:
                 (record.seq, record.run_id, n, record.epoch, at, kind, body, chain),
             )
             event = event_from_json(kind, json.loads(body))
+            rows.append((record.seq, record.run_id, n, record.epoch, at, kind, body))
             stored.append(ev.Record(record.seq, record.run_id, record.epoch, at, event))
         seq = records[-1].seq if records else before.seq
         state = extend_ledger(before.state, stored)
-        return VerifiedLedger(state, (*before.records, *stored), seq, chain, counts, before.lost)
+        return VerifiedLedger(
+            state,
+            (*before.records, *stored),
+            seq,
+            chain,
+            counts,
+            before.lost,
+            base=before.base,
+            rows=(*before.rows, *rows),
+        )
 
     def driver(self, conn: Session, run_id: str) -> Driver | None:
         """Return the driver of a run. A row that is damaged or lost is not trusted: the run has no
@@ -365,30 +421,44 @@ class LedgerRecords:
         """Record which version writes."""
         conn.execute("UPDATE meta SET version = ?, ledger_id = ?", (VERSION, ledger_id))
 
-    def _record(self, place: _Place) -> ev.Record | None:
+    def marked_record(self, row: tuple[Any, ...] | None, mark: Mark) -> ev.Record | None:
+        """The record in ``row``; None where it is not the one that was marked."""
+        if row is None or tuple(map(type, row)) != _EVENT_TYPES or mark_of(row) != mark:
+            return None
+        return self._record(row)
+
+    def record_in(self, row: tuple[Any, ...]) -> ev.Record | None:
+        """The record in ``row``, which nothing proves to be what was written; None where it cannot
+        be read."""
+        return self._record(row) if tuple(map(type, row)) == _EVENT_TYPES else None
+
+    def _record(self, row: tuple[Any, ...]) -> ev.Record | None:
         """None where what stands there, though its hash is right, cannot be read."""
-        number, run_id, _, epoch, at, kind, body, _ = place.row
+        number, run_id, _, epoch, at, kind, body, _ = row
         try:
             event = event_from_json(kind, json.loads(body))
         except UnknownEvent as error:
             # The chain holds, so it was written as it stands: by one that knows more.
-            raise too_new(self._path, f"{error} is not") from None
+            raise too_new(self.path, f"{error} is not") from None
         except (ValueError, TypeError, AttributeError, RecursionError):
             return None
         return ev.Record(number, run_id, epoch, at, event)
+
+    def ledger_id(self, conn: Session) -> str:
+        return self._meta(conn)
 
     def _meta(self, conn: Session) -> str:
         """The ledger's id. Where its row is damaged, the first record's hash proves what it was."""
         found = conn.execute("SELECT version, ledger_id FROM meta").fetchall()
         version, ledger_id = found[0] if len(found) == 1 else (None, None)
         if version == MOVED_VERSION and not self.allows_moved:
-            raise moved(self._path, moved_to(conn))
+            raise moved(self.path, moved_to(conn))
         if version == MOVED_VERSION:
             version = VERSION
         if isinstance(version, int) and VERSION < version <= _NEWEST_NEW:
-            raise too_new(self._path, f"its format is {version}, but {VERSION} is the newest known")
+            raise too_new(self.path, f"its format is {version}, but {VERSION} is the newest known")
         if not isinstance(ledger_id, str):
-            raise damaged(self._path, "its first page is damaged")
+            raise damaged(self.path, "its first page is damaged")
         sound = version in range(1, VERSION + 1) and _LEDGER_ID.fullmatch(ledger_id) is not None
         is_covered = self._id_test(conn)
         if sound and (is_covered is None or is_covered(ledger_id)):
@@ -403,7 +473,7 @@ class LedgerRecords:
             intent = intents.fetchone()
             if intent is None or ledger_id in str(intent[0]):
                 return ledger_id
-        raise damaged(self._path, "its first page is damaged")
+        raise damaged(self.path, "its first page is damaged")
 
     def _id_test(self, conn: Session) -> Callable[[str], bool] | None:
         """Return a test whether an id is the one that the first record's hash covers; None without
@@ -466,6 +536,10 @@ def _own_hash(row: tuple[Any, ...], before: str) -> str | None:
     if tuple(map(type, row[:7])) != _EVENT_TYPES[:7]:
         return None
     return link_hash(before, *row[:7])
+
+
+def mark_of(row: Sequence[Any]) -> Mark:
+    return Mark(row[0], row[1], bytes.fromhex(link_hash("", *row[:7])[:32]))
 
 
 def _as_found(place: _Place) -> tuple[int, str, int, str]:

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import TypeVar
 
 from trmcloud.adapters.ledger.backups import require_whole_pages
@@ -48,6 +49,7 @@ class SqliteLedger(RecordedLedger):
         """With ``wall``, a file that cannot be read any more is replaced by its newest backup;
         ``on_restored`` is given what was done."""
         self._file = LedgerFile(path, busy_timeout_s, random_bytes)
+        self._home, self._random_bytes = Path(self._file.path).parent, random_bytes
         self._backups = self._file.backups
         self._records = LedgerRecords(self._file.path)
         self._wall = wall
@@ -80,7 +82,7 @@ class SqliteLedger(RecordedLedger):
     def back_up(self, *, for_pod: bool = False) -> Backup | None:
         """Copy the file as it stands. None where that failed: ``backup_trouble`` says so later, and
         no command fails for it."""
-        return self._tried_backup(lambda: self._backups.make(for_pod=for_pod))
+        return self._tried_backup(lambda: self._backups.make(for_pod=for_pod, verified=self._known))
 
     def check(self) -> tuple[LostRecord, ...]:
         lost = super().check()
@@ -140,23 +142,45 @@ class SqliteLedger(RecordedLedger):
         return self._with_restore(self._read_new)
 
     def _read_new(self) -> VerifiedLedger:
+        return self._read_on(self._read_part)
+
+    def _read_part(self) -> tuple[VerifiedLedger, bool]:
         head = self._file.read_head()
+        with self._file.connection(write=False) as conn:
+            start = self._known or self._loaded(conn)
+            fetched = self._records.fetch(conn, start, head, self.read_at_once)
         try:
-            with self._file.connection(write=False) as conn:
-                fetched = self._records.fetch(conn, self._known, head)
-            self._known = self._records.verify(fetched, head)
+            return self._records.verify(fetched, head), fetched.is_whole
         except FullReadNeeded:
-            with self._file.connection(write=False) as conn:
-                fetched = self._records.fetch(conn, None, head)
-            self._known = self._records.verify(fetched, head)
-        return self._known
+            return self._read_anew(), True
+
+    def _keep(self, known: VerifiedLedger) -> VerifiedLedger | None:
+        """Likewise; a file that is long enough to be kept in part has an index of runs, too, which
+        earlier versions of trmcloud do without."""
+        kept = super()._keep(known)
+        if kept is not None and kept.base is not None and kept is not known:
+            with suppress(LedgerError), self._file.connection(write=True) as conn:
+                conn.execute("CREATE INDEX IF NOT EXISTS events_of_run ON events(run_id, n)")
+        return kept
+
+    def _read_anew(self) -> VerifiedLedger:
+        head = self._file.read_head()
+        with self._file.connection(write=False) as conn:
+            fetched = self._records.fetch(conn, None, head)
+        known = self._records.verify(fetched, head)
+        if known.lost:
+            self._fold_file(known.state.ledger_id).remove()
+        return known
+
+    def _read_all(self) -> VerifiedLedger:
+        return self._with_restore(self._read_anew)
+
+    def _asked(self, ask: Callable[[Session], _Answer]) -> _Answer:
+        with self._file.connection(write=False) as conn:
+            return ask(conn)
 
     def _answered(self, ask: Callable[[Session], _Answer]) -> _Answer:
-        def use() -> _Answer:
-            with self._file.connection(write=False) as conn:
-                return ask(conn)
-
-        return self._with_restore(use)
+        return self._with_restore(lambda: self._asked(ask))
 
     def _changed(self, run_id: str, change: Callable[[Session], None]) -> None:
         def use() -> None:

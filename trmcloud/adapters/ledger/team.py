@@ -25,6 +25,7 @@ from trmcloud.ports.team import (
     Person,
     Raise,
     Role,
+    Ticket,
     Token,
     act_to_text,
     chained,
@@ -49,6 +50,12 @@ _COLUMNS = {
         "usd text NOT NULL", "asked_at double precision NOT NULL", "answered_by text NOT NULL",
         "answered_at double precision", "approved integer NOT NULL",
     ),
+    "team_tickets": (
+        "id text PRIMARY KEY", "expires_at double precision NOT NULL", "facts text NOT NULL",
+    ),
+    "team_subjects": (
+        "person text PRIMARY KEY", "issuer text NOT NULL", "subject text NOT NULL",
+    ),
 }  # fmt: skip
 _TABLES = tuple(
     f"CREATE TABLE IF NOT EXISTS {name}({', '.join(columns)})" for name, columns in _COLUMNS.items()
@@ -65,6 +72,7 @@ _DATABASE_GUARDS = (
     "CREATE TRIGGER team_audit_guard BEFORE UPDATE OR DELETE OR TRUNCATE ON team_audit"
     " FOR EACH STATEMENT EXECUTE FUNCTION team_audit_is_append_only()",
 )
+_MOST_TICKETS = 10_000
 _PERSON = "name, role, projects, password, is_service, made_at, disabled_at"
 _TOKEN = "id, person, digest, made_at, expires_at, revoked_at, about"
 _RAISE = "id, asked_by, words, usd, asked_at, answered_by, answered_at, approved"
@@ -184,6 +192,58 @@ class StoredTeam:
             return len(found)
 
         return int(self._write(use))
+
+    # -- logins at an identity provider ------------------------------------------------------------
+
+    def keep_ticket(self, ticket: Ticket, now: float) -> None:
+        def use(session: Session) -> None:
+            session.execute(
+                "DELETE FROM team_tickets WHERE expires_at <= ? OR id = ? OR id IN"
+                " (SELECT id FROM team_tickets ORDER BY expires_at DESC LIMIT 10 OFFSET ?)",
+                (now, ticket.id, _MOST_TICKETS),
+            )
+            row = (ticket.id, ticket.expires_at, json.dumps(dict(ticket.facts)))
+            session.execute("INSERT INTO team_tickets(id, expires_at, facts) VALUES (?, ?, ?)", row)
+
+        self._write(use)
+
+    def ticket(self, ticket_id: str, now: float) -> Ticket | None:
+        rows = self._read(
+            "SELECT id, expires_at, facts FROM team_tickets WHERE id = ? AND expires_at > ?",
+            ticket_id, now,
+        )  # fmt: skip
+        return Ticket(rows[0][0], rows[0][1], json.loads(rows[0][2])) if rows else None
+
+    def take_ticket(self, ticket_id: str, now: float) -> Ticket | None:
+        def use(session: Session) -> list[Any]:
+            rows = session.execute(
+                "SELECT id, expires_at, facts FROM team_tickets WHERE id = ? AND expires_at > ?",
+                (ticket_id, now),
+            ).fetchall()
+            session.execute("DELETE FROM team_tickets WHERE id = ?", (ticket_id,))
+            return list(rows)
+
+        rows = self._write(use)
+        return Ticket(rows[0][0], rows[0][1], json.loads(rows[0][2])) if rows else None
+
+    def bind_subject(self, person: str, issuer: str, subject: str) -> bool:
+        def use(session: Session) -> bool:
+            rows = session.execute(
+                "SELECT issuer, subject FROM team_subjects WHERE person = ?", (person,)
+            ).fetchall()
+            if not rows:
+                session.execute(
+                    "INSERT INTO team_subjects(person, issuer, subject) VALUES (?, ?, ?)",
+                    (person, issuer, subject),
+                )
+            return not rows or tuple(rows[0]) == (issuer, subject)
+
+        return bool(self._write(use))
+
+    def free_subject(self, person: str) -> None:
+        self._write(
+            lambda session: session.execute("DELETE FROM team_subjects WHERE person = ?", (person,))
+        )
 
     # -- the audit log -----------------------------------------------------------------------------
 

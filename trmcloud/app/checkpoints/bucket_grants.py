@@ -25,6 +25,7 @@ from trmcloud.core.contract.manifest import CheckpointManifest
 from trmcloud.core.contract.trainer_contract import DONE
 from trmcloud.core.control import events as ev
 from trmcloud.core.control.actions import owes_sweep
+from trmcloud.core.control.run_book import POD_NAME, terms_in_use
 from trmcloud.core.control.run_state import Generation, IllegalTransition, RunState
 from trmcloud.core.errors import LedgerError, TrmcloudError
 from trmcloud.core.money import ZERO, Usd
@@ -59,7 +60,7 @@ def pinned_request(
         return None
     at = run.plan.spec.bucket, wanted.key
     state = context.ledger.read()
-    pods = {g.pod_name for each in state.runs.values() for g in each.generations}
+    pods = terms_in_use(state.runs, POD_NAME)
     found = bucket.stored_tokens(wanted.key, pods, state.tokens.get(at, ()))
     if found:
         with suppress(LedgerError, IllegalTransition):  # then they are not offered

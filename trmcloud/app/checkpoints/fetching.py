@@ -28,6 +28,7 @@ from trmcloud.core.contract.manifest import (
     CheckpointFile,
     CheckpointManifest,
     Pruning,
+    of_last_phase,
     parse_shard_name,
     whole_name,
 )
@@ -237,12 +238,6 @@ def best_of(
         manifests = of_last_phase(manifests)
     own = mf.own_bests(manifests)
     return mf.pick_best(manifests) or next(iter(own), None) or mf.pick_latest(manifests)
-
-
-def of_last_phase(manifests: Sequence[CheckpointManifest]) -> list[CheckpointManifest]:
-    """Those of the phase that saved last."""
-    last = mf.pick_latest(manifests)
-    return [m for m in manifests if last is not None and m.phase == last.phase]
 
 
 def _where_it_could_be(run: RunState, *, asked: bool) -> str:

@@ -1,4 +1,4 @@
-"""``trmcloud budget``: caps for account, month and project."""
+"""``trmcloud budget``: caps for account, month, project and a project's month."""
 
 from __future__ import annotations
 
@@ -25,14 +25,15 @@ from trmcloud.core.money import Usd, parse_budget
 from trmcloud.wiring import build_context
 
 app = options.make_group(
-    "Caps for all launches: account, month, project.",
+    "Caps for all launches: account, month, project, project-month.",
     "trmcloud budget set month 500",
 )
 
-_LEVEL = typer.Argument(help="account, month or project.")
+_LEVEL = typer.Argument(help="account, month, project or project-month.")
 _AMOUNT = typer.Argument(help="USD.", metavar="USD")
 _KEY = typer.Option(
-    "--for", help="2026-12 (month) or a project's name (default: this month, this project)."
+    "--for",
+    help="2026-12 (month), a project, or 'PROJECT 2026-12' (default: this month, this project).",
 )
 
 

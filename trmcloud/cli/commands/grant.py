@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import getpass
+import os
 import shlex
 from collections.abc import Callable
 from typing import Annotated, Any
@@ -15,6 +16,7 @@ from trmcloud.app.grants import GrantAccount
 from trmcloud.cli import documents as doc
 from trmcloud.cli import options
 from trmcloud.cli.catch_up import catch_up, tell
+from trmcloud.cli.remote import ENV_AT_SERVER
 from trmcloud.cli.views.grants import (
     account_lines,
     as_line,
@@ -25,6 +27,7 @@ from trmcloud.cli.views.grants import (
 )
 from trmcloud.cli.views.json_output import print_document
 from trmcloud.core.catalog.providers import TRAITS, find_traits
+from trmcloud.core.contract.bucket_layout import parse_place
 from trmcloud.core.control.events import (
     ApprovalAsked,
     ApprovalGiven,
@@ -48,6 +51,7 @@ _NAME = typer.Argument(help="Name of the principal.", metavar="NAME")
 _TOTAL = typer.Argument(help="USD for everything.", metavar="USD")
 _PER_RUN = typer.Option("--per-run", help="Most for one run.", metavar="USD")
 _PER_DAY = typer.Option("--per-day", help="Most on one UTC day.", metavar="USD")
+_PER_MONTH = typer.Option("--per-month", help="Most in one UTC month.", metavar="USD")
 _AT_ONCE = typer.Option("--runs-at-once", help="Most runs at once (0: any number).", min=0)
 _HARDWARE = typer.Option(
     "--hardware", help="Hardware that may be rented, repeatable (default: any).", metavar="NxSKU"
@@ -60,6 +64,11 @@ _EXPIRES = typer.Option(
 _IDLE = typer.Option(
     "--idle", help="End a run that makes no step for this time: 30m, 2h; 0: never.", metavar="TIME"
 )
+_BUCKET = typer.Option(
+    "--bucket",
+    help="s3://BUCKET/PREFIX for its checkpoints, repeatable (default: only $TRMCLOUD_BUCKET).",
+    metavar="S3_URL",
+)
 
 
 @app.command("give")
@@ -68,11 +77,13 @@ def give(
     total: Annotated[str, _TOTAL],
     per_run: Annotated[str | None, _PER_RUN] = None,
     per_day: Annotated[str | None, _PER_DAY] = None,
+    per_month: Annotated[str | None, _PER_MONTH] = None,
     runs_at_once: Annotated[int, _AT_ONCE] = 1,
     hardware: Annotated[list[str] | None, _HARDWARE] = None,
     provider: Annotated[list[str] | None, _PROVIDER] = None,
     expires: Annotated[str | None, _EXPIRES] = None,
     idle: Annotated[str | None, _IDLE] = None,
+    bucket: Annotated[list[str] | None, _BUCKET] = None,
     as_json: options.Json = False,
 ) -> None:
     """Give a principal a grant.
@@ -80,7 +91,9 @@ def give(
     Example: trmcloud grant give agent 20 --per-run 5 --per-day 10
     """
     context = build_context()
-    typed = _typed(context, per_run, per_day, hardware, provider, expires, idle)
+    typed = _typed(context, per_run, per_day, per_month, hardware, provider, expires, idle)
+    if bucket:
+        typed["buckets"] = tuple(str(parse_place(each)) for each in bucket)
     terms = grants.make_terms(
         _amount("USD", total), {**typed, "runs_at_once": runs_at_once}, before=None
     )
@@ -96,19 +109,23 @@ def raise_(
     ] = None,
     per_run: Annotated[str | None, _PER_RUN] = None,
     per_day: Annotated[str | None, _PER_DAY] = None,
+    per_month: Annotated[str | None, _PER_MONTH] = None,
     runs_at_once: Annotated[int | None, _AT_ONCE] = None,
     hardware: Annotated[list[str] | None, _HARDWARE] = None,
     provider: Annotated[list[str] | None, _PROVIDER] = None,
     expires: Annotated[str | None, _EXPIRES] = None,
     idle: Annotated[str | None, _IDLE] = None,
+    bucket: Annotated[list[str] | None, _BUCKET] = None,
     as_json: options.Json = False,
 ) -> None:
-    """Raise a grant; the change is recorded. Hardware and providers are added to those allowed.
+    """Raise a grant; the change is recorded. Hardware, providers and buckets are added.
 
     Example: trmcloud grant raise agent 40 --per-run 10
     """
     context = build_context()
-    typed = _typed(context, per_run, per_day, hardware, provider, expires, idle)
+    typed = _typed(context, per_run, per_day, per_month, hardware, provider, expires, idle)
+    if bucket:
+        typed["buckets"] = tuple(str(parse_place(each)) for each in bucket)
     whole = _amount("USD", total) if total is not None else None
     if runs_at_once is not None:
         typed["runs_at_once"] = runs_at_once
@@ -120,6 +137,8 @@ def raise_(
     for key in ("hardware", "providers"):
         if key in typed:
             typed[key] = (*getattr(before, key), *typed[key]) if getattr(before, key) else ()
+    if "buckets" in typed:
+        typed["buckets"] = (*before.buckets, *typed["buckets"])
     terms = grants.make_terms(before.total if whole is None else whole, typed, before)
     raised = grants.raise_grant(context, name, terms, getpass.getuser())
     _show(context, raised, as_json=as_json)
@@ -225,7 +244,7 @@ def _answer(request: str, *, give: bool, as_json: bool) -> None:
         print_document(doc.Grants(grants=(as_line(mine),), requests=(as_request(answered),)))
         return
     print(f"{answered.id} is {answered.state}")
-    print("\n".join(account_lines(mine)))
+    _print_account(mine)
 
 
 # -- own -------------------------------------------------------------------------------------------
@@ -235,6 +254,7 @@ def _typed(
     context: Context,
     per_run: str | None,
     per_day: str | None,
+    per_month: str | None,
     hardware: list[str] | None,
     provider: list[str] | None,
     expires: str | None,
@@ -246,6 +266,8 @@ def _typed(
         made["per_run"] = _amount("--per-run", per_run)
     if per_day is not None:
         made["per_day"] = _amount("--per-day", per_day)
+    if per_month is not None:
+        made["per_month"] = _amount("--per-month", per_month)
     if hardware:
         made["hardware"] = tuple(hardware)
     if provider:
@@ -288,12 +310,17 @@ def _amount(flag: str, text: str) -> Usd:
         raise UsageError(f"{flag}: {error}", next_step="trmcloud grant give NAME 20") from None
 
 
+def _print_account(account: GrantAccount) -> None:
+    same_user = not os.environ.get(ENV_AT_SERVER)
+    print("\n".join(account_lines(account, same_user=same_user)))
+
+
 def _show(context: Context, account: GrantAccount, *, as_json: bool) -> None:
     catch_up(context)
     if as_json:
         print_document(doc.Grants(grants=(as_line(account),)))
         return
-    print("\n".join(account_lines(account)))
+    _print_account(account)
 
 
 def _change(record: Any) -> doc.GrantChange:

@@ -242,6 +242,16 @@ def start(
 ) -> RunDriver | None:
     """Ask, and reserve what was prepared; None where the user declines."""
     check_capped(context, ready.plan, confirmed=not yes)
+    if context.is_bound:
+        command = ready.plan.spec.command
+        grants.require_wish(
+            context,
+            {
+                "env": command.env if command is not None else (),
+                "accept_exposure": request.accept_exposure,
+                "allow_key": request.allow_key,
+            },
+        )
     grants.require_allowed(context, ready.plan)
     # Room is made by lowering stops of other runs: a principal cannot.
     room = None if context.principal else room_for(context, ready.plan, last_visit(context))

@@ -6,6 +6,7 @@ import getpass
 import json
 import os
 import sys
+import time
 from pathlib import Path
 from typing import Annotated
 
@@ -16,7 +17,7 @@ from trmcloud.cli import documents as doc
 from trmcloud.cli import options
 from trmcloud.cli.remote import Login, call, login_here, login_path, server_url
 from trmcloud.cli.views.json_output import print_document
-from trmcloud.core.errors import NotFoundError, TrmcloudError, UsageError
+from trmcloud.core.errors import AuthError, NotFoundError, TrmcloudError, UsageError
 from trmcloud.io.files import write_atomic
 from trmcloud.server.rights import V1
 
@@ -52,18 +53,22 @@ def login(
 ) -> None:
     """Log in to a team's server: from then on commands run there, under your grant.
 
-    Commands about files of this machine (try, sample, serve, verify) stay here.
-    Provider keys are only on the server. The token is kept in this home.
+    Without --name, it prints an address at which you log in with a browser, on any
+    machine, if the server has an identity provider. Commands about files of this
+    machine (try, sample, serve, verify) stay here. Provider keys are only on the
+    server. The token is kept in this home.
 
     Example: trmcloud login https://trmcloud.example.com --name ada
     """
     where = server_url(url)
-    if bool(token_from) == bool(name):
+    if token_from and name:
         raise UsageError(
             "give either a name or a token",
             next_step=f"trmcloud login {where} --name NAME, or --token-from FILE",
         )
-    if token_from:
+    if not token_from and not name:
+        token = _token_by_browser(where)
+    elif token_from:
         token = secret_from(token_from, "token")
     else:
         if password_from:
@@ -84,6 +89,36 @@ def login(
         print_document(doc.LoggedIn(url=where, person=me["person"], role=me["role"]))
         return
     print(f"logged in to {where} as {me['person']} ({me['role']}); commands run there from now on")
+
+
+def _token_by_browser(where: str) -> str:
+    """The token of a login in a browser, on this machine or another.
+
+    Raises:
+        UsageError: the server has no identity provider. AuthError: the login was denied, or did not
+            come in time.
+    """
+    at = Login(where, "")
+    try:
+        begun = call(at, "POST", f"{V1}/oidc/device", {})
+    except NotFoundError:
+        raise UsageError(
+            "give a name or a token: this server has no identity provider",
+            next_step=f"trmcloud login {where} --name NAME, or --token-from FILE",
+        ) from None
+    print(
+        f"open this address in a browser, and check that it shows {begun['code']}:\n"
+        f"  {begun['url']}",
+        file=sys.stderr,
+        flush=True,
+    )
+    until = time.monotonic() + float(begun["expires_s"])
+    while time.monotonic() < until:
+        time.sleep(float(begun["poll_every_s"]))
+        told = call(at, "POST", f"{V1}/oidc/device/token", {"device": begun["device"]})
+        if "token" in told:
+            return str(told["token"])
+    raise AuthError("that address was not used to log in in time", next_step="trmcloud login URL")
 
 
 def logout(as_json: options.Json = False) -> None:

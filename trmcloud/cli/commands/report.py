@@ -43,8 +43,8 @@ from trmcloud.cli.views.status import volume_lines
 from trmcloud.cli.views.streams import as_is
 from trmcloud.cli.views.text import duration, on_volume, table
 from trmcloud.core.contract.command import RECIPE
-from trmcloud.core.control.budget import month_of
 from trmcloud.core.control.focus import COLUMNS, focus_rows, total_of
+from trmcloud.core.control.grants import month_of
 from trmcloud.core.control.report import DRIFT_ALARM, PARTS, RunReport, report_month
 from trmcloud.core.control.run_state import RunState
 from trmcloud.core.errors import ConflictError, UsageError
@@ -172,12 +172,15 @@ def report(
 def _swept(context: Context, run: RunState, *, whole: bool, verbose: bool) -> list[str]:
     """The results that a sweep's dollars bought; its trials, too, where it alone is reported."""
     from trmcloud.app.sweep_facts import sweep_of
+    from trmcloud.app.sweep_priors import priors_of
     from trmcloud.cli.views.sweep import report_lines, trial_lines
 
     swept = sweep_of(context, run)
     if swept is None:
         return []
-    lines = [f"{run.run_id}: {line}" for line in report_lines(swept)]
+    lines = [
+        f"{run.run_id}: {line}" for line in report_lines(swept, priors_of(run.plan, swept.terms))
+    ]
     return lines + (trial_lines(swept, verbose=verbose) if whole else [])
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import datetime as dt
 import getpass
+import importlib.util
 import ipaddress
 import os
 import shutil
@@ -15,8 +16,10 @@ import tempfile
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
+from urllib.parse import urlsplit
 
 import typer
 
@@ -24,8 +27,9 @@ from trmcloud.app.home import close_home, home_dir, make_home
 from trmcloud.cli import documents as doc
 from trmcloud.cli import options
 from trmcloud.cli.commands.login import secret_from
-from trmcloud.cli.views.json_output import code_of, print_document, print_line
+from trmcloud.cli.views.json_output import as_object, code_of, print_document, print_line
 from trmcloud.cli.views.text import table
+from trmcloud.core.control.grants import largest_sum, raised
 from trmcloud.core.errors import (
     ConflictError,
     LedgerDamaged,
@@ -34,8 +38,17 @@ from trmcloud.core.errors import (
 )
 from trmcloud.core.money import Usd, parse_budget
 from trmcloud.core.text import one_line
+from trmcloud.core.values import replace
 from trmcloud.ports.team import Act, Person, Raise, Role, broken_at
-from trmcloud.server.people import People
+from trmcloud.server.people import LOGIN_S, People
+from trmcloud.server.sealed_secrets import (
+    ENV_KEY,
+    SealedSecrets,
+    find_keys,
+    names_of,
+    new_key,
+    unseal,
+)
 from trmcloud.wiring import ENV_PROJECT, build_context, build_team
 
 app = options.make_group(
@@ -48,6 +61,15 @@ _LEAVE_WITHIN_S = 5
 _DAY_S = 86_400.0
 _MOST_DAYS = 3650
 _Name = Annotated[str, typer.Argument(help="Name of a person or service.", metavar="NAME")]
+_KeyFile = Annotated[
+    str,
+    typer.Option(
+        "--key-file",
+        help="File with the key of the sealed secrets (default: systemd's credential trmcloud-key, "
+        "or TRMCLOUD_SECRETS_KEY).",
+        metavar="FILE",
+    ),
+]
 _RaiseId = Annotated[str, typer.Argument(help="Its id, as server raises lists it.", metavar="ID")]
 
 
@@ -65,6 +87,14 @@ def run(
             "--four-eyes",
             help="Caps and grants above this sum need a second lead (default: none do).",
             metavar="USD",
+        ),
+    ] = "",
+    administrator: Annotated[
+        str,
+        typer.Option(
+            "--administrator",
+            help="Where there are no people yet: add this one, and show its token once.",
+            metavar="NAME",
         ),
     ] = "",
     local_commands: Annotated[
@@ -90,6 +120,41 @@ def run(
             metavar="CIDR",
         ),
     ] = None,
+    public_url: Annotated[
+        str,
+        typer.Option(
+            "--public-url", help="Address of the server as browsers reach it.", metavar="URL"
+        ),
+    ] = "",
+    oidc: Annotated[
+        str,
+        typer.Option(
+            "--oidc",
+            help="Issuer of an OpenID Connect provider at which people log in.",
+            metavar="ISSUER",
+        ),
+    ] = "",
+    oidc_client: Annotated[
+        str,
+        typer.Option("--oidc-client", help="This server's client id there.", metavar="ID"),
+    ] = "",
+    oidc_domain: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--oidc-domain",
+            help="Domain of email addresses that are added as viewers, repeatable.",
+            metavar="DOMAIN",
+        ),
+    ] = None,
+    oidc_role: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--oidc-role",
+            help="Role of a group there, repeatable; the rest are viewers.",
+            metavar="ROLE=GROUP",
+        ),
+    ] = None,
+    key_file: _KeyFile = "",
     prices: Annotated[
         bool, typer.Option("--prices/--no-prices", help="Refresh prices once a day.")
     ] = True,
@@ -100,14 +165,15 @@ def run(
     Keys of providers are needed only on this machine. With TRMCLOUD_LEDGER, several
     servers share one ledger in PostgreSQL, and one of them drives each run.
 
-    Example: trmcloud server run --four-eyes 500
+    Example: trmcloud server run --administrator ada --four-eyes 500
     """
     options.require_packages(_EXTRA, "server", "server")
     from trmcloud.cli.page.server import application, open_socket, page_of, with_page_headers
     from trmcloud.io.web_guard import LOOPBACK, AllowedHosts, names_of
     from trmcloud.io.web_server import silent_server
     from trmcloud.server.app import Doors, Settings, TeamServer, TrustedProxy
-    from trmcloud.server.loop import ControllerLoop, environment_of_server
+    from trmcloud.server.loop import ENV_OIDC_SECRET, ControllerLoop, environment_of_server
+    from trmcloud.server.openid_provider import require_safe
     from trmcloud.server.running import CommandRunner
 
     proxy = None
@@ -120,16 +186,27 @@ def run(
         proxy = TrustedProxy(trust_proxy.lower(), tuple(map(_network, proxy_address)))
     elif proxy_address:
         raise UsageError("--proxy-address goes with --trust-proxy HEADER")
+    if public_url:
+        require_safe(public_url, "--public-url")
+    if not oidc and (oidc_client or oidc_domain or oidc_role):
+        raise UsageError("--oidc-client, --oidc-domain and --oidc-role go with --oidc ISSUER")
     limit = _usd("--four-eyes", four_eyes) if four_eyes else None
     close_home(os.environ)
     home = home_dir(os.environ)
     make_home(home)
+    sealed = _unsealed(home, key_file)
+    os.environ.update(sealed)
     build_context().ledger.read()  # a ledger that cannot be used is told before anything is served
     people = People(build_team(), time.time)
+    first_token = None
     if not people.team.people():
-        raise NotFoundError(
-            "there are no people yet", next_step="trmcloud server add NAME --role administrator"
-        )
+        if not administrator:
+            raise NotFoundError(
+                "there are no people yet", next_step="trmcloud server run --administrator NAME"
+            )
+        people.add(administrator, Role.ADMINISTRATOR)
+        made, first_token = people.make_token(administrator, lasts_s=LOGIN_S, about="first")
+        _note(people, f"server run --administrator {administrator}", token=made.id)
     for told in (signal.SIGINT, signal.SIGTERM):
         signal.signal(told, signal.default_int_handler)
     folder = home / "server"
@@ -150,6 +227,7 @@ def run(
         send_notifications(made.context)
         return made
 
+    agents = _Agents(home, folder)
     loop = ControllerLoop(open_home, folder, environment, tell, prices=prices)
 
     @contextlib.asynccontextmanager
@@ -157,13 +235,19 @@ def run(
         page.watch.start()
         loop.start()
         try:
-            yield
+            async with agents.serving():
+                yield
         finally:
             loop.end()
             page.watch.end()
 
     names = names_of(host)
-    more = frozenset(each.lower() for each in name or ())
+    openid = None
+    if oidc:
+        rules = _login_rules(oidc_domain or (), oidc_role or ())
+        openid = _openid(people, oidc, oidc_client, rules, public_url)
+    public = {urlsplit(public_url).hostname or ""} - {""}
+    more = frozenset(each.lower() for each in (*(name or ()), *public))
     settings = Settings(
         names=AllowedHosts(names.more | more, names.any_address),
         project=os.environ.get(ENV_PROJECT, "default"),
@@ -171,15 +255,30 @@ def run(
         local_commands=local_commands,
         proxy=proxy,
     )
-    doors = Doors(parse_line, _known_runs, with_page_headers(application(page)), code_of)
-    server = TeamServer(people, CommandRunner(scratch, environment, time.monotonic), settings,
-                        doors, lifespan)  # fmt: skip
+    doors = Doors(
+        parse=parse_line,
+        runs=_known_runs,
+        page=with_page_headers(application(page, of_team=True)),
+        spending=_spending,
+        mcp=agents.app,
+        code_of=code_of,
+        request_usd=_request_usd,
+    )
+    own = os.environ.get(ENV_OIDC_SECRET, "")
+    runner = CommandRunner(
+        scratch, environment, time.monotonic, [*sealed.values(), *([own] if own else [])]
+    )
+    server = TeamServer(people, runner, settings,
+                        doors, lifespan, openid)  # fmt: skip
+    agents.server = server
     with open_socket(host, port) as sock:
         shown = f"[{host}]" if ":" in host else host
         url = f"http://{shown}:{sock.getsockname()[1]}"
         if as_json:
-            print_line(doc.Serving(of="server", run=None, url=url, token=None))
+            print_line(doc.Serving(of="server", run=None, url=url, token=first_token))
         else:
+            if first_token is not None:
+                print(f"{first_token}\n(the token of {administrator}, shown once)")
             print(f"{url}\n(Ctrl-C ends the server; runs continue)", flush=True)
         if host not in LOOPBACK:
             options.warn_if_exposed(host, "tokens need a reverse proxy with TLS in front")
@@ -188,6 +287,47 @@ def run(
     shutil.rmtree(scratch, ignore_errors=True)
     print("ended", file=sys.stderr if as_json else sys.stdout, flush=True)
     os._exit(0)
+
+
+def _login_rules(domains: Sequence[str], roles: Sequence[str]) -> Any:
+    """
+    Raises:
+        UsageError: no such role.
+    """
+    from trmcloud.server.openid_login import LoginRules
+
+    by_group: dict[str, Role] = {}
+    for each in roles:
+        role, _, group = each.partition("=")
+        if role not in list(Role) or not group:
+            raise UsageError(
+                f"--oidc-role {each[:60]!r} is no role of a group",
+                next_step="--oidc-role lead=ml-leads",
+            )
+        before = by_group.get(group, Role.VIEWER)
+        by_group[group] = max(Role(role), before, key=lambda one: one.rank)
+    return LoginRules(frozenset(each.lower().lstrip("@") for each in domains), by_group)
+
+
+def _openid(people: People, issuer: str, client: str, rules: Any, public_url: str) -> Any:
+    """
+    Raises:
+        UsageError: an address or the client's id is missing. ConfigError: so is a package.
+    """
+    options.require_packages(("joserfc",), "server", "server")
+    from trmcloud.server.loop import ENV_OIDC_SECRET
+    from trmcloud.server.openid_login import CALLBACK, OpenIdLogin
+    from trmcloud.server.openid_provider import Client, OpenIdProvider
+
+    if not client or not public_url:
+        raise UsageError(
+            "--oidc needs this server's client id and the address that browsers use",
+            next_step="--oidc-client ID --public-url https://trmcloud.example.com",
+        )
+    url = public_url.rstrip("/")
+    secret = os.environ.get(ENV_OIDC_SECRET, "")
+    me = Client(issuer, client, secret, f"{url}{CALLBACK}")
+    return OpenIdLogin(people, OpenIdProvider(me, time.time), rules, url)
 
 
 def _known_runs() -> Sequence[Any]:
@@ -206,6 +346,64 @@ def _known_runs() -> Sequence[Any]:
         )
         for run in build_context().ledger.read().runs.values()
     ]
+
+
+class _Agents:
+    """The tools for agents at ``/mcp``. ``app`` is None where their packages are missing."""
+
+    def __init__(self, home: Path, folder: Path) -> None:
+        self.app: Any = None
+        self.server: Any = None
+        if importlib.util.find_spec("mcp") is None:
+            return
+        from trmcloud.mcp.server import Gate, desk_of, mounted_app
+        from trmcloud.server.app import SESSION
+
+        # An agent's files are at its client: each name is looked up in a folder that stays empty.
+        empty = folder / "agents"
+        empty.mkdir(mode=0o700, exist_ok=True)
+        desk = desk_of(home, "", empty, "")
+
+        def desk_for(request: Any) -> Any:
+            person = request.scope[SESSION].person
+            return replace(desk, grant=person.name, charged_to=self.server.project_of(person))
+
+        def gate_for(request: Any) -> Gate:
+            session = request.scope[SESSION]
+            return Gate(
+                partial(self.server.judge_tool, session), partial(self.server.note_tool, session)
+            )
+
+        self.app = mounted_app(desk_for, gate_for)
+
+    @contextlib.asynccontextmanager
+    async def serving(self) -> AsyncIterator[None]:
+        if self.app is None:
+            yield
+            return
+        async with self.app.router.lifespan_context(self.app):
+            yield
+
+
+def _spending(visitor: Any, month: str, by: str) -> Mapping[str, Any]:
+    from trmcloud.cli.page.spend import spend_document
+
+    context = build_context()
+    made = spend_document(
+        context.ledger.read(), context.wall(), month=month, by=by,
+        projects=visitor.projects, raises=visitor.raises,
+    )  # fmt: skip
+    return as_object(made)
+
+
+def _request_usd(request: str) -> Usd | None:
+    """The largest amount that a grant would name once a principal's request is approved."""
+    ledger = build_context().ledger.read()
+    asked = ledger.approvals.get(request)
+    grant = ledger.grants.get(asked.asked.principal) if asked is not None else None
+    if asked is None or grant is None:
+        return None
+    return largest_sum(raised(grant.terms, asked.asked))
 
 
 def _network(text: str) -> ipaddress.IPv4Network | ipaddress.IPv6Network:
@@ -361,6 +559,97 @@ def revoke(
         print_document(doc.TokensRevoked(of=name, tokens=count))
         return
     print(f"{name}: {count} token{'' if count == 1 else 's'} revoked")
+
+
+# -- secrets ---------------------------------------------------------------------------------------
+
+
+@app.command("key")
+def key(as_json: options.Json = False) -> None:
+    """Print a new key for sealed secrets. Keep it outside of the home.
+
+    Example: trmcloud server key > /etc/trmcloud.key
+    """
+    made = new_key()
+    if as_json:
+        print_document(doc.KeyMade(key=made))
+        return
+    print(made)
+
+
+@app.command("secret")
+def secret(
+    name: Annotated[
+        str, typer.Argument(help="Name of the variable, as RUNPOD_API_KEY.", metavar="NAME")
+    ],
+    source: Annotated[
+        str, typer.Option("--from", help="File with its value; - : stdin.", metavar="FILE")
+    ] = "",
+    remove: Annotated[bool, typer.Option("--remove", help="Remove it.")] = False,
+    key_file: _KeyFile = "",
+    as_json: options.Json = False,
+) -> None:
+    """Seal a secret of the server: it is encrypted here, and only the server has it as a variable.
+
+    Example: trmcloud server secret RUNPOD_API_KEY --from - --key-file /etc/trmcloud.key
+    """
+    if bool(source) == remove:
+        raise UsageError(
+            "give either --from FILE or --remove",
+            next_step=f"trmcloud server secret {one_line(name)[:64]} --from FILE",
+        )
+    home, sealed = _sealed(key_file)
+    if remove:
+        sealed.remove(name)
+    else:
+        sealed.put(name, secret_from(source, "secret"))
+    _note(_people(), f"server secret {name}{' --remove' if remove else ''}")
+    _show_secrets(home, as_json=as_json)
+
+
+@app.command("secrets")
+def secrets(
+    rotate: Annotated[
+        bool, typer.Option("--rotate", help="Seal all of them by the first key of the file.")
+    ] = False,
+    key_file: _KeyFile = "",
+    as_json: options.Json = False,
+) -> None:
+    """List the names of sealed secrets. Values are never shown.
+
+    Example: trmcloud server secrets
+    """
+    home = home_dir(os.environ)
+    if rotate:
+        home, sealed = _sealed(key_file)
+        count = sealed.rotate()
+        _note(_people(), "server secrets --rotate", secrets=count)
+    _show_secrets(home, as_json=as_json)
+
+
+def _sealed(key_file: str) -> tuple[Path, SealedSecrets]:
+    options.require_packages(("cryptography",), "sealed secrets", "server")
+    close_home(os.environ)
+    home = home_dir(os.environ)
+    make_home(home)
+    return home, SealedSecrets(home, find_keys(home, key_file, os.environ))
+
+
+def _unsealed(home: Path, key_file: str) -> Mapping[str, str]:
+    """The sealed secrets of the home. The key does not stay among this process's variables."""
+    if names_of(home):
+        options.require_packages(("cryptography",), "sealed secrets", "server")
+    keys = find_keys(home, key_file, os.environ)
+    os.environ.pop(ENV_KEY, None)
+    return unseal(home, keys, os.environ)
+
+
+def _show_secrets(home: Path, *, as_json: bool) -> None:
+    names = names_of(home)
+    if as_json:
+        print_document(doc.SealedNames(names=names))
+        return
+    print("\n".join(names) or "no secret is sealed · trmcloud server secret NAME --from FILE")
 
 
 # -- audit, and what waits for a second person -----------------------------------------------------

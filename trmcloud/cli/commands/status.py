@@ -70,7 +70,14 @@ def _show_once(
     is_line: bool,
 ) -> tuple[int, Context, list[RunState]]:
     """Catch up and show; return the exit code and what was shown."""
-    from trmcloud.app.context import find_run, is_quiet, shown_runs
+    from trmcloud.app.context import (
+        count_shown_runs,
+        find_run,
+        is_quiet,
+        newest_shown_run,
+        shown_present_runs,
+        shown_runs,
+    )
     from trmcloud.cli.catch_up import catch_up, tell
     from trmcloud.cli.views.reasons import did_line, hurt_line, trouble_code
     from trmcloud.core.catalog.providers import brokered
@@ -89,13 +96,17 @@ def _show_once(
             print(f"damaged: {hurt_line(hurt)}")
         if trouble := context.backup_trouble():
             print(trouble, file=sys.stderr)
-    known: list[RunState] = []
     if run:
         runs = [find_run(context, run)]
-    else:
+    elif everything:
         known = sorted(shown_runs(context).values(), key=lambda r: r.created_at)
-        known = [each for each in known if set(wanted) <= set(each.tags)]
-        runs = [r for r in known if r.live or everything] or known[-1:]
+        runs = [each for each in known if set(wanted) <= set(each.tags)]
+    else:
+        known = [r for r in shown_present_runs(context) if set(wanted) <= set(r.tags)]
+        runs = [r for r in known if r.live]
+        if not runs:
+            newest = newest_shown_run(context, wanted)
+            runs = [newest] if newest is not None else []
     code = trouble_code(context, runs[0].run_id if run else "")
     if as_json:
         from trmcloud.cli.views.as_documents import status_document
@@ -116,7 +127,7 @@ def _show_once(
             status_view.show_one(context, runs[0], verbose=verbose)
         else:
             status_view.show_table(context, runs)
-            if others := len(known) - len(runs):
+            if others := 0 if everything else count_shown_runs(context, wanted) - len(runs):
                 ended = "1 more has ended" if others == 1 else f"{others} more have ended"
                 print(f"{ended} · trmcloud status --all")
     return code, context, runs

@@ -26,6 +26,7 @@ from trmcloud.cli.views.run_bar import RunBar
 from trmcloud.cli.views.text import bpb, fields
 from trmcloud.core.control.observation import BY_POD
 from trmcloud.core.control.reason import ReasonKind, make_reason
+from trmcloud.core.control.run_book import present_runs
 from trmcloud.core.control.run_state import RunState
 from trmcloud.core.errors import (
     LedgerError,
@@ -183,7 +184,7 @@ def _only_live(context: Context, *, now: bool) -> RunState:
     Raises:
         UsageError: it is to be named, since several are live or there is no terminal.
     """
-    runs = context.ledger.read().runs.values()
+    runs = present_runs(context.ledger.read().runs)
     live = sorted((run for run in runs if run.live), key=lambda run: run.created_at)
     if not live or (len(live) == 1 and sys.stdin.isatty()):
         return live[0] if live else find_run(context, None)

@@ -51,22 +51,24 @@ def sweep(
     on = spec.sweep.on if spec.sweep is not None else ""
     context.ledger.read()  # a ledger that cannot be used is told before any work is done
     if dry_run:
-        plan, terms, tree = sweeping.dry_run(planner, spec, here)
+        spec = sweeping.informed(context, planner, spec, search, here)
+        plan, terms, priors, tree = sweeping.dry_run(planner, spec, here)
         if as_json:
             print_document(planned_document(context, plan, tree))
             return
         show_plan(context, plan, verbose=verbose)
         files = tree_lines(tree, verbose=verbose) if tree is not None else []
-        print("\n".join([*terms_lines(terms, on), *files]))
+        print("\n".join([*terms_lines(terms, priors, on), *files]))
         return
     if (earlier := find_earlier(context, labels)) is not None:
         sys.exit(again(context, request, earlier, as_json=as_json))
+    spec = sweeping.informed(context, planner, spec, search, here)
     made = sweeping.prepare(
         context, planner, request, spec, here, trainer_package(), DataProgress()
     )
     show_plan(context, made.ready.plan, verbose=verbose)
     files = tree_lines(made.tree, verbose=verbose) if made.tree is not None else []
-    print("\n".join([*terms_lines(made.terms, on), *files]))
+    print("\n".join([*terms_lines(made.terms, made.priors, on), *files]))
     driver = start(context, request, made.ready, labels, yes=yes, as_json=as_json)
     if driver is None:
         return

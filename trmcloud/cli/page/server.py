@@ -66,6 +66,7 @@ from trmcloud.io.web_guard import (
 )
 from trmcloud.io.web_server import listening, silent_server
 from trmcloud.ports.machine import Progress
+from trmcloud.server.visitor import Visitor, visitor_of
 
 # Who may ask: a browser that knows the token, from this very page. Pure ASGI, before the app.
 #
@@ -197,10 +198,17 @@ class Page:
 
     # -- looking, in threads of the pool -----------------------------------------------------------
 
-    def all_runs(self) -> dict[str, Any]:
+    def all_runs(self, visitor: Visitor) -> dict[str, Any]:
         with self._lock:
             runs, budgets = self._home.runs(), self._home.budgets()
             asked = [each for each in self._home.approvals() if each.state == OPEN]
+        jobs = self.jobs.to_json()
+        if visitor.projects:
+            runs = tuple(run for run in runs if visitor.sees(run.project))
+            budgets = tuple(
+                line for line in budgets if line.level == "project" and visitor.sees(line.key)
+            )
+            asked, jobs = [], []
         return {
             "version": self._version,
             "home": shown.as_typed(self._home.context.home),
@@ -208,16 +216,17 @@ class Page:
             "runs": [shown.run_json(run) for run in runs],
             "budgets": [shown.line_json(line) for line in budgets],
             "approvals": [shown.approval_json(each) for each in asked],
-            "jobs": self.jobs.to_json(),
+            "jobs": jobs,
         }
 
-    def one_run(self, run_id: str) -> dict[str, Any]:
+    def one_run(self, visitor: Visitor, run_id: str) -> dict[str, Any]:
         with self._lock:
             context, run = self._home.context, self._home.run(run_id)
             told = shown.whole_json(context, find_run(context, run_id), run)
             found = self._home.checkpoints(run_id)
         told["checkpoints"] = [shown.checkpoint_json(each) for each in found]
-        return {**told, "version": self._version, "jobs": self.jobs.to_json()}
+        jobs = [job for job in self.jobs.to_json() if job["run"] == run_id or not visitor.projects]
+        return {**told, "version": self._version, "jobs": jobs}
 
     def run_curves(self, run_id: str) -> dict[str, Any]:
         with self._draw_lock:  # beside what is asked of the run: the curve is what is waited for
@@ -314,8 +323,9 @@ class Page:
         raise UsageError("the answer to a request is approve or deny")
 
 
-def application(page: Page) -> Starlette:
-    """The ASGI application, to stand behind ``GuardedApp``."""
+def application(page: Page, *, of_team: bool = False) -> Starlette:
+    """The ASGI application, to stand behind ``GuardedApp``, or behind a server of a team: there
+    spending is the page at ``/``, and the page asks who its reader is."""
 
     @contextlib.asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
@@ -330,6 +340,8 @@ def application(page: Page) -> Starlette:
     # Their address says what they are, so that a browser reads them once for all pages.
     served = "/static/" + hashlib.sha256(b"".join(read.values())).hexdigest()[:16]
     shell = (STATIC / "index.html").read_text(encoding="utf-8").replace("/static", served)
+    if of_team:
+        shell = shell.replace('<html lang="en">', '<html lang="en" data-of="team">')
 
     async def index(request: Request) -> Response:
         return HTMLResponse(shell)
@@ -380,6 +392,16 @@ def application(page: Page) -> Starlette:
 
         return Route(path, answer)
 
+    def for_visitor(path: str, ask: Callable[..., dict[str, Any]], *names: str) -> Route:
+        """Likewise, called with who asks, the path's parameters, and these of the query."""
+
+        async def answer(request: Request) -> Response:
+            asked = [request.query_params.get(name, "") for name in names]
+            about = visitor_of(request.scope), *request.path_params.values(), *asked
+            return JSONResponse(await run_in_threadpool(ask, *about))
+
+        return Route(path, answer)
+
     async def foreseen(request: Request) -> Response:
         asked = request.query_params
         about = request.path_params["run"], asked.get("verb", ""), asked.get("cap", "")
@@ -393,11 +415,12 @@ def application(page: Page) -> Starlette:
     return Starlette(
         routes=[
             Route("/", index),
+            Route("/runs", index),
             Route("/run/{run}", index),
             *(Route(path, index) for path in PATHS),
             Route(served + "/{name:path}", static),
-            route("/api/runs", page.all_runs),
-            route("/api/runs/{run}", page.one_run),
+            for_visitor("/api/runs", page.all_runs),
+            for_visitor("/api/runs/{run}", page.one_run),
             route("/api/runs/{run}/curves", page.run_curves),
             Route("/api/runs/{run}/log", log),
             route("/api/runs/{run}/machine", page.run_machine),
@@ -406,7 +429,7 @@ def application(page: Page) -> Starlette:
             route("/api/runs/{run}/do", page.do, "POST", 202),
             route("/api/budgets/{level}", page.raise_level, "POST"),
             route("/api/approvals/{approval}", page.answer, "POST"),
-            queried("/api/spend", page.views.spent, "month", "by"),
+            for_visitor("/api/spend", page.views.spent, "month", "by"),
             queried("/api/compare", page.views.compared, "runs"),
             route("/api/plans", page.views.saved_plans),
             route("/api/plans/{plan}/foreseen", page.views.foreseen),

@@ -89,8 +89,26 @@ def whole_json(context: Context, state: RunState, run: Run) -> dict[str, Any]:
     told["volumes"] = volume_lines(context.ledger.read(), context.wall(), state.run_id)
     told["recoveries"] = recovered_json(context, state)
     told["gates"] = [_gate_json(phase, each.verdict) for phase, each in state.gates.items()]
+    told["sweep"] = _sweep_json(context, state)
     told["ledger"] = f"{context.ledger.ledger_id}, {len(context.ledger.records(run.id))} records"
     return told
+
+
+def _sweep_json(context: Context, state: RunState) -> dict[str, Any] | None:
+    """The table of a sweep's trials and its report; the modules that read them are of no use to
+    other runs."""
+    if state.spec.sweep is None:
+        return None
+    from trmcloud.app.sweep_facts import sweep_of
+    from trmcloud.app.sweep_priors import priors_of
+    from trmcloud.cli.views.sweep import report_lines, trial_table
+
+    facts = sweep_of(context, state)
+    if facts is None:
+        return None
+    heads, rows = trial_table(facts)
+    said = report_lines(facts, priors_of(state.plan, facts.terms))
+    return {"said": [one_line(each) for each in said], "heads": heads, "rows": rows}
 
 
 def checkpoint_json(found: Checkpoint) -> dict[str, Any]:

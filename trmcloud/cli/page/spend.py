@@ -1,4 +1,5 @@
-"""A month's spending for the page: by day; by project, provider, person or tag; to its end.
+"""A month's spending for the page: by day; by project, provider, person or tag; to its end; and
+who waits for a machine, for more money or for a second person.
 
 Every sum is that of the month's budget (``budget show``, ``report --month``): ``spent`` is settled,
 ``reserved`` is held, and ``accrued`` is the part of ``reserved`` that has been used by now. A
@@ -11,27 +12,39 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+from trmcloud.cli import documents as doc
 from trmcloud.cli.page.shown import money
 from trmcloud.cli.views.month import bounds
 from trmcloud.core.catalog.offers import DAY_S
-from trmcloud.core.control.budget import LedgerState, Line, month_of
-from trmcloud.core.control.grants import OWNER
+from trmcloud.core.control.budget import (
+    GRANT,
+    PROJECT_MONTH,
+    LedgerState,
+    Line,
+    grant_line,
+    project_month,
+)
+from trmcloud.core.control.grants import OWNER, money_of, month_of
 from trmcloud.core.control.ledger_facts import holds
 from trmcloud.core.control.report import Item, month_items
+from trmcloud.core.control.run_book import MONTH, present_runs, terms_in_use
 from trmcloud.core.control.run_state import State
 from trmcloud.core.errors import UsageError
 from trmcloud.core.money import ZERO, Usd, total
 from trmcloud.core.text import one_line
 from trmcloud.core.values import dataclass, replace
+from trmcloud.ports.team import Raise
 
 PROJECT, PROVIDER, PERSON, TAG = "project", "provider", "person", "tag:"
 DAMAGED = "damaged records"
 UNTAGGED = "without this tag"
+MACHINE, ANSWER, SECOND_PERSON = "machine", "answer", "second_person"
+"""What somebody waits for."""
 MOST_LINES = 6
 """As many as a chart has colours for; the last one holds what is beyond them."""
 _MOST_GROUPS = 100
 _MOST_MONTHS = 24
-_MOST_RUNS = 200
+_MOST_RUNS = 1000
 """Runs of one group that are named."""
 _MOST_HELD = 200
 _MEAN_DAYS = 7
@@ -67,6 +80,10 @@ class Group:
     reserved: Usd
     by_day: tuple[Usd, ...]
     run_ids: tuple[str, ...] = ()
+    limit: Line | None = None
+    """The cap of the project, or the person's grant: over all months."""
+    month_limit: Line | None = None
+    """Likewise, for the month that is shown."""
 
     @property
     def so_far(self) -> Usd:
@@ -81,6 +98,12 @@ class Group:
             "so_far": money(self.so_far),
             "reserved": money(self.reserved),
             "run_ids": list(self.run_ids[:_MOST_RUNS]),
+            "limit": money(self.limit.cap) if self.limit is not None else None,
+            "limit_left": money(self.limit.remaining) if self.limit is not None else None,
+            "month_limit": money(self.month_limit.cap) if self.month_limit is not None else None,
+            "month_left": (
+                money(self.month_limit.remaining) if self.month_limit is not None else None
+            ),
         }
 
 
@@ -97,24 +120,35 @@ class MonthSpending:
     forecast: Forecast | None
 
 
-def spend_json(ledger: LedgerState, now: float, *, month: str = "", by: str = "") -> dict[str, Any]:
+def spend_json(
+    ledger: LedgerState,
+    now: float,
+    *,
+    month: str = "",
+    by: str = "",
+    projects: Sequence[str] = (),
+    raises: Sequence[Raise] = (),
+) -> dict[str, Any]:
     """Return the answer of ``GET /api/spend``; its fields are described in the reference.
+
+    Args:
+        projects: only what these spend; empty: all. The month's cap is then left out, since it
+            says what the others have spent.
+        raises: commands that wait for a second person.
 
     Raises:
         UsageError: no such month, or no such grouping.
     """
     month, by = month or month_of(now), by or PROJECT
-    known = months(ledger, now)
-    if month not in known:
-        raise UsageError(f"nothing is on record of month {month!r:.20}", next_step=known[0])
-    made = spending(ledger, month, now, by)
+    known = _require_month(ledger, month, now)
+    made = spending(ledger, month, now, by, projects)
     begins, ends = bounds(month)
     drawn = _merged(made.groups, MOST_LINES)
     return {
         "month": month,
         "months": known,
         "by": by,
-        "groupings": groupings(ledger, month),
+        "groupings": groupings(ledger, month, projects),
         "now": now,
         "begins": begins,
         "ends": ends,
@@ -134,16 +168,108 @@ def spend_json(ledger: LedgerState, now: float, *, month: str = "", by: str = ""
         "over": money(made.line.over),
         "unproven": money(made.line.unproven),
         "forecast": _forecast_json(made.forecast, made.line),
-        "held": held(ledger),
-        "asked": asked(ledger),
+        "held": held(ledger, projects),
+        "asked": [] if projects else asked(ledger),
+        "waits": waits(ledger, projects, raises),
     }
 
 
-def held(ledger: LedgerState) -> list[dict[str, Any]]:
+def _require_month(ledger: LedgerState, month: str, now: float) -> list[str]:
+    """Return the months that are known.
+
+    Raises:
+        UsageError: this is none of them.
+    """
+    known = months(ledger, now)
+    if month not in known:
+        raise UsageError(f"nothing is on record of month {month!r:.20}", next_step=known[0])
+    return known
+
+
+def spend_document(
+    ledger: LedgerState,
+    now: float,
+    *,
+    month: str = "",
+    by: str = "",
+    projects: Sequence[str] = (),
+    raises: Sequence[Raise] = (),
+) -> doc.Spending:
+    """Return the same as a document of the JSON contract.
+
+    Raises:
+        UsageError: no such month, or no such grouping.
+    """
+    month, by = month or month_of(now), by or PROJECT
+    _require_month(ledger, month, now)
+    made = spending(ledger, month, now, by, projects)
+    forecast = made.forecast
+    return doc.Spending(
+        month=month,
+        by=by,
+        seen_at=now,
+        total=_group_document(made.whole),
+        groups=tuple(map(_group_document, made.groups)),
+        cap_usd=made.line.cap,
+        left_usd=made.line.remaining,
+        grown=tuple(
+            doc.SpentBy(until_at=at, spent_usd=usd)
+            for at, usd in zip(made.until, made.whole.by_day, strict=True)
+        ),
+        forecast=None
+        if forecast is None
+        else doc.SpendingForecast(
+            low_usd=forecast.low, high_usd=forecast.high, per_day_usd=forecast.per_day,
+            days=forecast.days, days_left=forecast.days_left,
+        ),
+        held=tuple(
+            doc.HeldRow(
+                run=row["run"], person=row["person"], project=row["project"], kind=row["kind"],
+                reserved_usd=row["amount"], until_at=row["until"],
+            )
+            for row in _held(ledger, projects)
+        ),
+        waits=tuple(
+            doc.WaitRow(
+                code=row["for"], id=row["id"], person=row["person"], message=row["words"],
+                asked_usd=row["amount"], since_at=row["since"],
+            )
+            for row in _waits(ledger, projects, raises)
+        ),
+    )  # fmt: skip
+
+
+def _group_document(group: Group) -> doc.SpendingGroup:
+    limit = group.limit
+    return doc.SpendingGroup(
+        name=group.name,
+        runs=group.run_ids,
+        spent_usd=group.spent,
+        accrued_usd=group.accrued,
+        reserved_usd=group.reserved,
+        limit_usd=limit.cap if limit is not None else None,
+        limit_left_usd=limit.remaining if limit is not None else None,
+        month_limit_usd=group.month_limit.cap if group.month_limit is not None else None,
+        month_left_usd=group.month_limit.remaining if group.month_limit is not None else None,
+    )
+
+
+def held(ledger: LedgerState, projects: Sequence[str] = ()) -> list[dict[str, Any]]:
     """What is reserved now, for whom, and until when at the latest (epoch s; None: no machine is
     ordered yet), the largest sum first."""
+    return [
+        {
+            **{key: row[key] for key in ("run", "kind", "waits", "until")},
+            **{key: one_line(row[key]) for key in ("name", "person", "project")},
+            "reserved": money(row["amount"]),
+        }
+        for row in _held(ledger, projects)
+    ]
+
+
+def _held(ledger: LedgerState, projects: Sequence[str]) -> list[dict[str, Any]]:
     rows = []
-    for run in ledger.runs.values():
+    for run in present_runs(ledger.runs):
         if not run.reserved:
             continue
         last = run.generation
@@ -152,20 +278,76 @@ def held(ledger: LedgerState) -> list[dict[str, Any]]:
     for hold in holds(ledger):
         if hold.deleted_at is None and hold.run_id in ledger.runs:
             rows.append((ledger.runs[hold.run_id], hold.amount, hold.until, "volume"))
+    rows = [row for row in rows if not projects or row[0].project in projects]
     rows.sort(key=lambda row: (-row[1].micros, row[0].run_id))
     return [
         {
             "run": run.run_id,
-            "name": one_line(run.name),
-            "person": one_line(run.principal) or OWNER,
-            "project": one_line(run.project),
+            "name": run.name,
+            "person": run.principal or OWNER,
+            "project": run.project,
             "kind": kind,
             "waits": kind == "run" and run.state is State.RESERVED,
-            "reserved": money(amount),
+            "amount": amount,
             "until": until,
         }
         for run, amount, until, kind in rows[:_MOST_HELD]
     ]
+
+
+def waits(
+    ledger: LedgerState, projects: Sequence[str] = (), raises: Sequence[Raise] = ()
+) -> list[dict[str, Any]]:
+    """Who waits, the earliest first: for a machine, for an answer to a request for more, or for
+    the second person that a command needs."""
+    return [
+        {**row, "person": one_line(row["person"]), "words": one_line(row["words"]),
+         "amount": money(row["amount"])}
+        for row in _waits(ledger, projects, raises)
+    ]  # fmt: skip
+
+
+def _waits(
+    ledger: LedgerState, projects: Sequence[str], raises: Sequence[Raise]
+) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = [
+        {
+            "for": MACHINE,
+            "id": run.run_id,
+            "person": run.principal or OWNER,
+            "words": run.name or run.project,
+            "amount": run.reserved,
+            "since": run.reserved_at or run.created_at,
+        }
+        for run in present_runs(ledger.runs)
+        if run.state is State.RESERVED and (not projects or run.project in projects)
+    ]
+    rows += [
+        {
+            "for": ANSWER,
+            "id": each.asked.id,
+            "person": each.asked.principal,
+            "words": each.asked.why,
+            "amount": each.asked.more,
+            "since": each.asked_at,
+        }
+        for each in ledger.approvals.values()
+        if each.is_given is None and not projects
+    ]
+    rows += [
+        {
+            "for": SECOND_PERSON,
+            "id": each.id,
+            "person": each.asked_by,
+            "words": " ".join(each.words),
+            "amount": Usd(each.usd),
+            "since": each.asked_at,
+        }
+        for each in raises
+        if each.answered_at is None
+    ]
+    rows.sort(key=lambda row: (row["since"], row["id"]))
+    return rows[:_MOST_HELD]
 
 
 def asked(ledger: LedgerState) -> list[dict[str, Any]]:
@@ -186,18 +368,20 @@ def asked(ledger: LedgerState) -> list[dict[str, Any]]:
 def months(ledger: LedgerState, now: float) -> list[str]:
     """The months that have anything on record, and the present one; the newest first."""
     found = {month_of(now)}
-    found |= {
-        month_of(run.reserved_at)
-        for run in ledger.runs.values()
-        if run.state is not State.NEW and run.reserved_at
-    }
+    found |= terms_in_use(ledger.runs, MONTH)
     found |= {month_of(stray.at) for stray in ledger.strays.values()}
     return sorted(found, reverse=True)[:_MOST_MONTHS]
 
 
-def groupings(ledger: LedgerState, month: str) -> list[dict[str, str]]:
+def groupings(
+    ledger: LedgerState, month: str, projects: Sequence[str] = ()
+) -> list[dict[str, str]]:
     """What a month's money can be divided by: (key of the request, words)."""
-    named = {item.run_id for item in month_items(ledger, month)}
+    named = {
+        item.run_id
+        for item in month_items(ledger, month)
+        if not projects or item.project in projects
+    }
     keys = sorted({key for run in named & ledger.runs.keys() for key, _ in ledger.runs[run].tags})
     return [
         {"key": PROJECT, "words": "project"},
@@ -207,7 +391,9 @@ def groupings(ledger: LedgerState, month: str) -> list[dict[str, str]]:
     ]
 
 
-def spending(ledger: LedgerState, month: str, now: float, by: str = PROJECT) -> MonthSpending:
+def spending(
+    ledger: LedgerState, month: str, now: float, by: str = PROJECT, projects: Sequence[str] = ()
+) -> MonthSpending:
     """
     Raises:
         UsageError: no such grouping.
@@ -215,18 +401,50 @@ def spending(ledger: LedgerState, month: str, now: float, by: str = PROJECT) -> 
     name_of = _namer(ledger, by)
     line = ledger.line("month", month)
     items = month_items(ledger, month, now)
-    items += _damaged(line, items, month, now)
+    if projects:
+        items = [item for item in items if item.project in projects]
+        line = Line("month", month, None, total(item.spent for item in items),
+                    total(item.reserved for item in items))  # fmt: skip
+    else:
+        items += _damaged(line, items, month, now)
     begins, ends = bounds(month)
     until = tuple(_day_ends(begins, min(ends, max(now, begins))))
     by_name: dict[str, list[Item]] = {}
     for item in items:
         by_name.setdefault(name_of(item), []).append(item)
-    groups = [_group(name, mine, until, now) for name, mine in by_name.items()]
+    groups = [
+        replace(
+            _group(name, mine, until, now),
+            limit=_limit(ledger, by, name),
+            month_limit=_month_limit(ledger, by, name, month),
+        )
+        for name, mine in by_name.items()
+    ]
     groups.sort(key=lambda group: (-(group.spent + group.reserved).micros, group.name))
     whole = _group("all", items, until, now)
     current = begins <= now < ends
-    forecast = _forecast(ledger, whole, now, ends) if current else None
+    forecast = _forecast(ledger, whole, now, ends, projects) if current else None
     return MonthSpending(month, line, until, tuple(groups), whole, forecast)
+
+
+def _limit(ledger: LedgerState, by: str, name: str) -> Line | None:
+    line = None
+    if by == PROJECT:
+        line = ledger.line("project", name)
+    elif by == PERSON:
+        line = grant_line(ledger, name)
+    return line if line is not None and line.cap is not None else None
+
+
+def _month_limit(ledger: LedgerState, by: str, name: str, month: str) -> Line | None:
+    if by == PROJECT:
+        line = ledger.line(PROJECT_MONTH, project_month(name, month))
+        return line if line.cap is not None else None
+    grant = ledger.grants.get(name) if by == PERSON else None
+    if grant is None or grant.terms.per_month is None:
+        return None
+    held = money_of(ledger, grant, month)
+    return Line(GRANT, name, grant.terms.per_month, held.settled, held.whole - held.settled)
 
 
 def _namer(ledger: LedgerState, by: str) -> Callable[[Item], str]:
@@ -298,9 +516,12 @@ def _by(item: Item, at: float, now: float) -> Usd:
     return Usd.from_micros(int(whole.micros * ((at - since) / (ends - since))))
 
 
-def _forecast(ledger: LedgerState, whole: Group, now: float, ends: float) -> Forecast:
+def _forecast(
+    ledger: LedgerState, whole: Group, now: float, ends: float, projects: Sequence[str]
+) -> Forecast:
     items = [item for month in months(ledger, now) for item in month_items(ledger, month, now)]
     items = [item for item in items if item.spent or item.accrued]
+    items = [item for item in items if not projects or item.project in projects]
     begun = min((_begun(item, now) for item in items), default=now)
     days = min(float(_MEAN_DAYS), max(1.0, (now - begun) / DAY_S))
     since = now - days * DAY_S
@@ -331,6 +552,8 @@ def _merged(groups: Sequence[Group], most: int) -> list[Group]:
         reserved=total(group.reserved for group in rest),
         by_day=tuple(total(day) for day in by_day),
         run_ids=tuple(run_id for group in rest for run_id in group.run_ids),
+        limit=None,
+        month_limit=None,
     )
     return [*kept, other]
 

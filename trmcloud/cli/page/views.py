@@ -12,9 +12,11 @@ from trmcloud.cli.page.compare import compare_json
 from trmcloud.cli.page.plans import Launches, foreseen_json, plans_json
 from trmcloud.cli.page.spend import spend_json
 from trmcloud.cli.page.watch import Jobs
+from trmcloud.server.visitor import Visitor
 
-PATHS = ("/spend", "/compare", "/plans")
+PATHS = ("/spend", "/compare", "/plans", "/audit")
 FILES = {
+    "audit.js": "text/javascript",
     "compare.js": "text/javascript",
     "plans.js": "text/javascript",
     "spend.js": "text/javascript",
@@ -38,10 +40,13 @@ class Views:
         self._lock = threading.Lock()
         self._launches = Launches(jobs, home, folder)
 
-    def spent(self, month: str, by: str) -> dict[str, Any]:
+    def spent(self, visitor: Visitor, month: str, by: str) -> dict[str, Any]:
         with self._lock:
             context = self._home.context
-            return spend_json(context.ledger.read(), context.wall(), month=month, by=by)
+            ledger, now = context.ledger.read(), context.wall()
+        return spend_json(
+            ledger, now, month=month, by=by, projects=visitor.projects, raises=visitor.raises
+        )
 
     def compared(self, runs: str) -> dict[str, Any]:
         with self._lock:

@@ -1,7 +1,7 @@
 // The page: all runs, or one. What it shows comes from its own server alone, and every word of it
 // goes in as text: a run may be called anything.
 
-import { Refused, ask, first, firstCurves, here, linkTo, runId, token, view } from "./asked.js";
+import { Refused, ask, bearer, first, firstCurves, here, linkTo, me, runId, team, token, view } from "./asked.js";
 import { AXIS_NAMES, Chart, GLYPHS, element } from "./charts.js";
 import { launchedSection, logSection, machineSection } from "./details.js";
 
@@ -32,7 +32,7 @@ const until = (instant) => duration(instant - Date.now() / 1000);
 const when = (instant) => new Date(instant * 1000).toLocaleString(undefined, { dateStyle: "medium", timeStyle: "medium" });
 
 function address(run) {
-  return `${run ? `/run/${encodeURIComponent(run)}` : "/"}#token=${encodeURIComponent(token)}`;
+  return linkTo(run ? `/run/${encodeURIComponent(run)}` : team ? "/runs" : "/");
 }
 
 function stateOf(run) {
@@ -83,8 +83,13 @@ const hear = {};
 async function listen() {
   for (let pause = 500; ; pause = Math.min(pause * 2, 8000)) {
     try {
-      const answer = await fetch(`/api/stream?run=${encodeURIComponent(runId)}`, { headers: { Authorization: `Bearer ${token}` } });
-      if (answer.status === 401) { linked(false, "the token is another server's"); return; }
+      const answer = await fetch(`/api/stream?run=${encodeURIComponent(runId)}`, { headers: bearer() });
+      if (answer.status === 401) { linked(false, team ? "logged out" : "the token is another server's"); return; }
+      if (answer.status === 403) {  // its news are of all projects: a reader of some reads again instead
+        linked(false, "read once a minute");
+        setInterval(() => { if (hear.again) hear.again(); }, 60000);
+        return;
+      }
       if (!answer.ok) throw new Error(String(answer.status));
       linked(true, "live");
       pause = 250;
@@ -256,7 +261,17 @@ function comparing() {
 
 const SHOWN_ENDED = 50;
 
-function allRuns(told) {
+// The runs behind a figure of the page of spending: those of a month, or of one group in it.
+async function behind() {
+  const asked = new URLSearchParams(location.search), month = asked.get("month"), by = asked.get("by") || "project", of = asked.get("of");
+  if (!month) return null;
+  const told = await ask(`/api/spend?${new URLSearchParams({ month, by })}`);
+  const groups = told.groups.filter((group) => of === null || group.name === of);
+  return { ids: new Set(groups.flatMap((group) => group.run_ids)), text: `${of === null ? "" : `${by.replace(/^tag:/, "tag ")} ${of}, `}${told.month}` };
+}
+
+async function allRuns(told) {
+  const only = await behind();
   const runs = new Map(told.runs.map((run) => [run.id, run]));
   let every = false, budgets = told.budgets;
   const box = element("div", { class: "cards" }), asks = element("div", { class: "cards" });
@@ -267,7 +282,8 @@ function allRuns(told) {
     [["proven", "proven"], ["unproven", "at most, not final"], ["reserved", "reserved"]].map(([kind, words]) =>
       element("span", {}, element("span", { class: `key ${kind}`, "aria-hidden": "true" }), words)));
   main.replaceChildren(
-    element("h1", { text: "Runs" }),
+    element("h1", { text: only ? `Runs: ${only.text}` : "Runs" }),
+    only ? element("p", {}, `${only.ids.size} run${only.ids.size === 1 ? "" : "s"} · `, element("a", { href: address(""), text: "All runs" })) : "",
     element("p", { class: "dim", text: `${told.home} · project ${told.project}` }),
     asks, box,
     element("table", { class: "cardy" }, element("thead", {}, element("tr", {}, heads.map((head) => element("th", { scope: "col", text: head })))), body),
@@ -300,7 +316,7 @@ function allRuns(told) {
     row(run).forEach((cell, n) => { if (n) line.children[n].replaceWith(cell); });
   }
   function draw() {
-    const order = [...runs.values()].sort((a, b) => Number(b.live) - Number(a.live) || b.created_at - a.created_at);
+    const order = [...runs.values()].filter((run) => !only || only.ids.has(run.id)).sort((a, b) => Number(b.live) - Number(a.live) || b.created_at - a.created_at);
     const ended = order.filter((run) => !run.live).length;
     const shown = every ? order : order.filter((run, n) => run.live || n < order.length - ended + SHOWN_ENDED);
     made.clear();
@@ -311,7 +327,7 @@ function allRuns(told) {
       return line;
     }));
     if (!shown.length) {
-      body.replaceChildren(element("tr", {}, element("td", { colspan: heads.length, text: "no runs yet: trmcloud launch local --recipe trm-tiny --budget 1 --rate 3.60" })));
+      body.replaceChildren(element("tr", {}, element("td", { colspan: heads.length, text: only ? "none of these runs is to be seen here" : "no runs yet: trmcloud launch local --recipe trm-tiny --budget 1 --rate 3.60" })));
     }
     more.hidden = shown.length === order.length;
     more.textContent = `Show ${order.length - shown.length} more that have ended`;
@@ -320,7 +336,8 @@ function allRuns(told) {
     asks.replaceChildren(...(told.approvals || []).map((one) => {
       const card = element("section", { class: "card", "data-approval": one.id }, element("h2", { text: `${one.principal} asks for ${one.wish}` }),
         one.why ? element("p", { text: one.why }) : "");
-      for (const [answer, words] of [["approve", "Approve"], ["deny", "Deny"]]) {
+      if (team) card.append(element("p", { class: "dim", text: `a lead types: trmcloud approve ${one.id}` }));
+      for (const [answer, words] of team ? [] : [["approve", "Approve"], ["deny", "Deny"]]) {
         const button = element("button", { type: "button", text: words, "aria-label": `${words} ${one.id} of ${one.principal}` });
         button.addEventListener("click", async () => {
           try {
@@ -343,7 +360,7 @@ function allRuns(told) {
       const button = element("button", { type: "button", text: "Raise", "aria-label": `Raise the cap of ${line.name}` });
       button.addEventListener("click", () => askLevel(line, button));
       return element("section", { class: "card", "data-level": line.level }, element("h2", { text: line.name }), bar,
-        element("p", { class: "num", text: `${line.settled.text} spent, ${line.reserved.text} reserved, ${line.left.text} left of ${line.cap.text}` }), button);
+        element("p", { class: "num", text: `${line.settled.text} spent, ${line.reserved.text} reserved, ${line.left.text} left of ${line.cap.text}` }), team ? "" : button);
     }));
   }
   hear.beats = (beats) => {
@@ -401,7 +418,8 @@ function oneRun(told) {
   const marks = element("div", {});
   const machine = machineSection(() => drawCurves()), log = logSection(), launched = launchedSection();
   const health = element("div", {}), shelf = element("div", {}), layers = element("div", {}), gates = element("div", {});
-  main.replaceChildren(head, actions, refused, cards,
+  const trials = element("div", {});
+  main.replaceChildren(head, actions, refused, cards, trials,
     element("h2", { text: "Curves" }), axes, told_of, plots,
     health, layers, gates, machine.node, log.node, shelf, marks, launched.node);
 
@@ -420,8 +438,8 @@ function oneRun(told) {
       box("Money", element("p", { class: "big", text: `${m.proven.text} of ${m.cap.text}` }), moneyBar(m),
         rows([["proven", m.proven.text], ["at most", m.at_most.text], ["reserved", m.reserved.text], ["left", m.left.text],
           ["an hour", m.rate && m.rate.text], ["max overspend", run.max_overspend], ...run.volumes.map((text) => ["volume", text])])),
-      box("Training", element("p", { class: "big", text: t ? `${t.step.toLocaleString("en")} of ${t.steps.toLocaleString("en")}` : "–" }),
-        t ? element("progress", { max: Math.max(1, t.steps), value: t.step, "aria-label": "steps trained" }) : "",
+      box("Training", element("p", { class: "big", text: t ? `${t.step.toLocaleString("en")}${t.steps ? ` of ${t.steps.toLocaleString("en")}` : " steps"}` : "–" }),
+        t && t.steps ? element("progress", { max: Math.max(1, t.steps), value: t.step, "aria-label": "steps trained" }) : "",
         rows([["phase", t && `${t.phase}, ${t.state}`], ["stops in", run.live && run.lands_at && until(run.lands_at)],
           ["killed in", run.live && run.killed_at && until(run.killed_at)], ["tokens", t && t.tokens ? t.tokens.toLocaleString("en") : ""],
           ["tokens a second", t && t.tokens_per_s ? Math.round(t.tokens_per_s).toLocaleString("en") : ""],
@@ -436,6 +454,18 @@ function oneRun(told) {
     gates.replaceChildren(...run.gates.flatMap((gate) => [
       element("h2", { text: `Gate after ${gate.phase}: ${gate.passed === null ? "cannot be read" : gate.passed ? "passed" : "failed"}` }),
       element("ul", {}, gate.checks.map((check) => element("li", { text: `${{ true: "✔", false: "✘" }[check.passed] || "–"} ${check.name}: ${check.detail}${check.blocking ? "" : " (does not block)"}` })))]));
+  }
+
+  let tried = "";
+  function drawTrials() {
+    const now = JSON.stringify(run.sweep);
+    if (now === tried) return;
+    tried = now;
+    const { heads, rows: lines, said } = run.sweep || { heads: [], rows: [], said: [] };
+    trials.replaceChildren(...(run.sweep ? [element("h2", { text: "Trials" }),
+      element("table", { class: "cardy" }, element("thead", {}, element("tr", {}, heads.map((text) => element("th", { scope: "col", text })))),
+        element("tbody", {}, lines.map((line) => element("tr", {}, line.map((text, n) => element("td", { "data-name": heads[n], class: "num" }, element("div", { text }))))))),
+      element("ul", { class: "dim" }, said.map((text) => element("li", { text })))] : []));
   }
 
   let shelved = "", marked = "";
@@ -531,6 +561,7 @@ function oneRun(told) {
     if (run.live !== news.live) { log.grown(); at("refused").hidden = true; }
     run = news;
     drawHead();
+    drawTrials();
     drawShelf();
     if (curves) {
       const before = curves.marks.length;
@@ -552,6 +583,7 @@ function oneRun(told) {
   drawHead();
   drawHealth();
   return curvesAnew(firstCurves).then(() => {
+    drawTrials();
     drawShelf();
     drawMarks();
     for (const each of [machine, log, launched]) each.begin();
@@ -584,9 +616,11 @@ at("theme").addEventListener("click", () => {
   theme(themed);
 });
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => theme(themed));
-for (const id of ["brand", "all"]) at(id).href = address("");
-document.querySelector("nav").append(...[["spend", "Spending"], ["plans", "Saved plans"]].map(([name, text]) =>
-  element("a", { href: linkTo(`/${name}`), text, "aria-current": view === name && "page" })));
+at("brand").href = linkTo("/");
+at("all").href = address("");
+const toView = ([name, text]) => element("a", { href: linkTo(team && name === "spend" ? "/" : `/${name}`), text, "aria-current": view === name && "page" });
+at("all").after(toView(["plans", "Saved plans"]));
+at("all")[team ? "before" : "after"](toView(["spend", "Spending"]));
 if (!view && !runId) at("all").setAttribute("aria-current", "page");
 
 async function openView(name) {
@@ -597,14 +631,58 @@ async function openView(name) {
 // The fragment holds the token: a skip link must not take its place.
 document.querySelector(".skip").addEventListener("click", (event) => { event.preventDefault(); main.focus(); });
 
+const LEADS = ["lead", "administrator"];
+
+// Who reads: false where nobody is known, and a password is asked for.
+async function reader() {
+  try {
+    const { person, role, projects } = await me;
+    at("link").before(element("span", { class: "dim", id: "me", text: `${person} (${role})` }));
+    if (LEADS.includes(role) && !projects.length) document.querySelector("nav").append(toView(["audit", "Audit"]));
+    return true;
+  } catch (error) {
+    if (error.status !== 401) throw error;
+    askPassword(token ? error.message : "");
+    return false;
+  }
+}
+
+function askPassword(told) {
+  const name = element("input", { id: "name", autocomplete: "username", required: true, spellcheck: "false" });
+  const password = element("input", { id: "password", type: "password", autocomplete: "current-password", required: true });
+  const why = element("p", { class: "why", role: "alert", hidden: !told, text: told });
+  const form = element("form", { class: "login" }, element("label", {}, "Name ", name), element("label", {}, "Password ", password),
+    element("button", { class: "main", type: "submit", text: "Log in" }));
+  form.addEventListener("submit", async (event) => {
+    event.preventDefault();
+    try {
+      const made = await ask("/api/v1/login", { name: name.value, password: password.value });
+      location.hash = `token=${encodeURIComponent(made.token)}`;
+      location.reload();
+    } catch (error) {
+      why.hidden = false;
+      why.textContent = error.message;
+      password.value = "";
+      password.focus();
+    }
+  });
+  const provider = element("p", {});
+  ask("/api/v1/oidc").then(({ issuer }) => provider.append(element("a", { href: "/api/v1/oidc/start", text: `Log in at ${issuer}` })), () => {});
+  main.replaceChildren(element("h1", { text: "Log in" }), why, provider, form,
+    element("p", { class: "dim", text: "In a terminal: trmcloud login" }));
+  document.title = "log in · trmcloud";
+  name.focus();
+}
+
 async function begin() {
   linked(false, "connecting…");
-  if (!token) {
+  if (!token && !team) {
     linked(false, "not connected");
     gone(new Refused(0, { error: "this address lacks its token", next: "open the one that trmcloud ui has printed" }));
     return;
   }
   try {
+    if (team && !(await reader())) { linked(false, "not logged in"); return; }
     if (view) await openView(view);
     else await (runId ? oneRun : allRuns)(await first);
   } catch (error) {

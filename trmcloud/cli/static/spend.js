@@ -95,28 +95,48 @@ class MonthChart extends Chart {
   }
 }
 
-function table(caption, heads, lines, foot) {
-  const filled = (kind, more, what) => (typeof what === "string" ? element(kind, { ...more, text: what }) : element(kind, more, what));
-  const cell = (what, n) => (n ? filled("td", { class: "num", "data-name": heads[n] }, what) : filled("th", { scope: "row" }, what));
+// ``texts``: columns of text; all others but the first are numbers.
+function table(caption, heads, lines, foot, texts = []) {
+  const kind = (n) => (n && !texts.includes(n) ? "num" : null);
+  const filled = (tag, more, what) => (typeof what === "string" ? element(tag, { ...more, text: what }) : element(tag, more, what));
+  const cell = (what, n) => (n ? filled("td", { class: kind(n), "data-name": heads[n] }, what) : filled("th", { scope: "row" }, what));
   return element("table", { class: "cardy" }, element("caption", { text: caption }),
-    element("thead", {}, element("tr", {}, heads.map((text, n) => element("th", { scope: "col", class: n ? "num" : null, text })))),
+    element("thead", {}, element("tr", {}, heads.map((text, n) => element("th", { scope: "col", class: kind(n), text })))),
     element("tbody", {}, lines.map((line) => element("tr", {}, line.map(cell)))),
     foot ? element("tfoot", {}, element("tr", {}, foot.map(cell))) : null);
 }
 
 const runLink = (run, text) => element("a", { href: linkTo(`/run/${encodeURIComponent(run)}`), text: text || run });
 
-function withRuns(group) {  // each figure leads to its runs
+// The page of the runs behind a figure: those of a month, or of one group in it.
+const runsOf = (told, of) => linkTo(`/runs?${new URLSearchParams({ month: told.month, by: told.by, ...(of === undefined ? {} : { of }) })}`);
+const MOST_NAMED = 50;
+
+function withRuns(told, group) {  // each figure leads to its runs
   const [count, ...rest] = figures(group);
   if (!group.run_ids.length) return [count, ...rest];
+  const more = group.run_ids.length - MOST_NAMED;
   return [element("details", {}, element("summary", { text: count, "aria-label": `${count} runs of ${group.name}` }),
-    element("ul", {}, group.run_ids.map((run) => element("li", {}, runLink(run))))), ...rest];
+    element("ul", {}, group.run_ids.slice(0, MOST_NAMED).map((run) => element("li", {}, runLink(run))),
+      more > 0 ? element("li", {}, element("a", { href: runsOf(told, group.name), text: `${more} more` })) : "")),
+  ...rest.map((text) => element("a", { href: runsOf(told, group.name), text, "aria-label": `${text}: runs of ${group.name}` }))];
 }
+
+const ofLimit = (cap, left) => (cap ? `${cap.text}, ${left.text} left` : "–");
+// The columns of caps that any group has: (heading, its text for a group).
+function limitsOf(told) {
+  const word = told.by === "person" ? "grant" : "cap";
+  return [[`${word}, this month`, "month_limit", "month_left"], [`${word}, all months`, "limit", "limit_left"]]
+    .filter(([, cap]) => told.groups.some((group) => group[cap]))
+    .map(([head, cap, left]) => [head, (group) => ofLimit(group[cap], group[left])]);
+}
+const WAITS_FOR = { machine: "a machine", answer: "an answer to a request for more", second_person: "a second lead" };
 
 const figures = (group) => [String(group.runs || "–"), group.spent.text, group.accrued.text, group.so_far.text, group.reserved.text];
 
-function card(name, big, ...lines) {
-  return element("section", { class: "card", "aria-label": name }, element("h2", { text: name }), element("p", { class: "big", text: big }),
+function card(name, big, href, ...lines) {
+  return element("section", { class: "card", "aria-label": name }, element("h2", { text: name }),
+    element("p", { class: "big" }, href ? element("a", { href, text: big, "aria-label": `${big}: runs` }) : big),
     lines.filter(Boolean).map((text) => element("p", { class: "dim", text })));
 }
 
@@ -150,7 +170,7 @@ export async function show({ hear, main }) {
 
   function choose(name, value) {
     asked.set(name, value);
-    history.replaceState(null, "", linkTo(`/spend?${asked}`));
+    history.replaceState(null, "", linkTo(`${location.pathname}?${asked}`));
     look();
   }
 
@@ -171,24 +191,26 @@ export async function show({ hear, main }) {
     drawChoices();
     const { total, cap, forecast } = told;
     cards.replaceChildren(
-      card(`${told.month}, so far`, total.so_far.text, `${total.spent.text} settled, ${total.accrued.text} used by live runs`,
+      card(`${told.month}, so far`, total.so_far.text, total.run_ids.length ? runsOf(told) : "", `${total.spent.text} settled, ${total.accrued.text} used by live runs`,
         told.unproven.usd ? `${told.unproven.text} of it may still change: bills are not final` : ""),
-      card("Reserved for live runs", total.reserved.text, "the most that they may use, what they have used included"),
-      card("The month's cap", cap ? cap.text : "none", cap ? (told.over.usd ? `${told.over.text} over it` : `${told.left.text} left to reserve`) : "set one: trmcloud budget set month USD"),
-      forecast ? card("Forecast of the month's end", `${forecast.low.text} to ${forecast.high.text}`,
+      card("Reserved for live runs", total.reserved.text, "", "the most that they may use, what they have used included"),
+      card("The month's cap", cap ? cap.text : "none", "", cap ? (told.over.usd ? `${told.over.text} over it` : `${told.left.text} left to reserve`) : "set one: trmcloud budget set month USD"),
+      forecast ? card("Forecast of the month's end", `${forecast.low.text} to ${forecast.high.text}`, "",
         `${forecast.per_day.text} a day over the last ${Number(forecast.days.toFixed(1))} days, ${forecast.days_left.toFixed(1)} days left`, forecast.rule,
         forecast.over_cap ? "The high end is above the cap: launches that do not fit are refused." : "") : "");
     chart.show(told, toCap.checked);
+    const limits = limitsOf(told);
     const by = told.groupings.find(({ key }) => key === told.by)?.words || told.by;
     tables.replaceChildren(
-      told.groups.length ? table(`${told.month} by ${by}`, [by, "runs", "settled", "used by live runs", "so far", "reserved"],
-        told.groups.map((group) => [group.name, ...withRuns(group)]), ["total", ...figures(total)])
+      told.groups.length ? table(`${told.month} by ${by}`, [by, "runs", "settled", "used by live runs", "so far", "reserved", ...limits.map(([head]) => head)],
+        told.groups.map((group) => [group.name, ...withRuns(told, group), ...limits.map(([, text]) => text(group))]), ["total", ...figures(total), ...limits.map(() => "")])
         : element("p", { class: "dim", text: "Nothing was spent or reserved in it." }),
       told.held.length ? table("Reserved now, and until when", ["run", "person", "project", "reserved", "until"],
         told.held.map((row) => [runLink(row.run, row.name ? `${row.run} ${row.name}` : row.run), row.person, row.project, row.reserved.text,
-          row.waits ? "waits for a machine" : row.until ? `${at(row.until)}${row.kind === "volume" ? ", its volume" : ""}` : "–"])) : "",
-      told.asked.length ? table("Who asks for more", ["request", "person", "asks for", "why", "since"],
-        told.asked.map((row) => [row.id, row.person, row.more.usd ? row.more.text : "other terms", row.why || "–", at(row.asked_at)])) : "",
+          row.waits ? "waits for a machine" : row.until ? `${at(row.until)}${row.kind === "volume" ? ", its volume" : ""}` : "–"]), null, [1, 2]) : "",
+      told.waits.length ? table("Who waits", ["what", "person", "waits for", "dollars", "about", "since"],
+        told.waits.map((row) => [row.for === "machine" ? runLink(row.id) : row.id, row.person, WAITS_FOR[row.for], row.amount && row.amount.usd ? row.amount.text : "other terms",
+          row.words || "–", at(row.since)]), null, [1, 2, 4]) : "",
       element("details", {}, element("summary", { text: "Day by day" }),
         table("Spent until the end of each day, UTC", ["until", "total", ...told.lines.map((line) => line.name)],
           told.until.map((x, n) => [x === told.now ? `${dayBefore(x)}, now` : dayBefore(x), total.text[n], ...told.lines.map((line) => line.text[n])]))));

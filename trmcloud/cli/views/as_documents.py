@@ -56,6 +56,7 @@ def _sweep(context: Context, run: RunState) -> doc.SweepProgress | None:
     if run.spec.sweep is None:
         return None
     from trmcloud.app.sweep_facts import sweep_of
+    from trmcloud.app.sweep_priors import priors_of
     from trmcloud.core.sweep import verdict
 
     found = sweep_of(context, run)
@@ -64,6 +65,9 @@ def _sweep(context: Context, run: RunState) -> doc.SweepProgress | None:
     terms, state = found.terms, found.state
     paid = terms.unit == "usd"
     best, judged = found.best, verdict.judge(state, terms)
+    priors = priors_of(run.plan, terms)
+    refused, sizes = priors.memory.refused if priors.memory is not None else (None, None)
+    is_measured = found.own_share is not None
     return doc.SweepProgress(
         metric=terms.metric,
         goal=terms.goal.value,
@@ -115,6 +119,20 @@ def _sweep(context: Context, run: RunState) -> doc.SweepProgress | None:
         importance={each.name: each.share for each in verdict.importance(state, terms)},
         next_usd=verdict.NEXT_USD if paid else None,
         next_usd_gain=verdict.expected_gain(state, terms) if paid else None,
+        first=tuple(
+            doc.SweepFirst(
+                run=each.run_id,
+                trial=each.trial,
+                rate_factor=each.factor,
+                settings=dict(each.point),
+            )
+            for each in priors.first
+        ),
+        earlier_trials={each.run_id: len(each.trials) for each in priors.earlier},
+        sizes=sizes,
+        sizes_refused=refused,
+        own_cpu_s=found.own_cpu_s if is_measured else None,
+        trials_cpu_s=found.trials_cpu_s if is_measured else None,
     )
 
 
@@ -610,6 +628,7 @@ def month_document(report: MonthReport, html: str) -> doc.Month:
             unproven_usd=row.at_most,
         )
 
+    counts = {row.name: row.runs for row in report.projects}
     return doc.Month(
         month=report.month,
         budget=doc.MonthLine(**line(report.line)),
@@ -620,4 +639,8 @@ def month_document(report: MonthReport, html: str) -> doc.Month:
         runs=tuple(report.runs),
         grown=tuple(doc.SpentBy(until_at=at, spent_usd=spent) for at, spent in report.grown),
         html=html or None,
+        project_months=tuple(
+            doc.MonthShare(name=name, runs=counts.get(name, 0), **line(budget))
+            for name, budget in report.project_months
+        ),
     )

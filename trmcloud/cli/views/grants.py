@@ -17,11 +17,15 @@ SAME_USER = (
 
 
 def grants_table(accounts: Sequence[GrantAccount]) -> list[str]:
-    header = ("principal", "state", "total", "spent", "reserved", "left", "today", "runs", "until")
-    return table(header, [_row(each) for each in accounts])
+    has_months = any(each.per_month is not None for each in accounts)
+    months = ("this month",) if has_months else ()
+    header = ("principal", "state", "total", "spent", "reserved", "left", "today", *months, "runs")
+    return table((*header, "until"), [_row(each, has_months) for each in accounts])
 
 
-def _row(account: GrantAccount) -> tuple[str, ...]:
+def _row(account: GrantAccount, has_months: bool) -> tuple[str, ...]:
+    month = account.spent_this_month + account.reserved_this_month
+    per_month = f" of {account.per_month}" if account.per_month is not None else ""
     today = account.spent_today + account.reserved_today
     per_day = f" of {account.per_day}" if account.per_day is not None else ""
     at_once = f" of {account.runs_at_once}" if account.runs_at_once else ""
@@ -33,20 +37,24 @@ def _row(account: GrantAccount) -> tuple[str, ...]:
         str(account.reserved),
         str(account.left) if account.state == STANDING else "–",
         f"{today}{per_day}",
+        *((f"{month}{per_month}",) if has_months else ()),
         f"{len(account.live_runs)}{at_once}",
         _day(account.expires_at) if account.expires_at is not None else "–",
     )
 
 
-def account_lines(account: GrantAccount) -> list[str]:
-    """One grant in words: what it allows, and what is left."""
+def account_lines(account: GrantAccount, *, same_user: bool = True) -> list[str]:
+    """One grant in words: what it allows, and what is left. ``same_user``: whether its holder may
+    be a program of the ledger's own user; people of a server never are."""
     limits = [f"{account.total} in total", *_limits(account, " or ")]
+    if account.buckets:
+        limits.append("buckets: " + ", ".join(account.buckets))
     if account.idle_s:
         limits.append(f"a run ends after {duration(account.idle_s)} without a step")
     return [
         f"{account.principal}: {'; '.join(limits)}",
         f"  {account.spent} spent, {account.reserved} reserved, {account.left} left for a new run",
-        f"  {SAME_USER}",
+        *([f"  {SAME_USER}"] if same_user else []),
     ]
 
 
@@ -60,7 +68,11 @@ def _limits(of: GrantAccount | ApprovalRequest, joint: str) -> list[str]:
     """The terms beside the total; ``joint`` stands between names of one kind."""
     limits = [
         f"{amount} per {unit}"
-        for amount, unit in ((of.per_run, "run"), (of.per_day, "UTC day"))
+        for amount, unit in (
+            (of.per_run, "run"),
+            (of.per_day, "UTC day"),
+            (of.per_month, "UTC month"),
+        )
         if amount is not None
     ]
     if of.runs_at_once:
@@ -112,6 +124,10 @@ def as_line(account: GrantAccount) -> doc.GrantLine:
         given_at=account.given_at,
         given_by=account.given_by,
         revoked_at=account.revoked_at,
+        per_month_usd=account.per_month,
+        settled_this_month_usd=account.spent_this_month,
+        reserved_this_month_usd=account.reserved_this_month,
+        buckets=account.buckets,
     )
 
 
@@ -131,6 +147,7 @@ def as_request(request: ApprovalRequest) -> doc.ApprovalLine:
         asked_at=request.asked_at,
         answered_at=request.answered_at,
         answered_by=request.answered_by,
+        per_month_usd=request.per_month,
     )
 
 

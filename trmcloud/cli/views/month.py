@@ -12,6 +12,7 @@ from trmcloud.cli.views.text import table
 from trmcloud.core.control.budget import Line
 from trmcloud.core.control.report import MonthReport, Share
 from trmcloud.core.money import Usd
+from trmcloud.core.text import one_line
 
 _BAR = 24
 _KINDS = {
@@ -28,6 +29,9 @@ def month_lines(report: MonthReport) -> list[str]:
     lines = [f"{report.month} · {counted} · {_against(report.line)}"]
     if report.account.cap is not None:
         lines.append(f"account · {_against(report.account)}")
+    lines += [
+        f"project {one_line(name)} · {_against(line)}" for name, line in report.project_months
+    ]
     if not report.projects:
         return [*lines, "no money was spent or reserved"]
     for title, shares in _lists(report):
@@ -59,7 +63,15 @@ def month_page(report: MonthReport, now: float, made_by: str) -> str:
         f'<p class="dim">made {instant(now)} by {words(made_by)}</p>\n',
         f"<p>{words(_against(report.line))}</p>\n",
         _plot(report),
-        named_rows([("account", words(_against(report.account)))]),
+        named_rows(
+            [
+                ("account", words(_against(report.account))),
+                *(
+                    (words(f"project {name}"), words(_against(line)))
+                    for name, line in report.project_months
+                ),
+            ]
+        ),
     ]
     for name, shares in _lists(report):
         rows = [

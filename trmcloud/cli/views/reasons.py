@@ -40,6 +40,7 @@ SENTENCES: Mapping[ReasonKind, str] = {
     _Kind.GRANT_REVOKED: "the grant of {principal} was revoked",
     _Kind.GRANT_REVOKED_NOW: "the grant of {principal} was revoked, to end at once",
     _Kind.IDLE: "it has made no step for {idle_s}; its limit is {limit_s}",
+    _Kind.GPUS_IDLE: "its GPUs have computed nothing for {idle_s}; its limit is {limit_s}",
     _Kind.LAUNCH_KILLED: "its launch was killed before anything was rented",
     _Kind.NO_CANDIDATE: "the plan has no candidate",
     _Kind.NOT_ASKED_FOR: "stopped before a machine was requested",
@@ -256,7 +257,12 @@ def _title_and_text(notice: Notice) -> tuple[str, str]:
             return title, text
         case NoticeKind.APPROVAL:
             asked = [f"{Usd(facts['more_usd'])} more"] if Usd(facts["more_usd"]) else []
-            for name, unit in (("per_run_usd", "per run"), ("per_day_usd", "per day")):
+            units = {
+                "per_run_usd": "per run",
+                "per_day_usd": "per day",
+                "per_month_usd": "per month",
+            }
+            for name, unit in units.items():
                 asked += [f"{Usd(facts[name])} {unit}"] if name in facts else []
             asked += [f"{facts['runs_at_once']} runs at once"] if facts["runs_at_once"] else []
             asked += [str(facts[name]) for name in ("hardware", "providers") if name in facts]

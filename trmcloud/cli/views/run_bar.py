@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field
 from math import inf
+from shutil import get_terminal_size
 from typing import Any
 
 from trmcloud.app.context import Context
@@ -199,6 +200,10 @@ BAD_ENDS = (Outcome.FAILED, Outcome.LOST, Outcome.KILLED)
 
 _BAD_RESULTS = (*BAD_ENDS, Outcome.UNFIT, Outcome.NOT_STARTED, Outcome.NO_MACHINE)
 _PLAIN_EVERY_S = 10.0
+_TRIALS_EVERY_S = 2.0
+_MOST_TRIALS = 8
+_BESIDE_TRIALS = 8
+"""Lines of the terminal that are no trials: the bar's, the header, and what was printed last."""
 _BAR_WIDTH = 16
 _TROUBLE_AFTER_S = 6.0
 """A connection that drops is opened again at once; one that fails for longer gets a line."""
@@ -231,6 +236,7 @@ class RunBar(AbstractContextManager["RunBar"]):
         self._by_hand_of = ""
         self._news = RecoveryNews(context)
         self._waits: tuple[Reason | None, float] = (None, 0.0)
+        self._trials: tuple[tuple[Any, ...], float, list[str]] = ((), -inf, [])
 
     def __enter__(self) -> RunBar:
         outlive_the_reader()
@@ -501,7 +507,25 @@ class RunBar(AbstractContextManager["RunBar"]):
         bar = ProgressBar(total=1.0, completed=share, width=_BAR_WIDTH)
         told = f"{100 * share:.0f} % of {of_what}"
         line.add_row(_shown(first), bar, _shown(told), _shown(" · ".join(rest)))
-        self._update(Group(line, *_lines(below)), lasting=True)
+        rows = [_row(each) for each in self._trial_rows(run, beat, now)]
+        self._update(Group(line, *_lines(below), *rows), lasting=True)
+
+    def _trial_rows(self, run: RunState, beat: Heartbeat, now: float) -> list[str]:
+        """The table of a sweep's trials, as many as the terminal has room for; read anew every
+        few seconds, and where a trial has begun or saved."""
+        if run.spec.sweep is None:
+            return []
+        seen = (run.run_id, *beat.parts.items(), beat.saved_step)
+        before, read_at, rows = self._trials
+        if seen != before or not 0 <= now - read_at < _TRIALS_EVERY_S:
+            from trmcloud.app.sweep_facts import sweep_of
+            from trmcloud.cli.views.sweep import trial_lines
+
+            swept = sweep_of(self._context, run)
+            most = max(1, min(_MOST_TRIALS, get_terminal_size().lines - _BESIDE_TRIALS))
+            rows = trial_lines(swept, most=most) if swept is not None else []
+            self._trials = (seen, now, rows)
+        return rows
 
     def _update(self, shown: Any, *, lasting: bool) -> None:
         """``lasting``: what is shown last stays on the terminal when the bar is gone."""
@@ -525,6 +549,13 @@ def _shown(text: str) -> Any:
     from rich.text import Text
 
     return Text(one_line(text))
+
+
+def _row(text: str) -> Any:
+    """A line of a table, cut where the terminal ends."""
+    from rich.text import Text
+
+    return Text(one_line(text), no_wrap=True, overflow="ellipsis")
 
 
 def _lines(texts: Iterable[str]) -> list[Any]:

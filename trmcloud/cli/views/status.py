@@ -6,7 +6,7 @@ import datetime as dt
 from collections.abc import Sequence
 
 from trmcloud.app.context import Context, is_unasked
-from trmcloud.app.kill_layers import ABSENT, VERIFIED, WORKING, guards_of
+from trmcloud.app.kill_layers import ABSENT, VERIFIED, WORKING, guards_of, home_of
 from trmcloud.app.run_facts import report_run, spending
 from trmcloud.app.run_queries import (
     boot_trouble,
@@ -18,13 +18,11 @@ from trmcloud.app.run_queries import (
     mark_reported,
     waits_for,
 )
-from trmcloud.app.short_rentals import meaning_of
 from trmcloud.cli.views.health import (
     format_rows,
     health_rows,
     recovered_rows,
 )
-from trmcloud.cli.views.launch import resumed_rows, run_credential_rows
 from trmcloud.cli.views.metrics import (
     marked_words,
     metric_cell,
@@ -35,8 +33,6 @@ from trmcloud.cli.views.metrics import (
 from trmcloud.cli.views.moves import moved_words, moving_words
 from trmcloud.cli.views.pace import pace_rows
 from trmcloud.cli.views.reasons import low_balance, sentence
-from trmcloud.cli.views.run import RESUMABLE, show_verdict
-from trmcloud.cli.views.run_bar import lands_in_s, waiting_words
 from trmcloud.cli.views.text import (
     CHECKPOINTS,
     duration,
@@ -136,6 +132,12 @@ def principal_words(run: RunState) -> str:
 def show_one(context: Context, run: RunState, *, verbose: bool = False) -> None:
     """One run: its state, money, training and checkpoints, what guards it, and what to type next;
     with ``verbose`` also what each kill layer lacks that is absent."""
+    # The table of all runs, which is shown far more often, needs none of these.
+    from trmcloud.app.short_rentals import meaning_of
+    from trmcloud.cli.views.launch import resumed_rows, run_credential_rows
+    from trmcloud.cli.views.run import show_verdict
+    from trmcloud.cli.views.run_bar import lands_in_s
+
     report = report_run(context, run)
     now, spent = context.wall(), spending(context, run)
     ended = meaning_of(run, run.outcome) if run.outcome is not None else ""
@@ -162,6 +164,8 @@ def show_one(context: Context, run: RunState, *, verbose: bool = False) -> None:
             ("not asked", f"{_via(run)} and the pod; {_heard(context, run)}: status --live")
         )
     guards = guards_of(context, run)
+    if run.live and (place := home_of(context, run, context.ledger.driver(run.run_id))):
+        rows.append(("home", f"{place}; its files are there"))
     rows += _in_the_way(context, run)
     if low := _low_balance_of(context, run):
         rows.append(("balance", low_balance(low, now)))
@@ -241,6 +245,8 @@ def _trials(context: Context, run: RunState, *, verbose: bool) -> list[str]:
 
 def _next_commands(run: RunState, *, has_checkpoint: bool) -> str:
     """Return the next command to type about a run."""
+    from trmcloud.cli.views.run import RESUMABLE
+
     if run.live:
         return f"trmcloud logs -f {run.run_id} · save {run.run_id} · stop {run.run_id}"
     verbs = ["fetch-best"] if has_checkpoint and not run.fetched else []
@@ -276,6 +282,8 @@ def _low_balance_of(context: Context, run: RunState) -> BalanceLow | None:
 
 def _in_the_way(context: Context, run: RunState) -> list[tuple[str, str]]:
     """Return rows: what the run waits for, and why its pod cannot be asked."""
+    from trmcloud.cli.views.run_bar import waiting_words
+
     rows = []
     waiting, trouble = waits_for(context, run), link_trouble(context, run)
     if waiting is not None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from trmcloud.app.sweep_facts import SweepFacts
+from trmcloud.app.sweep_terms import expected_trials
 from trmcloud.cli.views.text import table
 from trmcloud.core.errors import ConflictError
 from trmcloud.core.money import Usd
 from trmcloud.core.sweep.job import ray_address
+from trmcloud.core.sweep.priors import NO_PRIORS, Priors
 from trmcloud.core.sweep.space import format_point
 from trmcloud.core.sweep.state import Trial, TrialState
 from trmcloud.core.sweep.terms import Goal, SweepTerms
@@ -24,9 +26,10 @@ from trmcloud.core.sweep.verdict import (
 from trmcloud.core.text import one_line
 
 
-def terms_lines(terms: SweepTerms, on: str = "") -> list[str]:
-    """The lines below a sweep's plan: its slots, rungs, reservations, and how many trials they
-    are expected to start. ``on`` is where they run, see ``core.sweep.job``."""
+def terms_lines(terms: SweepTerms, priors: Priors = NO_PRIORS, on: str = "") -> list[str]:
+    """The lines below a sweep's plan: its slots, rungs, reservations, how many trials they are
+    expected to start, and what is known before the first. ``on`` is where they run, see
+    ``core.sweep.job``."""
     rungs = " · ".join(amount(terms, each) for each in terms.rungs)
     kept = f"{amount(terms, terms.winner_usd)} for the winner"
     if terms.confirm_usd:
@@ -34,11 +37,13 @@ def terms_lines(terms: SweepTerms, on: str = "") -> list[str]:
     rows = [
         ("space", " ".join(str(each) for each in terms.space.parameters)),
         ("first trial", format_point(terms.default)),
+        *_first_rows(priors),
         ("slots", f"{terms.slots}, {amount(terms, terms.slot_rate)}/h each"),
         ("rungs", f"{rungs} per trial; 1 of {terms.eta} is continued"),
         ("reserved", kept),
         ("trials", f"about {expected_trials(terms)} for {amount(terms, terms.usd)}"),
     ]
+    rows += _known_rows(priors)
     if (address := ray_address(on)) is not None:
         rows.append(("trials on", f"the Ray at {address}" if address else "a Ray of this machine"))
     if terms.unit == "s":
@@ -49,25 +54,47 @@ def terms_lines(terms: SweepTerms, on: str = "") -> list[str]:
     return ["  Sweep", *(f"    {name:<{width}}  {text}" for name, text in rows)]
 
 
+def _first_rows(priors: Priors) -> list[tuple[str, str]]:
+    rows = []
+    for number, each in enumerate(priors.first):
+        scaled = f", its rate × {each.factor:.3g}" if each.factor != 1.0 else ""
+        of = f"trial {each.trial} of {each.run_id}{scaled}"
+        rows.append(("then" if not number else "", f"{format_point(each.point)} ({of})"))
+    return rows
+
+
+def _known_rows(priors: Priors) -> list[tuple[str, str]]:
+    rows = []
+    if priors.earlier:
+        used = ", ".join(f"{len(each.trials)} of {each.run_id}" for each in priors.earlier)
+        rows.append(("earlier", f"trials on the same code are used: {used} (not: --no-earlier)"))
+    if memory := memory_words(priors):
+        rows.append(("memory", memory))
+    return rows
+
+
+def memory_words(priors: Priors) -> str:
+    """``3 of 12 sizes are never started: width=512 needs 31.0 GB of 22.1``; empty where all fit."""
+    table = priors.memory
+    found = table.least_refused() if table is not None else None
+    if table is None or found is None:
+        return ""
+    least, need_gb = found
+    over, known = table.refused
+    named = format_point(tuple(least.items()))
+    return (
+        f"{over} of {known} sizes are never started: {named} needs {need_gb:.3g} GB of "
+        f"{table.room_gb:.3g}"
+    )
+
+
 def amount(terms: SweepTerms, value: Usd) -> str:
     """An amount in the sweep's currency."""
     return str(value) if terms.unit == "usd" else f"{float(value):,.0f} s"
 
 
-def expected_trials(terms: SweepTerms) -> int:
-    """Return how many trials are begun where every rung takes its share and nothing more."""
-    left = terms.usd - terms.winner_usd - terms.confirm_usd
-    each = 0.0
-    for rung in range(terms.last + 1):
-        step = terms.train_usd(rung - 1, rung) + terms.restart_usd
-        each += float(step) / terms.eta**rung
-    found = int(float(left) / each) if each else 1
-    count = terms.space.count
-    return max(1, min(found, int(count) if count < 1e9 else found))
-
-
 _HEADER = ("trial", "rung", "spent", "metric", "where", "settings")
-_ROWS = 12
+_ROWS, _WIDTH = 12, 80
 _WHERE = {
     TrialState.RUNNING: "running",
     TrialState.PAUSED: "paused",
@@ -79,16 +106,23 @@ _WHERE = {
 }
 
 
-def trial_lines(facts: SweepFacts, *, verbose: bool = False) -> list[str]:
-    """The table of a sweep's trials: those that run first, then the best first."""
-    trials = facts.ranked()
-    shown = trials if verbose else trials[:_ROWS]
-    rows = [_row(facts, trial) for trial in shown]
-    header = tuple(facts.terms.metric[:12] if name == "metric" else name for name in _HEADER)
-    lines = table(header, rows) if rows else ["no trial has begun"]
-    if more := len(trials) - len(shown):
+def trial_lines(facts: SweepFacts, *, verbose: bool = False, most: int = _ROWS) -> list[str]:
+    """The table of a sweep's trials: those that run first, then the best first. ``most`` of them
+    within 80 columns; with ``verbose`` all, with all their settings."""
+    header, rows = trial_table(facts)
+    shown = rows if verbose else rows[:most]
+    lines = table(header, shown) if rows else ["no trial has begun"]
+    if not verbose:
+        lines = [line if len(line) <= _WIDTH else f"{line[: _WIDTH - 1]}…" for line in lines]
+    if more := len(rows) - len(shown):
         lines.append(f"and {more} more: -v")
     return lines
+
+
+def trial_table(facts: SweepFacts) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+    """(the heads, a row for each trial): those that run first, then the best first."""
+    header = tuple(facts.terms.metric[:12] if name == "metric" else name for name in _HEADER)
+    return header, [_row(facts, trial) for trial in facts.ranked()]
 
 
 def _row(facts: SweepFacts, trial: Trial) -> tuple[str, ...]:
@@ -106,7 +140,7 @@ def _row(facts: SweepFacts, trial: Trial) -> tuple[str, ...]:
         amount(terms, trial.spent),
         "–" if trial.metric is None else f"{trial.metric:.4g}",
         where,
-        one_line(point)[:40],
+        one_line(point)[:200],
     )
 
 
@@ -119,9 +153,9 @@ def progress_words(facts: SweepFacts) -> str:
     return words
 
 
-def report_lines(facts: SweepFacts) -> list[str]:
-    """The results that the dollars bought, the settings that matter, and the gain expected of
-    more dollars."""
+def report_lines(facts: SweepFacts, priors: Priors = NO_PRIORS) -> list[str]:
+    """The results that the dollars bought, the settings that matter, the gain expected of more
+    dollars, and what was known before the first trial."""
     terms, state = facts.terms, facts.state
     lines = [f"sweep: {progress_words(facts)}, {amount(terms, state.spent)} on trials"]
     if state.idle:
@@ -141,8 +175,14 @@ def report_lines(facts: SweepFacts) -> list[str]:
     gain = expected_gain(state, terms) if terms.unit == "usd" else None
     if gain is not None:
         lines.append(
-            f"the next {NEXT_USD} may gain {gain:.3g} {terms.metric}: an extrapolation, in which "
-            "each doubling of the money brings what the last one brought"
+            f"the next {NEXT_USD} may gain {gain:.3g} {terms.metric}: an extrapolation of what "
+            "the last two doublings of the money gained"
+        )
+    lines += [f"{name}: {text}" for name, text in _known_rows(priors)]
+    if facts.own_share is not None:
+        lines.append(
+            f"the sweep's own decisions took {facts.own_share:.2%} of the processor time: "
+            f"{facts.own_cpu_s:.1f} s beside {facts.trials_cpu_s:.1f} s of trials"
         )
     for trial in state.trials.values():
         if trial.state is TrialState.FAILED:
@@ -156,14 +196,19 @@ def verdict_line(found: Verdict, terms: SweepTerms) -> str:
         return "verdict: no trial has a result"
     if found.finding is Finding.DEFAULT:
         return "verdict: the default is the best"
-    side = "below" if terms.goal is Goal.MIN else "above"
+    sides = ("below", "above") if terms.goal is Goal.MIN else ("above", "below")
+    is_worse = found.gain is not None and found.gain < 0.0
+    side, sign = sides[is_worse], -1.0 if is_worse else 1.0
     if found.finding is Finding.NOT_TESTED:
         told = ""
         if found.gain is not None:
-            told = f"; at rung {found.rung + 1} it is {found.gain:.3g} {side} the default"
+            told = f"; at rung {found.rung + 1} it is {abs(found.gain):.3g} {side} the default"
         return f"verdict: trial {found.winner} is the best, not tested with other seeds{told}"
     assert found.gain is not None
-    interval = f"{found.gain:.3g} {side} the default ({found.low:.3g} to {found.high:.3g}, 95 %)"
+    assert found.low is not None
+    assert found.high is not None
+    low, high = sorted((sign * found.low, sign * found.high))
+    interval = f"{abs(found.gain):.3g} {side} the default ({low:.3g} to {high:.3g}, 95 %)"
     if found.finding is Finding.NOT_BETTER:
         return f"verdict: nothing beats the default by more than noise: {interval}"
     return f"verdict: trial {found.winner} is better by more than noise: {interval}"

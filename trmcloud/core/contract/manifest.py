@@ -278,6 +278,12 @@ def pick_latest(manifests: Iterable[CheckpointManifest]) -> CheckpointManifest |
     return max(manifests, key=lambda m: (m.created_at, m.step), default=None)
 
 
+def of_last_phase(manifests: Sequence[CheckpointManifest]) -> list[CheckpointManifest]:
+    """Those of the phase that saved last."""
+    last = pick_latest(manifests)
+    return [m for m in manifests if last is not None and m.phase == last.phase]
+
+
 _Made = TypeVar("_Made", CheckpointManifest, KeptCheckpoint)
 
 

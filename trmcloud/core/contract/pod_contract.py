@@ -63,7 +63,8 @@ def parse_pod_name(text: str) -> PodName | None:
 # What a machine's GPUs say of themselves while it trains: a note of the agent's report.
 #
 # The note is JSON: ``{"samples": 40, "over_s": 585.0, "gpus": [[busy, used, total, clock], …]}``,
-# a row for each GPU in nvidia-smi's order; null stands for what it did not say.
+# a row for each GPU in nvidia-smi's order; null stands for what it did not say. ``"idle_s": 30.0``
+# stands beside them where the agent says for how long no GPU has computed.
 
 GPU_NOTE = "gpus"
 """The topic of that note."""
@@ -86,11 +87,13 @@ class GpuCounters(NamedTuple):
 
 @dataclass(frozen=True)
 class GpuWindow:
-    """The last ``over_s`` seconds of training, sampled so often."""
+    """The last ``over_s`` seconds of training, sampled so often. ``idle_s``: for how long before
+    the last sample no GPU computed, which may be longer; None: it is not known."""
 
     samples: int
     over_s: float
     gpus: tuple[GpuCounters, ...]
+    idle_s: float | None = None
 
     def memory_share(self) -> float | None:
         """The used share of the fullest GPU's memory; None where no GPU reports it, or too little
@@ -104,7 +107,10 @@ class GpuWindow:
 
     def to_text(self) -> str:
         rows = [[_short(value) for value in gpu] for gpu in self.gpus]
-        record = {"samples": self.samples, "over_s": round(self.over_s, 1), "gpus": rows}
+        record: dict[str, Any] = {"samples": self.samples, "over_s": round(self.over_s, 1)}
+        record["gpus"] = rows
+        if self.idle_s is not None:
+            record["idle_s"] = round(self.idle_s, 1)
         return json.dumps(record, separators=(",", ":"))
 
 
@@ -116,14 +122,17 @@ def window_from(text: str) -> GpuWindow | None:
         data = json.loads(text, parse_int=float)
         gpus = tuple(GpuCounters(*map(_counter, row)) for row in data["gpus"])
         samples, over_s = _counter(data["samples"]), _counter(data["over_s"])
+        idle_s = _counter(data.get("idle_s"))
     except (ValueError, TypeError, KeyError, RecursionError):
         return None
     if samples is None or over_s is None or not 0 < len(gpus) <= MOST_GPUS:
         return None
-    return GpuWindow(int(samples), over_s, gpus)
+    return GpuWindow(int(samples), over_s, gpus, idle_s)
 
 
-def summed_up(samples: Sequence[Sequence[GpuCounters]], over_s: float) -> GpuWindow:
+def summed_up(
+    samples: Sequence[Sequence[GpuCounters]], over_s: float, idle_s: float | None = None
+) -> GpuWindow:
     """``samples``, each of the same number of GPUs, as one window."""
     return GpuWindow(
         len(samples),
@@ -137,6 +146,7 @@ def summed_up(samples: Sequence[Sequence[GpuCounters]], over_s: float) -> GpuWin
             )
             for rows in zip(*samples, strict=True)
         ),
+        idle_s,
     )
 
 

@@ -137,7 +137,7 @@ def next_long(
 # Of each phase the best by its metric and the latest: the best is what the run is for, the latest
 # is what it goes on from. Pure; the controller asks, workers carry.
 
-_SWEEP_WITHIN_S = 30 * 86_400.0
+SWEEP_WITHIN_S = 30 * 86_400.0
 """A bucket that is out of reach for longer may be gone."""
 MOST_PULLS = 3
 """So often a checkpoint that is damaged on its pod is tried before it is given up: it must not keep
@@ -156,7 +156,7 @@ def owes_sweep(run: RunState, now: float) -> bool:
     if not granted:
         return False
     over_s = now - max(granted) - AFTER_HARD_STOP_S
-    if not 0 < over_s < _SWEEP_WITHIN_S:
+    if not 0 < over_s < SWEEP_WITHIN_S:
         return False
     return run.spec.pod_uploads  # to read the plans of thousands of old runs takes seconds
 

@@ -14,6 +14,8 @@ from trmcloud.core.clock import DatedFact, Maybe
 from trmcloud.core.contract.pod_contract import PodName, parse_pod_name
 from trmcloud.core.control import events as ev
 from trmcloud.core.control.budget import (
+    LEVELS,
+    PROJECT_MONTH,
     LedgerState,
     Line,
     Refusal,
@@ -21,6 +23,7 @@ from trmcloud.core.control.budget import (
     extend_ledger,
     is_owned,
     overdrawn,
+    owned_pods,
     with_run_event,
 )
 from trmcloud.core.control.grants import (
@@ -36,6 +39,7 @@ from trmcloud.core.control.ledger_facts import Grant, LedgerFacts, Quarantine, S
 from trmcloud.core.control.observation import PodSeen
 from trmcloud.core.control.reason import Reason, ReasonKind, make_reason
 from trmcloud.core.control.room import require_cover
+from trmcloud.core.control.run_book import KEY, find_runs, present_runs
 from trmcloud.core.control.run_state import Generation, IllegalTransition, RunState, State
 from trmcloud.core.errors import (
     BudgetRefused,
@@ -81,10 +85,10 @@ def make_charges(
     another of the name, nobody would see this one again. The same holds for a pod of a run in
     quarantine, unless a record that can be read says that the run owns it.
     """
-    known = {g.pod_id for run in ledger.runs.values() for g in run.generations}
+    known = owned_pods(ledger.runs, (pod.pod_id for pod in pods))
     if all(pod.pod_id in known for pod in pods):
         return ()
-    latest = (g for run in ledger.runs.values() if run.live for g in run.open_generations)
+    latest = (g for run in present_runs(ledger.runs) if run.live for g in run.open_generations)
     awaited = {g.pod_name for g in latest if g.pod_id is None}
     made = []
     for pod in pods:
@@ -108,8 +112,7 @@ def _charge(
     before = ledger.strays.get((provider, pod.pod_id))
     if before is not None and before.billed is not None:
         return None
-    ours = (*ledger.runs, *ledger.quarantined)
-    run_id = next((r for r in ours if r.replace("-", "") == name.run_id), "")
+    run_id = _run_named(ledger, name)
     since = before.since if before is not None else _made_since(ledger, pod, run_id, now)
     gone = pod.gone
     until = pod.ended_at if pod.ended_at is not None else now
@@ -136,6 +139,16 @@ def _made_since(ledger: LedgerFacts, pod: PodSeen, run_id: str, now: float) -> f
     if run_id in ledger.quarantined:
         return ledger.quarantined[run_id].created_at or now
     return run.created_at if run is not None else now
+
+
+def _run_named(ledger: LedgerFacts, name: PodName) -> str:
+    """The id of the run that a pod's name names; empty where it is not known. A name is without
+    the run id's hyphen, which stands after its first letter in every id that is made here."""
+    likely = f"{name.run_id[:1]}-{name.run_id[1:]}"
+    if likely in ledger.runs:
+        return likely
+    ours = (*ledger.runs, *ledger.quarantined)
+    return next((run_id for run_id in ours if run_id.replace("-", "") == name.run_id), "")
 
 
 def _quarantine_of(ledger: LedgerFacts, name: PodName) -> Quarantine | None:
@@ -213,13 +226,13 @@ class Governance:
     @property
     def drive(self) -> tuple[str, ...]:
         """Runs that somebody has to drive."""
-        return tuple(run.run_id for run in self.ledger.runs.values() if run.live)
+        return tuple(run.run_id for run in present_runs(self.ledger.runs) if run.live)
 
     @property
     def land(self) -> tuple[tuple[str, Reason], ...]:
         """Runs whose budget, at any level, is below what it holds: (run id, reason)."""
         land = []
-        for run in self.ledger.runs.values():
+        for run in present_runs(self.ledger.runs):
             if run.state not in _LANDABLE:
                 continue
             revoked = _revocation(self.ledger, run)
@@ -245,7 +258,7 @@ class Governance:
         if not isinstance(self.pods, DatedFact):
             return ()
         owned: dict[str, Generation] = {}
-        for run in self.ledger.runs.values():
+        for run in present_runs(self.ledger.runs):
             if run.live:
                 owned |= {each.pod_name: each for each in run.open_generations}
         kept = {run_id.replace("-", "") for run_id in self.ledger.quarantined}
@@ -375,9 +388,9 @@ def add_cap(
             "the cap of a run cannot be set separately",
             next_step="give --budget to trmcloud launch or trmcloud resume",
         )
-    if event.level not in ("account", "month", "project"):
+    if event.level not in LEVELS:
         raise UsageError(
-            f"{event.level!r} is not a budget level", next_step="use account, month or project"
+            f"{event.level!r} is not a budget level", next_step=f"use {', '.join(LEVELS[:-1])}"
         )
     if event.level == "account" and event.key:
         raise UsageError(
@@ -387,6 +400,8 @@ def add_cap(
         raise UsageError(f"{event.key!r} is not a month", next_step="write it as 2026-11")
     if event.level == "project" and not event.key:
         raise UsageError("the cap of a project needs its name")
+    if event.level == PROJECT_MONTH and not event.key.strip():
+        raise UsageError("the cap of a project's month needs the project's name")
     if event.cap is not None and event.cap < ZERO:
         raise UsageError(
             f"a cap of {event.cap} is below zero", next_step="use 0 to stop all spending"
@@ -447,7 +462,7 @@ def _require_name(name: str) -> None:
 
 
 def _require_terms(terms: ev.GrantTerms, at: float) -> None:
-    amounts = (terms.total, terms.per_run, terms.per_day)
+    amounts = (terms.total, terms.per_run, terms.per_day, terms.per_month)
     if any(amount is not None and amount < ZERO for amount in amounts):
         raise UsageError("an amount of a grant is below zero", next_step="use 0 to allow nothing")
     if terms.runs_at_once < 0:
@@ -480,7 +495,7 @@ def _require_request(ledger: LedgerState, event: ev.ApprovalAsked, at: float) ->
             "the request asks for nothing that the grant does not allow",
             next_step="ask for more money, for example: 2.50",
         )
-    amounts = (event.more, event.per_run, event.per_day)
+    amounts = (event.more, event.per_run, event.per_day, event.per_month)
     if any(amount is not None and amount < ZERO for amount in amounts) or event.runs_at_once < 0:
         raise UsageError("a request for approval asks for less than nothing")
     earlier = [
@@ -587,7 +602,7 @@ def run_of_key(ledger: LedgerState, key: str) -> RunState | None:
     """
     if not key:
         return None
-    mine = next((run for run in ledger.runs.values() if key in run.keys), None)
+    mine = next((run for run in find_runs(ledger.runs, KEY, key) if key in run.keys), None)
     if mine is None and ledger.quarantined:
         names = ", ".join(sorted(ledger.quarantined))
         raise RunQuarantined(
@@ -602,7 +617,7 @@ def require_free_name(ledger: LedgerState, name: str) -> None:
     Raises:
         ConflictError: a live run has that name.
     """
-    for run in ledger.runs.values():
+    for run in present_runs(ledger.runs):
         if run.live and run.name == name:
             raise ConflictError(
                 f"{run.run_id} is live and has the name {name!r}",
@@ -720,4 +735,6 @@ def _raise_hint(refusal: Refusal) -> str:
         return f"give it a larger budget: --budget {need}"
     if line.level == "project":
         return f"trmcloud budget raise project {need} --for {shlex.quote(line.key)}"
+    if line.level == PROJECT_MONTH:
+        return f"trmcloud budget raise {PROJECT_MONTH} {need} --for {shlex.quote(line.key)}"
     return f"trmcloud budget raise {line.level} {need}"

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import datetime as dt
-from collections.abc import Iterable, Mapping
-from functools import cached_property, lru_cache
+import re
+from collections.abc import Iterable, Mapping, MutableMapping
+from functools import cached_property
 
 from trmcloud.core.catalog.providers import ProviderTraits
 from trmcloud.core.contract.bucket import CachedFile
 from trmcloud.core.control import events as ev
-from trmcloud.core.control.grants import GrantBook, money_of
+from trmcloud.core.control.grants import GrantBook, money_of, month_of
 from trmcloud.core.control.ledger_facts import (
     Grant,
     LedgerFacts,
@@ -18,6 +18,13 @@ from trmcloud.core.control.ledger_facts import (
     StrayPod,
     holds,
     rents_volume,
+)
+from trmcloud.core.control.run_book import (
+    POD,
+    RunBook,
+    changed_copy,
+    find_runs,
+    with_run,
 )
 from trmcloud.core.control.run_state import IllegalTransition, RunState, State, apply_event
 from trmcloud.core.money import ZERO, Usd
@@ -108,21 +115,28 @@ def unaccepted_exposure(
     )
 
 
-# Budgets at four levels: account, month, project and run.
+# Budgets at five levels: account, month, project, a project's month, and run.
 #
 # At every level that has a cap, settled + reserved ≤ cap, always. A run's reservation and what it
 # settles count towards the month in which its latest reservation was made, so that a run across
 # midnight is not held against two months.
 
-LEVELS = ("account", "month", "project", "run")
+PROJECT_MONTH = "project-month"
+_MONTHS_NAME = re.compile(r"(?<=.) [0-9]{4}-(0[1-9]|1[0-2])\Z", re.DOTALL)
+LEVELS = ("account", "month", "project", PROJECT_MONTH, "run")
 GRANT = "grant"
 """The level of a principal's grant, which stands beside those and is given, not set."""
 
 
-@lru_cache(maxsize=4096)
-def month_of(at: float) -> str:
-    """The UTC month of an instant: ``2026-11``."""
-    return dt.datetime.fromtimestamp(at, dt.timezone.utc).strftime("%Y-%m")
+def project_month(project: str, month: str) -> str:
+    """The key of a project's month: ``vision 2026-11``. Its cap may be kept under the project's
+    name alone: it is then that of each month."""
+    return f"{project} {month}"
+
+
+def is_project_month(key: str) -> bool:
+    """Whether a key of that level names a month, too."""
+    return _MONTHS_NAME.search(key) is not None
 
 
 @dataclass(frozen=True)
@@ -171,7 +185,7 @@ class Refusal:
 
 
 @dataclass(frozen=True)
-class _RunSums:
+class RunSums:
     """What the runs of one budget have settled and reserved, by themselves."""
 
     settled: Usd
@@ -180,7 +194,7 @@ class _RunSums:
     renting_volumes: int
     """The number of runs that rent a volume."""
 
-    def moved(self, before: RunState | None, after: RunState | None) -> _RunSums:
+    def moved(self, before: RunState | None, after: RunState | None) -> RunSums:
         """The sums with ``after`` in the place of ``before``; None where the run does not count."""
         settled, reserved, unproven = self.settled, self.reserved, self.unproven
         renting = self.renting_volumes
@@ -194,10 +208,10 @@ class _RunSums:
             reserved += after.reserved
             unproven += after.unbilled
             renting += rents_volume(after)
-        return _RunSums(settled, reserved, unproven, renting)
+        return RunSums(settled, reserved, unproven, renting)
 
 
-_NO_RUNS = _RunSums(ZERO, ZERO, ZERO, 0)
+NO_RUNS = RunSums(ZERO, ZERO, ZERO, 0)
 
 
 @dataclass(frozen=True)
@@ -221,7 +235,7 @@ class LedgerState(LedgerFacts):
         return set()
 
     @cached_property
-    def _known_sums(self) -> dict[tuple[str, str], _RunSums]:
+    def _known_sums(self) -> dict[tuple[str, str], RunSums]:
         """Sums over runs that were asked for, of this state or of one before it."""
         return {}
 
@@ -229,18 +243,16 @@ class LedgerState(LedgerFacts):
         """Compute the sums that bind a reservation, so that states after this one know them."""
         for level, key in (("account", ""), ("month", month), ("project", project)):
             self._sums(level, key)
+        if self.cap_of(PROJECT_MONTH, key := project_month(project, month)) is not None:
+            self._sums(PROJECT_MONTH, key)
 
-    def _sums(self, level: str, key: str) -> _RunSums:
+    def _sums(self, level: str, key: str) -> RunSums:
         if level == "run":
             run = self.runs.get(key)
-            return _NO_RUNS if run is None else _NO_RUNS.moved(None, run)
+            return NO_RUNS if run is None else NO_RUNS.moved(None, run)
         known = self._known_sums.get((level, key))
         if known is None:
-            known = _NO_RUNS
-            for run in self.runs.values():
-                if _counts(run, level, key):
-                    known = known.moved(None, run)
-            self._known_sums[level, key] = known
+            known = self._known_sums[level, key] = _sums_of(self.runs, level, key)
         return known
 
     def _line(self, level: str, key: str) -> Line:
@@ -249,7 +261,7 @@ class LedgerState(LedgerFacts):
         volumes = ZERO
         for hold in holds(self) if sums.renting_volumes else ():
             run = self.runs[hold.run_id]
-            if rents_volume(run) and _counts(run, level, key):
+            if rents_volume(run) and counts_towards(run, level, key):
                 volumes += hold.amount
                 settled += hold.amount if hold.deleted_at is not None else ZERO
                 reserved += hold.amount if hold.deleted_at is None else ZERO
@@ -281,6 +293,9 @@ class LedgerState(LedgerFacts):
             return month_of(stray.at) == key
         if level == "project":
             return stray.run_id in self.runs and self.runs[stray.run_id].project == key
+        if level == PROJECT_MONTH:
+            project, _, month = key.rpartition(" ")
+            return self._burdens(stray, "project", project) and month_of(stray.at) == month
         return level == "account" or stray.run_id == key
 
     def cap_of(self, level: str, key: str) -> Usd | None:
@@ -288,14 +303,20 @@ class LedgerState(LedgerFacts):
         if level == "run":
             return self.runs[key].cap if key in self.runs else None
         cap = self.caps.get((level, key))
+        if cap is None and level == PROJECT_MONTH:
+            return self.caps.get((level, key.rpartition(" ")[0]))
         return self.caps.get((level, "")) if cap is None and level == "month" else cap
 
     def lines_for(self, project: str, at: float) -> tuple[Line, ...]:
-        """The account's, the month's and the project's budgets that bind a reservation now."""
+        """The account's, the month's and the project's budgets that bind a reservation now, and
+        that of the project's month where it has a cap."""
+        of_month = project_month(project, month_of(at))
+        is_capped = self.cap_of(PROJECT_MONTH, of_month) is not None
         return (
             self.line("account", ""),
             self.line("month", month_of(at)),
             self.line("project", project),
+            *((self.line(PROJECT_MONTH, of_month),) if is_capped else ()),
         )
 
     def has_cap(self, project: str, at: float) -> bool:
@@ -317,7 +338,7 @@ def extend_ledger(ledger: LedgerState, records: Iterable[ev.Record]) -> LedgerSt
     Raises:
         IllegalTransition: a record that cannot follow those before it.
     """
-    runs = dict(ledger.runs)
+    runs = changed_copy(ledger.runs)
     caps = dict(ledger.caps)
     history = list(ledger.cap_history)
     verified = dict(ledger.verified)
@@ -415,7 +436,7 @@ def with_run_event(ledger: LedgerState, record: ev.Record) -> LedgerState:
     Raises:
         IllegalTransition: it is none of a run's, or cannot follow those before it.
     """
-    runs, strays = dict(ledger.runs), dict(ledger.strays)
+    runs, strays = changed_copy(ledger.runs), dict(ledger.strays)
     _of_a_run(runs, strays, ledger.grants, record)
     if isinstance(record.event, ev.Reserved):
         ledger.know_sums(runs[record.run_id].project, month_of(record.at))
@@ -428,18 +449,12 @@ def _with_sums(before: LedgerState, after: LedgerState, changed: Iterable[str]) 
     if before._known_sums:
         pairs = [(before.runs.get(run_id), after.runs.get(run_id)) for run_id in changed]
         for (level, key), sums in before._known_sums.items():
-            for old, new in pairs:
-                counted = [
-                    run if run is not None and _counts(run, level, key) else None
-                    for run in (old, new)
-                ]
-                sums = sums.moved(*counted)
-            after._known_sums[level, key] = sums
+            after._known_sums[level, key] = _moved(sums, pairs, level, key)
     return after
 
 
 def _of_a_run(
-    runs: dict[str, RunState],
+    runs: MutableMapping[str, RunState] | RunBook,
     strays: dict[tuple[str, str], StrayPod],
     grants: Mapping[str, Grant],
     record: ev.Record,
@@ -455,9 +470,18 @@ def _of_a_run(
         strays.pop((owner.provider, record.event.pod_id), None)
 
 
+def owned_pods(runs: Mapping[str, RunState], pod_ids: Iterable[str]) -> set[str]:
+    """Those pods of ``pod_ids`` that some run has come to know as its own."""
+    if isinstance(runs, RunBook):
+        return {pod_id for pod_id in pod_ids if is_owned(runs, pod_id)}
+    known = {g.pod_id for run in runs.values() for g in run.generations}
+    return {pod_id for pod_id in pod_ids if pod_id in known}
+
+
 def is_owned(runs: Mapping[str, RunState], pod_id: str) -> bool:
     """Whether some run has come to know this pod as its own."""
-    return any(pod_id == g.pod_id for run in runs.values() for g in run.generations)
+    mine = find_runs(runs, POD, pod_id)
+    return any(pod_id == g.pod_id for run in mine for g in run.generations)
 
 
 def _with_stray(
@@ -490,7 +514,7 @@ def admit(ledger: LedgerState, run: RunState, amount: Usd, at: float) -> Refusal
     The run's own open reservation, if any, is replaced by ``amount``, not added to it.
     """
     mine = replace(run, reserved=ZERO, reserved_at=at)
-    book = replace(ledger, runs={**ledger.runs, run.run_id: mine})
+    book = replace(ledger, runs=with_run(ledger.runs, mine))
     book = _with_sums(ledger, book, (run.run_id,))
     for line in (*book.lines_for(run.project, at), book.line("run", run.run_id)):
         if line.remaining is not None and amount > line.remaining:
@@ -512,6 +536,7 @@ def overdrawn(ledger: LedgerState, run: RunState, at: float) -> tuple[Line, ...]
         ("account", ""),
         ("month", month_of(reserved_at)),
         ("project", run.project),
+        (PROJECT_MONTH, project_month(run.project, month_of(reserved_at))),
         ("run", run.run_id),
     ):
         if ledger.cap_of(level, key) is None:
@@ -554,18 +579,58 @@ def _holds(hurt: Quarantine, level: str, key: str) -> bool:
         return hurt.reserved_at is None or month_of(hurt.reserved_at) == key
     if level == "project":
         return hurt.project is None or hurt.project == key
+    if level == PROJECT_MONTH:
+        project, _, month = key.rpartition(" ")
+        return _holds(hurt, "project", project) and _holds(hurt, "month", month)
     return level == "account" or hurt.run_id == key
 
 
-def _counts(run: RunState, level: str, key: str) -> bool:
-    return run.run_id == key if level == "run" else counts_towards(run, level, key)
+def _sums_of(runs: Mapping[str, RunState], level: str, key: str) -> RunSums:
+    if isinstance(runs, RunBook):
+        settled, reserved, unproven, renting = runs.archive.sums(level, key)
+        micros = Usd.from_micros
+        sums = RunSums(micros(settled), micros(reserved), micros(unproven), renting)
+        pairs = [(runs.before(run_id), run) for run_id, run in runs.changed.items()]
+        return _moved(sums, pairs, level, key)
+    return _moved(NO_RUNS, [(None, run) for run in runs.values()], level, key)
+
+
+def _moved(
+    sums: RunSums, pairs: Iterable[tuple[RunState | None, RunState | None]], level: str, key: str
+) -> RunSums:
+    """``sums`` with each pair's second run in the place of its first."""
+    for pair in pairs:
+        counted = [
+            run if run is not None and counts_towards(run, level, key) else None for run in pair
+        ]
+        sums = sums.moved(*counted)
+    return sums
+
+
+def summed(
+    sums: Mapping[tuple[str, str], RunSums], pairs: Iterable[tuple[RunState | None, RunState]]
+) -> dict[tuple[str, str], RunSums]:
+    """The sums of all budgets with each pair's second run in the place of its first."""
+    after = dict(sums)
+    for before, run in pairs:
+        for each in budgets_of(before) if before is not None else ():
+            after[each] = after.get(each, NO_RUNS).moved(before, None)
+        for each in budgets_of(run):
+            after[each] = after.get(each, NO_RUNS).moved(None, run)
+    return after
+
+
+def budgets_of(run: RunState) -> tuple[tuple[str, str], ...]:
+    """(level, key) of each budget that the run counts towards, beside its own. A level that is
+    added here is summed in every ledger; see ``RunSums``."""
+    if run.state is State.NEW:
+        return ()
+    always = ("account", ""), ("project", run.project)
+    if run.reserved_at <= 0:
+        return always
+    month = month_of(run.reserved_at)
+    return (*always, ("month", month), (PROJECT_MONTH, project_month(run.project, month)))
 
 
 def counts_towards(run: RunState, level: str, key: str) -> bool:
-    if run.state is State.NEW:
-        return False
-    if level == "account":
-        return True
-    if level == "month":
-        return run.reserved_at > 0 and month_of(run.reserved_at) == key
-    return run.project == key
+    return run.run_id == key if level == "run" else (level, key) in budgets_of(run)

@@ -504,10 +504,12 @@ class CapSet(LedgerEvent):
 
 @dataclass(frozen=True)
 class GrantTerms:
-    """What a grant allows: ``total`` USD for everything, ``per_run`` for each run and ``per_day``
-    for each UTC day; None: as much as there is. ``runs_at_once`` 0: any number; ``hardware`` and
-    ``providers``: those alone, empty: any. Nothing is reserved from ``expires_at`` (epoch s) on. A
-    run is ended that has made no step for ``idle_s`` s; 0: it is not."""
+    """What a grant allows: ``total`` USD for everything, ``per_run`` for each run, ``per_day`` for
+    each UTC day and ``per_month`` for each UTC month; None: as much as there is. ``runs_at_once``
+    0: any number; ``hardware`` and ``providers``: those alone, empty: any. Nothing is reserved from
+    ``expires_at`` (epoch s) on. A run is ended that has made no step for ``idle_s`` s; 0: it is
+    not. ``buckets``: s3:// places at or below which it may keep checkpoints, beside the one that
+    this machine is configured with."""
 
     total: Usd
     per_run: Usd | None = None
@@ -517,6 +519,8 @@ class GrantTerms:
     providers: tuple[str, ...] = ()
     expires_at: float | None = None
     idle_s: float = 0.0
+    per_month: Usd | None = None
+    buckets: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -564,6 +568,7 @@ class ApprovalAsked(LedgerEvent):
     hardware: tuple[str, ...] = ()
     providers: tuple[str, ...] = ()
     expires_at: float | None = None
+    per_month: Usd | None = None
 
 
 @dataclass(frozen=True)

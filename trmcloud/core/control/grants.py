@@ -5,7 +5,7 @@ the number of the grant that pays for it, so that no clock decides what counts. 
 reserved under a grant is never more than the grant's total. On a UTC day money counts whole that
 may be spent on that day: a machine on each day between its intent and its end, what is reserved
 from the day on when it was. So no day costs more than the grant allows for one, and a run across
-midnight burdens both days.
+midnight burdens both days. The same holds for a UTC month.
 """
 
 from __future__ import annotations
@@ -16,8 +16,10 @@ from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
+from trmcloud.core.clock import utc_month
 from trmcloud.core.control import events as ev
 from trmcloud.core.control.ledger_facts import Approval, Grant, LedgerFacts, holds, rents_volume
+from trmcloud.core.control.run_book import PAYER, find_runs, present_runs, with_run
 from trmcloud.core.control.run_state import IllegalTransition, RunState
 from trmcloud.core.money import ZERO, Usd, total
 from trmcloud.core.values import dataclass, replace
@@ -40,6 +42,9 @@ DAY_S = 86_400.0
 def day_of(at: float) -> str:
     """The UTC day of an instant: ``2026-11-27``."""
     return dt.datetime.fromtimestamp(at, dt.timezone.utc).strftime("%Y-%m-%d")
+
+
+month_of = utc_month
 
 
 def is_principal(name: str) -> bool:
@@ -129,11 +134,17 @@ def raised(terms: ev.GrantTerms, asked: ev.ApprovalAsked) -> ev.GrantTerms:
         total=terms.total + asked.more,
         per_run=_larger(terms.per_run, asked.per_run),
         per_day=_larger(terms.per_day, asked.per_day),
+        per_month=_larger(terms.per_month, asked.per_month),
         runs_at_once=at_once,
         hardware=_with(terms.hardware, asked.hardware),
         providers=_with(terms.providers, asked.providers),
         expires_at=_later(terms.expires_at, asked.expires_at),
     )
+
+
+def largest_sum(terms: ev.GrantTerms) -> Usd:
+    """The largest amount that a grant names."""
+    return max(terms.total, *(a or ZERO for a in (terms.per_run, terms.per_day, terms.per_month)))
 
 
 def _larger(before: Usd | None, asked: Usd | None) -> Usd | None:
@@ -150,7 +161,11 @@ def _with(before: Sequence[str], asked: Sequence[str]) -> tuple[str, ...]:
 
 def allows_less(new: ev.GrantTerms, old: ev.GrantTerms) -> str:
     """Return the term by which ``new`` allows less than ``old``; empty where there is none."""
-    amounts = ((new.per_run, old.per_run, "per-run"), (new.per_day, old.per_day, "per-day"))
+    amounts = (
+        (new.per_run, old.per_run, "per-run"),
+        (new.per_day, old.per_day, "per-day"),
+        (new.per_month, old.per_month, "per-month"),
+    )
     if new.total < old.total:
         return "total"
     for amount, before, name in amounts:
@@ -164,6 +179,8 @@ def allows_less(new: ev.GrantTerms, old: ev.GrantTerms) -> str:
     ):
         if names and not (earlier and set(earlier) <= set(names)):
             return name
+    if not set(old.buckets) <= set(new.buckets):
+        return "bucket"
     if new.expires_at is not None and (old.expires_at is None or new.expires_at < old.expires_at):
         return "expires"
     return ""
@@ -199,9 +216,11 @@ class _Share:
     held: Held
 
 
-def money_of(ledger: LedgerFacts, grant: Grant, day: str | None = None) -> Held:
-    """All that is settled and reserved under a grant; with ``day``, what may be spent on it."""
-    mine = [share.held for share in _shares(ledger, grant) if day is None or _touches(share, day)]
+def money_of(ledger: LedgerFacts, grant: Grant, when: str | None = None) -> Held:
+    """All that is settled and reserved under a grant; with ``when``, a UTC day or month as
+    ``day_of`` and ``month_of`` write it, what may be spent then."""
+    shares = _shares(ledger, grant)
+    mine = [share.held for share in shares if when is None or _touches(share, when)]
     return Held(
         total(each.settled for each in mine),
         total(each.reserved for each in mine),
@@ -212,16 +231,17 @@ def money_of(ledger: LedgerFacts, grant: Grant, day: str | None = None) -> Held:
     )
 
 
-def _touches(share: _Share, day: str) -> bool:
+def _touches(share: _Share, when: str) -> bool:
     """A share whose end a clock that was set back places before its beginning touches both days."""
     first, last = sorted((share.since, share.until))
-    return day_of(first) <= day and (last == _FOREVER or day <= day_of(last))
+    size = len(when)  # a month's name is the beginning of its days' names
+    return day_of(first)[:size] <= when and (last == _FOREVER or when <= day_of(last)[:size])
 
 
 def _shares(ledger: LedgerFacts, grant: Grant) -> Iterator[_Share]:
     mine = grant.principal, grant.number
     has_volumes = False
-    for run in ledger.runs.values():
+    for run in find_runs(ledger.runs, PAYER, grant.principal):
         # Also those of others: one that it resumed may have been resumed by another since.
         yield from _shares_of(run, grant)
         has_volumes = has_volumes or rents_volume(run)
@@ -282,7 +302,7 @@ def live_runs(ledger: LedgerFacts, grant: Grant) -> tuple[RunState, ...]:
     """Runs under a grant that have not ended."""
     return tuple(
         run
-        for run in ledger.runs.values()
+        for run in present_runs(ledger.runs)
         if run.live and (run.principal, run.grant) == (grant.principal, grant.number)
     )
 
@@ -294,6 +314,8 @@ def left_in(ledger: LedgerFacts, grant: Grant, at: float) -> Usd:
     left = [terms.total - money_of(ledger, grant).whole]
     if terms.per_day is not None:
         left.append(terms.per_day - money_of(ledger, grant, day_of(at)).whole)
+    if terms.per_month is not None:
+        left.append(terms.per_month - money_of(ledger, grant, month_of(at)).whole)
     if terms.per_run is not None:
         left.append(terms.per_run)
     return max(min(left), ZERO)
@@ -339,7 +361,7 @@ def refuse_by_grant(
         return GrantRefusal(name, why, f"resume it under the new one: trmcloud resume {run.run_id}")
     book = replace(
         ledger,
-        runs={**ledger.runs, run.run_id: replace(run, reserved=ZERO, reserved_at=at)},
+        runs=with_run(ledger.runs, replace(run, reserved=ZERO, reserved_at=at)),
     )
     others = [each.run_id for each in live_runs(book, grant) if each.run_id != run.run_id]
     if terms.runs_at_once and len(others) >= terms.runs_at_once:
@@ -365,6 +387,19 @@ def refuse_machine(grant: Grant, candidate: Candidate) -> GrantRefusal | None:
     return None
 
 
+def refuse_bucket(grant: Grant, bucket: str, configured: str) -> GrantRefusal | None:
+    """Return why a grant's runs may not keep checkpoints at ``bucket``, an s3:// place; None where
+    they may: at or below ``configured``, or one of the grant's."""
+    places = [place for place in (configured, *grant.terms.buckets) if place]
+    if any(f"{bucket}/".startswith(f"{place.rstrip('/')}/") for place in places):
+        return None
+    name = grant.principal
+    why = f"the grant of {name} does not allow {bucket}"
+    allowed = ", ".join(places)
+    allowed = allowed or f"none; its owner types trmcloud grant raise {name} --bucket {bucket}"
+    return GrantRefusal(name, why, f"allowed buckets: {allowed}")
+
+
 def _about_to_rent(run: RunState, machines: Sequence[str]) -> Iterator[Candidate]:
     if run.recorded_plan is None:
         return
@@ -379,7 +414,6 @@ def _refuse_money(
 ) -> GrantRefusal | None:
     name, terms = grant.principal, grant.terms
     held = money_of(book, grant)
-    today = money_of(book, grant, day_of(at))
     limits = [(terms.total, held.settled, held.reserved, "in total")]
     if terms.per_run is not None:
         settled, reserved = run.settled, ZERO
@@ -390,8 +424,13 @@ def _refuse_money(
             if stray.run_id == run.run_id:
                 reserved += stray.cost
         limits.append((terms.per_run, settled, reserved, "per run"))
-    if terms.per_day is not None:
-        limits.append((terms.per_day, today.settled, today.reserved, f"on {day_of(at)} (UTC)"))
+    for most, when, name_of in (
+        (terms.per_day, day_of(at), "on"),
+        (terms.per_month, month_of(at), "in"),
+    ):
+        if most is not None:
+            then = money_of(book, grant, when)
+            limits.append((most, then.settled, then.reserved, f"{name_of} {when} (UTC)"))
     left, cap, settled, reserved, of = min(
         (cap - settled - reserved, cap, settled, reserved, of)
         for cap, settled, reserved, of in limits

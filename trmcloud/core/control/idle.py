@@ -1,4 +1,4 @@
-"""A run that makes no step: since when, by its pod's own clock. Pure.
+"""A run that makes no step, or whose GPUs compute nothing: since when, by its pod's clock. Pure.
 
 Any process that looks at a run may keep what it saw and compare it with what the next one sees:
 the rule needs no process that stays. Both instants are of the pod's clock, so that no clock of
@@ -7,7 +7,7 @@ this machine can end a run. A pod that is silent is judged by other rules.
 
 from __future__ import annotations
 
-from trmcloud.core.contract.pod_contract import AgentReport, PhaseState
+from trmcloud.core.contract.pod_contract import GPU_NOTE, AgentReport, PhaseState, window_from
 from trmcloud.core.control.budget import LedgerState
 from trmcloud.core.control.reason import Reason, ReasonKind, make_reason
 from trmcloud.core.control.run_state import RunState, State
@@ -25,11 +25,12 @@ class SeenProgress:
 
 
 def idle_limit_s(ledger: LedgerState, run: RunState) -> float:
-    """Return for how long a run may make no step; 0: for any time. A grant says so for its runs."""
+    """Return for how long a run may make no step; 0: for any time. Its own plan may say so, and a
+    grant for its runs: the shorter time counts."""
     grant = ledger.grants.get(run.principal) if run.principal else None
-    if grant is None or grant.number != run.grant:
-        return 0.0
-    return grant.terms.idle_s
+    of_grant = grant.terms.idle_s if grant is not None and grant.number == run.grant else 0.0
+    limits = [each for each in (of_grant, run.spec.idle_s if run.recorded_plan else 0.0) if each]
+    return min(limits, default=0.0)
 
 
 def progress_of(before: SeenProgress | None, report: AgentReport) -> SeenProgress:
@@ -54,14 +55,17 @@ def why_idle(
 ) -> Reason | None:
     """Why a run is to end that has made no step for ``limit_s``; None where it goes on.
 
-    A command whose log names no step is left to its own rule, see ``Command.silent_s``.
+    A command whose log names no step is judged by its GPUs, where its pod reports their use, and
+    else by its own rule alone, see ``Command.silent_s``.
     """
     if not limit_s or run.state is not State.RUNNING or run.stop is not None or report.landing:
         return None
     now = [phase for phase in report.phases if phase.state is PhaseState.RUNNING]
     if run.spec.command is not None and now and now[-1].step is None:
+        window = window_from(report.notes.get(GPU_NOTE, ""))
+        kind, idle_s = ReasonKind.GPUS_IDLE, window.idle_s if window is not None else None
+    else:
+        kind, idle_s = ReasonKind.IDLE, report.at - progress.since
+    if idle_s is None or idle_s < limit_s:
         return None
-    idle_s = report.at - progress.since
-    if idle_s < limit_s:
-        return None
-    return make_reason(ReasonKind.IDLE, idle_s=float(round(idle_s)), limit_s=float(limit_s))
+    return make_reason(kind, idle_s=float(round(idle_s)), limit_s=float(limit_s))

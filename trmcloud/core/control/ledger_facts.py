@@ -10,6 +10,7 @@ from trmcloud.core.contract.bucket import CachedFile
 from trmcloud.core.control import events as ev
 from trmcloud.core.control.actions import TERMINATE
 from trmcloud.core.control.reason import Reason, ReasonKind, make_reason
+from trmcloud.core.control.run_book import present_runs
 from trmcloud.core.control.run_state import Generation, RunState
 from trmcloud.core.money import Usd, cost
 from trmcloud.core.spec.spec import DELETE, DELETE_FETCHED
@@ -234,7 +235,7 @@ def holds(ledger: LedgerFacts) -> tuple[Hold, ...]:
     counts once, and what nobody reserved, between one's day and the next pod, not at all."""
     found: list[Hold] = []
     ends: dict[tuple[str, str], float] = {}
-    mine = [hold for run in ledger.runs.values() for hold in _holds_of(run)]
+    mine = [hold for run in present_runs(ledger.runs) for hold in _holds_of(run)]
     for hold in sorted(mine, key=lambda each: (each.since, each.run_id)):
         place = hold.provider, hold.place
         deleted = ledger.deleted_volumes.get(place, ())
@@ -361,7 +362,7 @@ def _is_fetched(run: RunState) -> bool:
 
 def _in_use(ledger: LedgerFacts, provider: str, place: str) -> bool:
     """Whether a live run keeps, or is about to keep, what it saves there."""
-    for run in ledger.runs.values():
+    for run in present_runs(ledger.runs):
         if not run.live or not _keeps(run):
             continue
         if any((c.provider, c.region) == (provider, place) for c in run.plan.candidates):

@@ -23,13 +23,14 @@ from trmcloud.core.contract.notices import (
 )
 from trmcloud.core.contract.pod_contract import AgentReport
 from trmcloud.core.control import events as ev
-from trmcloud.core.control.budget import LedgerState, month_of
+from trmcloud.core.control.budget import PROJECT_MONTH, LedgerState, counts_towards, project_month
 from trmcloud.core.control.continuing import continues
 from trmcloud.core.control.controller import foreseen_end
-from trmcloud.core.control.grants import money_of
+from trmcloud.core.control.grants import money_of, month_of
 from trmcloud.core.control.observation import POD
 from trmcloud.core.control.reason import ReasonKind
 from trmcloud.core.control.report import spent_so_far
+from trmcloud.core.control.run_book import present_runs
 from trmcloud.core.control.run_state import RunState, State, apply_event
 from trmcloud.core.errors import Outcome
 from trmcloud.core.money import ZERO, Usd
@@ -89,7 +90,9 @@ def due_notices(
     new = [record for record in records if record.seq > after_seq]
     told = [*_of_records(ledger, records, new)]
     touched = {record.run_id for record in new}
-    live = [run for run in ledger.runs.values() if run.live or run.run_id in touched]
+    live = [run for run in present_runs(ledger.runs) if run.live or run.run_id in touched]
+    at_rest = touched - {run.run_id for run in live}
+    live += [ledger.runs[run_id] for run_id in sorted(at_rest) if run_id in ledger.runs]
     for run in live:
         told += _of_report(ledger, run, observed)
     told += _of_symptoms(ledger, observed.symptoms, now)
@@ -262,6 +265,7 @@ def _approval(ledger: LedgerState, event: ev.ApprovalAsked, at: float) -> Notice
     wider = {
         "per_run_usd": event.per_run.plain() if event.per_run is not None else "",
         "per_day_usd": event.per_day.plain() if event.per_day is not None else "",
+        "per_month_usd": event.per_month.plain() if event.per_month is not None else "",
         "hardware": ", ".join(event.hardware),
         "providers": ", ".join(event.providers),
     }
@@ -321,21 +325,21 @@ def _of_caps(ledger: LedgerState, live: Sequence[RunState], now: float) -> Itera
     lines = [("account", "")] if live else []
     lines += [("month", month) for month in sorted(months)]
     lines += [("project", name) for name in sorted({run.project for run in live})]
+    lines += [
+        (PROJECT_MONTH, key)
+        for key in sorted(
+            {project_month(r.project, month_of(r.reserved_at)) for r in live if r.reserved_at}
+        )
+    ]
     for level, key in lines:
         cap = ledger.cap_of(level, key)
         if cap is None:
             continue
         spent = ledger.line(level, key).settled
-        for run in ledger.runs.values():
-            if run.live and _burdens(run, level, key):
+        for run in present_runs(ledger.runs):
+            if run.live and counts_towards(run, level, key):
                 spent += spent_so_far(run, now) - run.settled
         yield from _of_cap(ledger, level, key, cap, spent, now)
-
-
-def _burdens(run: RunState, level: str, key: str) -> bool:
-    if level == "month":
-        return run.reserved_at > 0 and month_of(run.reserved_at) == key
-    return level == "account" or run.project == key
 
 
 def _of_cap(
@@ -361,7 +365,7 @@ def _of_reaper(ledger: LedgerState, visit: ReaperVisit | None, now: float) -> It
     rents = any(
         run.live and run.generation is not None and run.generation.open
         and run.generation.provider != LOCAL
-        for run in ledger.runs.values()
+        for run in present_runs(ledger.runs)
     )  # fmt: skip
     if visit is None or not rents or now - visit.at <= MISSED_VISITS * visit.every_s:
         return

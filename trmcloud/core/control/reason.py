@@ -61,6 +61,7 @@ class ReasonKind(str, Enum):
     GRANT_REVOKED_NOW = "grant_revoked_now"
     """Without landing."""
     IDLE = "idle"
+    GPUS_IDLE = "gpus_idle"
     # Why there is no pod.
     NO_CANDIDATE = "no_candidate"
     NOT_ASKED_FOR = "not_asked_for"
@@ -147,6 +148,7 @@ FACTS: Mapping[ReasonKind, Mapping[str, type[Fact]]] = {
     _Kind.GRANT_REVOKED: {"principal": str},
     _Kind.GRANT_REVOKED_NOW: {"principal": str},
     _Kind.IDLE: {"idle_s": float, "limit_s": float},
+    _Kind.GPUS_IDLE: {"idle_s": float, "limit_s": float},
     _Kind.BALANCE_ENDS: {
         "provider": str,
         "balance_usd": str,

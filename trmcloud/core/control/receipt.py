@@ -533,6 +533,8 @@ def _swept(run: RunState, manifests: Sequence[CheckpointManifest]) -> dict[str, 
                 "metric": trial.metric,
                 "spent_usd": _plain(trial.spent),
                 "spent_s": trial.seconds,
+                "repeats": trial.repeats or None,
+                "error": trial.error or None,
             }
             for trial in (state.trials.values() if state is not None else ())
         ],

@@ -74,6 +74,7 @@ def make_lease(
     command: Command | None = None,
     most_s: float = 0.0,
     stands_by_s: float = 0.0,
+    apart: bool = False,
 ) -> Lease:
     """Make the lease of a generation's agent: its permissions and their end.
 
@@ -86,7 +87,8 @@ def make_lease(
     ``stop``: when a phase no longer pays; ``set_by_hand`` and ``last_rungs``: see ``recoverable``;
     ``command``: what is run in place of a recipe's trainer, for at most ``most_s`` seconds from its
     start; 0: as long as the lease lasts. ``stands_by_s``: for so long it may wait, once it is
-    ready, for the machine before it to be gone.
+    ready, for the machine before it to be gone. ``apart``: several machines train each by itself,
+    as those of a sweep do, and none fails with another.
     """
     rented = candidate.provider != LOCAL
     # A clock set back since the intent must not grant more time than was reserved.
@@ -119,7 +121,7 @@ def make_lease(
     default_s = HANG_AFTER_S if rented else LOCAL_HANG_AFTER_S
     hang_after_s = traits.hang_after_s if traits is not None else default_s
     # A trainer that failed is not started again on one node alone: the others are gone by then.
-    max_restarts = Lease.max_restarts if candidate.nodes == 1 else -1
+    max_restarts = Lease.max_restarts if candidate.nodes == 1 or apart else -1
     if command is not None:
         hang_after_s = command.silent_s
         useful_s = [_LEAST_OF_A_COMMAND_S]

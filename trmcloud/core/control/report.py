@@ -15,9 +15,17 @@ from trmcloud.core.contract.manifest import (
 )
 from trmcloud.core.control.actions import PULL
 from trmcloud.core.control.billing import spent_at
-from trmcloud.core.control.budget import LedgerState, Line, month_of
+from trmcloud.core.control.budget import (
+    PROJECT_MONTH,
+    LedgerState,
+    Line,
+    is_project_month,
+    project_month,
+)
+from trmcloud.core.control.grants import month_of
 from trmcloud.core.control.ledger_facts import StrayPod, holds
 from trmcloud.core.control.observation import POD, ReportedValue
+from trmcloud.core.control.run_book import MONTH, find_runs
 from trmcloud.core.control.run_state import GRANT, STAGE, Generation, RunState, State
 from trmcloud.core.money import ZERO, Usd, cost, total
 from trmcloud.core.values import dataclass, replace
@@ -402,7 +410,8 @@ class Share:
 @dataclass(frozen=True)
 class MonthReport:
     """``line`` is the month's budget; each of the three lists adds up to what it holds. ``days``:
-    (epoch s, spent until then) of every end of a pod."""
+    (epoch s, spent until then) of every end of a pod. ``project_months``: (project, its budget) of
+    each project that has a cap for the month."""
 
     month: str
     line: Line
@@ -412,6 +421,7 @@ class MonthReport:
     kinds: tuple[Share, ...]
     runs: tuple[str, ...]
     grown: tuple[tuple[float, Usd], ...]
+    project_months: tuple[tuple[str, Line], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -450,7 +460,16 @@ def report_month(ledger: LedgerState, month: str) -> MonthReport:
         kinds=_shares(items, lambda item: item.kind),
         runs=tuple(run.run_id for run in mine),
         grown=_grown(items),
+        project_months=_project_months(ledger, month),
     )
+
+
+def _project_months(ledger: LedgerState, month: str) -> tuple[tuple[str, Line], ...]:
+    named = (key for level, key in ledger.caps if level == PROJECT_MONTH)
+    projects = {key.rpartition(" ")[0] if is_project_month(key) else key for key in named}
+    found = ((name, ledger.line(PROJECT_MONTH, project_month(name, month))) for name in projects)
+    capped = [each for each in found if each[1].cap is not None]
+    return tuple(sorted(capped, key=lambda each: each[0]))
 
 
 def month_items(ledger: LedgerState, month: str, now: float | None = None) -> list[Item]:
@@ -466,7 +485,7 @@ def month_items(ledger: LedgerState, month: str, now: float | None = None) -> li
 def _runs_of(ledger: LedgerState, month: str) -> list[RunState]:
     return [
         run
-        for run in ledger.runs.values()
+        for run in find_runs(ledger.runs, MONTH, month)
         if run.state is not State.NEW and run.reserved_at and month_of(run.reserved_at) == month
     ]
 

@@ -22,6 +22,7 @@ from trmcloud.core.control import events as ev
 from trmcloud.core.control.budget import LedgerState, admit, counts_towards
 from trmcloud.core.control.reason import Reason, ReasonKind, make_reason
 from trmcloud.core.control.renting import storage_beside_disks
+from trmcloud.core.control.run_book import changed_copy, present_runs
 from trmcloud.core.control.run_state import Generation, RunState, State
 from trmcloud.core.money import ZERO, Usd, cost
 from trmcloud.core.spec.plan import Candidate
@@ -95,7 +96,7 @@ def find_room(
         return None
     found: list[Lowering] = []
     why: dict[str, Reason] = {}
-    for run in ledger.runs.values():
+    for run in present_runs(ledger.runs):
         if not run.live or not counts_towards(run, refusal.line.level, refusal.line.key):
             continue
         made = lowering_of(run, at, enforced)
@@ -112,7 +113,7 @@ def find_room(
 
 
 def _as_lowered(ledger: LedgerState, lowerings: Sequence[Lowering]) -> LedgerState:
-    runs = dict(ledger.runs)
+    runs = changed_copy(ledger.runs)
     for each in lowerings:
         runs[each.run_id] = replace(runs[each.run_id], reserved=each.keeps)
     return replace(ledger, runs=runs)

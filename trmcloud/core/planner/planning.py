@@ -155,6 +155,7 @@ def make_plan(
         | _capacity_limits(spec, chosen_from, trained, reservation)
         | _move_limits(spec, cap - reservation)
         | _slow_limits(spec, cap - reservation)
+        | _idle_limits(spec)
         | ({TRAINER: untold} if untold else {}),
         offers_total=len(chosen_from),
     )
@@ -583,6 +584,12 @@ def _move_limits(spec: RunSpec, left: Usd) -> dict[str, str]:
         "moves": f"if this saves {spec.move_if:.0%} of the remaining cost, while a command runs; "
         f"up to {left} reserved for the second machine"
     }
+
+
+def _idle_limits(spec: RunSpec) -> dict[str, str]:
+    if not spec.idle_s:
+        return {}
+    return {"idle": f"lands after {spec.idle_s / 60:g} min without a step, or with idle GPUs"}
 
 
 def _slow_limits(spec: RunSpec, left: Usd) -> dict[str, str]:

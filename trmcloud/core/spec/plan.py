@@ -20,7 +20,7 @@ from trmcloud.core.values import dataclass, replace
 #
 # ``planning.make_plan`` makes it; ``launch`` carries it out without planning again.
 
-PLAN_VERSION = 11
+PLAN_VERSION = 12
 """Raised with any new field, which a test holds.
 
 1  2026-11-21  the first
@@ -34,6 +34,7 @@ PLAN_VERSION = 11
 8  2026-11-26  for how long a run waits for a machine, at what price; for which saving it moves
 10 2026-11-27  the goal that it is to reach
 11 2026-11-27  a sweep: the settings that it searches
+12 2026-11-27  a sweep: the points that it begins with, and the trials of earlier ones
 """
 
 TRAINER = "trainer"

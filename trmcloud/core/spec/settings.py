@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from itertools import pairwise
 from typing import Any, ClassVar
@@ -338,6 +338,12 @@ class PhaseRecipe(UpdateKeys):
     def text_ids(self) -> int:
         """Ids that a tokenizer may use: all but those that the family keeps for itself."""
         return self.vocab_size - self.own_ids
+
+    @property
+    def dummy_row(self) -> Sequence[int] | None:
+        """A row of ``sequence`` + 1 ids for passes whose results are dropped; None: any ids of
+        texts will do."""
+        return None
 
     @property
     def row_is_text(self) -> bool:

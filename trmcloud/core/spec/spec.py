@@ -55,6 +55,7 @@ def parse_deadline(text: str, now: float, zone: tzinfo | None) -> float:
 
 
 MOST_WAIT_S = 7 * 86_400.0
+LEAST_IDLE_S = 60.0
 """Prices and plans are not trusted for longer."""
 
 
@@ -70,6 +71,22 @@ def parse_wait(flag: str, text: str) -> float:
             f"{flag}: {text!r} is not a duration of up to a week", next_step=f"{flag} 6h, 90m or 2d"
         )
     return seconds
+
+
+def parse_idle(flag: str, text: str) -> float:
+    """Seconds of ``30m``, ``2h`` or ``0``, which is no limit.
+
+    Raises:
+        UsageError: not a length of time, or less than a minute.
+    """
+    plain = text.strip().lower()
+    seconds = _span(plain, 0.0)
+    if plain != "0" and (seconds is None or not LEAST_IDLE_S <= seconds <= MOST_WAIT_S):
+        raise UsageError(
+            f"{flag}: {text!r:.40} is not a duration from 1 minute to a week",
+            next_step=f"{flag} 30m",
+        )
+    return seconds or 0.0
 
 
 def _span(text: str, now: float) -> float | None:
@@ -284,6 +301,9 @@ class RunSpec:
     """The published result that it is to reach; None: it has none."""
     sweep: SweepWish | None = None
     """The settings to search; None: one training."""
+    idle_s: float = 0.0
+    """A run is ended that has made no step for so long, or, of a command that tells of no steps,
+    whose GPUs have computed nothing; 0: it is not."""
 
     @property
     def moves_if_slow(self) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from trmcloud.core.contract.command import Command
+from trmcloud.core.sweep.earlier import EarlierSweep, FirstPoint
 from trmcloud.core.values import dataclass, replace
 
 METRIC = "val_bpb"
@@ -29,6 +30,10 @@ class SweepWish:
     """One of so many trials is promoted to the next rung."""
     rungs: int = 0
     """Number of rungs; 0: as many as the budget divides into."""
+    first: tuple[FirstPoint, ...] = ()
+    """Points that are tried behind the default."""
+    earlier: tuple[EarlierSweep, ...] = ()
+    """Trials of earlier sweeps on the same code, for the sampler."""
     on: str = ""
     """``ray`` or ``ray:ADDRESS``: trials run on a cluster of the user's; empty: on the machine that
     is planned."""

@@ -16,8 +16,11 @@ _PLANNED = ("tokenizer", "characters", "data", "validation_fraction", "keep_best
 """Settings that the data was made with, or that a trial's dollars decide."""
 
 
-def trial_settings(settings: PhaseRecipe, values: Mapping[str, Any]) -> PhaseRecipe:
-    """Return ``settings`` with a trial's ``values``.
+def trial_settings(
+    settings: PhaseRecipe, values: Mapping[str, Any], *, check: bool = True
+) -> PhaseRecipe:
+    """Return ``settings`` with a trial's ``values``; without ``check`` also where they do not go
+    together.
 
     Raises:
         UsageError: a name is no setting of this family or cannot differ between trials, or the
@@ -45,5 +48,6 @@ def trial_settings(settings: PhaseRecipe, values: Mapping[str, Any]) -> PhaseRec
     check_foreign(settings.family, given, WHERE)
     given = checked_table(given, WHERE)
     changed = replace(settings, **{**settings.implied(given), **given})
-    changed.check()
+    if check:
+        changed.check()
     return changed

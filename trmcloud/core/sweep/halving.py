@@ -16,8 +16,9 @@ from statistics import median
 
 from trmcloud.core.money import ZERO, Usd, total
 from trmcloud.core.sweep import events as ev
+from trmcloud.core.sweep.earlier import Tried
 from trmcloud.core.sweep.events import Purpose
-from trmcloud.core.sweep.samplers import Sampler, Tried
+from trmcloud.core.sweep.samplers import Sampler
 from trmcloud.core.sweep.space import Point
 from trmcloud.core.sweep.state import SweepState, Trial, TrialState, apply, best_of
 from trmcloud.core.sweep.terms import Goal, SweepTerms
@@ -374,11 +375,14 @@ class _Desk:
 
     def _affordable(self, move: Begin | Continue) -> Move | None:
         """Return the move if its worst case fits into the money and the time beside all that is
-        reserved."""
+        reserved. What is left of the time is the winner's before it is its repetitions'."""
         after = apply(self.state, move.event)
-        if after.committed + reserved(after, self.terms) > self.terms.usd:
+        kept = reserved(after, self.terms)
+        if after.committed + kept > self.terms.usd:
             return None
-        rest = self.terms.seconds(self.terms.by_slot(reserved(after, self.terms)))
+        if isinstance(move, FinishWinner):
+            kept = self.terms.finish_usd
+        rest = self.terms.seconds(self.terms.by_slot(kept))
         return (
             move
             if self.terms.seconds(move.most_usd) + rest <= self.seconds_left + _INSTANT_S
@@ -408,6 +412,7 @@ def history_of(state: SweepState) -> list[Tried]:
             tuple((r.rung, r.metric) for r in trial.results if r.metric is not None),
             failed=trial.state is TrialState.FAILED
             or any(result.metric is None for result in trial.results),
+            complete=trial.is_complete,
         )
         for trial in state.trials.values()
         if not trial.repeats

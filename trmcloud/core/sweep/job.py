@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 from trmcloud.core.codec import from_json, to_json
+from trmcloud.core.sweep.priors import NO_PRIORS, Priors
 from trmcloud.core.sweep.terms import SweepTerms
 from trmcloud.core.values import dataclass
 
@@ -26,6 +27,7 @@ class SweepJob:
     """``sweep.json``."""
 
     terms: SweepTerms
+    priors: Priors = NO_PRIORS
     on: str = ""
     """``ray``, or ``ray:ADDRESS``; empty: the executor's machine."""
     version: int = JOB_VERSION

@@ -15,26 +15,22 @@ from typing import Protocol
 
 from trmcloud.core.errors import UsageError
 from trmcloud.core.nearest import suggest_name
+from trmcloud.core.sweep.earlier import Tried
 from trmcloud.core.sweep.space import Point, Space
 from trmcloud.core.sweep.terms import Goal
 from trmcloud.core.values import dataclass
 
+SCALED = (
+    ("lr", "learning_rate", "matrix_lr"),
+    ("width", "d_model", "hidden_size"),
+    ("batch", "batch_size"),
+)
+"""Usual names of a learning rate, a width and a batch."""
 _MASK = 2**64 - 1
 _TRIES = 200
 """Draws for one point that is new and fits; after so many the space counts as used up."""
 
 Fits = Callable[[Point], bool]
-
-
-@dataclass(frozen=True)
-class Tried:
-    """A point that was tried, with its finite metrics as (rung, metric) pairs: none while its first
-    interval runs, or where it ``failed``. ``prior``: by an earlier sweep of the same code."""
-
-    point: Point
-    metrics: tuple[tuple[int, float], ...] = ()
-    failed: bool = False
-    prior: bool = False
 
 
 class Sampler(Protocol):
@@ -182,12 +178,14 @@ class Density(Halton):
             return super()._shares(history, number, attempt)
         # Not Halton's: every third point of its sequence has the same last digit in base 3.
         plain = _random_shares(self.space, self.seed, number, attempt)
-        if number % _PLAIN_EVERY == 0 or attempt > _TRIES // 2:
+        every = _PLAIN_EVERY_WHOLE if _are_whole(history) else _PLAIN_EVERY
+        if number % every == 0 or attempt > _TRIES // 2:
             return plain
         good, bad = (_Kernels(places, self.space) for places in split)
+        is_ordered = [parameter.is_ordered for parameter in self.space.free]
         best, most = plain, -math.inf
         for candidate in range(_CANDIDATES):
-            shares = self._candidate(split[0], good.widths, number, attempt, candidate)
+            shares = self._candidate(split[0], good.widths, is_ordered, number, attempt, candidate)
             score = good.log_density(shares) - bad.log_density(shares)
             if score > most:
                 best, most = shares, score
@@ -196,39 +194,62 @@ class Density(Halton):
     def _split(
         self, history: Sequence[Tried]
     ) -> tuple[list[tuple[float | None, ...]], list[tuple[float | None, ...]]] | None:
-        """Return the places of the good trials and of the others."""
+        """Return the places of the good trials and of the others; None: too few were tried.
+
+        Each sweep's trials are ranked among themselves. Those of earlier ones count until this one
+        has enough of its own.
+        """
         sign = 1.0 if self.goal is Goal.MIN else -1.0
-        ranked = sorted(
-            (-max(each.metrics)[0], sign * max(each.metrics)[1], number)
-            for number, each in enumerate(history)
-            if each.metrics
-        )
-        if len(ranked) < _LEAST_TRIED:
+        least = _LEAST_WHOLE if _are_whole(history) else _LEAST_TRIED
+        groups: dict[int, list[tuple[int, float, int]]] = {}
+        for number, each in enumerate(history):
+            if each.metrics:
+                standing = (-max(each.metrics)[0], sign * max(each.metrics)[1], number)
+                groups.setdefault(each.sweep, []).append(standing)
+        if len(groups.get(0, ())) >= least:
+            groups = {0: groups[0]}
+        if sum(map(len, groups.values())) < least:
             return None
-        count = max(_LEAST_GOOD, math.ceil(_GOOD_SHARE * len(ranked)))
         places = [self.space.shares(self.shift(each.point, -1)) for each in history]
-        bad = [places[number] for _, _, number in ranked[count:]]
-        bad += [places[n] for n, each in enumerate(history) if each.failed]
-        return [places[number] for _, _, number in ranked[:count]], bad
+        good, bad = [], []
+        for group in groups.values():
+            ranked = [number for _, _, number in sorted(group)]
+            fewest = min(_LEAST_GOOD, math.ceil(len(ranked) * _LEAST_GOOD / least))
+            count = max(fewest, math.ceil(_GOOD_SHARE * len(ranked)))
+            good += [places[number] for number in ranked[:count]]
+            bad += [places[number] for number in ranked[count:]]
+        bad += [places[n] for n, e in enumerate(history) if e.failed and e.sweep in {0, *groups}]
+        return good, bad
 
     def _candidate(
         self,
         good: list[tuple[float | None, ...]],
         widths: Sequence[float],
+        is_ordered: Sequence[bool],
         *numbers: int,
     ) -> list[float]:
         """Return a draw from the density of the good ones: one of them, moved along each place."""
         centre = good[int(draw(self.seed, *numbers, -1) * len(good))]
         shares = []
-        for place, (middle, parameter) in enumerate(zip(centre, self.space.free, strict=True)):
+        for place, middle in enumerate(centre):
             moved = draw(self.seed, *numbers, place, 0)
-            if middle is not None and not parameter.is_ordered:
+            if middle is not None and not is_ordered[place]:
                 if draw(self.seed, *numbers, place, 1) >= widths[place]:
                     moved = middle
             elif middle is not None:
                 moved = _near(middle, widths[place], moved)
             shares.append(moved)
         return shares
+
+
+def _are_whole(history: Sequence[Tried]) -> bool:
+    """Whether all results of this sweep are of trainings to the end."""
+    own = [each.complete for each in history if each.metrics and not each.prior]
+    return bool(own) and all(own)
+
+
+_Words = list[tuple[int, float, float, float]]
+"""Of the choices of a kernel: place, value, and the logarithms of that and of another value."""
 
 
 class _Kernels:
@@ -238,29 +259,35 @@ class _Kernels:
 
     def __init__(self, places: list[tuple[float | None, ...]], space: Space) -> None:
         self.widths = [_bandwidth(places, place) for place in range(len(space.free))]
-        axes = [
-            (place, width, math.log(width), parameter.is_ordered)
-            for place, (parameter, width) in enumerate(zip(space.free, self.widths, strict=True))
-        ]
-        self._kernels = [
-            [(*axis, one) for axis, one in zip(axes, middle, strict=True) if one is not None]
-            for middle in places
-        ]
+        is_ordered = [parameter.is_ordered for parameter in space.free]
+        # By the ordered parameters that exist there: the logarithm of the kernels' height, and of
+        # each its middle in widths and its words.
+        self._groups: dict[tuple[int, ...], tuple[float, list[tuple[list[float], _Words]]]] = {}
+        for middle in places:
+            axes = tuple(
+                place for place, one in enumerate(middle) if one is not None and is_ordered[place]
+            )
+            height = -sum(math.log(self.widths[place]) for place in axes)
+            scaled = [(middle[place] or 0.0) / self.widths[place] for place in axes]
+            words = [
+                (place, one, math.log(1 - self.widths[place] / 2), math.log(self.widths[place] / 2))
+                for place, one in enumerate(middle)
+                if one is not None and not is_ordered[place]
+            ]
+            self._groups.setdefault(axes, (height, []))[1].append((scaled, words))
 
     def log_density(self, shares: Sequence[float]) -> float:
         """Return the logarithm of the mean of the kernels at ``shares``."""
-        if not self._kernels:
+        if not self._groups:
             return 0.0
         logarithms = []
-        for kernel in self._kernels:
-            logarithm = 0.0
-            for place, width, log_width, is_ordered, one in kernel:
-                if is_ordered:
-                    logarithm -= 0.5 * ((shares[place] - one) / width) ** 2 + log_width
-                else:
-                    same = shares[place] == one
-                    logarithm += math.log(1 - width / 2 if same else width / 2)
-            logarithms.append(logarithm)
+        for axes, (height, kernels) in self._groups.items():
+            here = [shares[place] / self.widths[place] for place in axes]
+            for scaled, words in kernels:
+                logarithm = height - 0.5 * math.dist(here, scaled) ** 2
+                for place, one, same, other in words:
+                    logarithm += same if shares[place] == one else other
+                logarithms.append(logarithm)
         most = max(logarithms)
         return most + math.log(sum(math.exp(each - most) for each in logarithms) / len(logarithms))
 
@@ -337,9 +364,9 @@ def first_primes(count: int) -> list[int]:
     return found
 
 
-_PLAIN_EVERY = 3
+_PLAIN_EVERY, _PLAIN_EVERY_WHOLE = 3, 8
 _GOOD_SHARE = 0.05
-_LEAST_TRIED, _LEAST_GOOD = 30, 3
+_LEAST_TRIED, _LEAST_WHOLE, _LEAST_GOOD = 30, 10, 3
 _CANDIDATES = 32
 _LEAST_WIDTH, _MOST_WIDTH = 0.2, 0.5
 _PLACES = 40

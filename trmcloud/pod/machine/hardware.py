@@ -33,6 +33,8 @@ QUERY = (
 )
 SAMPLE_EVERY_S = 15.0
 WINDOW_S = 600.0
+_BUSY_PERCENT = 1.0
+"""A GPU that computes less is idle: a driver's own work is below it."""
 _ANSWER_WITHIN_S = 10.0
 _FIELDS = 4
 
@@ -55,6 +57,8 @@ class GpuSampler:
         self._asked: Command | None = None
         self._asked_at = -every_s
         self._samples: deque[tuple[float, tuple[GpuCounters, ...]]] = deque()
+        self._busy_at: float | None = None
+        """When a GPU was seen to compute last, or was looked at first."""
 
     def tend(self, now: float, *, trains: bool) -> None:
         """Go on as far as is possible without waiting. ``now``: seconds on a steady clock; what is
@@ -74,13 +78,16 @@ class GpuSampler:
     def forget(self) -> None:
         """Another attempt begins: what the one before did says nothing of it."""
         self._samples.clear()
+        self._busy_at = None
 
     def window(self) -> GpuWindow | None:
         """None before the first sample."""
         if not self._samples:
             return None
-        over_s = self._samples[-1][0] - self._samples[0][0]
-        return summed_up([gpus for _, gpus in self._samples], over_s)
+        last_at = self._samples[-1][0]
+        idle_s = last_at - self._busy_at if self._busy_at is not None else None
+        over_s = last_at - self._samples[0][0]
+        return summed_up([gpus for _, gpus in self._samples], over_s, idle_s)
 
     def notes(self) -> Mapping[str, str]:
         """For the report."""
@@ -92,6 +99,11 @@ class GpuSampler:
             return
         if self._samples and len(self._samples[-1][1]) != len(gpus):
             self._samples.clear()  # one has fallen off its bus, or is back
+        known = [gpu.busy_percent for gpu in gpus if gpu.busy_percent is not None]
+        if known and (self._busy_at is None or max(known) >= _BUSY_PERCENT):
+            self._busy_at = now
+        elif not known:
+            self._busy_at = None
         self._samples.append((now, gpus))
         while now - self._samples[0][0] > WINDOW_S:
             self._samples.popleft()

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from trmcloud.core.contract import pod_contract as contract
-from trmcloud.core.contract.command import Command
+from trmcloud.core.contract.command import RENDEZVOUS, Command
 from trmcloud.core.contract.manifest import (
     MANIFEST_NAME,
     MAX_MANIFEST_BYTES,
@@ -39,9 +39,6 @@ from trmcloud.pod.agent.nodes import trainer_command
 from trmcloud.pod.machine import processes
 
 PROCESS = "trmcloud.pod.job.process"
-LOST = -256
-"""In place of an exit code: the process is gone with its machine, and its interval with it. The
-trial can be continued; no signal has this number."""
 _GPUS = "CUDA_VISIBLE_DEVICES"
 _THREADS = "OMP_NUM_THREADS"
 
@@ -58,8 +55,12 @@ class TrialStart:
     deadline_at: float
     is_fresh: bool
     """It begins anew, whatever its folder has."""
-    kill_after_s: float = math.inf
-    """The executor kills it then; whoever runs it elsewhere does so by itself, too."""
+    most_s: float = math.inf
+    """Seconds after which the executor kills it; who runs it elsewhere does so, too."""
+
+
+class MachineLost(Exception):
+    """The machine on which a trial ran is gone, and what it did there with it."""
 
 
 @dataclass(frozen=True)
@@ -74,8 +75,16 @@ class TrialCommand:
 class Child(Protocol):
     """A running trial."""
 
+    @property
+    def is_arriving(self) -> bool:
+        """Whether it has ended on another machine, and its checkpoints are on their way here."""
+
     def poll(self) -> int | None:
-        """Return the exit code, or ``LOST``; None while it runs."""
+        """Return the exit code; None while it runs, or is arriving.
+
+        Raises:
+            MachineLost: it ran on a machine that is gone.
+        """
 
     def land(self) -> None:
         """Ask it to save, to evaluate and to leave."""
@@ -97,21 +106,34 @@ class Children(Protocol):
 
     def folder(self, trial: int) -> Path: ...
 
+    def open_slots(self) -> frozenset[int]:
+        """Return the slots on which a trial can be started, whether or not one runs there."""
+
+    def lost_slots(self) -> int:
+        """Return how many slots are gone with their machines."""
+
 
 def trial_name(trial: int) -> str:
     return f"t-{trial:03d}"
 
 
 class TrialProcesses:
-    """The trials of a sweep below its folder. ``environment`` is the executor's own."""
+    """The trials on the ``slots`` of this machine, one of ``nodes``, below the sweep's folder.
+    ``environment`` is the executor's own."""
 
     def __init__(
-        self, job: PhaseJob, slots: int, environment: Mapping[str, str], cores: int
+        self,
+        job: PhaseJob,
+        slots: int,
+        environment: Mapping[str, str],
+        cores: int,
+        nodes: int = 1,
     ) -> None:
-        self._job, self._slots, self._cores = job, slots, cores
-        self._environment = environment
+        self._job, self._slots, self._cores, self._nodes = job, slots, cores, nodes
+        self._environment = on_one_machine(environment)
         self._root = Path(job.out_dir) / TRIALS_DIR
         self._is_recipe = job.settings.get("family") != "command"
+        self._beats: dict[int, tuple[tuple[int, int, int], Heartbeat | None]] = {}
 
     def folder(self, trial: int) -> Path:
         return self._root / trial_name(trial)
@@ -159,10 +181,26 @@ class TrialProcesses:
         return TrialCommand(tuple(words), environment, folder)
 
     def beat(self, trial: int) -> Heartbeat | None:
-        return load_small(self.folder(trial) / contract.HEARTBEAT_NAME, load_heartbeat)
+        path = self.folder(trial) / contract.HEARTBEAT_NAME
+        try:
+            about = path.stat()
+        except OSError:
+            return None
+        seen = (about.st_ino, about.st_mtime_ns, about.st_size)  # each is a new file
+        before, beat = self._beats.get(trial, (None, None))
+        if seen != before:
+            beat = load_small(path, load_heartbeat)
+            self._beats[trial] = (seen, beat)
+        return beat
 
     def manifests(self, trial: int) -> list[CheckpointManifest]:
         return manifests_in(self.folder(trial) / contract.CHECKPOINTS_DIR)
+
+    def open_slots(self) -> frozenset[int]:
+        return frozenset(range(self._slots))
+
+    def lost_slots(self) -> int:
+        return 0
 
     def _trial_job(self, start: TrialStart, folder: Path) -> PhaseJob:
         command = self._job.command if not self._is_recipe else None
@@ -171,9 +209,10 @@ class TrialProcesses:
         processes_of_slot = max(1, self._job.processes // self._slots)
         settings = dict(self._job.settings)
         if self._is_recipe:
-            # A step learns from as many sequences as on all of the machine's GPUs.
+            # A step learns from as many sequences as on all GPUs of all machines.
             share = self._job.processes // processes_of_slot if self._job.processes > 1 else 1
-            settings["accumulation"] = int(settings.get("accumulation", 1)) * share
+            accumulation = int(settings.get("accumulation", 1)) * share * self._nodes
+            settings["accumulation"] = accumulation
             settings["keep_best"] = 1
         return replace(
             self._job,
@@ -203,6 +242,13 @@ def python_of(environment: Mapping[str, str], root: Path) -> str:
     folder = environment.get("PATH", "").partition(os.pathsep)[0]
     is_installed = folder.startswith(f"{root}/") and os.path.isfile(f"{folder}/python")
     return f"{folder}/python" if is_installed else sys.executable
+
+
+def on_one_machine(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment without what ranks on several machines meet by: a trial has one
+    machine, and torchrun would wait there for the others."""
+    names = {*RENDEZVOUS, *(f"PET_{name}" for name in RENDEZVOUS)}
+    return {name: value for name, value in environment.items() if name not in names}
 
 
 def slot_gpus(visible: str, gpus: int, slots: int, start: TrialStart) -> str:
@@ -251,6 +297,8 @@ def manifests_in(folder: Path) -> list[CheckpointManifest]:
 
 class _Process:
     """A child in a session of its own."""
+
+    is_arriving = False
 
     def __init__(self, child: subprocess.Popen[bytes]) -> None:
         self._child = child

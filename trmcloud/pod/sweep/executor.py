@@ -11,6 +11,7 @@ import contextlib
 import json
 import math
 import os
+import resource
 import shutil
 import signal
 import statistics
@@ -28,6 +29,7 @@ from trmcloud.core.contract.manifest import (
     pick_latest,
     step_dir_name,
 )
+from trmcloud.core.contract.recovery import OUT_OF_MEMORY
 from trmcloud.core.contract.trainer_contract import (
     CLEAN,
     DONE,
@@ -43,24 +45,28 @@ from trmcloud.core.money import Usd, cost
 from trmcloud.core.sweep import events as ev
 from trmcloud.core.sweep.halving import Begin, Continue, End, Reason, next_moves
 from trmcloud.core.sweep.job import SWEEP_NAME, SweepJob, load_job, ray_address
-from trmcloud.core.sweep.samplers import Sampler, ScalingRule, make_sampler
+from trmcloud.core.sweep.priors import NO_PRIORS, PointsFirst, Priors
+from trmcloud.core.sweep.samplers import SCALED, Sampler, ScalingRule, make_sampler
 from trmcloud.core.sweep.space import format_point
 from trmcloud.core.sweep.state import SweepState, Trial, TrialState, apply, fold, lost_events
 from trmcloud.core.sweep.terms import Goal, SweepTerms
 from trmcloud.core.text import one_line
 from trmcloud.core.values import dataclass, replace
 from trmcloud.io.files import read_small, write_atomic
+from trmcloud.pod.job.parts import PORT
 from trmcloud.pod.job.process import kill_all, offspring
 from trmcloud.pod.machine import processes
 from trmcloud.pod.sweep.children import (
-    LOST,
     Child,
     Children,
+    MachineLost,
     TrialProcesses,
     TrialStart,
     format_word,
     trial_name,
 )
+from trmcloud.pod.sweep.exchange import key_of
+from trmcloud.pod.sweep.fleet import Fleet
 from trmcloud.pod.sweep.optuna_sampler import NAME as OPTUNA
 from trmcloud.pod.sweep.optuna_sampler import open_optuna
 from trmcloud.pod.sweep.publishing import PublishedCheckpoints
@@ -69,10 +75,15 @@ from trmcloud.pod.sweep.ray_tune import RayTrials
 JOURNAL_NAME = "sweep.jsonl"
 INTERVAL_NAME = "interval.json"
 """In a trial's folder: when its running interval began."""
+CPU_KIND = "sweep_cpu"
+"""The kind of a line of metrics with the seconds of processor time that an attempt has taken."""
 EVENT_KIND = "sweep"
 """The kind of a line of metrics that has an event of the journal, with its number ``n``."""
-_TICK_S = 0.2
-_BEAT_EVERY_S = 1.0
+_TICK_S, _MOST_TICK_S = 0.2, 1.0
+_TICK_SHARE = 0.01
+"""Of the time that trials have run, so much passes between two looks at them: it is what an end
+that is seen late can cost, and looking takes processor time."""
+_BEAT_EVERY_S = 2.0
 _IDLE_EVERY_S = 30.0
 _KILL_WITHIN_S = 10.0
 _MOST_JOURNAL_BYTES = 16 << 20
@@ -83,12 +94,6 @@ _ROOM_FOR = 6
 """Checkpoints that the disk has room for, at least, where nothing is dropped."""
 _SLOWER = 2.0
 """A start that did not come to its first step is given so many times its seconds."""
-_SCALED = (
-    ("lr", "learning_rate", "matrix_lr"),
-    ("width", "d_model", "hidden_size"),
-    ("batch", "batch_size"),
-)
-"""Usual names of a learning rate, a width and a batch."""
 _KEPT = frozenset({TrialState.PAUSED, TrialState.LANDED, TrialState.COMPLETE})
 _NO_FINITE = frozenset({"non_finite", "diverged"})
 _NO_RESULT: Mapping[Reason, str] = {
@@ -170,6 +175,8 @@ class SweepExecutor:
         self._idle_from = clock.steady()
         self._idle_s = 0.0
         self._terms = sweep.terms
+        self._priors = sweep.priors
+        self._earlier = sweep.priors.tried()
         self._sampler: Sampler | None = None
         self._tell = _Reporter(self._folder, job, attempt, clock)
         self._noted: dict[int, str] = {}
@@ -188,11 +195,11 @@ class SweepExecutor:
         """Until the sweep has ended; returns the outcome and a message."""
         self._tell.write(force=True)
         try:
-            optimizer = str(self._job.settings.get("optimizer") or "")
-            self._sampler = sampler_of(self._terms, optimizer)
+            self._sampler = self._make_sampler()
         except TrmcloudError as error:
             return "bad_config", one_line(f"{error}; {error.next_step}")
         self._take_up()
+        self._learn_memory()
         self._tell.enter("training")
         while True:
             self._look()
@@ -203,7 +210,33 @@ class SweepExecutor:
                 return self._outcome(ended)
             self._tell.write()
             self._note_offspring()
-            self._clock.sleep(_TICK_S)
+            self._clock.sleep(self._pause_s())
+
+    def _make_sampler(self) -> Sampler:
+        optimizer = str(self._job.settings.get("optimizer") or "")
+        return sampler_of(self._terms, optimizer, self._priors)
+
+    def _learn_memory(self) -> None:
+        """Have the sampler pass over what needs as much memory as a trial that died of it."""
+        died = [
+            trial.point
+            for trial in self._state.trials.values()
+            if trial.state is TrialState.FAILED and trial.error.startswith(OUT_OF_MEMORY)
+        ]
+        if died and self._priors.memory is not None:
+            memory = self._priors.memory.after(died)
+            self._priors = replace(self._priors, memory=memory)
+            self._sampler = self._make_sampler()
+
+    def _pause_s(self) -> float:
+        """Return the seconds until the next look, short where a limit is near."""
+        steady = self._clock.steady()
+        pauses = [
+            min(_TICK_SHARE * (steady - running.began), (running.kill_at - steady) / 2)
+            for running in self._running.values()
+        ]
+        pauses.append((self._deadline_at - self._clock.now()) / 2)
+        return max(_TICK_S, min(_MOST_TICK_S, *pauses)) if self._running else _TICK_S
 
     def kill_trials(self) -> None:
         for running in self._running.values():
@@ -300,13 +333,32 @@ class SweepExecutor:
                 if number not in self._trained and begun:
                     self._trained.add(number)
                     self._start_s.append(steady - running.began)
+            try:
+                self._look_at(number, running, steady)
+            except MachineLost as error:
+                self._lose_interval(number, running, steady, str(error))
+
+    def _look_at(self, number: int, running: _Running, steady: float) -> None:
+        code, is_late = running.child.poll(), steady >= running.kill_at
+        if code is None and is_late and not running.child.is_arriving:
+            running.child.kill()
             code = running.child.poll()
-            if code is None and steady >= running.kill_at:
-                running.child.kill()
-                code = running.child.poll()
-                self._close(number, running, steady, code, was_killed=True)
-            elif code is not None:
-                self._close(number, running, steady, code)
+            self._close(number, running, steady, code, was_killed=True)
+        elif code is not None:
+            # On another machine it may have been killed there, by the same limit.
+            self._close(
+                number, running, steady, code, was_killed=is_late and code == -signal.SIGKILL
+            )
+
+    def _lose_interval(self, number: int, running: _Running, steady: float, why: str) -> None:
+        """Account for an interval that is gone with its machine; what it began from is here."""
+        del self._running[number]
+        self._trained.discard(number)
+        running.child.kill()
+        seconds = round(max(0.0, steady - running.began), 3)
+        usd = cost(self._terms.slot_rate, seconds)
+        self._tell.say(f"{trial_name(number)} is lost with its machine: {why}")
+        self._append(ev.TrialLost(number, usd, seconds, self._state.trials[number].rung))
 
     def _note(self, number: int, beat: Heartbeat) -> None:
         seen = f"{beat.state}/{beat.step}/{beat.signs}/{beat.at if beat.state == 'waiting' else ''}"
@@ -350,10 +402,6 @@ class SweepExecutor:
         has_trained |= beat is not None and beat.step > running.step_before
         made = self._children.manifests(number)
         trial = self._state.trials[number]
-        if code == LOST:
-            self._tell.say(f"trial {number}: its process is gone with its machine")
-            self._append(ev.TrialLost(number, usd, seconds, trial.rung))
-            return
         latest, best = pick_latest(made), pick_best(made)
         gained = latest is not None and (latest.step > running.step_before or trial.rung >= 0)
         came_to_nothing = outcome in CLEAN - DONE and not has_trained
@@ -377,6 +425,7 @@ class SweepExecutor:
         if not landed or latest is None or not gained:
             error = self._error(number, code, beat, was_killed, has_checkpoint=latest is not None)
             self._append(ev.TrialFailed(number, usd, seconds, error))
+            self._learn_memory()
             return
         judged = best or latest
         metric = self._shown(judged.val_bpb)
@@ -389,6 +438,7 @@ class SweepExecutor:
             per_step = float(usd) / (beat.step - running.step_before)
             self._append(ev.PaceMeasured(number, per_step, beat.step))
         self._tell.judged(judged.val_bpb, number)
+        self._tell.cpu()
         self._make_room(latest.size_bytes)
         self._publish(self._state.trials[number], made, usd)
 
@@ -496,7 +546,7 @@ class SweepExecutor:
                 running.child.land()
 
     def _start_trials(self) -> End | None:
-        free = self._terms.slots - len(self._running)
+        free = len(self._free_slots())
         if not free or (self._state.stopping and self._running):
             return None
         self._count_idle(self._clock.steady())
@@ -505,13 +555,16 @@ class SweepExecutor:
         assert self._sampler is not None
         moves = next_moves(
             self._state,
-            self._terms,
+            self._terms_now(),
             free,
             self._sampler,
             seconds_left=max(0.0, self._deadline_at - self._clock.now()),
+            earlier=self._earlier,
         )
         for move in moves:
             if isinstance(move, End):
+                if self._awaits_machines():
+                    return None
                 self._append(move.event)
                 return move
             self._flush_idle()
@@ -524,8 +577,11 @@ class SweepExecutor:
         trial = self._state.trials[move.trial]
         made = pick_latest(self._children.manifests(trial.number))
         is_new = known is None or made is None or not self._terms.can_resume
-        slots = {running.slot for running in self._running.values()}
-        slot = min(set(range(self._terms.slots)) - slots)
+        free = self._free_slots()
+        if not free:  # its machine went in this very moment
+            self._append(ev.TrialLost(trial.number, Usd(0), 0.0, trial.rung))
+            return
+        slot = min(free)
         attempt = 1 + sum(_starts(line, trial.number) for line in self._lines[:-1])
         values: dict[str, Any] = dict(trial.point)
         values.setdefault("seed", self._seed(trial))
@@ -540,7 +596,7 @@ class SweepExecutor:
             attempt=attempt,
             deadline_at=min(now + until_s, self._deadline_at),
             is_fresh=is_new,
-            kill_after_s=self._terms.seconds(move.most_usd),
+            most_s=self._terms.seconds(move.most_usd),
         )
         running = _Running(
             child=_NoChild(),
@@ -564,6 +620,20 @@ class SweepExecutor:
         with contextlib.suppress(OSError):
             path = self._children.folder(trial.number) / INTERVAL_NAME
             write_atomic(path, record, durable=False)
+
+    def _free_slots(self) -> frozenset[int]:
+        taken = {running.slot for running in self._running.values()}
+        return self._children.open_slots() - taken
+
+    def _awaits_machines(self) -> bool:
+        """Whether nothing can be started since machines are still on their way."""
+        gone = len(self._children.open_slots()) + self._children.lost_slots()
+        return gone < self._terms.slots and not self._state.stopping
+
+    def _terms_now(self) -> SweepTerms:
+        """Return the terms without the slots that are gone with their machines."""
+        left_s = self._deadline_at - self._clock.now()
+        return self._terms.without_slots(self._children.lost_slots(), left_s)
 
     def _expected_start_s(self) -> float:
         """Seconds from a process's start to its first step: the median of those measured."""
@@ -615,6 +685,8 @@ class SweepExecutor:
 class _NoChild:
     """Stands for a process until it is started."""
 
+    is_arriving = False
+
     def poll(self) -> int | None:
         return 0
 
@@ -652,6 +724,17 @@ class _Reporter:
 
     def event(self, number: int, line: str) -> None:
         self._line(EVENT_KIND, {"n": number, "said": json.loads(line)})
+
+    def cpu(self) -> None:
+        """Write the processor time of this process, and of trials that have ended."""
+        own, trials = (
+            resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
+        )
+        seconds = {
+            "own_s": round(own.ru_utime + own.ru_stime, 3),
+            "trials_s": round(trials.ru_utime + trials.ru_stime, 3),
+        }
+        self._line(CPU_KIND, {"attempt": self.beat.attempt, **seconds})
 
     def count(self, trials: int, running: int) -> None:
         """Trials that have begun, and those that run."""
@@ -719,20 +802,23 @@ class _Reporter:
             file.write(json.dumps({**about, **said}) + "\n")
 
 
-def sampler_of(terms: SweepTerms, optimizer: str = "") -> Sampler:
-    """Return the sampler that a sweep's terms name. Where width or batch are searched beside a
+def sampler_of(terms: SweepTerms, optimizer: str = "", priors: Priors = NO_PRIORS) -> PointsFirst:
+    """Return the sampler that a sweep's terms name, behind the first points of its priors; points
+    that do not fit the memory are never suggested. Where width or batch are searched beside a
     learning rate, rates follow them, unless the ``optimizer`` is one whose rates do not: Muon's
     update has the same size at every width."""
     if terms.sampler == OPTUNA:
-        return open_optuna(terms)
+        return PointsFirst(priors, open_optuna(terms, priors.fits))
     names = {each.name for each in terms.space.parameters}
     rule = None
     if optimizer in ("", "adamw"):
-        rate, width, batch = (next(filter(names.__contains__, each), "") for each in _SCALED)
+        rate, width, batch = (next(filter(names.__contains__, each), "") for each in SCALED)
         rule = ScalingRule(rate, width, batch)
-    return make_sampler(
-        terms.sampler, terms.space, terms.default, terms.goal, terms.seed, rule=rule
-    )
+    drawn = make_sampler(
+        terms.sampler, terms.space, terms.default, terms.goal, terms.seed, rule=rule,
+        fits=priors.fits,
+    )  # fmt: skip
+    return PointsFirst(priors, drawn)
 
 
 def last_line(log: Path) -> str:
@@ -755,17 +841,42 @@ def _starts(line: str, trial: int) -> bool:
     return said["event"] in ("TrialStarted", "TrialContinued") and said["trial"] == trial
 
 
+def open_fleet(
+    job: PhaseJob, here: Children, nodes: int, slots: int, environment: Mapping[str, str]
+) -> Fleet:
+    """Return the trials on this machine and ``nodes`` − 1 others, with so many ``slots`` each.
+
+    Raises:
+        OSError: the others cannot reach it.
+    """
+    key = key_of(job, environment)
+    if not key:
+        raise OSError("the machines of this pod have no common key")
+    address = environment["MASTER_ADDR"], PORT
+    run = job.run_id, job.phase
+    return Fleet(
+        here, run, nodes, slots, key, address, lambda t: print(f"trmcloud: {t}", flush=True)
+    )
+
+
 def main() -> None:
     environment = dict(os.environ)
     job = load_phase_job(read_small(Path(environment[ENV_JOB])) or "")
     sweep = load_job(read_small(Path(job.code_dir) / SWEEP_NAME) or "")
     processes.adopt_orphans()
-    cores = len(os.sched_getaffinity(0))
+    nodes, cores = int(environment.get("NNODES") or "1"), len(os.sched_getaffinity(0))
     attempt = int(environment.get(ENV_ATTEMPT, "1"))
+    slots = sweep.terms.slots // nodes
+    children: Children = TrialProcesses(job, slots, environment, cores, nodes)
     place: RayTrials | None = None
+    fleet, refusal = None, ""
     if (address := ray_address(sweep.on)) is not None:
-        place = RayTrials(job, sweep.terms, environment, attempt, address)
-    children = place or TrialProcesses(job, sweep.terms.slots, environment, cores)
+        children = place = RayTrials(job, sweep.terms, environment, attempt, address)
+    elif nodes > 1:
+        try:
+            children = fleet = open_fleet(job, children, nodes, slots, environment)
+        except OSError as error:
+            refusal = f"the other machines cannot be given trials: {error}"
     deadline = environment.get(ENV_DEADLINE_AT, "")
     executor = SweepExecutor(
         job,
@@ -780,6 +891,9 @@ def main() -> None:
         executor.ask_to_stop()
 
     signal.signal(signal.SIGTERM, on_term)
+    if refusal:
+        executor.reporter.end("bad_config", refusal)
+        return
     outcome, message = "crashed", "the sweep's executor failed"
     executor.reporter.write(force=True)
     try:
@@ -789,12 +903,15 @@ def main() -> None:
                 outcome, message = executor.run()
             finally:
                 executor.kill_trials()
+        if fleet is not None:
+            fleet.close()
     except ProviderError as error:
         message = one_line(f"{error}; {error.next_step}")
     except TrmcloudError as error:
         outcome, message = "bad_config", one_line(f"{error}; {error.next_step}")
     finally:
         kill_all(os.getpid(), _KILL_WITHIN_S)
+        executor.reporter.cpu()
         executor.reporter.end(outcome, message)
 
 

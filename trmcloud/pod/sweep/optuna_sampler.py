@@ -13,7 +13,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from trmcloud.core.errors import MissingExtra
-from trmcloud.core.sweep.samplers import Fits, Sampler, Tried, make_sampler, suggest_each
+from trmcloud.core.sweep.earlier import Tried
+from trmcloud.core.sweep.samplers import Fits, Sampler, make_sampler, suggest_each
 from trmcloud.core.sweep.space import Kind, Parameter, Point, Space
 from trmcloud.core.sweep.terms import Goal, SweepTerms
 from trmcloud.io.installation import install_command
@@ -65,6 +66,8 @@ class _Optuna:
             sampler=self._optuna.samplers.TPESampler(seed=self._terms.seed + len(history)),
         )
         for each in history:
+            if each.prior:  # its metrics are of other dollars: TPE would compare them with ours
+                continue
             study.add_trial(self._told(each))
         return study
 
@@ -72,8 +75,7 @@ class _Optuna:
         """Return the trial as Optuna keeps one."""
         states = self._optuna.trial.TrialState
         values = dict(tried.point)
-        # A default outside of the space has no place in it; nor has what an earlier sweep tried
-        # there.
+        # A default outside of the space has no place in it.
         inside = [
             each
             for each in self._terms.space.parameters

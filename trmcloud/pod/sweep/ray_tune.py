@@ -37,8 +37,8 @@ from trmcloud.core.values import dataclass
 from trmcloud.io.files import write_atomic
 from trmcloud.io.installation import install_command
 from trmcloud.pod.sweep.children import (
-    LOST,
     Child,
+    MachineLost,
     TrialProcesses,
     TrialStart,
     manifests_in,
@@ -56,6 +56,8 @@ from trmcloud.pod.sweep.keeper import (
 
 EXPERIMENTS_DIR = "ray"
 """Below the sweep's folder: Tune's record, an experiment for each attempt of the executor."""
+LOST = -256
+"""In place of an exit code: the interval is gone with its node. No signal has this number."""
 EXIT_CODE, PROBLEM, STEP = "exit_code", "problem", "step"
 """Keys of a result in Tune's record, beside the metric's."""
 _TICK_S = 0.2
@@ -267,7 +269,7 @@ class RayTrials:
             old.unlink(missing_ok=True)
         for file in (land_file, kill_file):
             file(made.folder, start.attempt).unlink(missing_ok=True)
-        limit_s = start.kill_after_s if math.isfinite(start.kill_after_s) else None
+        limit_s = start.most_s if math.isfinite(start.most_s) else None
         order = write_order(
             Order(start.attempt, made.words, dict(made.environment), str(made.folder), limit_s)
         )
@@ -289,7 +291,7 @@ class RayTrials:
         """Return how an interval has ended, as ``Child.poll`` does.
 
         Raises:
-            ProviderError: Ray is gone.
+            MachineLost: with its node. ProviderError: Ray is gone.
         """
         code = self._desk.code(trial, attempt)
         if code is None:
@@ -300,6 +302,8 @@ class RayTrials:
         if problem := self._desk.problem(trial):
             with open(folder / contract.TRAIN_LOG_NAME, "a", encoding="utf-8") as log:
                 log.write(f"{problem}\n")
+        if code == LOST:
+            raise MachineLost("Ray has lost its node")
         return code
 
     def withdraw(self, trial: int, attempt: int) -> None:
@@ -314,6 +318,13 @@ class RayTrials:
     def folder(self, trial: int) -> Path:
         return self._processes.folder(trial)
 
+    def open_slots(self) -> frozenset[int]:
+        return frozenset(range(self._terms.slots))
+
+    def lost_slots(self) -> int:
+        """None: a trial waits until Ray has room for it."""
+        return 0
+
     def _require_ray(self) -> None:
         if self._desk.failure:
             raise ProviderError(self._desk.failure, next_step="ray status; then trmcloud resume")
@@ -321,6 +332,8 @@ class RayTrials:
 
 class RayChild:
     """An interval on some node."""
+
+    is_arriving = False
 
     def __init__(self, trials: RayTrials, folder: Path, trial: int, attempt: int) -> None:
         self._trials, self._folder, self._trial, self._attempt = trials, folder, trial, attempt

@@ -2,7 +2,7 @@
 
 I1 money · I2 no orphan · I3 checkpoints · I4 ledger = bill · I5 one pod per generation, intent
 before create, replay · I6 no stale writer · I7 liveness · I9 no secrets. I8 (bit-exact resume) is
-the trainer's own test.
+the trainer's own test. G1 no principal reserves more than its grant allows.
 
 ``exposure`` has the one predicate for time in which no layer could act: the promise counts the
 other time, and the bill may exceed a budget by at most rate × exposed. ``truth`` judges each event
@@ -23,6 +23,7 @@ from trmcloud.core.spec.spec import STOP
 from trmcloud.pod.agent.nodes import HEAD_LOST_S
 from trmcloud.sim.oracle.agent_oracle import AgentOracle, BootJudge
 from trmcloud.sim.oracle.exposure import CLOCK_OFF_S, REACTION_S, STOPPED, Exposure
+from trmcloud.sim.oracle.grants import GrantJudge
 from trmcloud.sim.oracle.ledger_oracle import LedgerOracle
 from trmcloud.sim.oracle.money import MoneyJudge, OrphanJudge, VolumeJudge
 from trmcloud.sim.oracle.uploads import OversizeJudge
@@ -59,6 +60,7 @@ class Invariants:
         self.truth.moves.judge_reservation = self.money.judge_reservation
         self.money.most = self.truth.room.most
         self.strays = OrphanJudge(world, self.fail)
+        self.grants = GrantJudge(world, self.fail)
         self.volumes = VolumeJudge(world, self.fail)
         self.oversize = OversizeJudge(world, self.fail)
         self.boots = BootJudge(world, self.fail)
@@ -354,6 +356,7 @@ class Invariants:
 
     def on_append(self, process: Process, run_id: str, events: Sequence[ev.RunEvent]) -> None:
         self.strays.on_append(events)
+        self.grants.on_append(run_id, events)
         if not self.forgotten:
             self.truth.on_append(process, run_id, events)
 

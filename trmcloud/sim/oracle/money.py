@@ -15,7 +15,8 @@ from trmcloud.core.catalog.offers import DAY_S
 from trmcloud.core.control import events as ev
 from trmcloud.core.control.billing import awaiting_bill
 from trmcloud.core.control.bookkeeping import is_charge_pending
-from trmcloud.core.control.budget import LedgerState, month_of
+from trmcloud.core.control.budget import PROJECT_MONTH, LedgerState, project_month
+from trmcloud.core.control.grants import month_of
 from trmcloud.core.control.ledger_facts import Hold, holds
 from trmcloud.core.control.run_state import RunState
 from trmcloud.core.money import ZERO, Usd, total
@@ -75,7 +76,8 @@ class MoneyJudge:
         ledger = self.world.ledger.read()
         run = ledger.runs[run_id]
         month = month_of(run.reserved_at)
-        sums = {("account", ""): 0, ("month", month): 0, ("project", run.project): 0}
+        both = PROJECT_MONTH, project_month(run.project, month)
+        sums = {("account", ""): 0, ("month", month): 0, ("project", run.project): 0, both: 0}
 
         def add(amount: Usd, at: float, owner: RunState | None) -> None:
             sums["account", ""] += amount.micros
@@ -83,6 +85,8 @@ class MoneyJudge:
                 sums["month", month] += amount.micros
             if owner is not None and owner.project == run.project:
                 sums["project", run.project] += amount.micros
+                if at and month_of(at) == month:
+                    sums[both] += amount.micros
 
         for other in ledger.runs.values():
             add(other.settled + other.reserved, other.reserved_at, other)
@@ -98,6 +102,8 @@ class MoneyJudge:
             self.fail("I1", f"{run_id} holds more than its budget")
         for (level, key), held in sums.items():
             cap = self.account_cap if level == "account" else ledger.caps.get((level, key))
+            if cap is None and level == PROJECT_MONTH:
+                cap = ledger.caps.get((level, run.project))
             if cap is not None and held > cap.micros:
                 self.fail("I1", f"{level} {key} holds {held / 1e6} of {cap}")
 

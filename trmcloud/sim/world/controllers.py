@@ -53,7 +53,14 @@ class ProcessKilled(BaseException):
 class Process:
     """One controller. ``kind``: launch (drives one run), reap (reconciles now and then)."""
 
-    def __init__(self, world: World, machine: Machine, kind: str, project: str = "sim") -> None:
+    def __init__(
+        self,
+        world: World,
+        machine: Machine,
+        kind: str,
+        project: str = "sim",
+        principal: str = "",
+    ) -> None:
         self.sim, self.machine, self.kind = world, machine, kind
         world.processes_made += 1
         self.who = ControllerId(machine.name, world.processes_made, "1")
@@ -84,6 +91,7 @@ class Process:
             who=self.who,
             is_alive=self._is_alive,
             project=project,
+            principal=principal,
             workers=SimWorkers(self),
             stage_items=lambda run: (),
             folder_on_pod=lambda kind, folder: f"/sim/{kind}",
@@ -136,6 +144,7 @@ class Process:
             self.sim.say(f"{self.kind} {self.who.pid}: {type(error).__name__} {error}")
             if isinstance(error, ProviderError):
                 self.sim.check.truth.calls.on_error(self, error)
+            self.sim.check.grants.on_error(error)
             return error
         finally:
             self.busy = False
@@ -379,6 +388,13 @@ class LedgerView:
     def records(self, run_id: str | None = None) -> Sequence[ev.Record]:
         self._gate()
         return self._ledger.whole_records(run_id)
+
+    def last_seq(self) -> int:
+        self._gate()
+        return self._ledger.last_seq()
+
+    def records_after(self, seq: int) -> Sequence[ev.Record]:
+        return tuple(record for record in self.records() if record.seq > seq)
 
     def driver(self, run_id: str) -> Driver | None:
         self._gate()

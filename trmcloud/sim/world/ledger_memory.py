@@ -42,6 +42,12 @@ class MemoryLedger:
     def records(self, run_id: str | None = None) -> Sequence[ev.Record]:
         return tuple(r for r in self._records if run_id is None or r.run_id == run_id)
 
+    def last_seq(self) -> int:
+        return self._records[-1].seq if self._records else 0
+
+    def records_after(self, seq: int) -> Sequence[ev.Record]:
+        return tuple(r for r in self._records if r.seq > seq)
+
     def whole_records(self, run_id: str | None = None) -> Sequence[ev.Record]:
         """Without those that were damaged."""
         return tuple(r for r in self.records(run_id) if r.seq not in self._flipped)

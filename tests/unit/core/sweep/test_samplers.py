@@ -5,10 +5,10 @@ import statistics
 import pytest
 
 from trmcloud.core.errors import UsageError
+from trmcloud.core.sweep.earlier import Tried
 from trmcloud.core.sweep.samplers import (
     SAMPLERS,
     ScalingRule,
-    Tried,
     draw,
     make_sampler,
     radical_inverse,
@@ -58,7 +58,7 @@ def test_what_does_not_fit_is_never_suggested(name: str) -> None:
 
 def test_points_of_earlier_sweeps_are_not_tried_again_and_are_learnt_from() -> None:
     earlier = [
-        Tried(point, ((0, float(number)),), prior=True)
+        Tried(point, ((0, float(number)),), sweep=1)
         for number, point in enumerate(suggested("halton", 40))
     ]
     sampler = make_sampler("density", SPACE, DEFAULT, Goal.MIN, 0)
@@ -77,6 +77,25 @@ def test_density_comes_nearer_to_what_did_well() -> None:
 
     later = distance(suggested("density", 90, space=space, metric=True)[45:])
     assert later < 0.8 * distance(suggested("halton", 90, space=space)[45:])
+
+
+def test_density_begins_after_ten_points_where_all_were_trained_to_the_end() -> None:
+    space = read_words([f"p{number}=uniform:0,1" for number in range(3)])
+    default = space.default({})[0]
+    halton = make_sampler("halton", space, default, Goal.MIN, 0)
+    points = [default, *halton.suggest([Tried(default)], 11)]
+
+    def begins(count: int, whole: int) -> bool:
+        tried = [
+            Tried(point, ((0, float(number)),), complete=number < whole)
+            for number, point in enumerate(points[:count])
+        ]
+        density = make_sampler("density", space, default, Goal.MIN, 0)
+        return density.suggest(tried, 1) != halton.suggest(tried, 1)
+
+    assert begins(10, whole=10)
+    assert not begins(9, whole=9)
+    assert not begins(10, whole=9)
 
 
 def test_halton_fills_each_part_of_each_axis() -> None:

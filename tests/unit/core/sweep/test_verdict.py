@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import math
 import random
+from dataclasses import replace
 
 import pytest
 
@@ -151,11 +152,44 @@ def test_quarters_say_what_the_money_bought() -> None:
     assert [each[2] for each in best_so_far(state, terms_of())] == [1, 2, 4]
 
 
-def test_the_next_dollars_bring_what_the_last_doubling_brought() -> None:
-    state = state_of(trial(1, 5.0, spent=10), trial(2, 4.0, spent=70))
-    assert expected_gain(state, terms_of(), Usd(80)) == pytest.approx(1.0)
-    assert expected_gain(state, terms_of()) == pytest.approx(math.log2(1 + 50 / 80))
-    # A later rung is better for its longer training, and is no gain of the settings'.
-    longer = state_of(trial(1, 5.0, spent=10), trial(2, 5.0, 1.0, spent=70))
-    assert expected_gain(longer, terms_of()) == 0.0
-    assert expected_gain(state_of(trial(1, 5.0, spent=70)), terms_of()) is None
+def test_more_dollars_gain_what_the_last_doublings_did() -> None:
+    # The best is 9 after a quarter of the $80, 4 after a half, and 3 at the end.
+    begun = (trial(1, 9.0, spent=10), trial(2, 4.0, spent=30), trial(3, 5.0, spent=50))
+    state = state_of(*begun, trial(4, 3.0, spent=70))
+    quarter = (9 + (3 + 4 * 0.75 + 5 * 0.75**2 + 9 * 0.75**3) / (1 + 0.75 + 0.75**2 + 0.75**3)) / 2
+    half = (4 + (3 + 4 / 2 + 5 / 4 + 9 / 8) / (1 + 1 / 2 + 1 / 4 + 1 / 8)) / 2
+    last, before = half - 3.0, quarter - half
+    ratio = last / before
+    assert expected_gain(state, terms_of(), Usd(80)) == pytest.approx(last * ratio)
+    assert expected_gain(state, terms_of(), Usd(240)) == pytest.approx(last * (ratio + ratio**2))
+    # A gain that does not shrink is not made to grow.
+    late = state_of(*(trial(n, 9.0, spent=10 * n) for n in range(1, 7)), trial(7, 1.0, spent=79))
+    found = expected_gain(late, terms_of(), Usd(80))
+    assert found is not None
+    assert 0 < found <= 8.0
+    assert expected_gain(state_of(*begun), terms_of()) is None
+    alike = state_of(*(trial(n, 3.0, spent=10 * n) for n in range(1, 7)))
+    assert expected_gain(alike, terms_of()) == 0.0
+
+
+def test_more_dollars_train_what_stands_at_every_rung_that_they_reach() -> None:
+    # From rung to rung others gained 2, 1 and 0.5: trial 5 at rung 1 has 1.5 before it.
+    others = [trial(n, 9.0, 7.0, 6.0, 5.5, complete=True, spent=n) for n in range(1, 5)]
+    state = state_of(*others, trial(5, 7.0, 5.0, spent=60), spent="8000")
+    terms = terms_of()
+    to_end = terms.most_usd(1, 3)
+    assert expected_gain(state, terms, to_end) == pytest.approx(1.5, abs=0.02)
+    next_rung = terms.most_usd(1, 2)
+    assert expected_gain(state, terms, next_rung) == pytest.approx(1.0, abs=0.02)
+    assert expected_gain(state, terms, next_rung - Usd.from_micros(1)) == pytest.approx(0, abs=0.02)
+    # What failed cannot be trained on, and a metric to be maximised is no other case.
+    failed = replace(state.trials[5], state=TrialState.FAILED)
+    assert expected_gain(state_of(*others, failed, spent="8000"), terms, to_end) == pytest.approx(
+        0, abs=0.02
+    )
+    mirrored = [
+        replace(t, results=tuple(replace(r, metric=-(r.metric or 0)) for r in t.results))
+        for t in state.trials.values()
+    ]
+    found = expected_gain(state_of(*mirrored, spent="8000"), terms_of(Goal.MAX), to_end)
+    assert found == pytest.approx(1.5, abs=0.02)
