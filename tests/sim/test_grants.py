@@ -19,6 +19,13 @@ def test_grants_keep_every_promise(offset: int) -> None:
     assert not played.violation, f"{played.seed}: {played.detail}"
 
 
+@pytest.mark.parametrize("seed", [356, 532])
+def test_the_link_is_that_of_the_machine_which_is_left_of_two(seed: int) -> None:
+    """Two are made of one name, and the first is deleted."""
+    played = play(granted_scenario(seed), arm_all)
+    assert not played.violation, f"{played.seed}: {played.detail}"
+
+
 def worlds(first: int, count: int) -> list[PlayResult]:
     return [play(granted_scenario(seed), arm_all) for seed in range(first, first + count)]
 

@@ -292,7 +292,10 @@ class SimLink(PodLink):
 
     def _pod(self, pod_name: str) -> Pod | None:
         world = self._account.world
-        found = next(iter(self._account.named(pod_name)), None)
+        named = self._account.named(pod_name)
+        # Of two that were made of one name, the address is that of the one that is left.
+        ended_last = max(named, key=lambda each: each.ended_at or 0.0, default=None)
+        found = next((each for each in named if not each.ended), ended_last)
         if found is None or found.is_stopped:
             return None
         if found.account.habits.self_ends != "exit":
