@@ -96,6 +96,11 @@ class MonthChart extends Chart {
 }
 
 // ``texts``: columns of text; all others but the first are numbers.
+function lastDays(days) {
+  const shown = Number(days.toFixed(1));
+  return shown === 1 ? "day" : `${shown} days`;
+}
+
 function table(caption, heads, lines, foot, texts = []) {
   const kind = (n) => (n && !texts.includes(n) ? "num" : null);
   const filled = (tag, more, what) => (typeof what === "string" ? element(tag, { ...more, text: what }) : element(tag, more, what));
@@ -196,7 +201,7 @@ export async function show({ hear, main }) {
       card("Reserved for live runs", total.reserved.text, "", "the most that they may use, what they have used included"),
       card("The month's cap", cap ? cap.text : "none", "", cap ? (told.over.usd ? `${told.over.text} over it` : `${told.left.text} left to reserve`) : "set one: trmcloud budget set month USD"),
       forecast ? card("Forecast of the month's end", `${forecast.low.text} to ${forecast.high.text}`, "",
-        `${forecast.per_day.text} a day over the last ${Number(forecast.days.toFixed(1))} days, ${forecast.days_left.toFixed(1)} days left`, forecast.rule,
+        `${forecast.per_day.text} a day over the last ${lastDays(forecast.days)}, ${forecast.days_left.toFixed(1)} days left`, forecast.rule,
         forecast.over_cap ? "The high end is above the cap: launches that do not fit are refused." : "") : "");
     chart.show(told, toCap.checked);
     const limits = limitsOf(told);
