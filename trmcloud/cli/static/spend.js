@@ -95,12 +95,12 @@ class MonthChart extends Chart {
   }
 }
 
-// ``texts``: columns of text; all others but the first are numbers.
 function lastDays(days) {
   const shown = Number(days.toFixed(1));
   return shown === 1 ? "day" : `${shown} days`;
 }
 
+// ``texts``: columns of text; all others but the first are numbers.
 function table(caption, heads, lines, foot, texts = []) {
   const kind = (n) => (n && !texts.includes(n) ? "num" : null);
   const filled = (tag, more, what) => (typeof what === "string" ? element(tag, { ...more, text: what }) : element(tag, more, what));
