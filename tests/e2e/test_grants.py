@@ -168,7 +168,10 @@ def test_a_shell_that_names_its_principal_spends_within_that_grant(agent: Home, 
     [mine] = user.json("status", "--all", "--json")["runs"]
     assert user.ledger().runs[mine["run"]].principal == "ci-nightly"
     assert Usd(0) < owner.grant("ci-nightly").spent <= Usd("0.10")
-    for line in (("stop", "-y", theirs.id), ("report", theirs.id), ("status", theirs.id)):
+    for line in (
+        ("stop", "-y", theirs.id), ("stop", "--now", "-y", theirs.id),
+        ("report", theirs.id), ("status", theirs.id), ("logs", theirs.id),
+    ):  # fmt: skip
         assert "no run" in user.fails(*line, code=NotFoundError.exit_code)
     for change in (
         ("grant", "raise", "ci-nightly", "9"), ("grant", "give", "other", "9"),

@@ -93,7 +93,7 @@ def test_a_machine_that_was_not_rented_gives_way_to_the_next_candidate(rented: R
 
 
 def test_a_full_disk_there(rented: RentedUser) -> None:
-    rented.standin.control.set(workspace_mib=2)
+    rented.standin.control.set(workspace_mib=3)
     rented.see_out(begin(rented, steps=2000), code=Outcome.FAILED.exit_code)
     run = ended(rented, Outcome.FAILED)
     assert run.pulled

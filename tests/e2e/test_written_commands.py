@@ -350,6 +350,7 @@ NOT_HERE = {
     "grant give ⟨0⟩ USD": "likewise",
     "grant raise ⟨0⟩ 40": "likewise",
     "grant raise ⟨0⟩ USD": "likewise",
+    "grant raise ⟨0⟩ --bucket ⟨1⟩": "likewise",
     "grant raise ⟨0⟩ --expires 7d": "likewise",
     "grant revoke ⟨0⟩": "likewise",
     "grant revoke ⟨1⟩": "likewise",
@@ -376,6 +377,7 @@ HINT_ENDS = {
     "resume r-": "has finished: there is nothing to resume",
     "resume": "nothing could be rented",  # the newest, which hoped for a GPU
     "budget raise project": "the project cap is not set",
+    "budget raise project-month": "the project-month cap is not set",
     "data get gsm8k": "was not found: the host answered 404",
     "data check fineweb-edu": "1 of its files cannot be used",  # and not all of that one
     "guard status": "installed  no",

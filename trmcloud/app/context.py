@@ -217,39 +217,43 @@ def is_quiet(context: Context) -> bool:
     return True
 
 
+def shows(context: Context, run: RunState) -> bool:
+    """Whether the process may see a run: one of its projects, and of the principal to which its
+    shell is bound."""
+    if context.projects and run.project not in context.projects:
+        return False
+    return not context.is_bound or context.principal in (run.principal, run.creator)
+
+
+def _shows_all(context: Context) -> bool:
+    return not context.projects and not context.is_bound
+
+
 def shown_runs(context: Context) -> dict[str, RunState]:
     """The runs that may be shown, by their ids. Money and pods are those of all runs."""
     runs = context.ledger.read().runs
-    mine = context.principal
-    return {
-        run_id: run
-        for run_id, run in runs.items()
-        if (not context.projects or run.project in context.projects)
-        and (not context.is_bound or mine in (run.principal, run.creator))
-    }
+    return {run_id: run for run_id, run in runs.items() if shows(context, run)}
 
 
 def shown_present_runs(context: Context) -> list[RunState]:
     """Those of the runs that may be shown which have not ended, and perhaps others; in the order of
     their launches."""
-    runs = present_runs(context.ledger.read().runs)
-    shown = (run for run in runs if not context.projects or run.project in context.projects)
+    shown = (run for run in present_runs(context.ledger.read().runs) if shows(context, run))
     return sorted(shown, key=lambda run: run.created_at)
 
 
 def newest_shown_run(context: Context, tags: Tags = ()) -> RunState | None:
     """Return the run that was launched last, of those that may be shown and have all ``tags``."""
-    runs = context.ledger.read().runs
-    if context.projects or tags:
-        found: Iterable[RunState] = _shown_with(context, tags)
+    if _shows_all(context) and not tags:
+        found: Iterable[RunState] = newest_runs(context.ledger.read().runs, _NEWEST)
     else:
-        found = newest_runs(runs, _NEWEST)
+        found = _shown_with(context, tags)
     return max(found, key=lambda run: run.created_at, default=None)
 
 
 def count_shown_runs(context: Context, tags: Tags = ()) -> int:
     """Return the number of runs that may be shown and have all ``tags``."""
-    if not context.projects and not tags:
+    if _shows_all(context) and not tags:
         return len(context.ledger.read().runs)
     return len(_shown_with(context, tags))
 
@@ -257,14 +261,12 @@ def count_shown_runs(context: Context, tags: Tags = ()) -> int:
 def _shown_with(context: Context, tags: Tags) -> list[RunState]:
     runs = context.ledger.read().runs
     if tags:
-        found = list(find_runs(runs, TAG, "=".join(tags[0])))
+        found: Iterable[RunState] = find_runs(runs, TAG, "=".join(tags[0]))
+    elif context.projects:
+        found = (run for name in context.projects for run in find_runs(runs, PROJECT, name))
     else:
-        found = [run for name in context.projects for run in find_runs(runs, PROJECT, name)]
-    shown = {
-        run.run_id: run
-        for run in found
-        if (not context.projects or run.project in context.projects) and set(tags) <= set(run.tags)
-    }
+        found = runs.values()
+    shown = {run.run_id: run for run in found if shows(context, run) and set(tags) <= set(run.tags)}
     return list(shown.values())
 
 
@@ -284,14 +286,14 @@ def find_run(context: Context, name: str | None) -> RunState:
             )
         return newest
     runs = context.ledger.read().runs
-    if name in runs and (not context.projects or runs[name].project in context.projects):
+    if name in runs and shows(context, runs[name]):
         return runs[name]
     named = [run for run in find_runs(runs, NAME, name) if run.name == name] if name else []
-    named = [run for run in named if not context.projects or run.project in context.projects]
+    named = [run for run in named if shows(context, run)]
     if named:
         return max(named, key=lambda run: (run.live, run.created_at))
     require_whole(context.ledger.read(), name)
-    shown = sorted(shown_runs(context) if context.projects else runs)
+    shown = sorted(runs if _shows_all(context) else shown_runs(context))
     known = ", ".join(shown[-5:]) or "none"
     raise NotFoundError(f"no run {name!r}", next_step=f"trmcloud status (runs: {known})")
 

@@ -129,7 +129,8 @@ def stop(
     except StaleEpoch:
         raise
     except (LedgerError, NotFoundError) as error:
-        if now and run:
+        # Whose run it is, is not known then: a shell of a principal ends none.
+        if now and run and not context.is_bound:
             if not yes and not is_confirmed(f"{error}\nend all pods of {run} now?"):
                 return
             _end_by_name(context, run, error, as_json=as_json)
