@@ -286,7 +286,12 @@ def test_a_run_reopened_meanwhile_is_not_called_spent(
     monkeypatch.setattr(launching, "reconcile", lambda context: None)
     monkeypatch.setattr(launching, "is_driven", lambda context, driver: True)
     context: Any = SimpleNamespace(
-        ledger=OvertakenLedger(), who=None, wall=lambda: 0.0, projects=frozenset(), principal=""
+        ledger=OvertakenLedger(),
+        who=None,
+        wall=lambda: 0.0,
+        projects=frozenset(),
+        principal="",
+        is_bound=False,
     )
     with pytest.raises(ConflictError, match="is running already"):
         launching.resume(context, "r-1", cap=None)
