@@ -129,6 +129,9 @@ def draw_world(seed: int) -> World | None:
     except UsageError:
         return None
     whole_s = terms.seconds(terms.usd) / terms.slots
+    # Machines that can be lost one by one are rented, and every lease ends.
+    soft_stop_s = rng.choice((math.inf, whole_s, whole_s * rng.uniform(0.1, 1.0)))
+    lost_s = rng.choice((math.inf, whole_s * rng.random()))
     return World(
         seed=seed,
         terms=terms,
@@ -146,12 +149,12 @@ def draw_world(seed: int) -> World | None:
         killed=rng.choice((0.0, 0.02, 0.2)),
         slow=rng.choice((0.0, 0.5, 1.0)),
         dropped=rng.choice((0.0, 0.0, 0.1)),
-        soft_stop_s=rng.choice((math.inf, whole_s, whole_s * rng.uniform(0.1, 1.0))),
+        soft_stop_s=soft_stop_s,
         user_stop_s=rng.choice((math.inf,) * 4 + (whole_s * rng.random(),)),
         noise=rng.choice((0.0, 0.01, 0.1)),
         early=rng.choice((0.0, 0.2)),
         lost_slots=rng.randrange(terms.slots),
-        lost_s=rng.choice((math.inf, whole_s * rng.random())),
+        lost_s=lost_s if math.isfinite(soft_stop_s) else math.inf,
     )
 
 
