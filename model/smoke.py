@@ -426,6 +426,8 @@ class Checks:
         folder = self._folder / "data"
         if self._small.rows == SEGMENTS:
             raise NotHere("its data are questions with answers, and none are made up here")
+        if self._small.file_layout:
+            raise NotHere(f"its data are {self._small.file_layout}, and none are made up here")
         if not folder.exists():
             text = self._folder / "text.txt"
             text.write_text(_sentences(), encoding="utf-8")

@@ -173,6 +173,18 @@ def test_float8_counts_where_it_is_faster(tmp_path: Path) -> None:
         checks._float8()
 
 
+@pytest.mark.parametrize(
+    ("family", "named"), [("hdp", "questions with answers"), ("trm_puzzle", "puzzles")]
+)
+def test_runs_of_data_that_none_can_make_up_are_not_judged(
+    tmp_path: Path, family: str, named: str
+) -> None:
+    small = made.settings_of(family, "train", dtype="float32", compile=False).to_json()
+    [*_, ddp, fsdp] = list(Told(tmp_path, small=small).make())
+    assert (ddp.passed, ddp.detail) == (None, f"its data are {named}, and none are made up here")
+    assert fsdp.passed is None
+
+
 def test_a_process_that_never_ends_is_ended_in_time(tmp_path: Path) -> None:
     """As a rendezvous that never connects."""
     checks = Checks(wanted(), tmp_path, dict(os.environ))
