@@ -9,7 +9,6 @@ a data set, for 25 splits of it. A sweep chooses among the learners.
 from __future__ import annotations
 
 import datetime
-import hashlib
 import math
 import tarfile
 from collections.abc import Callable, Iterator, Mapping
@@ -24,6 +23,7 @@ from syne_tune.backend.trial_status import Trial as SyneTrial
 from syne_tune.optimizer.baselines import ASHA
 
 from bench.sweep.methods import ALL, OURS, Path, usd
+from bench.sweep.tables import require_published
 from trmcloud.core.money import Usd
 from trmcloud.core.sweep.events import rung_reached
 from trmcloud.core.sweep.halving import End, next_moves
@@ -87,9 +87,7 @@ def open_learners(archive: File) -> dict[str, Learners]:
     Raises:
         ValueError: the file is not the published one.
     """
-    found = hashlib.sha256(archive.read_bytes()).hexdigest()
-    if found != SHA256:
-        raise ValueError(f"{archive} is another file: SHA-256 {found}")
+    require_published(archive, SHA256)
     with tarfile.open(archive) as packed:
         rows = pandas.read_csv(packed.extractfile(MEMBER))
     rows = rows[rows.inner_seed < 5]

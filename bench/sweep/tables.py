@@ -84,14 +84,22 @@ class Lcbench:
         return self._session.run(None, {"x_cat": tasks, "x_cont": rows})[0]
 
 
-def open_lcbench(path: Path) -> Any:
+def require_published(path: Path, sha256: str) -> None:
     """
     Raises:
         ValueError: the file is not the published one.
     """
     found = hashlib.sha256(path.read_bytes()).hexdigest()
-    if found != LCBENCH_SHA256:
+    if found != sha256:
         raise ValueError(f"{path} is another file: SHA-256 {found}")
+
+
+def open_lcbench(path: Path) -> Any:
+    """
+    Raises:
+        ValueError: the file is not the published one.
+    """
+    require_published(path, LCBENCH_SHA256)
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = options.inter_op_num_threads = 1
     return onnxruntime.InferenceSession(str(path), options)

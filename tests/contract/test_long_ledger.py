@@ -193,7 +193,7 @@ def test_damage_of_a_run_at_rest_is_found_as_it_is_read(opened: Opener, tmp_path
     with pytest.raises(LedgerDamaged) as told:
         state.runs["r1"]
     assert "record 8 is not what was verified" in told.value.what
-    # What was kept is gone with that: whoever reads the ledger next reads all of it.
+    # That removed the file: the next reader reads the whole ledger.
     state = opened(0).read()
     assert set(state.quarantined) == {"r1"}
     with pytest.raises(RunQuarantined):
@@ -261,7 +261,7 @@ def test_flipped_bits_of_the_file_change_no_amount(tmp_path: Path) -> None:
         try:
             state = opened().read()
             assert state == expected
-        except LedgerError:  # seen as a run was looked up: it is told once
+        except LedgerError:  # found by the search for a run; reported once
             assert opened().read() == expected
         assert state.line("account", "") == expected.line("account", "")
 

@@ -4,7 +4,7 @@ connections and restarts of the server; ``history`` judges what they leave.
     python -m tests.crash.postgres_torture --runs 10000 --seconds 540
     python -m tests.crash.postgres_torture --folder /var/tmp/torture
 
-With a folder it is played in parts: the next command goes on with the same ledger, and each part is
+With a folder it is played in parts: the next command continues the same ledger, and each part is
 judged together with those before it.
 """
 
@@ -41,7 +41,7 @@ AT = 1_790_000_000.0
 STALE_S = 4.0
 CAPS = {("account", ""): 300, ("project", "p0"): 60, ("project", "p1"): 80}
 _ACTS = {"kill": 2.0, "terminate": 9.0, "drop": 13.0, "cut": 3.0, "restart": 60.0}
-"""What is done to it, about so often (s)."""
+"""Each fault, and the mean seconds between two of its kind."""
 _STATE = "state.json"
 RESERVED, SETTLED = Usd(2), Usd("0.01")
 LIFE: tuple[tuple[ev.RunEvent, ...], ...] = (
@@ -113,7 +113,7 @@ class Torture:
         )
 
     def _before(self) -> dict[str, int]:
-        """What the parts before this one did; empty for the first."""
+        """Results of the earlier parts; empty for the first."""
         try:
             told: dict[str, int] = json.loads((self._folder / _STATE).read_text(encoding="ascii"))
         except FileNotFoundError:

@@ -7,7 +7,7 @@ stand-in of RunPod on paper.
 
 Judged are the ledger's records one by one, every answer, and files planted where no tool may look.
 Calls are made in worlds of a few thousand, each with a server, a home and a grant of its own. The
-state has what every world that was played to its end came to, so that a next start goes on; it
+state has the result of each world that was played to its end, so that the next start continues; it
 names the hash of the code, and where that differs, counting starts anew.
 """
 
@@ -412,7 +412,7 @@ def _age_a_quote(user: User, world: World) -> None:
 
 @dataclass
 class Tally:
-    """What the worlds of one version of the code came to."""
+    """The totals of all worlds of one version of the code."""
 
     code: str
     worlds: int = 0
@@ -445,7 +445,7 @@ def code_hash() -> str:
 
 
 def tally_in(state: Path | None) -> Tally:
-    """What this version of the code has come to before."""
+    """The totals of earlier starts with this version of the code."""
     code = code_hash()
     if state is not None and state.exists():
         kept = json.loads(state.read_text("utf-8"))

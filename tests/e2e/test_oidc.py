@@ -59,7 +59,7 @@ class Provider:
 
 
 class Browser:
-    """What a person does in a browser: open an address, fill the forms that come."""
+    """Opens an address and fills in the forms, as a person does in a browser."""
 
     def __init__(self) -> None:
         jar = urllib.request.HTTPCookieProcessor(CookieJar())
@@ -148,7 +148,7 @@ def test_people_of_an_independent_provider_log_in(team: Team) -> None:
         }
         assert found["bob@example.com"] == "viewer"
 
-        # Those whose address nobody verified, and those of other domains, are not let in.
+        # Unverified addresses, and those of other domains, are refused.
         for email, why in (
             ("eve@example.com", "not verified"), ("mal@example.org", "no person of this server"),
         ):  # fmt: skip
