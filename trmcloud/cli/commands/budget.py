@@ -78,7 +78,7 @@ def raise_(
 
 @app.command("show")
 def show(as_json: options.Json = False) -> None:
-    """Show each cap, with the money spent, reserved and left.
+    """Show the caps of account, month and this project: spent, reserved and left.
 
     Example: trmcloud budget show
     """
