@@ -32,7 +32,6 @@ help:
 	@echo "make soak-stops  sixty local runs whose processes are stopped and killed, all but one"
 	@echo "make mcp-hostile  100,000 random calls of a hostile client of trmcloud mcp (CALLS=2000: fewer)"
 	@echo "make mcp-peer  another implementation of the protocol calls trmcloud mcp (npm)"
-	@echo "make oidc     oidc-provider, another project's OpenID provider, at which people log in (npm)"
 	@echo "make e2e-slurm  an exported sbatch script under a real Slurm of one node (root, slurm-wlm)"
 	@echo "make ray      sweeps whose trials a real Ray runs, with kills: docs/soak/ray.md"
 	@echo "make e2e-nodes  one training on two nodes, in two network namespaces (root)"
@@ -384,16 +383,6 @@ mcp-peer: build/mcp-peer/.ready $(READY)
 build/mcp-peer/.ready: Makefile
 	npm install --prefix build/mcp-peer --ignore-scripts --no-audit --no-fund --no-save \
 		'$(MCP_PEER)'
-	@touch $@
-
-# An OpenID provider that another project wrote: people log in at it, in a real server.
-OIDC_PEER := oidc-provider@9.13.3
-.PHONY: oidc
-oidc: build/oidc/.ready $(READY)
-	TRMCLOUD_OIDC_PEER=build/oidc $(BIN)/python -m pytest -rP tests/e2e/test_oidc.py
-
-build/oidc/.ready: Makefile
-	npm install --prefix build/oidc --ignore-scripts --no-audit --no-fund --no-save '$(OIDC_PEER)'
 	@touch $@
 
 # Thirty failures of real trainings, tried and planned as a principal's: nothing is rented.

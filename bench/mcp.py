@@ -31,7 +31,7 @@ def run() -> list[Row]:
         home, project = Path(folder) / "home", Path(folder) / "project"
         project.mkdir()
         Home(home).give_grant("agent", "2")
-        desk, tool = desk_of(home, "agent", project, None), tools()["plan"]
+        desk, tool = desk_of(home, "agent", project), tools()["plan"]
         words = [word for name, value in _PLAN.items() for word in (f"--{name}", value)]
         shares, door_s, command_s = [], 0.0, 0.0
         for _ in range(ROUNDS):

@@ -37,14 +37,6 @@ _TINY = (
 )
 
 
-TEAM = (
-    ("spending", "Spending by person, with caps, a forecast, and who waits"),
-    ("spending-narrow", "Spending by project, 360 pixels wide, dark"),
-    ("audit", "The audit log, for leads"),
-)
-"""Pictures of the page of a team's server, which scripts/team_pictures.py draws."""
-
-
 @dataclass(frozen=True)
 class Screen:
     """One picture: what is typed, in how wide a window. ``RUN`` in ``typed`` is the newest run."""
@@ -251,14 +243,6 @@ def page() -> str:
         ]
         if screen.again:
             parts += [f"![the same without colour](walk-{screen.name}-plain.svg)", ""]
-    parts += [
-        "## A team's page",
-        "",
-        "`scripts/team_pictures.py` made these, by a run of a server.",
-        "",
-    ]
-    for name, about in TEAM:
-        parts += [f"![{about}](team-{name}.png)", ""]
     parts += ["## Before", "", f"The same screens in {_BEFORE_DAY}, kept for comparison.", ""]
     for name in BEFORE:
         parts += [f"![{name}, before](before-{name}.svg)", ""]

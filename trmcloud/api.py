@@ -20,16 +20,13 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import fields, replace
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 from trmcloud.app import (
     commands,
     grants,
-    holder,
     ledger_care,
     preparing,
     quotes,
@@ -116,6 +113,7 @@ _LOOK_S = 0.5
 _CATCH_UP_S = 2.0
 _PLAYS = 5
 """Simulated runs before a principal's launch of a recipe."""
+_READS = "reading files of this machine"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
@@ -201,14 +199,11 @@ class Home:
         principal: whom it acts for, under that principal's grant: it launches within it, sees and
             steers that principal's runs alone, and changes neither caps nor grants. None: for the
             ledger's owner.
-        run_as: the user of this machine, by name or number, as whom commands that the principal
-            starts here are run. None: this process's own user, where a grant guards against
-            mistakes only. Empty: it is not known, and nothing is started here.
-        project: the project that runs are charged to; None: ``$TRMCLOUD_PROJECT``, else default.
+        uses_machine: whether it may start commands and read files of this machine, which it does
+            as this process's own user; False for a client who may be another user.
 
     Raises:
-        UsageError: ``principal`` is no name, or there is no such user. NotSupported: this process
-            cannot become that user, or would be the ledger's owner as that.
+        UsageError: ``principal`` is no name.
     """
 
     def __init__(
@@ -217,17 +212,12 @@ class Home:
         *,
         unasked: Iterable[str] = (),
         principal: str | None = None,
-        run_as: str | None = None,
-        project: str | None = None,
+        uses_machine: bool = True,
     ) -> None:
         context = build_context(Path(path) if path is not None else None)
-        if project is not None:
-            context = replace(context, project=project)
         if principal is not None:
             grants.require_principal(principal)
-        elif run_as is not None:
-            raise UsageError("run_as goes with a principal")
-        self._holder = holder.holder_of(context.home, run_as)
+        self._uses_machine = uses_machine
         self._context = replace(
             context, unasked=frozenset(unasked), principal=principal or context.principal
         )
@@ -305,9 +295,10 @@ class Home:
         planner = self._planner()
         request, asked = commands.requests_of(words, wish)
         asked = self._silenced(asked)
-        with self._files_in(_folder(here), request, asked) as folder:
-            spec = commands.wish_of(planner, request, asked, folder)
-            plan, _ = commands.dry_run(planner, spec, folder)
+        self._require_user(_READS)
+        folder = _folder(here)
+        spec = commands.wish_of(planner, request, asked, folder)
+        plan, _ = commands.dry_run(planner, spec, folder)
         return plan
 
     def run_command(
@@ -340,17 +331,18 @@ class Home:
         labels = labels_of("run", request, asked)
         if (earlier := find_earlier(self._context, labels)) is not None:
             return self._again(earlier)
-        with self._files_in(_folder(here), request, asked) as folder:
-            spec = commands.wish_of(planner, request, asked, folder)
-            spec = self._timed_as_quoted(spec, quote)
-            ready, _ = commands.prepare(self._context, planner, request, spec, folder)
-            if quote:
-                quotes.require_same(self._context, planner, quote, ready.plan)
-            check_capped(self._context, ready.plan, confirmed=False)
-            grants.require_allowed(self._context, ready.plan)
-            self._require_machine(ready.plan)
-            quotes.require_tried(self._context, ready.plan, Path(ready.data.code), words)
-            return self._begin(ready, progress or _nothing, labels, detached=request.detach)
+        self._require_user(_READS)
+        folder = _folder(here)
+        spec = commands.wish_of(planner, request, asked, folder)
+        spec = self._timed_as_quoted(spec, quote)
+        ready, _ = commands.prepare(self._context, planner, request, spec, folder)
+        if quote:
+            quotes.require_same(self._context, planner, quote, ready.plan)
+        check_capped(self._context, ready.plan, confirmed=False)
+        grants.require_allowed(self._context, ready.plan)
+        self._require_machine(ready.plan)
+        quotes.require_tried(self._context, ready.plan, Path(ready.data.code), words)
+        return self._begin(ready, progress or _nothing, labels, detached=request.detach)
 
     def plan_sweep(
         self,
@@ -373,12 +365,12 @@ class Home:
         planner = self._planner()
         request, asked, search = sweeping.requests_of(space, words, wish)
         asked = self._silenced(asked)
-        _, command = sweeping.divide_words(asked.words)
-        is_read = bool(command)  # a recipe's sweep reads no folder
-        with self._files_in(_folder(here), request, asked, is_read=is_read) as folder:
-            spec = sweeping.wish_of(planner, request, asked, search, folder)
-            spec = sweeping.informed(self._context, planner, spec, search, folder)
-            plan, terms, _, _ = sweeping.dry_run(planner, spec, folder)
+        if sweeping.divide_words(asked.words)[1]:  # a recipe's sweep reads no folder
+            self._require_user(_READS)
+        folder = _folder(here)
+        spec = sweeping.wish_of(planner, request, asked, search, folder)
+        spec = sweeping.informed(self._context, planner, spec, search, folder)
+        plan, terms, _, _ = sweeping.dry_run(planner, spec, folder)
         return SweepQuote(
             plan=plan,
             trials=expected_trials(terms),
@@ -423,26 +415,26 @@ class Home:
         labels = labels_of("sweep", request, asked, search)
         if (earlier := find_earlier(self._context, labels)) is not None:
             return self._again(earlier)
-        _, command = sweeping.divide_words(asked.words)
-        is_read = bool(command)  # a recipe's sweep reads no folder
-        with self._files_in(_folder(here), request, asked, is_read=is_read) as folder:
-            spec = sweeping.wish_of(planner, request, asked, search, folder)
-            spec = self._informed_as_quoted(planner, spec, search, folder, quote)
-            made = sweeping.prepare(
-                self._context, planner, request, spec, folder, trainer_package(), _nothing
-            )
-            ready = made.ready
-            if quote:
-                quotes.require_same(self._context, planner, quote, ready.plan)
-            check_capped(self._context, ready.plan, confirmed=False)
-            grants.require_allowed(self._context, ready.plan)
-            self._require_machine(ready.plan)
-            if spec.command is None:
-                self._require_rehearsed(ready.plan)
-            else:
-                first = first_words(ready.plan, made.terms)
-                quotes.require_tried(self._context, ready.plan, Path(ready.data.code), first)
-            return self._begin(ready, progress or _nothing, labels, detached=request.detach)
+        if sweeping.divide_words(asked.words)[1]:  # a recipe's sweep reads no folder
+            self._require_user(_READS)
+        folder = _folder(here)
+        spec = sweeping.wish_of(planner, request, asked, search, folder)
+        spec = self._informed_as_quoted(planner, spec, search, folder, quote)
+        made = sweeping.prepare(
+            self._context, planner, request, spec, folder, trainer_package(), _nothing
+        )
+        ready = made.ready
+        if quote:
+            quotes.require_same(self._context, planner, quote, ready.plan)
+        check_capped(self._context, ready.plan, confirmed=False)
+        grants.require_allowed(self._context, ready.plan)
+        self._require_machine(ready.plan)
+        if spec.command is None:
+            self._require_rehearsed(ready.plan)
+        else:
+            first = first_words(ready.plan, made.terms)
+            quotes.require_tried(self._context, ready.plan, Path(ready.data.code), first)
+        return self._begin(ready, progress or _nothing, labels, detached=request.detach)
 
     def try_command(
         self,
@@ -471,19 +463,13 @@ class Home:
         known = {field.name for field in fields(CommandRequest)} - {"words", "typed"}
         for name in sorted(wish.keys() - known):
             raise UsageError(f"there is no option {name!r}", next_step=", ".join(sorted(known)))
+        self._require_user("try")
         request = commands.request_of(words, wish)
         bounds = TrialBounds(for_s, steps, gigabytes, online)
         told, ground = progress or _nothing, build_trial(self._context.home)
         if not self.principal:
             plain = RequestedMachine()
             return try_command(ground, request, bounds, plain, _folder(here), data, told)
-        holder.require_known(self._holder, "try")
-        if not self._holder.is_self:
-            wish = {**wish, "data": data}
-            return holder.try_as(
-                self._holder, ground.home, ground.python_path, words, _folder(here), wish, bounds,
-                self.principal, told,
-            )  # fmt: skip
         plain = RequestedMachine()
         trial = try_command(ground, request, bounds, plain, _folder(here), data, told)
         log = log_path(ground.home, trial)
@@ -719,7 +705,7 @@ class Home:
             UsageError: it would have to be rented for.
         """
         context = self._context
-        if self.principal and not self._holder.is_self:
+        if not self._uses_machine:
             if into is not None:
                 raise NotSupported(
                     "a folder of your own is refused: it would be written as the ledger's owner",
@@ -901,32 +887,24 @@ class Home:
             )
         return max(named, key=lambda run: (run.run_id == run_id, run.live, run.created_at))
 
-    @contextmanager
-    def _files_in(
-        self, here: Path, request: LaunchRequest, asked: CommandRequest, *, is_read: bool = True
-    ) -> Iterator[Path]:
-        """The folder whose files are sent: of a holder that is another user, a copy of what that
-        user can read, as long as this lasts. ``is_read``: whether anything there is read."""
-        if not self.principal or self._holder.is_self or not is_read:
-            yield here
-            return
-        holder.require_known(self._holder, "reading files of this machine")
-        if request.data:
+    def _require_user(self, what: str) -> None:
+        """
+        Raises:
+            NotSupported: the client may be another user of this machine than this process's.
+        """
+        if not self._uses_machine:
             raise NotSupported(
-                "--data is refused: it would be read as the ledger's owner",
-                next_step="put the data below the working folder, or have the command download it",
+                f"{what} is refused: which user of this machine asks cannot be seen",
+                next_step="start trmcloud mcp --grant NAME as the agent's client does, by stdio",
             )
-        with TemporaryDirectory(prefix="holder-", dir=self._context.home) as made:
-            path = build_trial(self._context.home).python_path
-            yield holder.copy_tree(self._holder, path, here, asked.root, Path(made) / "tree")
 
     def _require_names(self, wish: Mapping[str, Any]) -> None:
         """
         Raises:
             NotSupported: what is named would be read from this machine as the ledger's owner, for a
-                holder who is another user.
+                client who may be another user.
         """
-        if not self.principal or self._holder.is_self:
+        if self._uses_machine:
             return
         for name in ("recipe", "data", "chat_data", "goal", "initial_from"):
             given = str(wish.get(name) or "")
@@ -968,16 +946,10 @@ class Home:
     def _require_machine(self, plan: Plan) -> None:
         """
         Raises:
-            NotSupported: it would start a command here that is not run as the holder.
+            NotSupported: it would start a command here for a client who may be another user.
         """
-        if not self.principal or self._holder.is_self:
-            return
         if any(plan.candidate(name).provider == LOCAL for name in plan.launchable):
-            raise NotSupported(
-                "local is refused: it would run as the ledger's owner, not as the holder of the "
-                "grant",
-                next_step="rent a machine; try runs a command here as the holder",
-            )
+            self._require_user(LOCAL)
 
     def _require_weights(self, start: str) -> None:
         """

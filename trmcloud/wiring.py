@@ -54,17 +54,12 @@ if TYPE_CHECKING:
     from trmcloud.ports.bucket import Bucket
     from trmcloud.ports.compute import StageItem
     from trmcloud.ports.notices import BackgroundNotifier, Board, Destination, Outbox, Send
-    from trmcloud.ports.team import Team
     from trmcloud.providers.protocol import Provider
 
 FAMILIES.provide(FamilyFolders(families_folder))
 ENV_PROJECT = "TRMCLOUD_PROJECT"
 ENV_PRINCIPAL = "TRMCLOUD_PRINCIPAL"
-"""Whose grant pays: set by a server for a command that it runs for a person, or in a shell, say of
-a CI job. It can only take rights away."""
-_AT_SERVER = "TRMCLOUD_AT_SERVER"
-ENV_PROJECTS = "TRMCLOUD_PROJECTS"
-"""Likewise: the projects whose runs the command shows, separated by commas."""
+"""Whose grant pays: set in a shell, say of a CI job. It can only take rights away."""
 ENV_TRAINER = "TRMCLOUD_TRAINER"
 """A folder that holds another ``model`` package: a trainer of your own that keeps the contract of
 ``trmcloud.core.contract.trainer_contract``."""
@@ -85,18 +80,6 @@ def build_ledger() -> tuple[RecordedLedger, Path]:
     if not has_ledger(home, os.environ):
         raise NotFoundError(f"there is no ledger in {home}", next_step="trmcloud plan")
     return open_ledger(home, os.environ), home
-
-
-def build_team(home: Path | None = None) -> Team:
-    """People, tokens and audit log of the ledger: beside its file, or in its database."""
-    from trmcloud.adapters.ledger.team import StoredTeam, database_store, file_store
-
-    home = home or home_dir(os.environ)
-    if url := ledger_url(home, os.environ):
-        from trmcloud.adapters.ledger.database import LedgerDatabase, parse_address
-
-        return StoredTeam(database_store(LedgerDatabase(parse_address(url))))
-    return StoredTeam(file_store(home / "team.db"))
 
 
 def build_chain() -> RecordedLedger:
@@ -241,8 +224,7 @@ def _build(named: Path | None = None) -> tuple[Context, Providers]:
         project=os.environ.get(ENV_PROJECT, "default"),
         principal=principal,
         configured_bucket=os.environ.get("TRMCLOUD_BUCKET", ""),
-        is_bound=bool(principal) and not os.environ.get(_AT_SERVER),
-        projects=frozenset(filter(None, os.environ.get(ENV_PROJECTS, "").split(","))),
+        is_bound=bool(principal),
         workers=ThreadWorkers(),
         stage_items=lambda run: _stage_items(home, files, run)[0],
         bucket_items=lambda run: _stage_items(home, files, run)[1],

@@ -72,7 +72,7 @@ QUESTION = (
 POST_TRAINED = "run local --rate 3.60 --budget 0.40 --grace 10 --checkpoint-gb 0.01 --checkpoints"
 OTHER_WORLDS = {
     "agents.md": "an agent's conversation: scripts/guides.py agents, tests/e2e/test_mcp.py",
-    "team.md": "two homes and a server: scripts/guides.py team, tests/e2e/test_server.py",
+    "team.md": "two homes on one ledger: scripts/guides.py team, tests/e2e/test_shared_ledger.py",
 }
 """Guides whose commands need more than one reader."""
 SWEEP = (
@@ -303,7 +303,6 @@ STANDS_FOR = {
     "level": "month",
     "line.level": "month",
     "PROJECT_MONTH": "project-month",
-    "person.projects[0]": "thesis",
     "amount": "500",
     "need": "500",
     "shlex.quote(line.key)": "thesis",
@@ -320,9 +319,6 @@ STANDS_FOR = {
     "FILE": "written.html",
 }
 OTHER_DOORS = {
-    "login": "wants a server: tests/e2e/test_server.py",
-    "logout": "likewise",
-    "server": "likewise",
     "mcp": "wants a client: tests/e2e/test_mcp.py",
 }
 #: Hints that are not carried out here, and why: that they are command lines is held by

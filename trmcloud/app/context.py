@@ -17,7 +17,6 @@ from trmcloud.core.control.billing import awaiting_bill
 from trmcloud.core.control.bookkeeping import require_whole
 from trmcloud.core.control.run_book import (
     NAME,
-    PROJECT,
     PROVIDER,
     TAG,
     find_runs,
@@ -127,11 +126,9 @@ class Context:
     """Whom this process acts for, under a grant; empty: the ledger's owner."""
     is_bound: bool = False
     """Whether this shell's own environment names the principal: a command then shows and steers
-    that principal's runs alone, and changes no cap. A server judges by itself what a person may."""
+    that principal's runs alone, and changes no cap."""
     configured_bucket: str = ""
     """The s3:// place of TRMCLOUD_BUCKET, which every principal may use; empty: none."""
-    projects: frozenset[str] = frozenset()
-    """The projects whose runs are shown; empty: all."""
     unswept: dict[str, float] = field(default_factory=dict)
     """When this process asked a bucket in vain: one that is down is not asked for every run."""
 
@@ -218,15 +215,8 @@ def is_quiet(context: Context) -> bool:
 
 
 def shows(context: Context, run: RunState) -> bool:
-    """Whether the process may see a run: one of its projects, and of the principal to which its
-    shell is bound."""
-    if context.projects and run.project not in context.projects:
-        return False
+    """Whether the process may see a run: where its shell is bound, one of that principal."""
     return not context.is_bound or context.principal in (run.principal, run.creator)
-
-
-def _shows_all(context: Context) -> bool:
-    return not context.projects and not context.is_bound
 
 
 def shown_runs(context: Context) -> dict[str, RunState]:
@@ -244,7 +234,7 @@ def shown_present_runs(context: Context) -> list[RunState]:
 
 def newest_shown_run(context: Context, tags: Tags = ()) -> RunState | None:
     """Return the run that was launched last, of those that may be shown and have all ``tags``."""
-    if _shows_all(context) and not tags:
+    if not context.is_bound and not tags:
         found: Iterable[RunState] = newest_runs(context.ledger.read().runs, _NEWEST)
     else:
         found = _shown_with(context, tags)
@@ -253,7 +243,7 @@ def newest_shown_run(context: Context, tags: Tags = ()) -> RunState | None:
 
 def count_shown_runs(context: Context, tags: Tags = ()) -> int:
     """Return the number of runs that may be shown and have all ``tags``."""
-    if _shows_all(context) and not tags:
+    if not context.is_bound and not tags:
         return len(context.ledger.read().runs)
     return len(_shown_with(context, tags))
 
@@ -262,8 +252,6 @@ def _shown_with(context: Context, tags: Tags) -> list[RunState]:
     runs = context.ledger.read().runs
     if tags:
         found: Iterable[RunState] = find_runs(runs, TAG, "=".join(tags[0]))
-    elif context.projects:
-        found = (run for name in context.projects for run in find_runs(runs, PROJECT, name))
     else:
         found = runs.values()
     shown = {run.run_id: run for run in found if shows(context, run) and set(tags) <= set(run.tags)}
@@ -293,7 +281,7 @@ def find_run(context: Context, name: str | None) -> RunState:
     if named:
         return max(named, key=lambda run: (run.live, run.created_at))
     require_whole(context.ledger.read(), name)
-    shown = sorted(runs if _shows_all(context) else shown_runs(context))
+    shown = sorted(shown_runs(context) if context.is_bound else runs)
     known = ", ".join(shown[-5:]) or "none"
     raise NotFoundError(f"no run {name!r}", next_step=f"trmcloud status (runs: {known})")
 

@@ -10,8 +10,8 @@ import importlib
 import os
 import sys
 import traceback
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable
+from typing import Any
 
 import typer
 from typer.core import TyperCommand, TyperGroup
@@ -19,9 +19,6 @@ from typer.core import TyperCommand, TyperGroup
 from trmcloud.cli.as_typed import take_as_typed, values_as_typed
 from trmcloud.core import errors
 from trmcloud.core.errors import TrmcloudError, UsageError
-
-if TYPE_CHECKING:
-    from trmcloud.server.rights import Given, Parsed
 
 # Newer Typers carry their own click: their parser's error is the base of typer.BadParameter.
 USAGE_ERROR: Any = typer.BadParameter.__bases__[0]
@@ -71,9 +68,6 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "prune": ("Delete all checkpoints but the best and the latest.", "After"),
     "report": ("Report cost planned, accrued and billed; time by activity; receipts.", "After"),
     "verify": ("Verify a receipt, and a checkpoint against it.", "After"),
-    "login": ("Log in to a team's server: commands run there.", "Team"),
-    "logout": ("Log out of the team's server.", "Team"),
-    "server": ("Serve a team: run, people, tokens, audit log.", "Team"),
 }
 
 #: command → its module in ``commands``, where that has another name
@@ -86,7 +80,6 @@ _MODULES = {
     "eval": "evaluate",
     "fetch-best": "checkpoints",
     "gate": "evaluate",
-    "logout": "login",
     "prune": "checkpoints",
     "resume": "launch",
     "run": "launch",
@@ -102,8 +95,6 @@ _MODULES = {
 }
 
 
-_LIVE = ("attach", "save", "stop")
-"""Commands that mean the newest live run where none is named."""
 _COMPLETES = "_TRMCLOUD_COMPLETE"
 """Set by a shell that asks how the words so far may go on."""
 
@@ -164,62 +155,6 @@ def load_command(name: str) -> Any:
     in_groups(made)
     _keep_documents_apart(made)
     return made
-
-
-def parse_line(words: Sequence[str]) -> Parsed:
-    """Read a command line as its command does, and run nothing.
-
-    Raises:
-        UsageError: there is no such command, or it does not read so.
-    """
-    from trmcloud.server.rights import Parsed
-
-    name = words[0] if words else ""
-    if name not in COMMANDS:
-        raise UsageError(f"no command {name[:40]!r}", next_step="trmcloud --help")
-    command: Any = load_command(name)
-    rest, path = list(words[1:]), name
-    below: Mapping[str, Any] = getattr(command, "commands", None) or {}
-    if below and rest and rest[0] in below:
-        command, path, rest = below[rest[0]], f"{name} {rest[0]}", rest[1:]
-    elif below and (not rest or not rest[0].startswith("-")) and not _runs_alone(command):
-        raise UsageError(f"{name} needs one of its commands", next_step=f"trmcloud {name} --help")
-    typed = rest[: rest.index("--")] if "--" in rest else rest
-    if "--help" in typed:
-        return Parsed(path, (), is_help=True)
-    try:
-        context = command.make_context(f"trmcloud {path}", list(rest), resilient_parsing=False)
-    except USAGE_ERROR as error:
-        raise as_ours(error) from None
-    except SystemExit:
-        raise UsageError(f"{path} cannot be read", next_step=f"trmcloud {path} --help") from None
-    given = tuple(_given(context, command))
-    arguments = {p.name for p in command.params if p.param_type_name == "argument"}
-    return Parsed(path, given, "run" in arguments, path in _LIVE)
-
-
-def _runs_alone(group: Any) -> bool:
-    return bool(getattr(group, "invoke_without_command", False))
-
-
-def _given(context: Any, command: Any) -> Iterator[Given]:
-    from trmcloud.server.rights import Given
-
-    for param in command.params:
-        source = getattr(context.get_parameter_source(param.name), "name", "")
-        if source != "COMMANDLINE":
-            continue
-        value = context.params.get(param.name)
-        is_option = param.param_type_name == "option"
-        shown = param.opts[-1] if is_option else (param.metavar or param.name.upper())
-        if isinstance(value, bool):
-            values: tuple[str, ...] = ()
-        elif isinstance(value, list | tuple):
-            values = tuple(str(each) for each in value)
-        else:
-            values = (str(value),)
-        if is_option or values:
-            yield Given(param.name, shown, values)
 
 
 def completion_table() -> str:
@@ -292,9 +227,7 @@ def main(arguments: list[str] | None = None) -> None:
         json_output.begin()
     try:
         try:
-            code = _through_server(typed)
-            if code is None:
-                code = app(args=arguments, prog_name="trmcloud", standalone_mode=False)
+            code = app(args=arguments, prog_name="trmcloud", standalone_mode=False)
         finally:
             if sender := sys.modules.get("trmcloud.cli.catch_up"):
                 sender.finish()
@@ -326,22 +259,6 @@ def main(arguments: list[str] | None = None) -> None:
         sys.exit(_failed(_system_error(error), as_json=as_json))
     except Exception as error:  # the last net: nothing is shown that a user cannot use
         sys.exit(_failed(_unexpected(error), as_json=as_json))
-
-
-def _through_server(typed: list[str]) -> int | None:
-    """Run a command on the server that this home is logged in to; its exit code. None where there
-    is no server, or the command is this machine's own to run."""
-    if not typed or typed[0] not in COMMANDS or _COMPLETES in os.environ:
-        return None
-    from trmcloud.app.home import home_dir
-
-    if not (home_dir(os.environ) / "server.json").exists():
-        return None
-    from trmcloud.cli import remote
-
-    if (login := remote.login_here(os.environ)) is None or typed[0] in ("login", "logout"):
-        return None
-    return remote.run(login, typed, parse_line)
 
 
 def _failed(error: TrmcloudError, *, as_json: bool) -> int:

@@ -1,6 +1,6 @@
 """The process of one launch: it outlives the client and the server, and drives the run to its end.
 
-    python -m trmcloud.mcp.launcher HOME GRANT CLAIM [USER]
+    python -m trmcloud.mcp.launcher HOME GRANT CLAIM [remote]
 
 ``CLAIM`` is the file that ``quotes.Launches`` wrote. While the process lives, it holds a lock on
 that file, so a second one for the same key leaves at once. The ledger's idempotency key decides all
@@ -42,6 +42,8 @@ _REFUSALS: tuple[type[TrmcloudError], ...] = (
     NotSupported, ProviderError, TrialFailed, UsageError,
 )  # fmt: skip
 _TRIES, _TRY_EVERY_S = 10, 0.1
+_REMOTE = "remote"
+"""For a client that may be another user of this machine."""
 
 
 def begin(
@@ -49,23 +51,21 @@ def begin(
     grant: str,
     claim: Path,
     folder: Path,
-    run_as: str | None,
-    charged_to: str | None = None,
+    *,
+    uses_machine: bool,
 ) -> subprocess.Popen[bytes]:
     """Start it, in a session of its own: what ends the client or the server does not end it.
-    ``charged_to`` is the ledger's project; None: this process's own.
 
     Raises:
         OSError: it cannot be started.
     """
     # The folder is the agent's: no module in it is imported, here or by what this starts.
     words = [sys.executable, "-P", "-m", "trmcloud.mcp.launcher", str(home), grant, str(claim)]
-    words += [run_as] if run_as is not None else []
-    charged = {} if charged_to is None else {"TRMCLOUD_PROJECT": charged_to}
+    words += [] if uses_machine else [_REMOTE]
     log = os.open(claim.with_suffix(".log"), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     try:
         return subprocess.Popen(
-            words, cwd=folder, env={**os.environ, "PYTHONSAFEPATH": "1", **charged},
+            words, cwd=folder, env={**os.environ, "PYTHONSAFEPATH": "1"},
             stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=log, start_new_session=True,
         )  # fmt: skip
     finally:
@@ -139,8 +139,7 @@ def main() -> None:
     claimed = json.loads(claim_path.read_text("utf-8"))
     result = claim_path.with_suffix(".result")
     ledger_key = f"mcp:{grant}:{claimed['key']}"
-    run_as = sys.argv[4] if len(sys.argv) > 4 else None
-    home = Home(home_path, principal=grant, run_as=run_as)
+    home = Home(home_path, principal=grant, uses_machine=_REMOTE not in sys.argv[4:])
     try:
         run_id = launch(home, ledger_key, claimed)
     except TrmcloudError as error:

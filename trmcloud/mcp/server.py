@@ -24,13 +24,12 @@ import anyio.to_thread
 import mcp_types as types
 from mcp.server.lowlevel import Server
 from mcp.server.stdio import stdio_server
-from mcp.server.transport_security import TransportSecuritySettings
 from mcp.shared.exceptions import MCPError
 
 from trmcloud.api import Home
 from trmcloud.core.errors import TrmcloudError
 from trmcloud.core.nearest import nearest
-from trmcloud.core.values import dataclass, replace
+from trmcloud.core.values import replace
 from trmcloud.io.redaction import Redactor, secrets_of
 from trmcloud.io.web_guard import (
     OF_LOOPBACK,
@@ -65,27 +64,15 @@ INSTRUCTIONS = (
 )
 
 
-def desk_of(home: Path, grant: str, folder: Path, run_as: str | None) -> Desk:
+def desk_of(home: Path, grant: str, folder: Path) -> Desk:
     """Return what the tools of one grant work with; secrets of this process are masked."""
     redactor = Redactor(secrets_of(os.environ))
     bucket = os.environ.get("TRMCLOUD_BUCKET", "")
-    return Desk(home, grant, Project(folder), Writer(redactor), run_as, bucket)
+    return Desk(home, grant, Project(folder), Writer(redactor), bucket=bucket)
 
 
-@dataclass(frozen=True)
-class Gate:
-    """What a server in front of the tools has to say about each call: ``judge`` refuses one by
-    raising a ``TrmcloudError``, and ``done`` is told what came of it."""
-
-    judge: Callable[[str, Mapping[str, Any]], None]
-    done: Callable[[str, Mapping[str, Any], Mapping[str, Any]], None]
-
-
-def make_server(
-    desk_for: Callable[[Any], Desk], gate_for: Callable[[Any], Gate | None] = lambda request: None
-) -> Server[Any]:
-    """Return the SDK's server of the tools; ``desk_for`` finds the desk of a request, ``gate_for``
-    its gate."""
+def make_server(desk_for: Callable[[Any], Desk]) -> Server[Any]:
+    """Return the SDK's server of the tools; ``desk_for`` finds the desk of a request."""
     table = tools()
     listed = [_listed(each) for each in table.values()]
     at_once = anyio.CapacityLimiter(_AT_ONCE)
@@ -97,10 +84,10 @@ def make_server(
         tool = table.get(params.name)
         if tool is None:
             _refuse_unknown(params.name, table)
-        desk, gate = desk_for(context.request), gate_for(context.request)
+        desk = desk_for(context.request)
         # Not abandoned where the client leaves: what was begun is done whole.
         return await anyio.to_thread.run_sync(
-            partial(answer, desk, tool, params.arguments or {}, gate), limiter=at_once
+            partial(answer, desk, tool, params.arguments or {}), limiter=at_once
         )
 
     return Server(
@@ -136,15 +123,11 @@ def _refuse_unknown(name: str, table: Mapping[str, Tool]) -> NoReturn:
     raise MCPError(types.INVALID_PARAMS, told, {"next": next_step})
 
 
-def answer(
-    desk: Desk, tool: Tool, given: Mapping[str, Any], gate: Gate | None = None
-) -> types.CallToolResult:
+def answer(desk: Desk, tool: Tool, given: Mapping[str, Any]) -> types.CallToolResult:
     """Call a tool; a refusal is a result, too."""
     most_bytes = MOST_BYTES
     try:
         checked = check_arguments(tool.name, tool.arguments, given)
-        if gate is not None:
-            gate.judge(tool.name, given)
         most_bytes = checked.get("most_bytes", MOST_BYTES)
         document, refused = call(desk, tool, checked), False
     except Refused as error:
@@ -162,8 +145,6 @@ def answer(
         document, refused = desk.writer.refusal(why), True
     if refused:
         document["money"] = _money(desk)
-    if gate is not None:
-        gate.done(tool.name, given, document)
     written = desk.writer.write(document, most_bytes)
     text = json.dumps(written, ensure_ascii=False, separators=(",", ":"))
     return types.CallToolResult(
@@ -291,36 +272,23 @@ async def _refuse(send: Any, refusal: Refusal) -> None:
 def http_app(desk: Desk, tokens: Tokens) -> GuardedApp:
     """Return the ASGI application; ``desk`` is as of a grant that each token names anew."""
     server = make_server(lambda request: replace(desk, grant=request.scope[_GRANT]))
-    return GuardedApp(_application(server), tokens)
-
-
-def mounted_app(desk_for: Callable[[Any], Desk], gate_for: Callable[[Any], Gate]) -> Any:
-    """Return the ASGI application of the tools for a server that has looked at the request: its
-    host, its origin and its token. Its lifespan has to be entered by that server."""
-    return _application(
-        make_server(desk_for, gate_for),
-        TransportSecuritySettings(enable_dns_rebinding_protection=False),
-    )
-
-
-def _application(server: Server[Any], security: TransportSecuritySettings | None = None) -> Any:
-    return server.streamable_http_app(
+    app = server.streamable_http_app(
         streamable_http_path=PATH,
         json_response=True,
         stateless_http=True,
         max_request_body_size=_MOST_MESSAGE_BYTES,
-        transport_security=security,
     )
+    return GuardedApp(app, tokens)
 
 
 def serve_http(desk: Desk, tokens: Tokens, port: int, begun: Callable[[str], None]) -> None:
     """Serve clients on loopback until Ctrl-C or SIGTERM; ``begun`` gets the address. Which user a
-    client is cannot be seen: without ``run_as`` nothing is started on this machine.
+    client is cannot be seen: nothing is started on this machine.
 
     Raises:
         OSError: the port is taken.
     """
-    desk = replace(desk, run_as=desk.run_as or "")
+    desk = replace(desk, uses_machine=False)
     with listening("127.0.0.1", port) as sock, Keeper(desk.path):
         begun(f"http://127.0.0.1:{sock.getsockname()[1]}{PATH}")
         served = silent_server(http_app(desk, tokens), leave_within_s=_LEAVE_WITHIN_S)

@@ -43,29 +43,25 @@ _held = threading.local()
 
 @dataclass(frozen=True)
 class Desk:
-    """What tools work with: the home below ``path`` under ``grant``. ``run_as`` is the user that
-    commands on this machine are run as; ``bucket`` is where checkpoints of rented machines are
-    kept, '' for none."""
+    """What tools work with: the home below ``path`` under ``grant``. ``uses_machine``: the client
+    is this process's own user; ``bucket`` is where checkpoints of rented machines are kept, '' for
+    none."""
 
     path: Path
     grant: str
     project: Project
     writer: Writer
-    run_as: str | None = None
+    uses_machine: bool = True
     bucket: str = ""
     wait_s: float = 45.0
     """How long an answer waits at most for a launch to be on record."""
-    charged_to: str | None = None
-    """The project of the ledger that runs are charged to; None: this process's own."""
 
     def home(self) -> Home:
         """Return the home as this thread has it: one that was read before is read on."""
         held: dict[Any, Home] = _held.__dict__.setdefault("homes", {})
-        about = self.path, self.grant, self.run_as, self.charged_to
+        about = self.path, self.grant, self.uses_machine
         if about not in held:
-            held[about] = Home(
-                self.path, principal=self.grant, run_as=self.run_as, project=self.charged_to
-            )
+            held[about] = Home(self.path, principal=self.grant, uses_machine=self.uses_machine)
         return held[about]
 
     @property
@@ -477,7 +473,7 @@ def _begin(desk: Desk, claim: Claim) -> subprocess.Popen[bytes]:
     folder = desk.project.folder
     try:
         return launcher.begin(
-            desk.path, desk.grant, claim.path, folder, desk.run_as, desk.charged_to
+            desk.path, desk.grant, claim.path, folder, uses_machine=desk.uses_machine
         )
     except OSError as error:
         raise TrmcloudError(f"the launch could not be started: {error.strerror}") from None
@@ -660,7 +656,7 @@ def _fetch(desk: Desk, given: Mapping[str, Any]) -> dict[str, Any]:
         )
     name = given.get("into", f"{run.id}-best")
     # For another user of this machine nothing is written into a folder of theirs.
-    is_ours = desk.run_as is None or "into" in given
+    is_ours = desk.uses_machine or "into" in given
     into = desk.project.new_folder("into", name) if is_ours else None
     made = home.fetch_best(run.id, into=into, weights_only=given.get("weights_only", False))
     folder = Path(made.folder)

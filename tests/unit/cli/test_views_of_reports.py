@@ -421,7 +421,7 @@ def test_every_command_has_a_screen_here() -> None:
     assert {words[0] for words in SCREENS} >= set(COMMANDS) - {"sample"}
     groups = {name for name in COMMANDS if hasattr(load_command(name), "commands")}
     assert groups == {
-        "budget", "prices", "data", "grant", "guard", "ledger", "notify", "server", "volumes",
+        "budget", "prices", "data", "grant", "guard", "ledger", "notify", "volumes",
     }  # fmt: skip
 
 

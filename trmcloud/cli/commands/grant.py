@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import getpass
-import os
 import shlex
 from collections.abc import Callable
 from typing import Annotated, Any
@@ -16,7 +15,6 @@ from trmcloud.app.grants import GrantAccount
 from trmcloud.cli import documents as doc
 from trmcloud.cli import options
 from trmcloud.cli.catch_up import catch_up, tell
-from trmcloud.cli.remote import ENV_AT_SERVER
 from trmcloud.cli.views.grants import (
     account_lines,
     as_line,
@@ -311,8 +309,7 @@ def _amount(flag: str, text: str) -> Usd:
 
 
 def _print_account(account: GrantAccount) -> None:
-    same_user = not os.environ.get(ENV_AT_SERVER)
-    print("\n".join(account_lines(account, same_user=same_user)))
+    print("\n".join(account_lines(account)))
 
 
 def _show(context: Context, account: GrantAccount, *, as_json: bool) -> None:

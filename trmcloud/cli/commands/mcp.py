@@ -28,10 +28,6 @@ def mcp(
     folder: Annotated[
         str, typer.Option(metavar="DIR", help="The agent's project (default: this folder).")
     ] = "",
-    run_as: Annotated[
-        str | None,
-        typer.Option("--as", metavar="USER", help="User that commands on this machine run as."),
-    ] = None,
     new_token: Annotated[
         bool,
         typer.Option("--new-token", help="Make a new token of the grant, print it once, and exit."),
@@ -66,11 +62,11 @@ def mcp(
     from trmcloud.mcp.server import desk_of, serve_http, serve_stdio
     from trmcloud.mcp.tokens import Tokens
 
-    home = Home(principal=grant, run_as=run_as) if grant else Home()
+    home = Home(principal=grant) if grant else Home()
     path = home.context.home
     if grant:
         home.grant()  # one that is not there is reported here, not to the agent
-    desk = desk_of(path, grant, project, run_as)
+    desk = desk_of(path, grant, project)
     if not http:
         serve_stdio(desk)
         return

@@ -66,7 +66,6 @@ from trmcloud.io.web_guard import (
 )
 from trmcloud.io.web_server import listening, silent_server
 from trmcloud.ports.machine import Progress
-from trmcloud.server.visitor import Visitor, visitor_of
 
 # Who may ask: a browser that knows the token, from this very page. Pure ASGI, before the app.
 #
@@ -89,25 +88,9 @@ HEADERS: Mapping[str, str] = {
 }
 
 
-def with_page_headers(app: Any) -> Any:
-    """``app``, whose answers bear ``HEADERS``."""
-
-    async def answered(scope: Any, receive: Any, send: Any) -> None:
-        async def with_headers(message: Any) -> None:
-            if message["type"] == "http.response.start":
-                more = [(name.encode(), text.encode()) for name, text in HEADERS.items()]
-                if scope["path"].startswith(API):
-                    more.append((b"cache-control", b"no-store"))
-                message = {**message, "headers": [*message["headers"], *more]}
-            await send(message)
-
-        await app(scope, receive, with_headers)
-
-    return answered
-
-
 class GuardedApp:
-    """``app`` behind these checks. ``names``: the hosts by which it may be called."""
+    """``app`` behind these checks, its answers with ``HEADERS``. ``names``: the hosts by which it
+    may be called."""
 
     def __init__(self, app: Any, token: str, *, names: AllowedHosts = OF_LOOPBACK) -> None:
         self._app, self._token, self._names = app, token, names
@@ -123,7 +106,15 @@ class GuardedApp:
         if scope["path"].startswith(API):
             mark_trusted(scope)
 
-        await with_page_headers(self._app)(scope, receive, send)
+        async def with_headers(message: Any) -> None:
+            if message["type"] == "http.response.start":
+                more = [(name.encode(), text.encode()) for name, text in HEADERS.items()]
+                if scope["path"].startswith(API):
+                    more.append((b"cache-control", b"no-store"))
+                message = {**message, "headers": [*message["headers"], *more]}
+            await send(message)
+
+        await self._app(scope, receive, with_headers)
 
     def _why_not(self, scope: Any, headers: Mapping[str, str]) -> Refusal | None:
         refused = self._names.refusal(headers.get("host", "")) or refusal_of_origin(headers)
@@ -198,17 +189,10 @@ class Page:
 
     # -- looking, in threads of the pool -----------------------------------------------------------
 
-    def all_runs(self, visitor: Visitor) -> dict[str, Any]:
+    def all_runs(self) -> dict[str, Any]:
         with self._lock:
             runs, budgets = self._home.runs(), self._home.budgets()
             asked = [each for each in self._home.approvals() if each.state == OPEN]
-        jobs = self.jobs.to_json()
-        if visitor.projects:
-            runs = tuple(run for run in runs if visitor.sees(run.project))
-            budgets = tuple(
-                line for line in budgets if line.level == "project" and visitor.sees(line.key)
-            )
-            asked, jobs = [], []
         return {
             "version": self._version,
             "home": shown.as_typed(self._home.context.home),
@@ -216,17 +200,16 @@ class Page:
             "runs": [shown.run_json(run) for run in runs],
             "budgets": [shown.line_json(line) for line in budgets],
             "approvals": [shown.approval_json(each) for each in asked],
-            "jobs": jobs,
+            "jobs": self.jobs.to_json(),
         }
 
-    def one_run(self, visitor: Visitor, run_id: str) -> dict[str, Any]:
+    def one_run(self, run_id: str) -> dict[str, Any]:
         with self._lock:
             context, run = self._home.context, self._home.run(run_id)
             told = shown.whole_json(context, find_run(context, run_id), run)
             found = self._home.checkpoints(run_id)
         told["checkpoints"] = [shown.checkpoint_json(each) for each in found]
-        jobs = [job for job in self.jobs.to_json() if job["run"] == run_id or not visitor.projects]
-        return {**told, "version": self._version, "jobs": jobs}
+        return {**told, "version": self._version, "jobs": self.jobs.to_json()}
 
     def run_curves(self, run_id: str) -> dict[str, Any]:
         with self._draw_lock:  # beside what is asked of the run: the curve is what is waited for
@@ -323,9 +306,8 @@ class Page:
         raise UsageError("the answer to a request is approve or deny")
 
 
-def application(page: Page, *, of_team: bool = False) -> Starlette:
-    """The ASGI application, to stand behind ``GuardedApp``, or behind a server of a team: there
-    spending is the page at ``/``, and the page asks who its reader is."""
+def application(page: Page) -> Starlette:
+    """Return the ASGI application, to stand behind ``GuardedApp``."""
 
     @contextlib.asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
@@ -340,8 +322,6 @@ def application(page: Page, *, of_team: bool = False) -> Starlette:
     # Their address says what they are, so that a browser reads them once for all pages.
     served = "/static/" + hashlib.sha256(b"".join(read.values())).hexdigest()[:16]
     shell = (STATIC / "index.html").read_text(encoding="utf-8").replace("/static", served)
-    if of_team:
-        shell = shell.replace('<html lang="en">', '<html lang="en" data-of="team">')
 
     async def index(request: Request) -> Response:
         return HTMLResponse(shell)
@@ -392,16 +372,6 @@ def application(page: Page, *, of_team: bool = False) -> Starlette:
 
         return Route(path, answer)
 
-    def for_visitor(path: str, ask: Callable[..., dict[str, Any]], *names: str) -> Route:
-        """Likewise, called with who asks, the path's parameters, and these of the query."""
-
-        async def answer(request: Request) -> Response:
-            asked = [request.query_params.get(name, "") for name in names]
-            about = visitor_of(request.scope), *request.path_params.values(), *asked
-            return JSONResponse(await run_in_threadpool(ask, *about))
-
-        return Route(path, answer)
-
     async def foreseen(request: Request) -> Response:
         asked = request.query_params
         about = request.path_params["run"], asked.get("verb", ""), asked.get("cap", "")
@@ -419,8 +389,8 @@ def application(page: Page, *, of_team: bool = False) -> Starlette:
             Route("/run/{run}", index),
             *(Route(path, index) for path in PATHS),
             Route(served + "/{name:path}", static),
-            for_visitor("/api/runs", page.all_runs),
-            for_visitor("/api/runs/{run}", page.one_run),
+            route("/api/runs", page.all_runs),
+            route("/api/runs/{run}", page.one_run),
             route("/api/runs/{run}/curves", page.run_curves),
             Route("/api/runs/{run}/log", log),
             route("/api/runs/{run}/machine", page.run_machine),
@@ -429,7 +399,7 @@ def application(page: Page, *, of_team: bool = False) -> Starlette:
             route("/api/runs/{run}/do", page.do, "POST", 202),
             route("/api/budgets/{level}", page.raise_level, "POST"),
             route("/api/approvals/{approval}", page.answer, "POST"),
-            for_visitor("/api/spend", page.views.spent, "month", "by"),
+            queried("/api/spend", page.views.spent, "month", "by"),
             queried("/api/compare", page.views.compared, "runs"),
             route("/api/plans", page.views.saved_plans),
             route("/api/plans/{plan}/foreseen", page.views.foreseen),

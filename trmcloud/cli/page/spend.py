@@ -1,5 +1,5 @@
 """A month's spending for the page: by day; by project, provider, person or tag; to its end; and
-who waits for a machine, for more money or for a second person.
+who waits for a machine or for more money.
 
 Every sum is that of the month's budget (``budget show``, ``report --month``): ``spent`` is settled,
 ``reserved`` is held, and ``accrued`` is the part of ``reserved`` that has been used by now. A
@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from trmcloud.cli import documents as doc
 from trmcloud.cli.page.shown import money
 from trmcloud.cli.views.month import bounds
 from trmcloud.core.catalog.offers import DAY_S
@@ -33,12 +32,11 @@ from trmcloud.core.errors import UsageError
 from trmcloud.core.money import ZERO, Usd, total
 from trmcloud.core.text import one_line
 from trmcloud.core.values import dataclass, replace
-from trmcloud.ports.team import Raise
 
 PROJECT, PROVIDER, PERSON, TAG = "project", "provider", "person", "tag:"
 DAMAGED = "damaged records"
 UNTAGGED = "without this tag"
-MACHINE, ANSWER, SECOND_PERSON = "machine", "answer", "second_person"
+MACHINE, ANSWER = "machine", "answer"
 """What somebody waits for."""
 MOST_LINES = 6
 """As many as a chart has colours for; the last one holds what is beyond them."""
@@ -120,35 +118,24 @@ class MonthSpending:
     forecast: Forecast | None
 
 
-def spend_json(
-    ledger: LedgerState,
-    now: float,
-    *,
-    month: str = "",
-    by: str = "",
-    projects: Sequence[str] = (),
-    raises: Sequence[Raise] = (),
-) -> dict[str, Any]:
+def spend_json(ledger: LedgerState, now: float, *, month: str = "", by: str = "") -> dict[str, Any]:
     """Return the answer of ``GET /api/spend``; its fields are described in the reference.
-
-    Args:
-        projects: only what these spend; empty: all. The month's cap is then left out, since it
-            says what the others have spent.
-        raises: commands that wait for a second person.
 
     Raises:
         UsageError: no such month, or no such grouping.
     """
     month, by = month or month_of(now), by or PROJECT
-    known = _require_month(ledger, month, now)
-    made = spending(ledger, month, now, by, projects)
+    known = months(ledger, now)
+    if month not in known:
+        raise UsageError(f"nothing is on record of month {month!r:.20}", next_step=known[0])
+    made = spending(ledger, month, now, by)
     begins, ends = bounds(month)
     drawn = _merged(made.groups, MOST_LINES)
     return {
         "month": month,
         "months": known,
         "by": by,
-        "groupings": groupings(ledger, month, projects),
+        "groupings": groupings(ledger, month),
         "now": now,
         "begins": begins,
         "ends": ends,
@@ -168,93 +155,13 @@ def spend_json(
         "over": money(made.line.over),
         "unproven": money(made.line.unproven),
         "forecast": _forecast_json(made.forecast, made.line),
-        "held": held(ledger, projects),
-        "asked": [] if projects else asked(ledger),
-        "waits": waits(ledger, projects, raises),
+        "held": held(ledger),
+        "asked": asked(ledger),
+        "waits": waits(ledger),
     }
 
 
-def _require_month(ledger: LedgerState, month: str, now: float) -> list[str]:
-    """Return the months that are known.
-
-    Raises:
-        UsageError: this is none of them.
-    """
-    known = months(ledger, now)
-    if month not in known:
-        raise UsageError(f"nothing is on record of month {month!r:.20}", next_step=known[0])
-    return known
-
-
-def spend_document(
-    ledger: LedgerState,
-    now: float,
-    *,
-    month: str = "",
-    by: str = "",
-    projects: Sequence[str] = (),
-    raises: Sequence[Raise] = (),
-) -> doc.Spending:
-    """Return the same as a document of the JSON contract.
-
-    Raises:
-        UsageError: no such month, or no such grouping.
-    """
-    month, by = month or month_of(now), by or PROJECT
-    _require_month(ledger, month, now)
-    made = spending(ledger, month, now, by, projects)
-    forecast = made.forecast
-    return doc.Spending(
-        month=month,
-        by=by,
-        seen_at=now,
-        total=_group_document(made.whole),
-        groups=tuple(map(_group_document, made.groups)),
-        cap_usd=made.line.cap,
-        left_usd=made.line.remaining,
-        grown=tuple(
-            doc.SpentBy(until_at=at, spent_usd=usd)
-            for at, usd in zip(made.until, made.whole.by_day, strict=True)
-        ),
-        forecast=None
-        if forecast is None
-        else doc.SpendingForecast(
-            low_usd=forecast.low, high_usd=forecast.high, per_day_usd=forecast.per_day,
-            days=forecast.days, days_left=forecast.days_left,
-        ),
-        held=tuple(
-            doc.HeldRow(
-                run=row["run"], person=row["person"], project=row["project"], kind=row["kind"],
-                reserved_usd=row["amount"], until_at=row["until"],
-            )
-            for row in _held(ledger, projects)
-        ),
-        waits=tuple(
-            doc.WaitRow(
-                code=row["for"], id=row["id"], person=row["person"], message=row["words"],
-                asked_usd=row["amount"], since_at=row["since"],
-            )
-            for row in _waits(ledger, projects, raises)
-        ),
-    )  # fmt: skip
-
-
-def _group_document(group: Group) -> doc.SpendingGroup:
-    limit = group.limit
-    return doc.SpendingGroup(
-        name=group.name,
-        runs=group.run_ids,
-        spent_usd=group.spent,
-        accrued_usd=group.accrued,
-        reserved_usd=group.reserved,
-        limit_usd=limit.cap if limit is not None else None,
-        limit_left_usd=limit.remaining if limit is not None else None,
-        month_limit_usd=group.month_limit.cap if group.month_limit is not None else None,
-        month_left_usd=group.month_limit.remaining if group.month_limit is not None else None,
-    )
-
-
-def held(ledger: LedgerState, projects: Sequence[str] = ()) -> list[dict[str, Any]]:
+def held(ledger: LedgerState) -> list[dict[str, Any]]:
     """What is reserved now, for whom, and until when at the latest (epoch s; None: no machine is
     ordered yet), the largest sum first."""
     return [
@@ -263,11 +170,11 @@ def held(ledger: LedgerState, projects: Sequence[str] = ()) -> list[dict[str, An
             **{key: one_line(row[key]) for key in ("name", "person", "project")},
             "reserved": money(row["amount"]),
         }
-        for row in _held(ledger, projects)
+        for row in _held(ledger)
     ]
 
 
-def _held(ledger: LedgerState, projects: Sequence[str]) -> list[dict[str, Any]]:
+def _held(ledger: LedgerState) -> list[dict[str, Any]]:
     rows = []
     for run in present_runs(ledger.runs):
         if not run.reserved:
@@ -278,7 +185,6 @@ def _held(ledger: LedgerState, projects: Sequence[str]) -> list[dict[str, Any]]:
     for hold in holds(ledger):
         if hold.deleted_at is None and hold.run_id in ledger.runs:
             rows.append((ledger.runs[hold.run_id], hold.amount, hold.until, "volume"))
-    rows = [row for row in rows if not projects or row[0].project in projects]
     rows.sort(key=lambda row: (-row[1].micros, row[0].run_id))
     return [
         {
@@ -295,21 +201,16 @@ def _held(ledger: LedgerState, projects: Sequence[str]) -> list[dict[str, Any]]:
     ]
 
 
-def waits(
-    ledger: LedgerState, projects: Sequence[str] = (), raises: Sequence[Raise] = ()
-) -> list[dict[str, Any]]:
-    """Who waits, the earliest first: for a machine, for an answer to a request for more, or for
-    the second person that a command needs."""
+def waits(ledger: LedgerState) -> list[dict[str, Any]]:
+    """Who waits, the earliest first: for a machine, or for an answer to a request for more."""
     return [
         {**row, "person": one_line(row["person"]), "words": one_line(row["words"]),
          "amount": money(row["amount"])}
-        for row in _waits(ledger, projects, raises)
+        for row in _waits(ledger)
     ]  # fmt: skip
 
 
-def _waits(
-    ledger: LedgerState, projects: Sequence[str], raises: Sequence[Raise]
-) -> list[dict[str, Any]]:
+def _waits(ledger: LedgerState) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = [
         {
             "for": MACHINE,
@@ -320,7 +221,7 @@ def _waits(
             "since": run.reserved_at or run.created_at,
         }
         for run in present_runs(ledger.runs)
-        if run.state is State.RESERVED and (not projects or run.project in projects)
+        if run.state is State.RESERVED
     ]
     rows += [
         {
@@ -332,19 +233,7 @@ def _waits(
             "since": each.asked_at,
         }
         for each in ledger.approvals.values()
-        if each.is_given is None and not projects
-    ]
-    rows += [
-        {
-            "for": SECOND_PERSON,
-            "id": each.id,
-            "person": each.asked_by,
-            "words": " ".join(each.words),
-            "amount": Usd(each.usd),
-            "since": each.asked_at,
-        }
-        for each in raises
-        if each.answered_at is None
+        if each.is_given is None
     ]
     rows.sort(key=lambda row: (row["since"], row["id"]))
     return rows[:_MOST_HELD]
@@ -373,15 +262,9 @@ def months(ledger: LedgerState, now: float) -> list[str]:
     return sorted(found, reverse=True)[:_MOST_MONTHS]
 
 
-def groupings(
-    ledger: LedgerState, month: str, projects: Sequence[str] = ()
-) -> list[dict[str, str]]:
+def groupings(ledger: LedgerState, month: str) -> list[dict[str, str]]:
     """What a month's money can be divided by: (key of the request, words)."""
-    named = {
-        item.run_id
-        for item in month_items(ledger, month)
-        if not projects or item.project in projects
-    }
+    named = {item.run_id for item in month_items(ledger, month)}
     keys = sorted({key for run in named & ledger.runs.keys() for key, _ in ledger.runs[run].tags})
     return [
         {"key": PROJECT, "words": "project"},
@@ -391,9 +274,7 @@ def groupings(
     ]
 
 
-def spending(
-    ledger: LedgerState, month: str, now: float, by: str = PROJECT, projects: Sequence[str] = ()
-) -> MonthSpending:
+def spending(ledger: LedgerState, month: str, now: float, by: str = PROJECT) -> MonthSpending:
     """
     Raises:
         UsageError: no such grouping.
@@ -401,12 +282,7 @@ def spending(
     name_of = _namer(ledger, by)
     line = ledger.line("month", month)
     items = month_items(ledger, month, now)
-    if projects:
-        items = [item for item in items if item.project in projects]
-        line = Line("month", month, None, total(item.spent for item in items),
-                    total(item.reserved for item in items))  # fmt: skip
-    else:
-        items += _damaged(line, items, month, now)
+    items += _damaged(line, items, month, now)
     begins, ends = bounds(month)
     until = tuple(_day_ends(begins, min(ends, max(now, begins))))
     by_name: dict[str, list[Item]] = {}
@@ -423,7 +299,7 @@ def spending(
     groups.sort(key=lambda group: (-(group.spent + group.reserved).micros, group.name))
     whole = _group("all", items, until, now)
     current = begins <= now < ends
-    forecast = _forecast(ledger, whole, now, ends, projects) if current else None
+    forecast = _forecast(ledger, whole, now, ends) if current else None
     return MonthSpending(month, line, until, tuple(groups), whole, forecast)
 
 
@@ -516,12 +392,9 @@ def _by(item: Item, at: float, now: float) -> Usd:
     return Usd.from_micros(int(whole.micros * ((at - since) / (ends - since))))
 
 
-def _forecast(
-    ledger: LedgerState, whole: Group, now: float, ends: float, projects: Sequence[str]
-) -> Forecast:
+def _forecast(ledger: LedgerState, whole: Group, now: float, ends: float) -> Forecast:
     items = [item for month in months(ledger, now) for item in month_items(ledger, month, now)]
     items = [item for item in items if item.spent or item.accrued]
-    items = [item for item in items if not projects or item.project in projects]
     begun = min((_begun(item, now) for item in items), default=now)
     days = min(float(_MEAN_DAYS), max(1.0, (now - begun) / DAY_S))
     since = now - days * DAY_S

@@ -12,11 +12,9 @@ from trmcloud.cli.page.compare import compare_json
 from trmcloud.cli.page.plans import Launches, foreseen_json, plans_json
 from trmcloud.cli.page.spend import spend_json
 from trmcloud.cli.page.watch import Jobs
-from trmcloud.server.visitor import Visitor
 
-PATHS = ("/spend", "/compare", "/plans", "/audit")
+PATHS = ("/spend", "/compare", "/plans")
 FILES = {
-    "audit.js": "text/javascript",
     "compare.js": "text/javascript",
     "plans.js": "text/javascript",
     "spend.js": "text/javascript",
@@ -40,13 +38,11 @@ class Views:
         self._lock = threading.Lock()
         self._launches = Launches(jobs, home, folder)
 
-    def spent(self, visitor: Visitor, month: str, by: str) -> dict[str, Any]:
+    def spent(self, month: str, by: str) -> dict[str, Any]:
         with self._lock:
             context = self._home.context
             ledger, now = context.ledger.read(), context.wall()
-        return spend_json(
-            ledger, now, month=month, by=by, projects=visitor.projects, raises=visitor.raises
-        )
+        return spend_json(ledger, now, month=month, by=by)
 
     def compared(self, runs: str) -> dict[str, Any]:
         with self._lock:

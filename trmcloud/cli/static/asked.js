@@ -1,14 +1,12 @@
 // What the page asks of its own server. It waits for no other file: what is shown first is asked for
 // while the rest of the page is still being read.
 
-// The page of a team's server knows its reader by a token, a session or a proxy; that of `trmcloud ui` by its token alone.
-export const team = document.documentElement.dataset.of === "team";
 export const token = new URLSearchParams(location.hash.slice(1)).get("token") || "";
 export const runId = location.pathname.startsWith("/run/") ? decodeURIComponent(location.pathname.slice(5)) : "";
 // Views beside all runs and one run; each is a file of its own, read when it opens.
-export const view = ["spend", "compare", "plans", "audit"].find((name) => location.pathname === `/${name}`) || (team && location.pathname === "/" ? "spend" : "");
-export const linkTo = (path) => (token || !team ? `${path}#token=${encodeURIComponent(token)}` : path);
-export const bearer = () => (token || !team ? { Authorization: `Bearer ${token}` } : {});
+export const view = ["spend", "compare", "plans"].find((name) => location.pathname === `/${name}`) || "";
+export const linkTo = (path) => `${path}#token=${encodeURIComponent(token)}`;
+export const bearer = () => ({ Authorization: `Bearer ${token}` });
 export const here = `/api/runs/${encodeURIComponent(runId)}`;
 
 export class Refused extends Error {
@@ -24,7 +22,6 @@ export async function ask(path, wish) {
   return told;
 }
 
-export const firstCurves = (token || team) && runId ? ask(`${here}/curves`) : null;
-export const first = (token || team) && !view ? ask(runId ? here : "/api/runs") : null;
-export const me = team ? ask("/api/v1/me") : null;
-for (const each of [firstCurves, first, me]) each?.catch(() => {});  // told of once the page is there
+export const firstCurves = token && runId ? ask(`${here}/curves`) : null;
+export const first = token && !view ? ask(runId ? here : "/api/runs") : null;
+for (const each of [firstCurves, first]) each?.catch(() => {});  // told of once the page is there

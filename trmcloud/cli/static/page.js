@@ -1,7 +1,7 @@
 // The page: all runs, or one. What it shows comes from its own server alone, and every word of it
 // goes in as text: a run may be called anything.
 
-import { Refused, ask, bearer, first, firstCurves, here, linkTo, me, runId, team, token, view } from "./asked.js";
+import { Refused, ask, bearer, first, firstCurves, here, linkTo, runId, token, view } from "./asked.js";
 import { AXIS_NAMES, Chart, GLYPHS, element } from "./charts.js";
 import { launchedSection, logSection, machineSection } from "./details.js";
 
@@ -32,7 +32,7 @@ const until = (instant) => duration(instant - Date.now() / 1000);
 const when = (instant) => new Date(instant * 1000).toLocaleString(undefined, { dateStyle: "medium", timeStyle: "medium" });
 
 function address(run) {
-  return linkTo(run ? `/run/${encodeURIComponent(run)}` : team ? "/runs" : "/");
+  return linkTo(run ? `/run/${encodeURIComponent(run)}` : "/");
 }
 
 function stateOf(run) {
@@ -84,12 +84,7 @@ async function listen() {
   for (let pause = 500; ; pause = Math.min(pause * 2, 8000)) {
     try {
       const answer = await fetch(`/api/stream?run=${encodeURIComponent(runId)}`, { headers: bearer() });
-      if (answer.status === 401) { linked(false, team ? "logged out" : "the token is another server's"); return; }
-      if (answer.status === 403) {  // its news are of all projects: a reader of some reads again instead
-        linked(false, "read once a minute");
-        setInterval(() => { if (hear.again) hear.again(); }, 60000);
-        return;
-      }
+      if (answer.status === 401) { linked(false, "the token is another server's"); return; }
       if (!answer.ok) throw new Error(String(answer.status));
       linked(true, "live");
       pause = 250;
@@ -336,8 +331,7 @@ async function allRuns(told) {
     asks.replaceChildren(...(told.approvals || []).map((one) => {
       const card = element("section", { class: "card", "data-approval": one.id }, element("h2", { text: `${one.principal} asks for ${one.wish}` }),
         one.why ? element("p", { text: one.why }) : "");
-      if (team) card.append(element("p", { class: "dim", text: `a lead types: trmcloud approve ${one.id}` }));
-      for (const [answer, words] of team ? [] : [["approve", "Approve"], ["deny", "Deny"]]) {
+      for (const [answer, words] of [["approve", "Approve"], ["deny", "Deny"]]) {
         const button = element("button", { type: "button", text: words, "aria-label": `${words} ${one.id} of ${one.principal}` });
         button.addEventListener("click", async () => {
           try {
@@ -360,7 +354,7 @@ async function allRuns(told) {
       const button = element("button", { type: "button", text: "Raise", "aria-label": `Raise the cap of ${line.name}` });
       button.addEventListener("click", () => askLevel(line, button));
       return element("section", { class: "card", "data-level": line.level }, element("h2", { text: line.name }), bar,
-        element("p", { class: "num", text: `${line.settled.text} spent, ${line.reserved.text} reserved, ${line.left.text} left of ${line.cap.text}` }), team ? "" : button);
+        element("p", { class: "num", text: `${line.settled.text} spent, ${line.reserved.text} reserved, ${line.left.text} left of ${line.cap.text}` }), button);
     }));
   }
   hear.beats = (beats) => {
@@ -618,9 +612,9 @@ at("theme").addEventListener("click", () => {
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => theme(themed));
 at("brand").href = linkTo("/");
 at("all").href = address("");
-const toView = ([name, text]) => element("a", { href: linkTo(team && name === "spend" ? "/" : `/${name}`), text, "aria-current": view === name && "page" });
+const toView = ([name, text]) => element("a", { href: linkTo(`/${name}`), text, "aria-current": view === name && "page" });
 at("all").after(toView(["plans", "Saved plans"]));
-at("all")[team ? "before" : "after"](toView(["spend", "Spending"]));
+at("all").after(toView(["spend", "Spending"]));
 if (!view && !runId) at("all").setAttribute("aria-current", "page");
 
 async function openView(name) {
@@ -631,58 +625,14 @@ async function openView(name) {
 // The fragment holds the token: a skip link must not take its place.
 document.querySelector(".skip").addEventListener("click", (event) => { event.preventDefault(); main.focus(); });
 
-const LEADS = ["lead", "administrator"];
-
-// Who reads: false where nobody is known, and a password is asked for.
-async function reader() {
-  try {
-    const { person, role, projects } = await me;
-    at("link").before(element("span", { class: "dim", id: "me", text: `${person} (${role})` }));
-    if (LEADS.includes(role) && !projects.length) document.querySelector("nav").append(toView(["audit", "Audit"]));
-    return true;
-  } catch (error) {
-    if (error.status !== 401) throw error;
-    askPassword(token ? error.message : "");
-    return false;
-  }
-}
-
-function askPassword(told) {
-  const name = element("input", { id: "name", autocomplete: "username", required: true, spellcheck: "false" });
-  const password = element("input", { id: "password", type: "password", autocomplete: "current-password", required: true });
-  const why = element("p", { class: "why", role: "alert", hidden: !told, text: told });
-  const form = element("form", { class: "login" }, element("label", {}, "Name ", name), element("label", {}, "Password ", password),
-    element("button", { class: "main", type: "submit", text: "Log in" }));
-  form.addEventListener("submit", async (event) => {
-    event.preventDefault();
-    try {
-      const made = await ask("/api/v1/login", { name: name.value, password: password.value });
-      location.hash = `token=${encodeURIComponent(made.token)}`;
-      location.reload();
-    } catch (error) {
-      why.hidden = false;
-      why.textContent = error.message;
-      password.value = "";
-      password.focus();
-    }
-  });
-  const provider = element("p", {});
-  ask("/api/v1/oidc").then(({ issuer }) => provider.append(element("a", { href: "/api/v1/oidc/start", text: `Log in at ${issuer}` })), () => {});
-  main.replaceChildren(element("h1", { text: "Log in" }), why, provider, form,
-    element("p", { class: "dim", text: "In a terminal: trmcloud login" }));
-  document.title = "log in · trmcloud";
-  name.focus();
-}
-
 async function begin() {
   linked(false, "connecting…");
-  if (!token && !team) {
+  if (!token) {
     linked(false, "not connected");
     gone(new Refused(0, { error: "this address lacks its token", next: "open the one that trmcloud ui has printed" }));
     return;
   }
   try {
-    if (team && !(await reader())) { linked(false, "not logged in"); return; }
     if (view) await openView(view);
     else await (runId ? oneRun : allRuns)(await first);
   } catch (error) {

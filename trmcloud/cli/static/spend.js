@@ -135,7 +135,7 @@ function limitsOf(told) {
     .filter(([, cap]) => told.groups.some((group) => group[cap]))
     .map(([head, cap, left]) => [head, (group) => ofLimit(group[cap], group[left])]);
 }
-const WAITS_FOR = { machine: "a machine", answer: "an answer to a request for more", second_person: "a second lead" };
+const WAITS_FOR = { machine: "a machine", answer: "an answer to a request for more" };
 
 const figures = (group) => [String(group.runs || "–"), group.spent.text, group.accrued.text, group.so_far.text, group.reserved.text];
 

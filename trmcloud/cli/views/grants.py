@@ -11,8 +11,8 @@ from trmcloud.cli.views.text import duration, table
 from trmcloud.core.text import one_line
 
 SAME_USER = (
-    "a grant guards against mistakes of programs that run as your own user, and holds only against "
-    "other users: docs/guide/agents.md"
+    "a grant stops mistakes: a program that runs as your own user can act as the owner: "
+    "docs/guide/agents.md"
 )
 
 
@@ -43,9 +43,8 @@ def _row(account: GrantAccount, has_months: bool) -> tuple[str, ...]:
     )
 
 
-def account_lines(account: GrantAccount, *, same_user: bool = True) -> list[str]:
-    """One grant in words: what it allows, and what is left. ``same_user``: whether its holder may
-    be a program of the ledger's own user; people of a server never are."""
+def account_lines(account: GrantAccount) -> list[str]:
+    """One grant in words: what it allows, and what is left."""
     limits = [f"{account.total} in total", *_limits(account, " or ")]
     if account.buckets:
         limits.append("buckets: " + ", ".join(account.buckets))
@@ -54,7 +53,7 @@ def account_lines(account: GrantAccount, *, same_user: bool = True) -> list[str]
     return [
         f"{account.principal}: {'; '.join(limits)}",
         f"  {account.spent} spent, {account.reserved} reserved, {account.left} left for a new run",
-        *([f"  {SAME_USER}"] if same_user else []),
+        f"  {SAME_USER}",
     ]
 
 

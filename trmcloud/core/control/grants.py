@@ -142,11 +142,6 @@ def raised(terms: ev.GrantTerms, asked: ev.ApprovalAsked) -> ev.GrantTerms:
     )
 
 
-def largest_sum(terms: ev.GrantTerms) -> Usd:
-    """The largest amount that a grant names."""
-    return max(terms.total, *(a or ZERO for a in (terms.per_run, terms.per_day, terms.per_month)))
-
-
 def _larger(before: Usd | None, asked: Usd | None) -> Usd | None:
     return before if before is None or asked is None else max(before, asked)
 
