@@ -764,7 +764,7 @@ class Home:
         )
         return self._once_begun(driver)
 
-    def raise_cap(self, level: str, amount: Usd | str, *, key: str = "", by: str = "") -> Line:
+    def raise_cap(self, level: str, amount: Usd | str, *, key: str = "") -> Line:
         """Raise the cap of account, month or project, on record; ``key``: this month's, this
         project's where it is empty.
 
@@ -776,7 +776,7 @@ class Home:
         if cap is None:
             raise UsageError(f"{amount!r} is not an amount")
         line = ledger_care.line_of(self._context, level, key)
-        return ledger_care.raise_cap(self._context, line, cap, by=by or "trmcloud.api")
+        return ledger_care.raise_cap(self._context, line, cap)
 
     # -- grants ----------------------------------------------------------------------------------
 
@@ -799,9 +799,7 @@ class Home:
         """Every principal's latest grant; its own alone where this acts for a principal."""
         return grants.grants(self._context)
 
-    def give_grant(
-        self, principal: str, total: Usd | str, *, by: str = "", **terms: Any
-    ) -> GrantAccount:
+    def give_grant(self, principal: str, total: Usd | str, **terms: Any) -> GrantAccount:
         """Let ``principal`` spend up to ``total`` USD, from now on.
 
         Args:
@@ -813,10 +811,10 @@ class Home:
                 acts for a principal.
         """
         made = grants.make_terms(_money("total", total), _amounts(terms), None)
-        return grants.give(self._context, principal, made, by or "trmcloud.api")
+        return grants.give(self._context, principal, made)
 
     def raise_grant(
-        self, principal: str, total: Usd | str | None = None, *, by: str = "", **terms: Any
+        self, principal: str, total: Usd | str | None = None, **terms: Any
     ) -> GrantAccount:
         """Raise a grant to ``total`` USD, the spent part included, or others of its terms.
 
@@ -828,15 +826,15 @@ class Home:
         before = grants.standing_terms(self._context, principal)
         whole = before.total if total is None else _money("total", total)
         made = grants.make_terms(whole, _amounts(terms), before)
-        return grants.raise_grant(self._context, principal, made, by or "trmcloud.api")
+        return grants.raise_grant(self._context, principal, made)
 
-    def revoke_grant(self, principal: str, *, now: bool = False, by: str = "") -> GrantAccount:
+    def revoke_grant(self, principal: str, *, now: bool = False) -> GrantAccount:
         """Nothing is reserved under the grant any more; its runs land, or end ``now``.
 
         Raises:
             NotFoundError, ConflictError: there is none. GrantRefused: this acts for a principal.
         """
-        return grants.revoke(self._context, principal, by or "trmcloud.api", at_once=now)
+        return grants.revoke(self._context, principal, at_once=now)
 
     def ask_approval(self, why: str = "", **more: Any) -> ApprovalRequest:
         """Ask the owner for more: see ``ApprovalRequest``. The same request is made once.
@@ -855,16 +853,16 @@ class Home:
         """Requests for approval, the earliest first; as in ``grants``."""
         return grants.approvals(self._context)
 
-    def approve(self, approval_id: str, *, by: str = "") -> ApprovalRequest:
+    def approve(self, approval_id: str) -> ApprovalRequest:
         """
         Raises:
             NotFoundError, ConflictError: no open request. GrantRefused: this acts for a principal.
         """
-        return grants.answer(self._context, approval_id, by or "trmcloud.api", give=True)
+        return grants.answer(self._context, approval_id, give=True)
 
-    def deny(self, approval_id: str, *, by: str = "") -> ApprovalRequest:
+    def deny(self, approval_id: str) -> ApprovalRequest:
         """As ``approve``."""
-        return grants.answer(self._context, approval_id, by or "trmcloud.api", give=False)
+        return grants.answer(self._context, approval_id, give=False)
 
     # -- own -------------------------------------------------------------------------------------
 

@@ -31,7 +31,7 @@ from trmcloud.core.spec.plan import PLAN_VERSION, plan_from_json, plan_to_json
 from trmcloud.io.installation import update_command
 
 FORMATS = Path(__file__).with_name("formats")
-OLD = sorted(path.name for path in FORMATS.iterdir() if path.name.isdigit())
+OLD = sorted((path.name for path in FORMATS.iterdir() if path.name.isdigit()), key=int)
 
 
 def version_of(path: Path) -> int:

@@ -377,7 +377,7 @@ def play(
         while any(thread.is_alive() for thread in threads):
             time.sleep(1.0)
             if not revoked and world.sent > calls // 3:
-                owner.revoke_grant("revoked", now=True, by="the judge")
+                owner.revoke_grant("revoked", now=True)
                 revoked = True
             _age_a_quote(user, world)
             say(f"{world.sent:,} calls, {len(world.runs)} runs, {len(world.wrong)} wrong")

@@ -186,7 +186,7 @@ def test_what_is_refused_is_what_commands_refuse(home: Home, user: User) -> None
     with pytest.raises(BudgetRefused, match="month"):
         home.launch("local", steps=40, budget="1", **SMALL)
     assert home.runs() == ()
-    line = home.raise_cap("month", "5", by="a test")
+    line = home.raise_cap("month", "5")
     assert line.cap == Usd("5")
     assert [each.level for each in home.budgets()] == ["account", "month", "project"]
     with pytest.raises(UsageError, match="would not raise it"):

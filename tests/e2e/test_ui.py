@@ -445,7 +445,7 @@ def test_a_cap_of_the_month_is_raised(
     page.until("document.getElementById('ask-yes').innerText === 'Raise it by $25.00'")
     page.click("#ask-yes")
     page.until("document.body.innerText.includes('left of $75.00')")
-    assert "on the page" in owner.run("budget", "history")
+    assert "$75.00" in owner.run("budget", "history")
     assert page.errors == []
 
 

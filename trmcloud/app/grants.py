@@ -96,6 +96,8 @@ class ApprovalRequest:
     providers: tuple[str, ...]
     expires_at: float | None
     asked_at: float
+    asked_by: str = ""
+    """The role of the database, or the user of this machine; empty in records of before."""
     answered_at: float | None = None
     answered_by: str = ""
     per_month: Usd | None = None
@@ -173,6 +175,7 @@ def request_of(approval: Approval) -> ApprovalRequest:
         providers=asked.providers,
         expires_at=asked.expires_at,
         asked_at=approval.asked_at,
+        asked_by=asked.by,
         answered_at=approval.answered_at if state != OPEN else None,
         answered_by=approval.by,
         per_month=asked.per_month,
@@ -207,20 +210,20 @@ def make_terms(total: Usd, given: Mapping[str, Any], before: ev.GrantTerms | Non
     return replace(terms, **made)
 
 
-def give(context: Context, principal: str, terms: ev.GrantTerms, by: str) -> GrantAccount:
+def give(context: Context, principal: str, terms: ev.GrantTerms) -> GrantAccount:
     """
     Raises:
         UsageError, ConflictError: see ``bookkeeping.add_grant``.
     """
-    return _written(context, principal, ev.GrantGiven(principal, terms, by))
+    return _written(context, principal, ev.GrantGiven(principal, terms))
 
 
-def raise_grant(context: Context, principal: str, terms: ev.GrantTerms, by: str) -> GrantAccount:
+def raise_grant(context: Context, principal: str, terms: ev.GrantTerms) -> GrantAccount:
     """
     Raises:
         UsageError, NotFoundError: see ``bookkeeping.add_grant``.
     """
-    return _written(context, principal, ev.GrantRaised(principal, terms, by))
+    return _written(context, principal, ev.GrantRaised(principal, terms))
 
 
 def standing_terms(context: Context, principal: str) -> ev.GrantTerms:
@@ -236,26 +239,28 @@ def standing_terms(context: Context, principal: str) -> ev.GrantTerms:
     return mine.terms
 
 
-def revoke(context: Context, principal: str, by: str, *, at_once: bool = False) -> GrantAccount:
+def revoke(context: Context, principal: str, *, at_once: bool = False) -> GrantAccount:
     """Revoke a grant, and have its runs land, or end ``at_once``: as every command does later, too.
 
     Raises:
         NotFoundError, ConflictError: there is none to revoke.
     """
-    _written(context, principal, ev.GrantRevoked(principal, by, at_once))
+    _written(context, principal, ev.GrantRevoked(principal, at_once=at_once))
     reconcile(context)
     ledger = context.ledger.read()
     return account_of(ledger, ledger.grants[principal], context.wall())
 
 
-def answer(context: Context, approval_id: str, by: str, *, give: bool) -> ApprovalRequest:
-    """Approve or deny a request.
+def answer(context: Context, approval_id: str, *, give: bool) -> ApprovalRequest:
+    """Approve or deny a request. The ledger records who does: the role that logged in to its
+    database, or the user of this process.
 
     Raises:
-        NotFoundError, ConflictError: it is no open one.
+        NotFoundError, ConflictError: it is no open one. GrantRefused: the process acts for a
+            principal, or its role of the database asked for it.
     """
     require_owner(context)
-    event = ev.ApprovalGiven(approval_id, by) if give else ev.ApprovalDenied(approval_id, by)
+    event = ev.ApprovalGiven(approval_id) if give else ev.ApprovalDenied(approval_id)
     context.ledger.set_grant(event, context.wall())
     return request_of(context.ledger.read().approvals[approval_id])
 

@@ -49,7 +49,7 @@ def _project_month_line(context: Context, key: str) -> Line:
     return replace(line, key=key, cap=ledger.caps.get((PROJECT_MONTH, key)))
 
 
-def raise_cap(context: Context, line: Line, cap: Usd, *, by: str, next_step: str = "") -> Line:
+def raise_cap(context: Context, line: Line, cap: Usd, *, next_step: str = "") -> Line:
     """
     Raises:
         UsageError: there is no cap, or it is no lower than ``cap``.
@@ -59,10 +59,10 @@ def raise_cap(context: Context, line: Line, cap: Usd, *, by: str, next_step: str
             f"the {line.level} cap is {line.cap or 'not set'}: {cap} would not raise it",
             next_step=next_step,
         )
-    return set_cap(context, line, cap, by=by)
+    return set_cap(context, line, cap)
 
 
-def set_cap(context: Context, line: Line, cap: Usd, *, by: str) -> Line:
+def set_cap(context: Context, line: Line, cap: Usd) -> Line:
     """The line as it is then. Where the record of a cap is damaged, this is that cap set again.
 
     Raises:
@@ -73,10 +73,10 @@ def set_cap(context: Context, line: Line, cap: Usd, *, by: str) -> Line:
             f"{context.principal} cannot change caps or grants",
             next_step="ask the ledger's owner for approval",
         )
-    context.ledger.set_cap(CapSet(line.level, line.key, cap, by=by), context.wall())
+    context.ledger.set_cap(CapSet(line.level, line.key, cap), context.wall())
     for lost in context.ledger.read().unread:
         if lost.kind == "CapSet":
-            context.ledger.note(DamageSettled(lost.name, ZERO, by), context.wall())
+            context.ledger.note(DamageSettled(lost.name, ZERO), context.wall())
     return line_of(context, line.level, line.key)
 
 

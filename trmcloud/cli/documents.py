@@ -788,6 +788,7 @@ class ApprovalLine:
     answered_at: float | None = None
     answered_by: str = ""
     per_month_usd: Usd | None = None
+    asked_by: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -129,17 +129,17 @@ class UserActions:
             asked = asking.do(lambda: grants.ask(asking.world, "more runs", wish))
             asking.kill()
             if isinstance(asked, grants.ApprovalRequest):
-                self._user(lambda p: grants.answer(p.world, asked.id, "owner", give=True))
+                self._user(lambda p: grants.answer(p.world, asked.id, give=True))
         elif act.kind == "give":
             assert terms is not None
-            self._user(lambda p: grants.give(p.world, principal, terms, "owner"))
+            self._user(lambda p: grants.give(p.world, principal, terms))
         elif act.kind == "raise":
             assert terms is not None
-            self._user(lambda p: grants.raise_grant(p.world, principal, terms, "owner"))
+            self._user(lambda p: grants.raise_grant(p.world, principal, terms))
         else:
             at_once = act.kind == "revoke_now"
             self.world.check.grants.revoked += 1
-            self._user(lambda p: grants.revoke(p.world, principal, "owner", at_once=at_once))
+            self._user(lambda p: grants.revoke(p.world, principal, at_once=at_once))
 
     def _client(self, wish: SimRun, principal: str) -> Process:
         machine = self.world.server if wish.elsewhere else self.world.laptop

@@ -110,7 +110,12 @@ def _check(line: str) -> str:
 class PostgresRecords(LedgerRecords):
     """Records in the tables of ``database.MIGRATIONS``."""
 
+    tells_users_apart = True
     touch = ", touched_at = extract(epoch FROM clock_timestamp())"
+
+    def user(self, conn: Session) -> str:
+        """Return the role that logged in to the database."""
+        return str(conn.execute("SELECT session_user::text").fetchone()[0])
 
     def fetch(
         self, conn: Session, known: VerifiedLedger | None, head: Head | None, most: int = 0

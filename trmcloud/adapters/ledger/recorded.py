@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from trmcloud.adapters.ledger.backups import LedgerBackups
 from trmcloud.adapters.ledger.fold_file import FOLDER, FoldFile
@@ -209,16 +209,26 @@ class RecordedLedger(ABC):
         self._written(write)
 
     def set_cap(self, event: ev.CapSet, at: float) -> None:
-        self._written(lambda into: into.add_by(bookkeeping.add_cap, event, at))
+        self._written(lambda into: into.add_by(bookkeeping.add_cap, into.signed(event), at))
 
     def set_grant(self, event: ev.GrantEvent, at: float) -> None:
-        self._written(lambda into: into.add_by(bookkeeping.add_grant, event, at))
+        def write(into: LedgerWrite) -> None:
+            signed = into.signed(event)
+            if self._records.tells_users_apart:
+                bookkeeping.require_other_role(into.state, signed)
+            into.add_by(bookkeeping.add_grant, signed, at)
+
+        self._written(write)
 
     def verify_layer(self, event: ev.LayerVerified, at: float) -> None:
         self._written(lambda into: into.add_by(bookkeeping.add_verified, event, at))
 
     def note(self, event: ev.Note, at: float) -> None:
-        self._written(lambda into: into.add_by(bookkeeping.add_note, event, at))
+        def write(into: LedgerWrite) -> None:
+            is_unsigned = isinstance(event, ev.DamageSettled | ev.VolumeDeleted) and not event.by
+            into.add_by(bookkeeping.add_note, into.signed(event) if is_unsigned else event, at)
+
+        self._written(write)
 
     def backups(self) -> Sequence[Backup]:
         """The newest first, each read in full."""
@@ -337,6 +347,10 @@ class LedgerWrite:
         """Add an event that is no run's; ``add`` is its function in ``bookkeeping``."""
         _, record = add(self.state, self.known.seq, event, at)
         self.known = self._records.insert(self._session, self.known, (record,))
+
+    def signed(self, event: Any) -> Any:
+        """Return the event with ``by`` as the database or the system knows it."""
+        return replace(event, by=self._records.user(self._session))
 
     def newest_epoch(self, run_id: str) -> int:
         driver = self._records.driver(self._session, run_id)

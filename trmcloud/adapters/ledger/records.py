@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import pwd
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
@@ -34,7 +35,7 @@ from trmcloud.core.values import dataclass
 from trmcloud.io.installation import update_command
 from trmcloud.ports.ledger import ControllerId, Driver
 
-VERSION = 10
+VERSION = 11
 """Of the file and of every event in it: raised with any new event or field, which a test holds.
 
 1  2026-11-21  the first
@@ -59,6 +60,7 @@ VERSION = 10
 9  2026-11-27  principals have grants, and ask for approval; a run names the principal that it is
                for; a run may end because it was idle, or its grant was revoked
 10 2026-11-27  a grant may have a limit for each month, and a project's month a cap
+11 2026-11-28  a request for more says whose process asked
 """
 SCHEMA = """
 CREATE TABLE meta(version INTEGER NOT NULL, ledger_id TEXT NOT NULL);
@@ -185,6 +187,8 @@ class LedgerRecords:
     """Reads and writes within a transaction that the caller holds on the ledger at ``path``, which
     errors name; ``head_path`` is where its head is kept."""
 
+    tells_users_apart = False
+    """Whether those who write are users of their own: a file is written by its owner alone."""
     allows_moved = False
     """Whether records are read although they were moved elsewhere."""
     touch = ""
@@ -193,6 +197,15 @@ class LedgerRecords:
     def __init__(self, path: str, head_path: str = "") -> None:
         self.path = path
         self._head_path = head_path or os.path.join(os.path.dirname(path), "ledger.head")
+
+    def user(self, conn: Session) -> str:
+        """Return who writes: this process's user, by its number, since any name in the environment
+        can be set."""
+        number = os.getuid()
+        try:
+            return pwd.getpwuid(number).pw_name
+        except KeyError:
+            return str(number)
 
     def fetch(
         self, conn: Session, known: VerifiedLedger | None, head: Head | None, most: int = 0

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime as dt
-import getpass
 import shlex
 from typing import Annotated
 
@@ -55,7 +54,7 @@ def set_(
             f"the {level} cap is {line.cap}; raise it with its own command",
             next_step=f"trmcloud budget raise {level} {amount}{_for(key)}",
         )
-    _tell(context, ledger_care.set_cap(context, line, cap, by=getpass.getuser()), as_json=as_json)
+    _tell(context, ledger_care.set_cap(context, line, cap), as_json=as_json)
 
 
 @app.command("raise")
@@ -70,9 +69,9 @@ def raise_(
     Example: trmcloud budget raise month 800
     """
     context = build_context()
-    line, by = ledger_care.line_of(context, level, key), getpass.getuser()
+    line = ledger_care.line_of(context, level, key)
     lower = f"trmcloud budget set {level} {amount}{_for(key)}"
-    raised = ledger_care.raise_cap(context, line, _amount(amount), by=by, next_step=lower)
+    raised = ledger_care.raise_cap(context, line, _amount(amount), next_step=lower)
     _tell(context, raised, as_json=as_json)
 
 

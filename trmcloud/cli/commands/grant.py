@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import getpass
 import shlex
 from collections.abc import Callable
 from typing import Annotated, Any
@@ -95,7 +94,7 @@ def give(
     terms = grants.make_terms(
         _amount("USD", total), {**typed, "runs_at_once": runs_at_once}, before=None
     )
-    _show(context, grants.give(context, name, terms, getpass.getuser()), as_json=as_json)
+    _show(context, grants.give(context, name, terms), as_json=as_json)
 
 
 @app.command("raise")
@@ -138,7 +137,7 @@ def raise_(
     if "buckets" in typed:
         typed["buckets"] = (*before.buckets, *typed["buckets"])
     terms = grants.make_terms(before.total if whole is None else whole, typed, before)
-    raised = grants.raise_grant(context, name, terms, getpass.getuser())
+    raised = grants.raise_grant(context, name, terms)
     _show(context, raised, as_json=as_json)
 
 
@@ -156,7 +155,7 @@ def revoke(
     """
     context = build_context()
     tell(context)
-    revoked = grants.revoke(context, name, getpass.getuser(), at_once=now)
+    revoked = grants.revoke(context, name, at_once=now)
     if as_json:
         print_document(doc.Grants(grants=(as_line(revoked),)))
         return
@@ -236,7 +235,7 @@ def deny(
 
 def _answer(request: str, *, give: bool, as_json: bool) -> None:
     context = build_context()
-    answered = grants.answer(context, request, getpass.getuser(), give=give)
+    answered = grants.answer(context, request, give=give)
     mine = next(g for g in grants.grants(context) if g.principal == answered.principal)
     if as_json:
         print_document(doc.Grants(grants=(as_line(mine),), requests=(as_request(answered),)))
@@ -329,7 +328,8 @@ def _change(record: Any) -> doc.GrantChange:
     elif isinstance(event, GrantRevoked):
         kind, principal = "revoked", event.principal
     elif isinstance(event, ApprovalAsked):
-        kind, principal, request, by = "asked", event.principal, event.id, event.principal
+        kind, principal, request = "asked", event.principal, event.id
+        by = event.by or event.principal
     else:
         kind = "approved" if isinstance(event, ApprovalGiven) else "denied"
         request = event.id

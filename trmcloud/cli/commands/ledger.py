@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime as dt
-import getpass
 import sys
 import time
 from collections.abc import Sequence
@@ -188,7 +187,7 @@ def settle(
             f"{name} is neither a run with damaged records nor a damaged record",
             next_step="trmcloud ledger check",
         )
-    context.ledger.note(DamageSettled(name, cost, getpass.getuser()), context.wall())
+    context.ledger.note(DamageSettled(name, cost), context.wall())
     if as_json:
         print_document(doc.DamageCounted(name=name, cost_usd=cost))
         return

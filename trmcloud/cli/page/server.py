@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import getpass
 import gzip
 import hashlib
 import json
@@ -291,18 +290,18 @@ class Page:
         amount = _amount(wish.get("cap", ""))
         if amount is None:
             raise UsageError("name the new cap in dollars")
-        line = self._act().raise_cap(level, amount, by=f"{getpass.getuser()}, on the page")
+        line = self._act().raise_cap(level, amount)
         self.feed.tell("budgets", [shown.line_json(each) for each in self._act().budgets()])
         return shown.line_json(line)
 
     def answer(self, approval_id: str, wish: dict[str, str]) -> dict[str, Any]:
         """Approve or deny a principal's request."""
-        home, by = self._act(), f"{getpass.getuser()}, on the page"
+        home = self._act()
         match wish.get("answer", ""):
             case "approve":
-                return shown.approval_json(home.approve(approval_id, by=by))
+                return shown.approval_json(home.approve(approval_id))
             case "deny":
-                return shown.approval_json(home.deny(approval_id, by=by))
+                return shown.approval_json(home.deny(approval_id))
         raise UsageError("the answer to a request is approve or deny")
 
 

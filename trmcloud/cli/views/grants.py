@@ -147,6 +147,7 @@ def as_request(request: ApprovalRequest) -> doc.ApprovalLine:
         answered_at=request.answered_at,
         answered_by=request.answered_by,
         per_month_usd=request.per_month,
+        asked_by=request.asked_by,
     )
 
 

@@ -489,7 +489,7 @@ def _require_grant(ledger: LedgerState, principal: str) -> Grant:
 
 def _require_request(ledger: LedgerState, event: ev.ApprovalAsked, at: float) -> None:
     mine = _require_grant(ledger, event.principal)
-    asked = replace(event, id="", why="", principal="")
+    asked = replace(event, id="", why="", principal="", by="")
     if asked == ev.ApprovalAsked("", "") or raised(mine.terms, event) == mine.terms:
         raise UsageError(
             "the request asks for nothing that the grant does not allow",
@@ -525,6 +525,20 @@ def _require_open(ledger: LedgerState, approval_id: str) -> None:
         raise ConflictError(
             f"the grant that {approval_id} is about is revoked",
             next_step=f"trmcloud grant give {asked.asked.principal} USD",
+        )
+
+
+def require_other_role(ledger: LedgerState, event: ev.GrantEvent) -> None:
+    """
+    Raises:
+        GrantRefused: the role that asked for more would approve it.
+    """
+    asked = ledger.approvals.get(event.id) if isinstance(event, ev.ApprovalGiven) else None
+    if asked is not None and asked.is_given is None and asked.asked.by == event.by:
+        raise GrantRefused(
+            f"{event.id} was asked for by the role {event.by}, which cannot approve it",
+            next_step=f"a person with another role of the database types: trmcloud approve "
+            f"{event.id}",
         )
 
 

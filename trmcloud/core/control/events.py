@@ -556,7 +556,8 @@ class GrantRevoked(LedgerEvent):
 @dataclass(frozen=True)
 class ApprovalAsked(LedgerEvent):
     """The principal asks for ``more`` USD in total, and for at least so much of the rest; what is
-    empty, None or 0 is not asked for. ``id`` is new in the ledger. Ledger-wide."""
+    empty, None or 0 is not asked for. ``id`` is new in the ledger; ``by`` is the user whose
+    process asked. Ledger-wide."""
 
     id: str
     principal: str
@@ -569,6 +570,7 @@ class ApprovalAsked(LedgerEvent):
     providers: tuple[str, ...] = ()
     expires_at: float | None = None
     per_month: Usd | None = None
+    by: str = ""
 
 
 @dataclass(frozen=True)
