@@ -335,7 +335,6 @@ WORLDS: Mapping[str, Mapping[str, World]] = {
     "plan": {"": planner},
     "receipt": {"": guide_worlds_told.receipt},
     "notify": {"": guide_worlds_told.notify},
-    "team": {"": guide_worlds_told.team},
     "watch": {"": guide_worlds_told.watch},
     "api": {"": guide_worlds_told.api, "own": guide_worlds_told.api_of_commands},
     "skypilot": {"": guide_worlds_sky.sky},

@@ -27,7 +27,6 @@ from trmcloud.cli.views.html_page import head_of, html_table, words
 GUIDE = Path(__file__).resolve().parents[1] / "docs" / "guide"
 HOOK_PORT = 8099
 BOARD_PORT = 6006
-TEAM_PORT = 8750
 _CHROMIUM = ("chromium", "--headless=new", "--no-sandbox", "--hide-scrollbars", "--disable-gpu")
 
 
@@ -63,62 +62,6 @@ def receipt(folder: Path) -> Iterator[Reader]:
     yield Reader(user, before=before)
     picture(page, "receipt.png", 1000, 2225)
     picture(folder / "month.html", "month.png", 1000, 720)
-
-
-class Teammates(User):
-    """The server's own machine, ada and bob: each with a home of its own."""
-
-    who = "server"
-
-    def env(self) -> dict[str, str]:
-        return super().env() | {"TRMCLOUD_HOME": str(self.home_of(self.who)), "LOGNAME": "admin"}
-
-    def home_of(self, who: str) -> Path:
-        return self.folder / f"{who}-home"
-
-
-@contextlib.contextmanager
-def team(folder: Path) -> Iterator[Reader]:
-    """A server, and two people who share its ledger."""
-    user = Teammates(folder)
-    for name in ("ada", "bob"):
-        (folder / f"{name}.txt").write_text(f"the long password of {name}\n")
-    served: list[subprocess.Popen[bytes]] = []
-
-    def on_server() -> None:
-        user.who = "server"
-
-    def as_ada() -> None:
-        user.who = "ada"
-        if not served:
-            words = ("server", "run", "--four-eyes", "500", "--port", str(TEAM_PORT), "--no-prices")
-            env = user.env() | {"TRMCLOUD_HOME": str(user.home_of("server"))}
-            served.append(
-                subprocess.Popen(
-                    [sys.executable, "-m", "trmcloud", *words], env=env, cwd=folder,
-                    stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-                )
-            )  # fmt: skip
-            until(lambda: _listens(TEAM_PORT), what="the server listens")
-
-    def as_bob() -> None:
-        user.who = "bob"
-
-    only = {"launch local": r"reserved|finished|spent|^error|try:", "fetch-best": "fetched|folder"}
-    only |= {"grant give": "in total", "server audit": r"^#|\(member\)|waits"}
-    before = {"on the server": on_server, "ada": as_ada, "bob": as_bob}
-    try:
-        yield Reader(user, before=before, only=only)
-    finally:
-        for process in served:
-            process.send_signal(signal.SIGINT)
-            process.wait(timeout=60)
-
-
-def _listens(port: int) -> bool:
-    with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
-        return True
-    return False
 
 
 @contextlib.contextmanager

@@ -72,7 +72,7 @@ QUESTION = (
 POST_TRAINED = "run local --rate 3.60 --budget 0.40 --grace 10 --checkpoint-gb 0.01 --checkpoints"
 OTHER_WORLDS = {
     "agents.md": "an agent's conversation: scripts/guides.py agents, tests/e2e/test_mcp.py",
-    "team.md": "two homes on one ledger: scripts/guides.py team, tests/e2e/test_shared_ledger.py",
+    "team.md": "a database: tests/e2e/test_shared_ledger.py",
 }
 """Guides whose commands need more than one reader."""
 SWEEP = (
