@@ -175,7 +175,7 @@ def test_a_shell_that_names_its_principal_spends_within_that_grant(agent: Home, 
         assert "no run" in user.fails(*line, code=NotFoundError.exit_code)
     for change in (
         ("grant", "raise", "ci-nightly", "9"), ("grant", "give", "other", "9"),
-        ("budget", "set", "month", "900"),
+        ("budget", "set", "month", "900"), ("approve", "a-1f2e3d4c"), ("deny", "a-1f2e3d4c"),
     ):  # fmt: skip
         assert "cannot change caps or grants" in user.fails(*change, code=refused)
     user.environment["TRMCLOUD_PRINCIPAL"] = "owner"

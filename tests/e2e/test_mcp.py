@@ -561,8 +561,12 @@ def test_over_http_a_token_is_a_grant(user: User, owner: Home, served: McpServer
     assert (user.home / "mcp" / "tokens.json").stat().st_mode & 0o077 == 0
     with http(served.url, first) as agent, http(served.url, first) as twin:
         # Which user of this machine the client is cannot be seen.
-        told = agent.refused("try", command=["python3", "train.py"])
-        assert told["error"]["next"]
+        for tool, given in {
+            "try": {"command": ["python3", "train.py"]},
+            "plan": {**RECIPE, "recipe": "/etc/passwd"},
+        }.items():
+            told = agent.refused(tool, **given)
+            assert told["error"]["next"]
         quote = agent.call("plan", **RECIPE)["quote"]
         run = agent.call("launch", quote=quote, idempotency_key="k")["run"]
         assert twin.call("launch", quote=quote, idempotency_key="k")["run"] == run

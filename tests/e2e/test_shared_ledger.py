@@ -14,8 +14,9 @@ from tests.e2e.user import SMALL, User, until
 from tests.postgres import PostgresServer
 from trmcloud.adapters.ledger.place import ENV_LEDGER
 from trmcloud.adapters.ledger.postgres import PostgresLedger
+from trmcloud.api import Home
 from trmcloud.core.control.run_state import RunState, State
-from trmcloud.core.errors import Outcome
+from trmcloud.core.errors import GrantRefused, Outcome
 
 PASSWORD = "s3cret-pass"
 
@@ -89,6 +90,34 @@ def test_a_run_whose_command_was_killed_is_left_to_its_own_home(
     held.unlink()
     ada.run("resume")
     assert the_run(postgres_url, tmp_path).outcome is Outcome.FINISHED
+
+
+def test_a_request_is_approved_by_another_role_alone(
+    postgres_server: PostgresServer, postgres_url: str, tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    """Whatever name is typed: an agent's server works with its owner's role."""
+    name = f"cai{os.getpid()}"
+    postgres_server.execute(f"CREATE ROLE {name} LOGIN", f"GRANT ada TO {name}")
+    urls = postgres_url, postgres_url.replace("//ada@", f"//{name}@")
+    typed = {"LOGNAME": "a-lead", "USER": "a-lead"}
+    for each in ("ada", "cai"):
+        (tmp_path / each).mkdir()
+    ada, cai = (
+        User(tmp_path / each, environment={ENV_LEDGER: url, **typed})
+        for each, url in zip(("ada", "cai"), urls, strict=True)
+    )
+    ada.run("grant", "give", "agent", "5")
+    monkeypatch.setenv(ENV_LEDGER, postgres_url)
+    asked = Home(ada.home, principal="agent").ask_approval("a second seed", more="2")
+    refused = ada.fails("approve", asked.id, code=GrantRefused.exit_code)
+    assert f"{asked.id} was asked for by the role ada, which cannot approve it" in refused
+    assert "try: a person with another role of the database types: trmcloud approve" in refused
+    cai.run("approve", asked.id)
+    changes = cai.json("grant", "history", "--json")["changes"]
+    assert [(row["kind"], row["by"]) for row in changes] == [
+        ("given", "ada"), ("asked", "ada"), ("approved", name),
+    ]  # fmt: skip
 
 
 def said(user: User, *words: str) -> str:

@@ -250,10 +250,7 @@ def count_shown_runs(context: Context, tags: Tags = ()) -> int:
 
 def _shown_with(context: Context, tags: Tags) -> list[RunState]:
     runs = context.ledger.read().runs
-    if tags:
-        found: Iterable[RunState] = find_runs(runs, TAG, "=".join(tags[0]))
-    else:
-        found = runs.values()
+    found = find_runs(runs, TAG, "=".join(tags[0])) if tags else runs.values()
     shown = {run.run_id: run for run in found if shows(context, run) and set(tags) <= set(run.tags)}
     return list(shown.values())
 

@@ -17,7 +17,7 @@ _READ_AT_ONCE = 500
 
 # Terms by which an archive finds runs.
 KEY, NAME, POD, POD_NAME = "key", "name", "pod", "pod-name"
-MONTH, PROJECT, PAYER, PROVIDER, TAG = "month", "project", "payer", "provider", "tag"
+MONTH, PAYER, PROVIDER, TAG = "month", "payer", "provider", "tag"
 
 
 class RunArchive(Protocol):
@@ -199,7 +199,6 @@ def terms_in_use(runs: Mapping[str, RunState], kind: str) -> set[str]:
 def terms_of(run: RunState) -> Iterator[tuple[str, str]]:
     """(kind, term) of all by which the run may be looked for once it is at rest. A term that it
     had, it is found by for ever."""
-    yield PROJECT, run.project
     yield from ((KEY, key) for key in run.keys)
     yield from ((TAG, f"{name}={value}") for name, value in run.tags)
     if run.name:
