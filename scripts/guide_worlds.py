@@ -156,9 +156,7 @@ def runpod(folder: Path) -> Iterator[Reader]:
 @contextlib.contextmanager
 def desk(folder: Path) -> Iterator[Reader]:
     """An empty home."""
-    user = at_home(User(folder))
-    user.environment["LOGNAME"] = "you"
-    yield Reader(user)
+    yield Reader(at_home(User(folder)))
 
 
 @contextlib.contextmanager

@@ -68,7 +68,6 @@ def receipt(folder: Path) -> Iterator[Reader]:
 def notify(folder: Path) -> Iterator[Reader]:
     """Somebody who is told, at this machine's own address."""
     user = at_home(User(folder))
-    user.environment["LOGNAME"] = "you"
     with receiving(Receiver(port=HOOK_PORT)) as receiver:
         yield Reader(user, only={"launch": "^(r-|✔|  spent|  why)"})
         page = folder / "received.html"
@@ -102,7 +101,7 @@ def watch(folder: Path) -> Iterator[Reader]:
 def api(folder: Path) -> Iterator[Reader]:
     """The page's own programs, and the real trainer."""
     user = at_home(User(folder, trainer=real_trainer(folder / "trainer")))
-    user.environment |= {"OMP_NUM_THREADS": "1", "LOGNAME": "you"}
+    user.environment["OMP_NUM_THREADS"] = "1"
     (folder / "text.txt").write_text(_prose())
     _write_programs(folder)
     yield Reader(user)
@@ -128,7 +127,7 @@ def _write_programs(folder: Path) -> None:
 
 def _trained(folder: Path) -> User:
     user = at_home(User(folder, trainer=real_trainer(folder / "trainer")))
-    user.environment |= {"OMP_NUM_THREADS": "1", "LOGNAME": "you"}
+    user.environment["OMP_NUM_THREADS"] = "1"
     (folder / "text.txt").write_text(_prose())
     user.run("budget", "set", "month", "1")
     often = ("--set", "eval_every=10", "--set", "save_every=40")

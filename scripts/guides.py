@@ -9,6 +9,8 @@ a world of its own.
 
 from __future__ import annotations
 
+import os
+import pwd
 import re
 import shlex
 import subprocess
@@ -37,6 +39,7 @@ _WAITING = r"  Making sure it is gone · .*\n"
 _SHORT = (
     (r"(test settings.*?depth = 1), .*", r"\1, …"),
     (rf"(?m)^((?:{_WAITING}){{2}})(?:{_WAITING})+", r"\1  …\n"),
+    (rf"(?m)( UTC  .*  ){re.escape(pwd.getpwuid(os.getuid()).pw_name)}$", r"\1you"),
 )
 
 
