@@ -415,7 +415,7 @@ def delete(
     compute.delete_volume(own.volume_id)
     # Where another one of the same place is left, its rent goes on.
     if all(row.place != own.place for row in compute.kept_volumes()):
-        deleted = VolumeDeleted(provider, own.place)
+        deleted = VolumeDeleted(provider, own.place, "")
         context.ledger.note(deleted, context.wall())
     month = price_per_month(provider, "kept", own.size_gb)
     if as_json:

@@ -533,7 +533,9 @@ def require_other_role(ledger: LedgerState, event: ev.GrantEvent) -> None:
     Raises:
         GrantRefused: the role that asked for more would approve it.
     """
-    asked = ledger.approvals.get(event.id) if isinstance(event, ev.ApprovalGiven) else None
+    if not isinstance(event, ev.ApprovalGiven):
+        return
+    asked = ledger.approvals.get(event.id)
     if asked is not None and asked.is_given is None and asked.asked.by == event.by:
         raise GrantRefused(
             f"{event.id} was asked for by the role {event.by}, which cannot approve it",
