@@ -91,6 +91,8 @@ class Knobs:
     # -- lists and deletes ----------------------------------------------------------------
     list_page: int = 0
     """The most pods in a page of v2's list, before cluster members are taken out; 0: 1000."""
+    volume_page: int = 0
+    """The most network volumes in a page; 0: 1000."""
     cluster_members: list[str] = field(default_factory=list)
     """Names of pods that v2's list shows with ``includeClusterPods`` alone."""
     list_unpaged: bool = False

@@ -255,7 +255,7 @@ class Rest:
     def _volumes(self, asked: Asked) -> Answer:
         self._world.settle()
         volumes = [shown_volume(volume) for volume in self._world.volumes.values()]
-        return reply({"networkVolumes": volumes})
+        return pages.volume_page(asked, volumes, self._world.knobs.volume_page)
 
     def _create_volume(self, asked: Asked) -> Answer:
         body = asked.json()

@@ -149,6 +149,7 @@ class _Pods(_Record):
 
 class _Volumes(_Record):
     networkVolumes: list[Volume]
+    pagination: _Pagination | None = None
 
 
 class _Billing(_Record):
@@ -168,23 +169,29 @@ def read_pods(data: Any, where: str) -> tuple[list[Pod], str | None]:
         ProviderError: it is no page, or says that there is more and not where.
     """
     page = _read(_Pods, data, where)
-    if page.pagination is None or not page.pagination.hasNextPage:
-        return page.pods, None
-    if not page.pagination.nextCursor:
+    return page.pods, _next_cursor(page.pagination, where)
+
+
+def _next_cursor(pagination: _Pagination | None, where: str) -> str | None:
+    if pagination is None or not pagination.hasNextPage:
+        return None
+    if not pagination.nextCursor:
         raise ProviderError(
             "RunPod's list has more pages, but no address for the next one",
             where=where,
             next_step="try again; if this happens again, RunPod's API has changed",
         )
-    return page.pods, page.pagination.nextCursor
+    return pagination.nextCursor
 
 
 def read_volume(data: Any, where: str) -> Volume:
     return _read(Volume, data, where)
 
 
-def read_volumes(data: Any, where: str) -> list[Volume]:
-    return _read(_Volumes, data, where).networkVolumes
+def read_volumes(data: Any, where: str) -> tuple[list[Volume], str | None]:
+    """Return the network volumes of one page and the cursor of the next, as ``read_pods``."""
+    page = _read(_Volumes, data, where)
+    return page.networkVolumes, _next_cursor(page.pagination, where)
 
 
 def read_billing(data: Any, where: str) -> list[BillingRecord]:
