@@ -21,6 +21,7 @@ from trmcloud.app.doctor import Finding
 from trmcloud.core.clock import Instant
 from trmcloud.core.contract import pod_contract as contract
 from trmcloud.core.contract.trainer_contract import load_job
+from trmcloud.core.control.balance import Billing
 from trmcloud.core.errors import (
     AmbiguousCreate,
     AuthError,
@@ -445,7 +446,8 @@ def test_the_account(rig: Rig) -> None:
     account = rig.compute.balance()
     assert account.balance == Usd(100)
     assert account.spend_limit == Usd(80)
-    rig.standin.control.set(graphql_errors=1)
+    assert account.billing is Billing.PREPAID
+    rig.standin.control.set(down=True)
     assert rig.compute.balance() == account, "one answer serves for some seconds"
     rig.on(11)
     with pytest.raises(ProviderError):
@@ -689,7 +691,7 @@ def test_money_and_limits_of_the_account(rig: Rig) -> None:
     rig.standin.control.set_balance(1000.0)
     rig.compute.create(request(rig, "B200", gpus=8))
     assert states(checked(rig.standin, "31.92"))["limit"] == "bad"
-    rig.standin.control.set(graphql_errors=1)
+    rig.standin.control.set(money_denied=True, graphql_errors=1)
     assert states(checked(rig.standin))["balance"] == "warn"
 
 

@@ -130,6 +130,12 @@ class Knobs:
     """200s whose body is cut short."""
     html: int = 0
     """200s whose body is a web page."""
+    billing_mode: str = "PREPAID"
+    """What the account's balance says of how it pays: PREPAID, POSTPAID, or anything else."""
+    money_denied: bool = False
+    """The key lacks billing:read and account:read: 403."""
+    money_absent: bool = False
+    """There is no address for the balance and the limits: 404."""
     graphql_errors: int = 0
     graphql_gone: bool = False
     """GraphQL has been retired: 410."""

@@ -185,6 +185,23 @@ class RunPodApi:
             params["podId"] = pod_id
         return models.read_billing(*self._get("/billing/pods", params))
 
+    def account_money(self, bound_s: float) -> models.AccountMoney:
+        """The account's balance, and whether it is prepaid. Scope ``billing:read``.
+
+        Raises:
+            AccessDenied: the key lacks that scope. NotThere: RunPod has no such address.
+            AuthError, ProviderError
+        """
+        return models.read_account_money(*self._get("/billing/balance", bound_s=bound_s))
+
+    def spend_rate(self, bound_s: float) -> models.SpendRate:
+        """The limit of the account's spending per hour. Scope ``account:read``.
+
+        Raises:
+            AccessDenied, NotThere, AuthError, ProviderError: as ``account_money``.
+        """
+        return models.read_spend_rate(*self._get("/account/limits", bound_s=bound_s))
+
     def billed_lately(self) -> list[models.BillingRecord]:
         """Records of every pod, of this hour and the one before it."""
         params = {"bucketSize": "hour", "lastN": "2"}
@@ -203,12 +220,13 @@ class RunPodApi:
         self,
         path: str,
         params: Mapping[str, str] | None = None,
+        bound_s: float | None = None,
     ) -> tuple[dict[str, Any], str]:
         url = self._url(path)
         where = self.http.where("GET", url)
         is_list = path == "/pods" or path.startswith("/pods/")
         priority = Priority.LIST if is_list else Priority.ORDINARY
-        response = self.http.read("GET", url, params=params, priority=priority)
+        response = self.http.read("GET", url, params=params, priority=priority, bound_s=bound_s)
         return self.http.json(response, where), where
 
     def _walk(

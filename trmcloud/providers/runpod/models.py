@@ -13,9 +13,10 @@ from datetime import datetime, timezone
 from decimal import Decimal
 from typing import Annotated, Any, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, WrapValidator
+from pydantic import AliasChoices, BaseModel, ConfigDict, Field, ValidationError, WrapValidator
 from pydantic_core.core_schema import ValidatorFunctionWrapHandler
 
+from trmcloud.core.control.balance import Billing
 from trmcloud.core.errors import ProviderError
 from trmcloud.core.money import Usd
 from trmcloud.core.storage import price_per_hour
@@ -152,8 +153,47 @@ class _Volumes(_Record):
     pagination: _Pagination | None = None
 
 
+class AccountMoney(_Record):
+    """``GET /v2/billing/balance``, as RunPod's reference of 2026-11-18 has it: USD."""
+
+    balanceAmount: float
+    billingMode: Lenient[str] = None
+
+    @property
+    def billing(self) -> Billing:
+        known = {"PREPAID": Billing.PREPAID, "POSTPAID": Billing.POSTPAID}
+        return known.get(self.billingMode or "", Billing.UNKNOWN)
+
+
+class SpendRate(_Record):
+    """USD per hour: the limit that a start is checked against, and what is in use of it.
+
+    The reference says that there is such an object and does not name its fields. What has none of
+    these names is not known from here.
+    """
+
+    limit: Lenient[float] = Field(
+        default=None, validation_alias=AliasChoices("limit", "max", "maximum")
+    )
+    current: Lenient[float] = Field(
+        default=None, validation_alias=AliasChoices("current", "used", "usage")
+    )
+
+
+class _AccountLimits(_Record):
+    spendRate: Lenient[SpendRate] = None
+
+
 class _Billing(_Record):
     records: list[BillingRecord]
+
+
+def read_account_money(data: Any, where: str) -> AccountMoney:
+    return _read(AccountMoney, data, where)
+
+
+def read_spend_rate(data: Any, where: str) -> SpendRate:
+    return _read(_AccountLimits, data, where).spendRate or SpendRate()
 
 
 def read_pod(data: Any, where: str) -> Pod:
