@@ -28,7 +28,7 @@ from trmcloud.app.smoke_watch import (
 )
 from trmcloud.core.catalog.providers import traits_of
 from trmcloud.core.control import events as ev
-from trmcloud.core.control.balance import AccountBalance, prepaid_limit
+from trmcloud.core.control.balance import AccountBalance, Billing, prepaid_limit
 from trmcloud.core.control.events import FailureKind
 from trmcloud.core.control.observation import PodStatus
 from trmcloud.core.control.reason import Reason
@@ -99,7 +99,8 @@ class Smoke:
         limit = f"{account.spend_limit}/h" if account.spend_limit is not None else "not reported"
         why = f" ({account.why})" if account.why else ""
         detail = f"the key works; {len(pods)} pods; balance {shown}, spend limit {limit}{why}"
-        empty = account.balance is not None and account.balance <= ZERO
+        is_prepaid = account.billing is Billing.PREPAID
+        empty = is_prepaid and account.balance is not None and account.balance <= ZERO
         self._say("account", not empty, detail)
         if empty:
             raise PaymentRequired(

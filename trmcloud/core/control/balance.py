@@ -178,6 +178,19 @@ def require_funds(funds: Funds, worst: Usd, fits: str = "--fit-balance shortens 
         )
 
 
+def require_known(funds: Funds | None, provider: str, why: str) -> Funds:
+    """
+    Raises:
+        PaymentRequired: there is no balance that a budget could fit; ``why``: the reason, if known.
+    """
+    if funds is None:
+        raise PaymentRequired(
+            f"--fit-balance is not possible: {why or f'{provider} shows no balance here'}",
+            next_step="leave it out, and give --budget USD",
+        )
+    return funds
+
+
 def _held_words(funds: Funds) -> str:
     names = ", ".join(funds.held)
     return f", {funds.held_usd} are reserved for {names}" if funds.held else ""

@@ -143,10 +143,7 @@ AT_ONCE_S = 10.0
 """One answer serves all who ask within this time."""
 SCREEN_S = 3.0
 """The time that a screen waits for the balance, which it can do without."""
-NO_SCOPE = (
-    "the key lacks the scope billing:read: make one that has it, or run trmcloud guard install on "
-    "another machine"
-)
+NO_SCOPE = "the key lacks the scope billing:read"
 NO_ADDRESS = "RunPod's REST v2 has no balance at /v2/billing/balance"
 
 
