@@ -540,7 +540,7 @@ def test_a_list_of_volumes_that_breaks_off_is_none(rig: Rig) -> None:
             raise ProviderError("cut")
         return get(*about)
 
-    rig.api._get = breaks_off  # type: ignore[method-assign]
+    rig.api._get = breaks_off  # type: ignore[method-assign,assignment]
     with pytest.raises(ProviderError):
         mine.ours()
 

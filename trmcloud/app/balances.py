@@ -60,7 +60,7 @@ def read_funds(
         return None, ""
     reading = read_balance(context, provider, at_most_s)
     if reading.trouble or reading.account is None:
-        return None, reading.trouble
+        return None, f"not read: {reading.trouble}" if reading.trouble else ""
     if reading.account.billing is Billing.POSTPAID:
         return None, INVOICED
     runs = present_runs(context.ledger.read().runs)
