@@ -77,8 +77,6 @@ def test_a_smoke_run_sees_an_instance_end_itself_by_its_own_key(renter: VastUser
     assert verified == {"agent"}, "its credit may go below zero: it proves no end"
     assert renter.live() == []
     assert renter.billed() <= 0.25
-    shown = renter.run("status", first.run_id)
-    assert "verified" in shown
 
 
 def test_reap_ends_an_instance_that_no_run_owns_and_no_other(tmp_path: Path) -> None:
