@@ -21,6 +21,7 @@ from trmcloud.app.doctor import Finding
 from trmcloud.core.clock import Instant
 from trmcloud.core.contract import pod_contract as contract
 from trmcloud.core.contract.trainer_contract import load_job
+from trmcloud.core.control.balance import Billing
 from trmcloud.core.errors import (
     AmbiguousCreate,
     AuthError,
@@ -445,7 +446,8 @@ def test_the_account(rig: Rig) -> None:
     account = rig.compute.balance()
     assert account.balance == Usd(100)
     assert account.spend_limit == Usd(80)
-    rig.standin.control.set(graphql_errors=1)
+    assert account.billing is Billing.PREPAID
+    rig.standin.control.set(down=True)
     assert rig.compute.balance() == account, "one answer serves for some seconds"
     rig.on(11)
     with pytest.raises(ProviderError):
@@ -483,7 +485,7 @@ def test_a_volume_is_made_once_and_used_again(rig: Rig) -> None:
     assert (grown.volume_id, grown.size_gb) == (made.volume_id, 200)
     elsewhere = volumes.ensure("US-KS-2", 1)
     assert elsewhere.size_gb == 10, "RunPod's least"
-    assert volumes.ours() == [grown, elsewhere]
+    assert set(volumes.ours()) == {grown, elsewhere}
     assert RunPodVolumes(rig.api, "ffffffff").ours() == []
     rig.compute.create(request(rig, "A100-80GB-SXM", region="EU-RO-1", volume=made.volume_id))
     with pytest.raises(ProviderRefused, match="in use"):
@@ -513,6 +515,34 @@ def test_the_reaper_sees_and_ends_only_volumes_of_this_ledger(rig: Rig) -> None:
         rig.compute.delete_volume(mine.volume_id)
     assert rig.compute.kept_volumes() == []
     assert {row.name for row in rig.api.volumes()} == {"my-data", "trmc-ffffffff-EU-RO-1"}
+
+
+def test_a_volume_on_a_later_page_is_seen_and_not_made_again(rig: Rig) -> None:
+    for number in range(5):
+        rig.api.create_volume(f"my-data-{number}", 10, "EU-RO-1")
+    mine = RunPodVolumes(rig.api, LEDGER)
+    made = [mine.ensure(place, 31).volume_id for place in ("EU-RO-1", "US-KS-2")]
+    rig.standin.control.set(volume_page=2)
+    assert sorted(row.volume_id for row in mine.ours()) == sorted(made)
+    assert mine.ensure("US-KS-2", 31).volume_id == made[1]
+    assert len(rig.api.volumes()) == 7
+
+
+def test_a_list_of_volumes_that_breaks_off_is_none(rig: Rig) -> None:
+    mine = RunPodVolumes(rig.api, LEDGER)
+    mine.ensure("EU-RO-1", 31)
+    mine.ensure("US-KS-2", 31)
+    rig.standin.control.set(volume_page=1)
+    pages, get = iter(range(9)), rig.api._get
+
+    def breaks_off(*about: Any) -> Any:
+        if next(pages):
+            raise ProviderError("cut")
+        return get(*about)
+
+    rig.api._get = breaks_off  # type: ignore[method-assign,assignment]
+    with pytest.raises(ProviderError):
+        mine.ours()
 
 
 def test_a_volume_that_may_have_been_made_is_looked_for(rig: Rig) -> None:
@@ -661,7 +691,7 @@ def test_money_and_limits_of_the_account(rig: Rig) -> None:
     rig.standin.control.set_balance(1000.0)
     rig.compute.create(request(rig, "B200", gpus=8))
     assert states(checked(rig.standin, "31.92"))["limit"] == "bad"
-    rig.standin.control.set(graphql_errors=1)
+    rig.standin.control.set(money_denied=True, graphql_errors=1)
     assert states(checked(rig.standin))["balance"] == "warn"
 
 

@@ -10,8 +10,10 @@ from tests.contract.runpod_rig import Clocked, Rig, build, request
 from tests.contract.test_runpod_compute import checked, states
 from tests.standins.runpod.client import Client
 from tests.standins.runpod.standin import StandIn
+from trmcloud.core.control.balance import Billing
 from trmcloud.core.errors import AuthError, PaymentRequired, ProviderError
 from trmcloud.core.money import Usd
+from trmcloud.providers.runpod import models
 from trmcloud.providers.runpod.account import GraphqlUnavailable
 
 # -- The stand-in's GraphQL: the language as clients write it, and what is wrong in a 200 -------
@@ -158,7 +160,10 @@ def test_a_create_looks_through_every_page_first(rig: Rig) -> None:
 
 FADED = pytest.mark.parametrize(
     ("knobs", "code"),
-    [({"graphql_gone": True}, 410), ({"graphql_throttled": True, "retry_after_s": 30}, 429)],
+    [
+        ({"graphql_gone": True, "money_absent": True}, 410),
+        ({"graphql_throttled": True, "retry_after_s": 30, "money_denied": True}, 429),
+    ],
 )
 
 
@@ -190,7 +195,7 @@ def test_the_doctor_says_what_is_unknown(rig: Rig, knobs: dict[str, Any], code: 
     found = checked(rig.standin, "31.92")
     assert states(found)["balance"] == "warn"
     assert f"GraphQL answers {code}" in found["balance"].detail
-    assert "are no longer available" in found["balance"].detail
+    assert "are not available" in found["balance"].detail
     assert "guard" in found["balance"].fix
     assert states(found)["runpod key"] == states(found)["scopes"] == "ok"
     assert "limit" not in found
@@ -242,20 +247,91 @@ def test_what_ended_when_it_was_missed_is_not_billed_on(rig: Rig) -> None:
         assert rig.compute.cross_listed() == ()
 
 
-def test_a_balance_is_a_limit_while_it_can_be_read(rig: Rig) -> None:
+# -- how the account pays -----------------------------------------------------------------------
+# REST v2 says whether it is prepaid: only then does its balance end anything. The paths and the
+# fields are those of RunPod's reference of 2026-11-18 (billing/get-the-account-balance,
+# account/get-account-limits); that shows no path, and of the limits no fields.
+
+
+def test_a_prepaid_balance_is_a_limit_while_it_can_be_read(rig: Rig) -> None:
     (limit,) = rig.compute.own_limits("a-pod")
     assert (limit.layer, limit.armed) == ("prepaid", True)
     assert "$100.00" in limit.detail
+    assert rig.compute.lapsing(rig.clock() + 3600) == {}
     rig.standin.requests.clear()
     rig.compute.own_limits("a-pod")
+    rig.compute.lapsing(rig.clock() + 3600)
     assert rig.asked() == [], "not asked again for minutes"
     rig.on(400)
-    rig.standin.control.set(graphql_gone=True)
+    rig.standin.control.set(money_absent=True, graphql_gone=True)
     (limit,) = rig.compute.own_limits("a-pod")
     assert (limit.armed, limit.detail) == (
         False,
-        "the balance is no longer available: RunPod's GraphQL answers 410",
+        "the balance is not available: RunPod's GraphQL answers 410",
     )
     rig.on(400)
-    rig.standin.control.set(graphql_gone=False, down=True)
+    rig.standin.control.set(money_absent=False, graphql_gone=False, down=True)
     assert rig.compute.own_limits("a-pod") == (), "an outage says nothing"
+    assert rig.compute.lapsing(rig.clock() + 3600) == {
+        "prepaid": "the balance cannot be read now"
+    }, "and what is not known does not count for a launch"
+
+
+@pytest.mark.parametrize(
+    ("knobs", "billing", "says"),
+    [
+        ({"billing_mode": "POSTPAID"}, Billing.POSTPAID, "the account is invoiced (POSTPAID)"),
+        ({"billing_mode": "A_NEW_ONE"}, Billing.UNKNOWN, "its API does not say"),
+        ({"money_denied": True}, Billing.UNKNOWN, "the key lacks the scope billing:read"),
+        ({"money_absent": True}, Billing.UNKNOWN, "has no balance at /v2/billing/balance"),
+    ],
+)
+def test_a_balance_of_an_account_that_is_not_known_to_be_prepaid_is_no_layer(
+    rig: Rig, knobs: dict[str, Any], billing: Billing, says: str
+) -> None:
+    rig.standin.control.set(**knobs)
+    account = rig.compute.balance()
+    assert account.billing is billing
+    assert (account.balance, account.spend_limit) == (Usd(100), Usd(80)), "GraphQL tells those"
+    (limit,) = rig.compute.own_limits("a-pod")
+    assert not limit.armed
+    assert says in limit.detail
+    assert says in rig.compute.lapsing(rig.clock() + 3600)["prepaid"]
+    finding = checked(rig.standin)["balance"]
+    assert finding.state == "warn"
+    assert says in finding.detail
+    assert "guard install" in finding.fix
+
+
+def test_a_low_balance_refuses_a_prepaid_account_alone(rig: Rig) -> None:
+    rig.standin.control.set_balance(0.1)
+    with pytest.raises(PaymentRequired, match="requires one hour"):
+        rig.compute.require_account(Usd(1))
+    rig.standin.control.set(billing_mode="POSTPAID")
+    rig.on(60)
+    rig.compute.require_account(Usd(1))
+
+
+@pytest.mark.parametrize("knobs", [{}, {"money_absent": True}])
+def test_the_spend_limit_is_asked_for_before_a_create(rig: Rig, knobs: dict[str, Any]) -> None:
+    rig.standin.control.set(**knobs)
+    rig.standin.requests.clear()
+    with pytest.raises(PaymentRequired, match=r"spend limit is \$80.00/h"):
+        rig.compute.require_account(Usd(81))
+    asked = [path for path in rig.asked() if "limits" in path or "graphql" in path]
+    assert len(asked) == (2 if knobs else 1), "GraphQL only where v2 does not say"
+    assert "/v2/account/limits" in asked[0]
+
+
+@pytest.mark.parametrize(
+    "limits",
+    [{}, {"spendRate": {}}, {"spendRate": None}, {"spendRate": {"limit": "80"}}, {"spendRate": 80}],
+)
+def test_limits_in_another_form_are_not_known(limits: dict[str, Any]) -> None:
+    rate = models.read_spend_rate(limits, "here")
+    assert (rate.limit, rate.current) == (None, None)
+
+
+def test_limits_by_the_names_that_are_tried() -> None:
+    rate = models.read_spend_rate({"spendRate": {"maximum": 80, "used": 2.5}}, "here")
+    assert (rate.limit, rate.current) == (80.0, 2.5)

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from tests.e2e.agents import verify_layers
 from tests.e2e.runpod_user import ACCEPT, LAUNCH, RentedUser
 from tests.e2e.user import until
 from trmcloud.core.control.run_state import State
@@ -38,7 +39,7 @@ def test_a_plan_that_ignores_the_balance_does_not_read_it(renter: RentedUser) ->
     out = renter.run(*PLAN, *AT_RUNPOD, *BIG, *renter.data, "--balance", "ignore")
     assert "balance: $" not in out
     assert "low balance: the provider's balance is not read" in out
-    assert not [each for each in renter.standin.requests if each.path.startswith("/graphql")]
+    assert not [each for each in renter.standin.requests if "balance" in each.path or each.path.startswith("/graphql")]
 
 
 def test_too_little_is_refused_with_the_sum_and_fits_when_asked(renter: RentedUser) -> None:
@@ -67,7 +68,11 @@ def limits_of(plan: Any) -> dict[str, str]:
 
 @pytest.mark.parametrize(
     "knobs",
-    [{"graphql_gone": True}, {"graphql_throttled": True}, {"graphql_errors": 99}],
+    [
+        {"money_absent": True, "graphql_gone": True},
+        {"money_denied": True, "graphql_throttled": True},
+        {"money_absent": True, "graphql_errors": 99},
+    ],
     ids=["gone", "throttled", "errors"],
 )
 def test_a_balance_that_cannot_be_read_is_a_line_and_no_refusal(
@@ -81,6 +86,27 @@ def test_a_balance_that_cannot_be_read_is_a_line_and_no_refusal(
     out = renter.run(*LAUNCH, *BIG, *renter.data, *ACCEPT, code=code)
     assert "balance" in out
     assert renter.creates() >= 1
+
+
+def test_an_invoiced_account_has_no_balance_to_fit_and_needs_a_guard_elsewhere(
+    renter: RentedUser,
+) -> None:
+    """The mission's launch stays possible there, by a guard on another machine."""
+    verify_layers(renter)
+    renter.standin.control.set(no_capacity=["*"])
+    launch = (*LAUNCH, *BIG, *renter.data)
+    renter.run(*launch, code=Outcome.NO_MACHINE.exit_code)
+    before = renter.creates()
+    renter.standin.control.set(billing_mode="POSTPAID")
+    renter.standin.control.set_balance(0.0)
+    err = renter.refused(*launch, code=4)
+    assert "prepaid does not count: the account is invoiced (POSTPAID)" in err
+    assert "try: trmcloud guard install on another machine" in err
+    err = renter.refused(*launch, *ACCEPT, "--fit-balance", code=14)
+    assert "--fit-balance is not possible: the account is invoiced (POSTPAID)" in err
+    assert renter.creates() == before
+    renter.run(*launch, *ACCEPT, code=Outcome.NO_MACHINE.exit_code)
+    assert renter.creates() > before, "its empty balance refuses nothing"
 
 
 def test_a_negative_balance_says_what_to_pay_in(renter: RentedUser) -> None:

@@ -89,7 +89,7 @@ def test_a_smoke_run_verifies_two_layers_and_leaves_nothing_rented(
     (shown,) = user.json("status", first.run_id, "--json")["runs"]
     layers = {layer["name"]: layer for layer in shown["guards"]}
     assert layers["prepaid"]["state"] == "verified"
-    assert "a balance of $100.00 on 20" in layers["prepaid"]["message"]
+    assert "a prepaid account with $100.00 on 20" in layers["prepaid"]["message"]
     assert layers["agent"]["state"] == "silent"  # it worked once, and is no more
 
 

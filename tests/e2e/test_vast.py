@@ -39,7 +39,6 @@ def test_plan_launch_status_land_fetch_report(renter: VastUser) -> None:
     until(lambda: renter.only_run().trains, what="training")
     (instance,) = renter.live()
     key = renter.vast.api_key
-    assert "prepaid" in renter.run("status")
     files = "find /workspace /opt /root /tmp -xdev -type f"
     held = renter.vast.inside(
         instance, f"{files} -exec grep -l {key} {{}} +; grep -l {key} /proc/[0-9]*/environ; true"
@@ -75,12 +74,9 @@ def test_a_smoke_run_sees_an_instance_end_itself_by_its_own_key(renter: VastUser
     assert ended[first.generation.pod_name] == "self"
     assert ended[second.generation.pod_name] == "account"
     verified = {layer for provider, layer in renter.ledger().verified if provider == "vast"}
-    assert verified == {"agent", "prepaid"}
+    assert verified == {"agent"}, "its credit may go below zero: it proves no end"
     assert renter.live() == []
     assert renter.billed() <= 0.25
-    shown = renter.run("status", first.run_id)
-    assert "prepaid" in shown
-    assert "verified" in shown
 
 
 def test_reap_ends_an_instance_that_no_run_owns_and_no_other(tmp_path: Path) -> None:

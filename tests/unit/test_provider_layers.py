@@ -30,7 +30,7 @@ CLUSTER = Row(("autostop",), agent=True, exposed=True)
 TABLE = {
     "runpod": Row(("prepaid",), agent=True, exposed=False),
     "huggingface": Row(("timeout",), agent=True, exposed=False),
-    "vast": Row(("prepaid",), agent=True, exposed=False),
+    "vast": Row((), agent=True, exposed=False),
     "aws": Row(("autostop", "shutdown"), agent=True, exposed=True),
     "gcp": CLUSTER,
     "azure": CLUSTER,
@@ -39,7 +39,7 @@ TABLE = {
     "digitalocean": CLUSTER,
     "skypilot": CLUSTER,
     "vast-ai": CLUSTER._replace(account_key=True),
-    "skypilot-runpod": Row(("autostop", "prepaid"), agent=True, exposed=True, account_key=True),
+    "skypilot-runpod": CLUSTER._replace(account_key=True),
     "verda": Row((), agent=False, exposed=True),
 }
 

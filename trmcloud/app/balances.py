@@ -12,7 +12,7 @@ from zlib import crc32
 from trmcloud.app.context import BalanceReading, Context, UnreachableProvider
 from trmcloud.core.catalog.providers import find_traits
 from trmcloud.core.control import balance as rules
-from trmcloud.core.control.balance import Funds, require_funds
+from trmcloud.core.control.balance import INVOICED, Billing, Funds, require_funds
 from trmcloud.core.control.reason import Reason
 from trmcloud.core.control.run_book import present_runs
 from trmcloud.core.control.run_state import IllegalTransition, RunState
@@ -60,7 +60,9 @@ def read_funds(
         return None, ""
     reading = read_balance(context, provider, at_most_s)
     if reading.trouble or reading.account is None:
-        return None, reading.trouble
+        return None, f"not read: {reading.trouble}" if reading.trouble else ""
+    if reading.account.billing is Billing.POSTPAID:
+        return None, INVOICED
     runs = present_runs(context.ledger.read().runs)
     return rules.funds_of(provider, reading.account, runs, reading.read_at, but), ""
 

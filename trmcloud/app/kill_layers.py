@@ -29,7 +29,6 @@ _TRAINER_SILENCE_S = 60.0
 _MISSED_VISITS = 3
 """A reaper that has missed this many of its rounds is not counted on."""
 _LIMITS = {
-    "prepaid": "the account's balance ends everything when it is used up, unless auto-reload is on",
     "autostop": "the provider's own autostop",
     "timeout": "the provider's time-out for the pod",
     "shutdown": "a shutdown terminates the machine",

@@ -225,12 +225,18 @@ def check_exposure(context: Context, plan: Plan, accepted: Usd | None) -> None:
             smoke = f"verify them with trmcloud smoke --provider {provider} --max-usd 0.25; or "
             if not {"autostop", "agent"} & {*traits_of(provider).independent_layers}:
                 smoke = ""  # there is no layer there that it could prove
-            gone = {layer: why for layer, why in lapsed.items() if (provider, layer) in verified}
-            raise BudgetRefused(_exposed(exposed, gone), next_step=f"{smoke}{accept}")
+            # How an account pays is asked now; all else counts only once it was seen to work.
+            gone = {
+                layer: why
+                for layer, why in lapsed.items()
+                if (provider, layer) in verified or layer == "prepaid"
+            }
+            guard = "trmcloud guard install on another machine that stays on; " if gone else ""
+            raise BudgetRefused(_exposed(exposed, gone), next_step=f"{guard}{smoke}{accept}")
 
 
 def _exposed(exposed: UnacceptedExposure, lapsed: Mapping[str, str]) -> str:
-    """``lapsed``: verified layers that do not count for this launch, and why."""
+    """``lapsed``: layers that do not count for this launch, and why."""
     rate, why = exposed.rate, []
     if not exposed.is_capped:
         why.append(
@@ -250,8 +256,7 @@ def _exposed(exposed: UnacceptedExposure, lapsed: Mapping[str, str]) -> str:
             f"machine's guard could end it, at {rate}/h"
         )
     if exposed.verified is not None and lapsed:
-        names, reason = " and ".join(sorted(lapsed)), next(iter(lapsed.values()))
-        why.append(f"verified, but not valid until this run's hard stop: {names} ({reason})")
+        why += [f"{name} does not count: {reason}" for name, reason in sorted(lapsed.items())]
     return f"{exposed.provider}: {'; '.join(why)}"
 
 

@@ -23,7 +23,7 @@ from trmcloud.app.run_queries import is_driven
 from trmcloud.app.steering import changed_settings
 from trmcloud.core.catalog.providers import is_brokered, traits_of
 from trmcloud.core.control import events as ev
-from trmcloud.core.control.balance import require_funds
+from trmcloud.core.control.balance import require_funds, require_known
 from trmcloud.core.control.controller import foreseen_end
 from trmcloud.core.control.reason import Reason, ReasonKind
 from trmcloud.core.control.run_state import RunState, State
@@ -202,8 +202,10 @@ def resume(
         require_account(context, run.generation.provider, rate)
     amount, policy = left if rate else ZERO, balance or run.balance_policy
     if rate and run.generation is not None and (policy != IGNORE or fit_balance):
-        funds, _ = read_funds(context, run.generation.provider, AT_LAUNCH_S, but=run.run_id)
-        if funds is not None and fit_balance:
+        provider = run.generation.provider
+        funds, why = read_funds(context, provider, AT_LAUNCH_S, but=run.run_id)
+        if fit_balance:
+            funds = require_known(funds, provider, why)
             amount = min(amount, max(funds.fitting, ZERO))
         if funds is not None:
             fits = "" if fit_balance else "--fit-balance reserves only the free balance"

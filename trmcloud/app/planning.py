@@ -448,7 +448,8 @@ class Planner:
 
         Raises:
             UsageError, NotFoundError, DoesNotFit, BudgetRefused: see ``make_plan``.
-            PaymentRequired: the budget is to fit a balance of which nothing is free.
+            PaymentRequired: the budget is to fit a balance of which nothing is free, or which is
+                not known or limits nothing.
         """
         plan = self._plan(spec, tokens_available, machine)
         for _ in range(_MOST_FITS if spec.fit_balance else 0):
@@ -472,12 +473,13 @@ class Planner:
     def _lacking(self, plan: Plan) -> Usd | None:
         """Return the budget that fits a balance which does not cover the plan; None where it
         does."""
-        from trmcloud.core.control.balance import require_funds, worst_at
+        from trmcloud.core.control.balance import require_funds, require_known, worst_at
 
-        funds, _ = self.funds(plan)
+        told, why = self.funds(plan)
         chosen = plan.recommended
-        if funds is None or chosen is None:
+        if chosen is None or chosen.provider == LOCAL:
             return None
+        funds = require_known(told, chosen.provider, why)
         worst = worst_at(plan, chosen.provider)
         if funds.free <= ZERO:
             require_funds(funds, worst)

@@ -28,7 +28,7 @@ from trmcloud.app.smoke_watch import (
 )
 from trmcloud.core.catalog.providers import traits_of
 from trmcloud.core.control import events as ev
-from trmcloud.core.control.balance import AccountBalance
+from trmcloud.core.control.balance import AccountBalance, Billing, prepaid_limit
 from trmcloud.core.control.events import FailureKind
 from trmcloud.core.control.observation import PodStatus
 from trmcloud.core.control.reason import Reason
@@ -99,7 +99,8 @@ class Smoke:
         limit = f"{account.spend_limit}/h" if account.spend_limit is not None else "not reported"
         why = f" ({account.why})" if account.why else ""
         detail = f"the key works; {len(pods)} pods; balance {shown}, spend limit {limit}{why}"
-        empty = account.balance is not None and account.balance <= ZERO
+        is_prepaid = account.billing is Billing.PREPAID
+        empty = is_prepaid and account.balance is not None and account.balance <= ZERO
         self._say("account", not empty, detail)
         if empty:
             raise PaymentRequired(
@@ -455,16 +456,11 @@ class Smoke:
     def _verify_prepaid(self) -> None:
         if "prepaid" not in self._traits.kill_layers:
             return
-        balance = self._account.balance
-        if balance is None or balance <= ZERO:
-            why = f" ({self._account.why})" if self._account.why else ""
-            detail = f"the balance cannot be read{why}: it does not count as a limit"
-            self._say("prepaid", False, detail)
-            return
-        day = time.strftime("%Y-%m-%d", time.gmtime(self._context.wall()))
-        how = f"a balance of {balance} on {day}"
-        self._say("prepaid", True, f"{how} limits everything, unless auto-reload is on")
-        self._verify("prepaid", how)
+        ends_rent, why = prepaid_limit(self._account)
+        self._say("prepaid", ends_rent, why)
+        if ends_rent:
+            day = time.strftime("%Y-%m-%d", time.gmtime(self._context.wall()))
+            self._verify("prepaid", f"a prepaid account with {self._account.balance} on {day}")
 
     def _unverified(self, what: str) -> None:
         self._trouble = NotVerified(

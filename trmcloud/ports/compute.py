@@ -366,8 +366,9 @@ class Compute(ABC):
         return ()
 
     def lapsing(self, until: float, pod_name: str = "") -> Mapping[str, str]:
-        """Kill layers, by name, whose credential on a pod (without a name: on the next one) may be
-        valid no more by ``until`` (epoch s), each with the reason."""
+        """Kill layers, by name, that do not count for a pod (without a name: for the next one),
+        each with the reason: its credential there may be valid no more by ``until`` (epoch s), or
+        the account is not known to be prepaid."""
         return {}
 
     def on_machine(self, pod_name: str = "") -> str:

@@ -91,6 +91,8 @@ class Knobs:
     # -- lists and deletes ----------------------------------------------------------------
     list_page: int = 0
     """The most pods in a page of v2's list, before cluster members are taken out; 0: 1000."""
+    volume_page: int = 0
+    """The most network volumes in a page; 0: 1000."""
     cluster_members: list[str] = field(default_factory=list)
     """Names of pods that v2's list shows with ``includeClusterPods`` alone."""
     list_unpaged: bool = False
@@ -128,6 +130,12 @@ class Knobs:
     """200s whose body is cut short."""
     html: int = 0
     """200s whose body is a web page."""
+    billing_mode: str = "PREPAID"
+    """What the account's balance says of how it pays: PREPAID, POSTPAID, or anything else."""
+    money_denied: bool = False
+    """The key lacks billing:read and account:read: 403."""
+    money_absent: bool = False
+    """There is no address for the balance and the limits: 404."""
     graphql_errors: int = 0
     graphql_gone: bool = False
     """GraphQL has been retired: 410."""

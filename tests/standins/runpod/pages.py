@@ -50,6 +50,18 @@ def page(
     return _answer([shown(pod) for pod in cut if pod.name not in hidden], following)
 
 
+def volume_page(asked: Asked, volumes: Sequence[dict[str, Any]], size: int) -> Answer:
+    """One page of network volumes as they are shown; its cursor is the last one's id."""
+    after = _read(asked.query["cursor"]) if "cursor" in asked.query else (0.0, "")
+    if after is None:
+        return problem(422, "Request validation failed.", ["cursor: malformed"])
+    left = sorted((each for each in volumes if each["id"] > after[1]), key=lambda each: each["id"])
+    cut = left[: size or MOST]
+    following = cursor(0.0, cut[-1]["id"]) if len(left) > len(cut) else None
+    pagination = {"nextCursor": following, "hasNextPage": following is not None}
+    return reply({"networkVolumes": cut, "pagination": pagination})
+
+
 def cursor(created_at: float, pod_id: str) -> str:
     return base64.urlsafe_b64encode(f"{_MARK}={created_at!r}/{pod_id}".encode()).decode()
 

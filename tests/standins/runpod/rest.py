@@ -44,6 +44,8 @@ class Rest:
                 ),
                 ("/v2/catalog/gpus", {"GET": listed.gpus}),
                 ("/v2/billing/pods", {"GET": billed.pods}),
+                ("/v2/billing/balance", {"GET": self._balance}),
+                ("/v2/account/limits", {"GET": self._limits}),
             )
         ]
 
@@ -250,12 +252,32 @@ class Rest:
             }
         return shown
 
+    # -- money: by the reference of 2026-11-18, which shows neither path nor the limits' fields ----
+
+    def _balance(self, asked: Asked) -> Answer:
+        body = {
+            "balanceAmount": round(self._world.balance, 6),
+            "billingMode": self._world.knobs.billing_mode,
+        }
+        return self._money(body)
+
+    def _limits(self, asked: Asked) -> Answer:
+        spending = {"limit": self._world.spend_limit, "current": round(self._world.rate(), 6)}
+        return self._money({"spendRate": spending, "serverlessWorkers": {}})
+
+    def _money(self, body: dict[str, Any]) -> Answer:
+        if self._world.knobs.money_absent:
+            return problem(404, "resource not found")
+        if self._world.knobs.money_denied:
+            return problem(403, "insufficient access")
+        return reply(body)
+
     # -- volumes -----------------------------------------------------------------------------
 
     def _volumes(self, asked: Asked) -> Answer:
         self._world.settle()
         volumes = [shown_volume(volume) for volume in self._world.volumes.values()]
-        return reply({"networkVolumes": volumes})
+        return pages.volume_page(asked, volumes, self._world.knobs.volume_page)
 
     def _create_volume(self, asked: Asked) -> Answer:
         body = asked.json()

@@ -38,6 +38,7 @@ RELEASES = {
 DEFAULTS = {
     "2.4.1": "12.1", "2.5.1": "12.4", "2.6.0": "12.4", "2.7.1": "12.6", "2.8.0": "12.8",
     "2.9.1": "12.8", "2.10.0": "12.8", "2.11.0": "13.0", "2.12.0": "13.0", "2.13.0": "13.0",
+    "2.15.0": "13.2",
 }  # fmt: skip
 
 
@@ -84,12 +85,16 @@ def test_the_pods_torch_is_the_pinned_one_and_its_images() -> None:
         ("2.9.1", "570.133.20", 100, "2.9.1"),
         # A newer torch is for CUDA 13 by default; an older build of the same release runs there.
         ("2.13.0", "570.133.20", 90, "2.13.0+cu126"),
+        # Where no build of the release runs, the newest release that has one which does.
+        ("2.15.0", "570.133.20", 90, "2.14.1+cu126"),
+        ("2.15.0", "570.133.20", 100, "2.11.0+cu128"),
+        ("2.15.0", "580.65.06", 100, "2.15.0"),
+        ("2.13.0", "570.133.20", 100, "2.11.0+cu128"),
         ("2.10.0+cu130", "550.54.14", 120, "2.10.0+cu128"),
         # Before CUDA 12 an older release has to do.
         ("2.9.1+cu128", "470.82.01", 80, "2.7.1+cu118"),
         ("2.9.1+cu128", "470.82.01", None, "2.7.1+cu118"),
         # No build for both.
-        ("2.13.0", "570.133.20", 100, ""),
         ("2.9.1+cu128", "470.82.01", 100, ""),
         ("2.9.1+cu128", "440.33.01", 80, ""),
         # Nothing is known of these.
@@ -104,6 +109,20 @@ def test_the_torch_that_runs_there(
     found, why = fitting_torch(torch, read_version(driver), architecture)
     assert found == fits
     assert bool(why) is (found != torch)
+
+
+@pytest.mark.parametrize("architecture", [75, 80, 90, 100, 120])
+@pytest.mark.parametrize("driver", ["525.60.13", "550.54.14", "570.133.20", "580.65.06"])
+def test_a_release_newer_than_the_table_falls_back_as_its_newest_release_does(
+    driver: str, architecture: int
+) -> None:
+    major, minor = max(build.newest for build in BUILDS)
+    known, newer = f"{major}.{minor}.0", f"{major}.{minor + 1}.0"
+    seen = read_version(driver), architecture
+    expected = fitting_torch(known, *seen)[0]
+    assert fitting_torch(newer, *seen)[0] == (newer if expected == known else expected)
+    for other in (f"{major}.{minor + 40}.0", f"{major + 1}.0.0"):
+        assert fitting_torch(other, *seen)[0] == (other if expected == known else expected)
 
 
 def test_a_reason_names_driver_or_gpu() -> None:

@@ -176,7 +176,10 @@ def test_a_page_and_where_the_next_one_is() -> None:
 
 def test_volumes_and_bills() -> None:
     assert models.read_volume(VOLUME, HERE).model_dump() == VOLUME
-    assert models.read_volumes({"networkVolumes": [VOLUME]}, HERE)[0].size == 50
+    for last in ({}, {"pagination": None}, page()):
+        [volume], following = models.read_volumes(last | {"networkVolumes": [VOLUME]}, HERE)
+        assert (volume.size, following) == (50, None)
+    assert models.read_volumes(page(True, "c") | {"networkVolumes": [VOLUME]}, HERE)[1] == "c"
     [record] = models.read_billing({"records": [COST]}, HERE)
     assert (record.starts_at, record.ends_at) == (1_800_000_000.0, 1_800_003_600.0)
     assert (record.podId, record.totalAmount) == ("abc123", 1.5)

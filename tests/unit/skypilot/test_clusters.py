@@ -148,6 +148,14 @@ def test_one_that_cannot_be_read_is_as_it_was_and_may_have_exited() -> None:
     assert not at.table.is_unreadable(CLUSTER), "it can be read again"
 
 
+def test_a_stopped_cluster_is_one_that_has_exited() -> None:
+    at = At({**ROW, "status": "STOPPED"}, {**ROW, "name": CLUSTER.replace("g1", "g2")})
+    at.table.rows()
+    assert at.table.has_exited(CLUSTER)
+    assert not at.table.has_exited(CLUSTER.replace("g1", "g2"))
+    assert at.asks_after(LIST_FRESH_S), "it is paid for until it is looked at again"
+
+
 @pytest.mark.parametrize("word", ["EXITED", "TERMINATED", "DEAD"])
 def test_every_word_for_an_end_that_skypilot_has_none_for(word: str) -> None:
     at = At(ROW, said=EXITED.replace("EXITED", word))

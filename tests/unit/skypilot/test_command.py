@@ -13,7 +13,7 @@ from trmcloud.core.control.observation import Bill, PodSeen
 from trmcloud.core.errors import AuthError, NoCapacity, ProviderError, ProviderRefused
 from trmcloud.core.money import ZERO, cost
 from trmcloud.core.storage import price_per_hour
-from trmcloud.providers.skypilot.command import Sky, find_sky, reasons_in
+from trmcloud.providers.skypilot.command import Sky, find_sky, reasons_in, why_untested
 
 # -- command ------------------------------------------------------------------------------------
 # What ``sky`` prints, taken apart: its version, its JSON, its reasons, its advice. The texts are
@@ -97,6 +97,16 @@ def test_an_older_version_or_none_is_refused(text: str) -> None:
     with pytest.raises(ProviderRefused) as old:
         SaidSky(text).version()
     assert old.value.what == f"{text or 'SkyPilot'} is too old: 0.14 or newer is needed"
+
+
+@pytest.mark.parametrize(
+    ("version", "is_said"),
+    [("0.14", False), ("0.14.3", False), ("0.15.0", True), ("1.0.0.dev20261027", True)],
+)
+def test_a_version_newer_than_the_tested_one_is_said(version: str, is_said: bool) -> None:
+    said = why_untested(version)
+    assert bool(said) is is_said
+    assert not said or said == f"{version} is newer than 0.14.1, with which trmcloud was tested"
 
 
 def test_the_end_of_a_long_word_is_told() -> None:

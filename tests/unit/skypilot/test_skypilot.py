@@ -123,6 +123,24 @@ def test_a_pod_that_has_exited_is_unknown_at_once_and_ended_when_it_stays_so(rig
     assert rig.compute().list_pods() == ()
 
 
+def test_a_pod_that_later_versions_call_stopped_is_ended_when_it_stays_so(rig: Rig) -> None:
+    """SkyPilot's versions after 0.14 say STOPPED of a RunPod pod that has exited."""
+    rig.compute().create(request())
+    rig.on(60.0)
+    assert [pod.status for pod in rig.compute().list_pods()] == ["running"]
+    rig.row(status="STOPPED")
+    rig.on(30.0)
+    assert [pod.status for pod in rig.compute().list_pods()] == ["unknown"], "it may be restarting"
+    rig.row(status="UP")
+    rig.on(30.0)
+    assert [pod.status for pod in rig.compute().list_pods()] == ["running"], "it was"
+    for _ in range(2):
+        rig.row(status="STOPPED")
+        rig.on(EXITED_FOR_S + 10.0)
+        rig.compute().list_pods()
+    assert NAME not in rig.told()["clusters"]
+
+
 def test_a_laptop_that_slept_while_it_asked_asks_again_within_a_minute(rig: Rig) -> None:
     rig.compute().create(request())
     rig.on(60.0)

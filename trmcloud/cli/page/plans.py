@@ -176,7 +176,11 @@ def _without_this_machine(context: Context, plan: Plan) -> list[str]:
                 "is enough. While this machine is off, nothing is trained and nothing is spent."
             )
             continue
-        found = exposure_of(traits_of(provider), verified_layers(context, provider), now)
+        ends_at = now + max(plan.candidate(name).hard_stop_s for name in plan.launchable)
+        lapsed = context.computes[provider].lapsing(ends_at)
+        known = verified_layers(context, provider).items()
+        counted = {key: at for key, at in known if key[1] not in lapsed}
+        found = exposure_of(traits_of(provider), counted, now)
         said += [
             f"Kill layers at {provider} that work while this machine is off: "
             f"{', '.join(found.verified) or 'none'} verified, "

@@ -146,7 +146,7 @@ def balance_text(plan: Plan, funds: Funds | None, trouble: str) -> str:
     worst case beside that; '' where none is told."""
     chosen = plan.recommended
     if funds is None or chosen is None:
-        return f"not read: {one_line(trouble)}" if trouble else ""
+        return one_line(trouble)
     from trmcloud.core.control.balance import worst_at  # only plans that are paid from one
 
     count, worst = len(funds.held), worst_at(plan, chosen.provider)

@@ -10,7 +10,10 @@ figures in ``crates/uv-torch/src/backend.rs``, to which the tests hold these.
 PyTorch's RELEASE.md ("CUDA Support Matrix", as of torch 2.14), ``.ci/manywheel/build_cuda.sh`` as
 of torch 2.9, and of older builds what ``torch.cuda.get_arch_list()`` prints. A build whose
 releases differ has the ones that all of them hold. Releases: RELEASE.md's compatibility matrix.
-All read on 2026-11-26; for x86-64 Linux.
+All read on 2026-11-26; for x86-64 Linux. Of torch 2.15 only what its file on the package index
+requires is known (CUDA 13.2; read on 2026-11-28).
+
+A release newer than all of these is taken to have the builds of the newest one here.
 """
 
 from __future__ import annotations
@@ -52,7 +55,7 @@ _TO_BLACKWELL = (75, 80, 86, 90, 100, 120)
 
 BUILDS = (
     # name, CUDA, least driver, architectures, torch from, to
-    TorchBuild("cu132", (13, 2), _CUDA_13, _TO_BLACKWELL, (2, 12), (2, 14)),
+    TorchBuild("cu132", (13, 2), _CUDA_13, _TO_BLACKWELL, (2, 12), (2, 15)),
     TorchBuild("cu130", (13, 0), _CUDA_13, _TO_BLACKWELL, (2, 9), (2, 14)),
     TorchBuild("cu129", (12, 9), _CUDA_12, _TO_BLACKWELL, (2, 8), (2, 8)),
     TorchBuild("cu128", (12, 8), _CUDA_12, _TO_BLACKWELL, (2, 7), (2, 11)),
@@ -63,13 +66,17 @@ BUILDS = (
 )
 """The newest first."""
 
-#: The last patch release of a torch for which a build older than all of the pinned one's exists.
-_LAST = {"cu118": "2.7.1"}
+#: The last patch release of the newest torch of each build, for machines that no build of a wanted
+#: release runs on.
+_LAST = {
+    "cu126": "2.14.1", "cu128": "2.11.0", "cu129": "2.8.0", "cu124": "2.6.0", "cu121": "2.5.1",
+    "cu118": "2.7.1",
+}  # fmt: skip
 
 #: The build of the file that the package index gives where none is named, by the first release
 #: (major, minor) from which on that holds: what ``Requires-Dist`` of those files names.
-_DEFAULTS = (((2, 11), "cu130"), ((2, 8), "cu128"), ((2, 7), "cu126"), ((2, 5), "cu124"),
-             ((2, 1), "cu121"))  # fmt: skip
+_DEFAULTS = (((2, 15), "cu132"), ((2, 11), "cu130"), ((2, 8), "cu128"), ((2, 7), "cu126"),
+             ((2, 5), "cu124"), ((2, 1), "cu121"))  # fmt: skip
 
 POD_BUILD = next(build for build in BUILDS if build.name == "cu128")
 POD_RELEASE = (2, 9)
@@ -115,8 +122,8 @@ def why_not(build: TorchBuild, driver: Version | None, architecture: int | None)
 
 def fitting_torch(torch: str, driver: Version | None, architecture: int | None) -> tuple[str, str]:
     """Return the torch that takes the place of ``torch`` on such a machine, and why it has to:
-    itself and '' where it runs; else the newest build of the same release; else the newest release
-    of an older build; and '' and the reason where none runs there.
+    itself and '' where it runs; else the newest build of the same release; else the newest
+    release that has a build which runs; and '' and the reason where none does.
     """
     build = build_of(torch)
     if build is None or not (why := why_not(build, driver, architecture)):
@@ -126,13 +133,11 @@ def fitting_torch(torch: str, driver: Version | None, architecture: int | None) 
     for other in BUILDS:
         if other.oldest <= numbers <= other.newest and not why_not(other, driver, architecture):
             return f"{release}+{other.name}", why
-    for name, last in _LAST.items():
-        older = find_build(name)
-        if older is not None and numbers > older.newest:
-            if not (again := why_not(older, driver, architecture)):
-                return f"{last}+{name}", why
-            why = f"{why}; {again}"
-    return "", why
+    older = [other for other in BUILDS if other.newest < numbers and other.name in _LAST]
+    for other in sorted(older, key=lambda each: each.newest, reverse=True):
+        if not why_not(other, driver, architecture):
+            return f"{_LAST[other.name]}+{other.name}", why
+    return "", "; ".join([why, *(why_not(each, driver, architecture) for each in older[-1:])])
 
 
 def _release(text: str) -> Version:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
+from enum import Enum
 from typing import TYPE_CHECKING
 
 from trmcloud.core.control import events as ev
@@ -32,10 +33,20 @@ LOW_HOURS = (6, 24)
 """A warning is given when the balance lasts for fewer hours than these, once for each."""
 BILLED_WITHIN_S = 600.0
 """Rent is in the balance at the latest so long after it was due: RunPod charges every 5 minutes."""
+INVOICED = "the account is invoiced (POSTPAID): a low balance ends nothing"
 FITTING_SHARE = 0.98
 """Of what is free, for a budget that is shortened to it."""
 _HOUR_S = 3600.0
 _BEFORE_A_POD = (State.PLANNED, State.RESERVED)
+
+
+class Billing(str, Enum):
+    """How an account pays, by its provider's own answer: only a prepaid one ends with its money."""
+
+    PREPAID = "prepaid"
+    POSTPAID = "postpaid"
+    """Invoiced: a low balance ends nothing."""
+    UNKNOWN = "unknown"
 
 
 @dataclass(frozen=True)
@@ -51,6 +62,24 @@ class AccountBalance:
     spend_limit: Usd | None = None
     why: str = ""
     """Why it does not say."""
+    billing: Billing = Billing.UNKNOWN
+
+
+def prepaid_limit(account: AccountBalance) -> tuple[bool, str]:
+    """Return whether the balance ends everything that the account rents, and why or why not.
+
+    An account whose billing is unknown counts as one that it does not end.
+    """
+    if account.billing is Billing.POSTPAID:
+        return False, INVOICED
+    if account.billing is Billing.UNKNOWN:
+        return False, f"not known to be a prepaid account: {account.why or 'its API does not say'}"
+    if account.balance is None or account.balance <= ZERO:
+        return False, f"the prepaid balance is {account.balance or 'not reported'}"
+    return True, (
+        f"a prepaid balance of {account.balance} ends everything when it is used up, unless "
+        "auto-reload is on"
+    )
 
 
 # What is free of a balance.
@@ -108,9 +137,9 @@ class Funds:
 def funds_of(
     provider: str, account: AccountBalance, runs: Iterable[RunState], now: float, but: str = ""
 ) -> Funds | None:
-    """The funds at ``provider`` for one more run; None where the balance is not told. ``but``: the
-    run that asks, whose own reservation is not held against it."""
-    if account.balance is None:
+    """The funds at ``provider`` for one more run; None where the balance is not told, or limits
+    nothing. ``but``: the run that asks, whose own reservation is not held against it."""
+    if account.balance is None or account.billing is Billing.POSTPAID:
         return None
     machines = (each for run in runs if run.run_id != but for each in _by_machine(run))
     there = [(each.run_id, held_of(each, now)) for each in machines if holder_of(each) == provider]
@@ -149,6 +178,19 @@ def require_funds(funds: Funds, worst: Usd, fits: str = "--fit-balance shortens 
         )
 
 
+def require_known(funds: Funds | None, provider: str, why: str) -> Funds:
+    """
+    Raises:
+        PaymentRequired: there is no balance that a budget could fit; ``why``: the reason, if known.
+    """
+    if funds is None:
+        raise PaymentRequired(
+            f"--fit-balance is not possible: {why or f'{provider} shows no balance here'}",
+            next_step="leave it out, and give --budget USD",
+        )
+    return funds
+
+
 def _held_words(funds: Funds) -> str:
     names = ", ".join(funds.held)
     return f", {funds.held_usd} are reserved for {names}" if funds.held else ""
@@ -175,12 +217,13 @@ class BalanceOutlook:
 def outlook_of(
     provider: str, account: AccountBalance, runs: Iterable[RunState], read_at: float
 ) -> BalanceOutlook | None:
-    """The outlook of a balance that was read at ``read_at`` (epoch s); None where it is not told.
+    """The outlook of a balance that was read at ``read_at`` (epoch s); None where it is not told,
+    or ends nothing.
 
     A provider may count a new machine late: the account spends at least what its open machines of
     these runs are rented for.
     """
-    if account.balance is None:
+    if account.balance is None or account.billing is Billing.POSTPAID:
         return None
     own = total(
         (generation.billed_rate or generation.rate) + run.disk_rate(generation)

@@ -1,4 +1,4 @@
-"""The account's money, and a second list of pods: what REST v2 has no word for.
+"""The account's money, by REST v2 and GraphQL, and GraphQL's list of pods.
 
 RunPod is retiring GraphQL: its rate is being cut in stages, and early in 2027 it answers 410. Both
 mean that it cannot be had, and nothing about the key or the money.
@@ -10,14 +10,17 @@ RunPod's own SDK asks the same questions of the same address; it is not imported
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from math import inf
 from typing import Any
 
-from trmcloud.core.control.balance import AccountBalance
+from trmcloud.core.control.balance import AccountBalance, Billing, prepaid_limit
 from trmcloud.core.control.observation import PodSeen, PodStatus
 from trmcloud.core.errors import AccessDenied, PaymentRequired, ProviderError
 from trmcloud.core.money import ZERO, Usd
+from trmcloud.core.values import replace
 from trmcloud.ports.compute import ProviderLimit, ThrottledError
+from trmcloud.providers.runpod.api import RunPodApi
 from trmcloud.providers.runpod.http import ApiRetired, Http, NotThere
 from trmcloud.providers.runpod.models import usd, usd_exact
 
@@ -133,20 +136,27 @@ class RunPodGraphql:
         )
 
 
-# -- prepaid ------------------------------------------------------------
+# -- the account's money ------------------------------------------------
 
 FRESH_S = 300.0
 AT_ONCE_S = 10.0
 """One answer serves all who ask within this time."""
 SCREEN_S = 3.0
 """The time that a screen waits for the balance, which it can do without."""
+NO_SCOPE = "the key lacks the scope billing:read"
+NO_ADDRESS = "RunPod's REST v2 has no balance at /v2/billing/balance"
 
 
-class PrepaidBalance:
-    """The account's balance, kept for ``FRESH_S`` when it is asked for a screen."""
+class RunPodMoney:
+    """The account's balance, billing mode and spend limit: by REST v2, and by GraphQL what v2 does
+    not say.
 
-    def __init__(self, graphql: RunPodGraphql, now: Callable[[], float]) -> None:
-        self._graphql = graphql
+    Whether the account is prepaid is known from REST v2 alone. RunPod's ``X-Team-Id`` is for
+    sessions of its console: a key made in a team acts for that team.
+    """
+
+    def __init__(self, api: RunPodApi, graphql: RunPodGraphql, now: Callable[[], float]) -> None:
+        self._api, self._graphql = api, graphql
         self._now = now
         self._limit: tuple[float, ProviderLimit | None] = (-inf, None)
         self._read: tuple[float, AccountBalance] | None = None
@@ -155,29 +165,60 @@ class PrepaidBalance:
         """Return the account's money as it is now, or was a moment ago.
 
         Raises:
-            GraphqlUnavailable, AuthError, AccessDenied, ProviderError: see ``RunPodGraphql``.
+            GraphqlUnavailable, AuthError, AccessDenied, ProviderError: nothing of it is known.
         """
         if self._read is None or not 0 <= self._now() - self._read[0] < AT_ONCE_S:
-            account = self._graphql.account()
+            account = self._ask(BOUND_S)
             self._read = (self._now(), account)
         return self._read[1]
+
+    def _ask(self, bound_s: float) -> AccountBalance:
+        account = AccountBalance()
+        try:
+            told = self._api.account_money(bound_s)
+            account = AccountBalance(usd_exact(told.balanceAmount), billing=told.billing)
+        except AccessDenied:
+            account = AccountBalance(why=NO_SCOPE)
+        except NotThere:
+            account = AccountBalance(why=NO_ADDRESS)
+        with suppress(AccessDenied, NotThere):
+            rate = self._api.spend_rate(bound_s)
+            limit, spending = (
+                usd(each) if each is not None and each >= 0 else None
+                for each in (rate.limit, rate.current)
+            )
+            account = replace(account, spend_limit=limit, spending=spending)
+        if None not in (account.balance, account.spending, account.spend_limit):
+            return account
+        try:
+            other = self._graphql.account(bound_s)
+        except ProviderError:
+            if account.balance is None and account.spend_limit is None:
+                raise
+            return account
+        return replace(
+            account,
+            balance=other.balance if account.balance is None else account.balance,
+            spending=other.spending if account.spending is None else account.spending,
+            spend_limit=other.spend_limit if account.spend_limit is None else account.spend_limit,
+        )
 
     def forget(self) -> None:
         """A create was asked for: what was read before it does not hold any more."""
         self._read = None
 
     def require(self, rate: Usd) -> None:
-        """See that it covers ``rate`` an hour; where it is not told, nothing is said.
+        """See that the account can take ``rate`` more an hour; what is not known refuses nothing.
 
         Raises:
-            PaymentRequired: it does not.
+            PaymentRequired: a prepaid balance lacks an hour of it, or the spend limit is reached.
         """
         try:
             account = self.account()
         except ProviderError:
             return
         balance, spending, limit = account.balance, account.spending, account.spend_limit
-        if balance is not None and balance < rate:
+        if account.billing is Billing.PREPAID and balance is not None and balance < rate:
             raise PaymentRequired(
                 f"the RunPod balance is {balance}: RunPod requires one hour of {rate}",
                 next_step="add credit: RunPod console → Billing",
@@ -191,25 +232,18 @@ class PrepaidBalance:
             )
 
     def limits(self) -> Sequence[ProviderLimit]:
-        """Return the balance as a limit of spending; empty where that is unknown for the moment."""
+        """Return the balance as a limit of spending, armed if the account is known to be prepaid;
+        empty where that is unknown for the moment."""
         asked_at, limit = self._limit
         if not 0 <= self._now() - asked_at < FRESH_S:
-            limit = self._ask()
+            limit = self._ask_limit()
             self._limit = (self._now(), limit)
         return (limit,) if limit is not None else ()
 
-    def _ask(self) -> ProviderLimit | None:
+    def _ask_limit(self) -> ProviderLimit | None:
         try:
-            balance = self._graphql.account(SCREEN_S).balance
+            return ProviderLimit("prepaid", *prepaid_limit(self._ask(SCREEN_S)))
         except (AccessDenied, GraphqlUnavailable) as error:
-            return ProviderLimit(
-                "prepaid", False, f"the balance is no longer available: {error.what}"
-            )
+            return ProviderLimit("prepaid", False, f"the balance is not available: {error.what}")
         except ProviderError:
             return None
-        if balance is None:
-            return ProviderLimit("prepaid", False, "RunPod does not report the balance")
-        told = (
-            f"a balance of {balance} ends everything when it is used up, unless auto-reload is on"
-        )
-        return ProviderLimit("prepaid", balance > ZERO, told)

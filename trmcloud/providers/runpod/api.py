@@ -43,6 +43,10 @@ NO_CAPACITY = (
     "not enough free gpus",
     "could not find any pods with required specifications",
     "no pods with required specifications",
+    # Texts that RunPod's SDK 2.0 takes for no capacity.
+    "insufficient capacity",
+    "no available machine",
+    "out of stock",
 )
 PAGE = 1000
 """Pods in a page: the most that RunPod gives."""
@@ -51,6 +55,7 @@ MOST_PAGES = 20
 LIST_S = 60.0
 """The time that a list may take with all its pages."""
 _Made = TypeVar("_Made")
+_Row = TypeVar("_Row", models.Pod, models.Volume)
 _NEVER_SENT = (
     httpx.ConnectError,
     httpx.ConnectTimeout,
@@ -77,26 +82,10 @@ class RunPodApi:
             ProviderError: the list could not be walked to its end. A part of it is none: a pod
                 that is missing from a list counts as gone.
         """
-        found: dict[str, models.Pod] = {}
         params = {"limit": str(PAGE)}
         if cluster_members:
             params["includeClusterPods"] = "true"
-        cursors: set[str] = set()
-        began_at, where = self.http.now(), ""
-        for _ in range(MOST_PAGES):
-            if cursors and not 0 <= self.http.now() - began_at < LIST_S:
-                raise _endless(f"it was not read within {LIST_S:.0f} s", where)
-            data, where = self._get("/pods", params)
-            pods, cursor = models.read_pods(data, where)
-            # One that was made while the list was read moves the rest down a place.
-            found |= {pod.id: pod for pod in pods}
-            if cursor is None:
-                return list(found.values())
-            if cursor in cursors:
-                raise _endless("its pages repeat", where)
-            cursors.add(cursor)
-            params["cursor"] = cursor
-        raise _endless(f"there is more after {MOST_PAGES} pages", where)
+        return self._walk("/pods", params, models.read_pods, "pods")
 
     def pod(self, pod_id: str) -> models.Pod | None:
         try:
@@ -155,7 +144,12 @@ class RunPodApi:
     # -- storage ---------------------------------------------------------------------------------
 
     def volumes(self) -> list[models.Volume]:
-        return models.read_volumes(*self._get("/network-volumes"))
+        """Every network volume of the account, page by page.
+
+        Raises:
+            ProviderError: as ``pods``. A volume that is missing from a list counts as deleted.
+        """
+        return self._walk("/network-volumes", {}, models.read_volumes, "network volumes")
 
     def create_volume(self, name: str, size_gb: int, data_centre: str) -> models.Volume:
         body = {"name": name, "size": size_gb, "dataCenter": data_centre}
@@ -191,6 +185,23 @@ class RunPodApi:
             params["podId"] = pod_id
         return models.read_billing(*self._get("/billing/pods", params))
 
+    def account_money(self, bound_s: float) -> models.AccountMoney:
+        """The account's balance, and whether it is prepaid. Scope ``billing:read``.
+
+        Raises:
+            AccessDenied: the key lacks that scope. NotThere: RunPod has no such address.
+            AuthError, ProviderError
+        """
+        return models.read_account_money(*self._get("/billing/balance", bound_s=bound_s))
+
+    def spend_rate(self, bound_s: float) -> models.SpendRate:
+        """The limit of the account's spending per hour. Scope ``account:read``.
+
+        Raises:
+            AccessDenied, NotThere, AuthError, ProviderError: as ``account_money``.
+        """
+        return models.read_spend_rate(*self._get("/account/limits", bound_s=bound_s))
+
     def billed_lately(self) -> list[models.BillingRecord]:
         """Records of every pod, of this hour and the one before it."""
         params = {"bucketSize": "hour", "lastN": "2"}
@@ -209,13 +220,44 @@ class RunPodApi:
         self,
         path: str,
         params: Mapping[str, str] | None = None,
+        bound_s: float | None = None,
     ) -> tuple[dict[str, Any], str]:
         url = self._url(path)
         where = self.http.where("GET", url)
         is_list = path == "/pods" or path.startswith("/pods/")
         priority = Priority.LIST if is_list else Priority.ORDINARY
-        response = self.http.read("GET", url, params=params, priority=priority)
+        response = self.http.read("GET", url, params=params, priority=priority, bound_s=bound_s)
         return self.http.json(response, where), where
+
+    def _walk(
+        self,
+        path: str,
+        params: Mapping[str, str],
+        read: Callable[[Any, str], tuple[list[_Row], str | None]],
+        what: str,
+    ) -> list[_Row]:
+        """Return the rows of all pages, each id once.
+
+        Raises:
+            ProviderError: the list could not be read to its end.
+        """
+        found: dict[str, _Row] = {}
+        cursors: set[str] = set()
+        began_at, asked, where = self.http.now(), dict(params), ""
+        for _ in range(MOST_PAGES):
+            if cursors and not 0 <= self.http.now() - began_at < LIST_S:
+                raise _endless(what, f"it was not read within {LIST_S:.0f} s", where)
+            data, where = self._get(path, asked)
+            rows, cursor = read(data, where)
+            # One that was made while the list was read moves the rest down a place.
+            found |= {row.id: row for row in rows}
+            if cursor is None:
+                return list(found.values())
+            if cursor in cursors:
+                raise _endless(what, "its pages repeat", where)
+            cursors.add(cursor)
+            asked["cursor"] = cursor
+        raise _endless(what, f"there is more after {MOST_PAGES} pages", where)
 
     def _create(
         self, path: str, body: Mapping[str, Any], what: str, read: Callable[[Any, str], _Made]
@@ -276,9 +318,9 @@ class RunPodApi:
         )
 
 
-def _endless(why: str, where: str) -> ProviderError:
+def _endless(what: str, why: str, where: str) -> ProviderError:
     return ProviderError(
-        f"RunPod's list of pods does not end: {why}",
+        f"RunPod's list of {what} does not end: {why}",
         where=where,
         next_step="check RunPod's console; if this happens again, RunPod's API has changed",
     )

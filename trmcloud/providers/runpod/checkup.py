@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from trmcloud.app.doctor import Finding
+from trmcloud.core.control.balance import Billing, prepaid_limit
 from trmcloud.core.errors import (
     AccessDenied,
     AuthError,
@@ -18,12 +19,14 @@ from trmcloud.core.money import Usd
 from trmcloud.providers.runpod import secrets
 
 if TYPE_CHECKING:
-    from trmcloud.providers.runpod.account import GraphqlUnavailable, RunPodGraphql
+    from trmcloud.core.control.balance import AccountBalance
+    from trmcloud.providers.runpod.account import RunPodGraphql
     from trmcloud.providers.runpod.api import RunPodApi
 
 _BOUND_S = 10.0
 _SKEW_WARN_S, _SKEW_BAD_S = 5.0, 60.0
 _KEYS_PAGE = "RunPod console → Settings → API Keys"
+_GUARD = "a second kill layer: trmcloud guard install on another machine that stays on"
 _NOBODYS_POD = "trmcloud0doctor"
 """No pod has this id: asking for its end shows whether the key permits: write, and ends nothing."""
 
@@ -54,7 +57,7 @@ def check_account(
         found = [_key(api)]
         if found[0].state == "bad":
             return found
-        return [*found, _scopes(api, now()), *_money(api, graphql, rate), _skew(http.skew_s)]
+        return [*found, _scopes(api, now()), *_money(api, graphql, rate, now), _skew(http.skew_s)]
     finally:
         http.close()
 
@@ -95,29 +98,22 @@ def _scopes(api: RunPodApi, now: float) -> Finding:
     return Finding("scopes", "ok", "the key permits: " + ", ".join(questions))
 
 
-def _money(api: RunPodApi, graphql: RunPodGraphql, rate: Usd | None) -> list[Finding]:
-    from trmcloud.providers.runpod.account import GraphqlUnavailable
+def _money(
+    api: RunPodApi, graphql: RunPodGraphql, rate: Usd | None, now: Callable[[], float]
+) -> list[Finding]:
+    from trmcloud.providers.runpod.account import GraphqlUnavailable, RunPodMoney
 
     try:
-        account = graphql.account()
+        account = RunPodMoney(api, graphql, now).account()
     except GraphqlUnavailable as error:
-        return [_unknown(error), _second_look(api)]
+        detail = f"{error.what}: the balance and the spend limit are not available"
+        return [Finding("balance", "warn", detail, _GUARD), _second_look(api)]
     except AuthError as error:
-        fix = f"{_KEYS_PAGE}: GraphQL, read; without it the prepaid balance is not visible"
+        fix = f"{_KEYS_PAGE}: billing:read and account:read"
         return [Finding("balance", "warn", error.what, fix)]
     except ProviderError as error:
         return [Finding("balance", "warn", error.what, error.next_step)]
-    return [
-        _balance(account.balance, rate),
-        _limit(account.spend_limit, account.spending, rate),
-    ]
-
-
-def _unknown(error: GraphqlUnavailable) -> Finding:
-    """GraphQL alone told these, and its end says nothing of the key or of the money."""
-    told = "the balance and the spend limit are no longer available"
-    fix = "see both in the console → Billing; use a guard on another machine as a kill layer"
-    return Finding("balance", "warn", f"{error.what}: {told}", fix)
+    return [_balance(account, rate), _limit(account.spend_limit, account.spending, rate)]
 
 
 def _second_look(api: RunPodApi) -> Finding:
@@ -134,9 +130,12 @@ def _second_look(api: RunPodApi) -> Finding:
     return Finding("pods", "ok", detail)
 
 
-def _balance(balance: Usd | None, rate: Usd | None) -> Finding:
+def _balance(account: AccountBalance, rate: Usd | None) -> Finding:
+    balance, bounds = account.balance, prepaid_limit(account)
     if balance is None:
-        return Finding("balance", "warn", "RunPod did not report it", "see the console → Billing")
+        return Finding("balance", "warn", f"not known: {bounds[1]}", "see the console → Billing")
+    if account.billing is not Billing.PREPAID:
+        return Finding("balance", "warn", f"{balance}; no kill layer: {bounds[1]}", _GUARD)
     fix = "add credit: console → Billing; RunPod requires the price of one hour in advance"
     if balance <= Usd(0):
         return Finding("balance", "bad", f"{balance}: empty", fix)
@@ -144,7 +143,7 @@ def _balance(balance: Usd | None, rate: Usd | None) -> Finding:
         return Finding(
             "balance", "bad", f"{balance}, less than one hour of the plan's {rate}/h", fix
         )
-    return Finding("balance", "ok", str(balance))
+    return Finding("balance", "ok", f"{balance}, a prepaid account")
 
 
 def _limit(limit: Usd | None, spending: Usd | None, rate: Usd | None) -> Finding:

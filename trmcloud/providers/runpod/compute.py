@@ -40,8 +40,8 @@ from trmcloud.ports.compute import (
 from trmcloud.providers.runpod import models
 from trmcloud.providers.runpod.account import (
     GraphqlUnavailable,
-    PrepaidBalance,
     RunPodGraphql,
+    RunPodMoney,
 )
 from trmcloud.providers.runpod.api import RunPodApi
 from trmcloud.providers.runpod.create import ANYWHERE, create_body
@@ -98,7 +98,7 @@ class RunPodCompute(Compute):
         self._pods = PodList(self._look, now)
         self._lock = self._pods.lock
         self._made_at = -inf
-        self._prepaid = PrepaidBalance(graphql, now)
+        self._money = RunPodMoney(api, graphql, now)
 
     # -- Compute ---------------------------------------------------------------------------------
 
@@ -141,7 +141,7 @@ class RunPodCompute(Compute):
                 made = self._api.create_pod(body)
             finally:
                 self._pods.forget()
-                self._prepaid.forget()
+                self._money.forget()
                 self._made_at = self._now()
             self._note(made, self._now())
             return made.id
@@ -249,12 +249,19 @@ class RunPodCompute(Compute):
                 self._volumes.delete(volume_id)
 
     def balance(self) -> AccountBalance:
-        """As the port says: GraphQL's ``clientBalance`` and ``currentSpendPerHr``."""
-        return self._prepaid.account()
+        """As the port says."""
+        return self._money.account()
 
     def own_limits(self, pod_name: str) -> Sequence[ProviderLimit]:
-        """The prepaid balance."""
-        return self._prepaid.limits()
+        """The balance, where the account is prepaid."""
+        return self._money.limits()
+
+    def lapsing(self, until: float, pod_name: str = "") -> Mapping[str, str]:
+        """As the port says: a balance that is not known to end everything counts as absent."""
+        limit = next(iter(self._money.limits()), None)
+        if limit is not None and limit.armed:
+            return {}
+        return {"prepaid": limit.detail if limit is not None else "the balance cannot be read now"}
 
     def require_account(self, rate: Usd) -> None:
         """Money is looked at where the key may: a create is refused
@@ -264,7 +271,7 @@ class RunPodCompute(Compute):
             AuthError, PaymentRequired, ProviderError
         """
         self._list(fresh=True)
-        self._prepaid.require(rate)
+        self._money.require(rate)
 
     def address_of(self, pod_name: str) -> tuple[str, int] | None:
         """Return the address of the pod's own SSH server; None until RunPod has named it.

@@ -13,9 +13,10 @@ from datetime import datetime, timezone
 from decimal import Decimal
 from typing import Annotated, Any, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, WrapValidator
+from pydantic import AliasChoices, BaseModel, ConfigDict, Field, ValidationError, WrapValidator
 from pydantic_core.core_schema import ValidatorFunctionWrapHandler
 
+from trmcloud.core.control.balance import Billing
 from trmcloud.core.errors import ProviderError
 from trmcloud.core.money import Usd
 from trmcloud.core.storage import price_per_hour
@@ -149,10 +150,50 @@ class _Pods(_Record):
 
 class _Volumes(_Record):
     networkVolumes: list[Volume]
+    pagination: _Pagination | None = None
+
+
+class AccountMoney(_Record):
+    """``GET /v2/billing/balance``, as RunPod's reference of 2026-11-18 has it: USD."""
+
+    balanceAmount: float
+    billingMode: Lenient[str] = None
+
+    @property
+    def billing(self) -> Billing:
+        known = {"PREPAID": Billing.PREPAID, "POSTPAID": Billing.POSTPAID}
+        return known.get(self.billingMode or "", Billing.UNKNOWN)
+
+
+class SpendRate(_Record):
+    """USD per hour: the limit that a start is checked against, and what is in use of it.
+
+    The reference says that there is such an object and does not name its fields. What has none of
+    these names is not known from here.
+    """
+
+    limit: Lenient[float] = Field(
+        default=None, validation_alias=AliasChoices("limit", "max", "maximum")
+    )
+    current: Lenient[float] = Field(
+        default=None, validation_alias=AliasChoices("current", "used", "usage")
+    )
+
+
+class _AccountLimits(_Record):
+    spendRate: Lenient[SpendRate] = None
 
 
 class _Billing(_Record):
     records: list[BillingRecord]
+
+
+def read_account_money(data: Any, where: str) -> AccountMoney:
+    return _read(AccountMoney, data, where)
+
+
+def read_spend_rate(data: Any, where: str) -> SpendRate:
+    return _read(_AccountLimits, data, where).spendRate or SpendRate()
 
 
 def read_pod(data: Any, where: str) -> Pod:
@@ -168,23 +209,29 @@ def read_pods(data: Any, where: str) -> tuple[list[Pod], str | None]:
         ProviderError: it is no page, or says that there is more and not where.
     """
     page = _read(_Pods, data, where)
-    if page.pagination is None or not page.pagination.hasNextPage:
-        return page.pods, None
-    if not page.pagination.nextCursor:
+    return page.pods, _next_cursor(page.pagination, where)
+
+
+def _next_cursor(pagination: _Pagination | None, where: str) -> str | None:
+    if pagination is None or not pagination.hasNextPage:
+        return None
+    if not pagination.nextCursor:
         raise ProviderError(
             "RunPod's list has more pages, but no address for the next one",
             where=where,
             next_step="try again; if this happens again, RunPod's API has changed",
         )
-    return page.pods, page.pagination.nextCursor
+    return pagination.nextCursor
 
 
 def read_volume(data: Any, where: str) -> Volume:
     return _read(Volume, data, where)
 
 
-def read_volumes(data: Any, where: str) -> list[Volume]:
-    return _read(_Volumes, data, where).networkVolumes
+def read_volumes(data: Any, where: str) -> tuple[list[Volume], str | None]:
+    """Return the network volumes of one page and the cursor of the next, as ``read_pods``."""
+    page = _read(_Volumes, data, where)
+    return page.networkVolumes, _next_cursor(page.pagination, where)
 
 
 def read_billing(data: Any, where: str) -> list[BillingRecord]:

@@ -44,6 +44,7 @@ _UNREADABLE = re.compile(rf"\b({POD_PREFIX}-[A-Za-z0-9-]+)\S*: (Failed to query 
 """SkyPilot's warning about a cluster that it could not refresh: it shows the row as it was."""
 _EXITED = re.compile(r"KeyError\W+(?:EXITED|TERMINATED|DEAD)\b")
 """Why not, where RunPod says that the pod's container has ended: 0.14.1 knows no such word."""
+STOPPED = "STOPPED"
 _QUIET = ("--no-show-managed-jobs", "--no-show-services", "--no-show-pools")
 
 Row = Mapping[str, Any]
@@ -101,8 +102,10 @@ class Clusters:
         return self.are_cached or name in self._unreadable
 
     def has_exited(self, name: str) -> bool:
-        """Whether its cloud says of it what SkyPilot has no word for: nothing runs there now."""
-        return _EXITED.search(self._unreadable.get(name, "")) is not None
+        """Whether nothing runs on its machine now: SkyPilot says STOPPED, as its versions after
+        0.14 do of a RunPod pod that has exited, or has no word for what the cloud says."""
+        stopped = any(row["name"] == name and row.get("status") == STOPPED for row in self._rows)
+        return stopped or _EXITED.search(self._unreadable.get(name, "")) is not None
 
     def forget(self) -> None:
         """The next who asks gets a fresh list."""

@@ -22,6 +22,8 @@ from trmcloud.core.text import strip_control
 ENV_SKY = "TRMCLOUD_SKY"
 """Path of the ``sky`` command; the one on PATH where it is not set."""
 OLDEST = (0, 14)
+TESTED = "0.14.1"
+"""The version that this adapter was tried with; a nightly build of October 2026 was only read."""
 INSTALL = "make sky, then export TRMCLOUD_SKY=$PWD/.venv-sky/bin/sky"
 
 _TIMEOUT_S = 90.0
@@ -46,6 +48,14 @@ def find_sky(environ: Mapping[str, str]) -> str:
             f"SkyPilot is not installed: there is no {named or 'sky'}", next_step=INSTALL
         )
     return found
+
+
+def why_untested(version: str) -> str:
+    """Return a sentence about a ``version`` newer than what this adapter was tried with, or ''."""
+    major, minor = (int(part) for part in version.split(".")[:2])
+    if (major, minor) <= OLDEST:
+        return ""
+    return f"{version} is newer than {TESTED}, with which trmcloud was tested"
 
 
 class Sky:

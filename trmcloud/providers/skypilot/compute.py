@@ -447,7 +447,7 @@ class SkyPilotCompute(Compute):
             name, is_up = str(row["name"]), row.get("status") == "UP"
             if is_up and self._shutdown is not None:
                 self._shutdown.see_to(name, str(row.get("region") or ""), at, self._nodes(name))
-            if self._clusters.is_unreadable(name):
+            if self._clusters.is_unreadable(name) or self._clusters.has_exited(name):
                 self._end_exited(name, at)
                 continue
             # Its limit is the last thing that a launch sets.

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from trmcloud.core.errors import NotSupported, ProviderError
 from trmcloud.core.money import ZERO, Usd
 from trmcloud.providers.protocol import Provider
-from trmcloud.providers.skypilot.command import ENV_SKY, Sky, find_sky
+from trmcloud.providers.skypilot.command import ENV_SKY, INSTALL, Sky, find_sky, why_untested
 from trmcloud.providers.skypilot.homes import SkyHome
 from trmcloud.providers.skypilot.secrets import is_there
 from trmcloud.providers.skypilot.traits import (
@@ -209,8 +209,10 @@ def check_skypilot(
     try:
         program = find_sky(environ)
         version = Sky(program, environ).version()
+        untested = why_untested(version)
+        version, state, fix = (untested, "warn", INSTALL) if untested else (version, "ok", "")
         if not needed:
-            return [Finding(_NAME, "ok", f"{version}; its enabled clouds were not checked")]
+            return [Finding(_NAME, state, f"{version}; its enabled clouds were not checked", fix)]
         asked = [name for name in CLOUDS if is_there(name, user_home, environ)]
         names = sorted(name for name in asked if enabled_in(program, home_of(name)))
     except ProviderError as error:
@@ -221,7 +223,7 @@ def check_skypilot(
     if not names:
         why = f"no cloud is enabled; credentials found: {', '.join(asked) or 'none'}"
         return [Finding(_NAME, "warn", f"{version}; {why}", "docs/guide/skypilot.md")]
-    told = Finding(_NAME, "ok", f"{version}; enabled: {', '.join(names)}")
+    told = Finding(_NAME, state, f"{version}; enabled: {', '.join(names)}", fix)
     if RUNPOD_BY_SKYPILOT not in names:
         return [told]
     return [told, Finding(RUNPOD_BY_SKYPILOT, "ok", RUNPOD_BY_SKYPILOT_ENDS)]

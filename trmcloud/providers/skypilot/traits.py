@@ -61,8 +61,6 @@ def _cloud(
     """``own``: the layers that are the cloud's or SkyPilot's; ``agent_ends``: whether the agent can
     end the machine with what is on it."""
     ending = ("agent", *own) if agent_ends else own
-    # An account's balance ends what it cannot pay from the first moment on; all else is set up.
-    later = tuple(layer for layer in ending if layer != "prepaid")
     return ProviderTraits(
         name=name,
         create_settle_s=600.0,
@@ -75,7 +73,7 @@ def _cloud(
         absent_deleted_s=30.0,
         kill_layers=(*OUR_LAYERS, *own),
         independent_layers=(*ending, "guard-elsewhere"),
-        armed_later=later,
+        armed_later=ending,
         max_nodes=max_nodes,
         shows_rate=False,
         via="SkyPilot",
@@ -106,7 +104,7 @@ TRAITS = (
     # SkyPilot knows no autodown there: a machine cannot end itself.
     _cloud("verda", (), agent_ends=False, max_nodes=1),
     replace(
-        _cloud(RUNPOD_BY_SKYPILOT, ("autostop", "prepaid"), max_nodes=1),
+        _cloud(RUNPOD_BY_SKYPILOT, ("autostop",), max_nodes=1),
         prices_of="runpod",
         live_prices=True,
         account_key_on_pod=True,

@@ -15,7 +15,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from math import inf
 from typing import Any
 
 from trmcloud.adapters.pod_history import Sighting, Sightings
@@ -31,7 +30,7 @@ from trmcloud.core.errors import (
 )
 from trmcloud.core.money import ZERO, Usd, cost, total
 from trmcloud.core.storage import pod_disks_gb, price_per_hour
-from trmcloud.ports.compute import Compute, PodKeys, PodRequest, ProviderLimit
+from trmcloud.ports.compute import Compute, PodKeys, PodRequest
 from trmcloud.providers.vast.api import Instance, VastApi, labelled
 from trmcloud.providers.vast.create import GREETING, create_body
 from trmcloud.providers.vast.offers import VastOffer, asks_of, name_of, query
@@ -47,8 +46,6 @@ MOST_ASKS = 5
 """So many offers are tried, each taken by someone else in between."""
 ADDRESS_FRESH_S = 60.0
 ANYWHERE = ("", "any")
-SCREEN_S = 3.0
-BALANCE_FRESH_S = 300.0
 _STATUS: Mapping[str, PodStatus] = {
     "": PodStatus.CREATING,
     "loading": PodStatus.CREATING,
@@ -82,7 +79,6 @@ class VastCompute(Compute):
         self._biller = Biller(api, self._seen, now)
         self._pods = PodList(self._look, now)
         self._lock = self._pods.lock
-        self._limit: tuple[float, ProviderLimit | None] = (-inf, None)
         self._given: dict[str, tuple[str, int]] = {}
         """Pods whose agent has its sources, with the address at which they were given."""
 
@@ -230,26 +226,6 @@ class VastCompute(Compute):
             rows = [row for row in self._pods.rows if _STATUS.get(row.actual) is PodStatus.RUNNING]
         spending = total((row.rate or ZERO) + (row.disk_rate or ZERO) for row in rows)
         return AccountBalance(credit, spending)
-
-    def own_limits(self, pod_name: str) -> Sequence[ProviderLimit]:
-        """The prepaid credit, asked for every few minutes at most."""
-        asked_at, limit = self._limit
-        if not 0 <= self._now() - asked_at < BALANCE_FRESH_S:
-            limit = self._ask_limit()
-            self._limit = (self._now(), limit)
-        return (limit,) if limit is not None else ()
-
-    def _ask_limit(self) -> ProviderLimit | None:
-        try:
-            balance = self._api.credit(SCREEN_S)
-        except ProviderError:
-            return None
-        if balance is None:
-            return ProviderLimit("prepaid", False, "vast.ai does not report the credit")
-        told = (
-            f"when the credit of {balance} is used up all instances stop, unless auto-billing is on"
-        )
-        return ProviderLimit("prepaid", balance > ZERO, told)
 
     def require_account(self, rate: Usd) -> None:
         """Where the credit cannot be read, nothing is said of it.

@@ -28,8 +28,10 @@ TRAITS = (
         end_grace_s=60.0,
         absent_s=300.0,
         absent_deleted_s=30.0,
-        kill_layers=(*OUR_LAYERS, "prepaid"),
-        independent_layers=("agent", "prepaid", "guard-elsewhere"),
+        # Its credit is no layer: some accounts may go below zero ("debit mode"), and the API does
+        # not say which (docs.vast.ai, billing).
+        kill_layers=OUR_LAYERS,
+        independent_layers=("agent", "guard-elsewhere"),
         title="vast.ai",
         live_prices=True,
         takes_image=True,
