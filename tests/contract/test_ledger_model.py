@@ -6,6 +6,8 @@ So what the simulator shows of a ledger holds of PostgreSQL's: a cut is no case 
 
 from __future__ import annotations
 
+import os
+import pwd
 import random
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -31,12 +33,17 @@ _PATIENCE_S = 150.0
 Step = Callable[[Ledger], object]
 
 
-def a_script(rng: random.Random, length: int) -> list[Step]:
+def a_script(rng: random.Random, length: int, user: str) -> list[Step]:
     """Writes of all kinds, half of which are refused: by caps, epochs or what has happened."""
-    return [_a_step(rng, AT + number) for number in range(length)]
+    return [_a_step(rng, AT + number, user) for number in range(length)]
 
 
-def _a_step(rng: random.Random, at: float) -> Step:
+def user_of(ledger: Ledger) -> str:
+    """The user that a real ledger puts on record for a cap, whatever the event says."""
+    return "ada" if isinstance(ledger, PostgresLedger) else pwd.getpwuid(os.getuid()).pw_name
+
+
+def _a_step(rng: random.Random, at: float, user: str) -> Step:
     run_id, who = rng.choice(RUNS), rng.choice((LAPTOP, SERVER))
     epoch, amount = rng.choice((1, 1, 2, 3)), Usd(rng.randint(1, 4))
     planned = ev.RunPlanned(plan_json(), Usd(8), rng.choice("pq"))
@@ -58,7 +65,7 @@ def _a_step(rng: random.Random, at: float) -> Step:
         lambda ledger: ledger.release(run_id, epoch),
         lambda ledger: ledger.beat(run_id, epoch, at),
         lambda ledger: ledger.request(run_id, ev.StopRequested("user", quoted("x")), at),
-        lambda ledger: ledger.set_cap(ev.CapSet(*level, cap), at),
+        lambda ledger: ledger.set_cap(ev.CapSet(*level, cap, by=user), at),
         *[lambda ledger: ledger.append(run_id, epoch, some, at)] * 4,
     ]
     return rng.choice(steps)
@@ -98,7 +105,7 @@ def test_the_simulators_ledger_and_a_real_one_are_told_apart_by_nothing(
     ledger, cut = real
     model, rng = MemoryLedger(ledger.ledger_id), random.Random(seed)
     written = 0
-    for number, step in enumerate(a_script(rng, 60)):
+    for number, step in enumerate(a_script(rng, 60, user_of(ledger))):
         before = len(model.records())
         expected = answer(step, model)
         cut(rng.choice(["", "", "before", "after"]))

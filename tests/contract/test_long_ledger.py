@@ -93,8 +93,9 @@ def test_what_is_kept_of_a_ledger_says_what_its_records_add_up_to(
     monkeypatch.setattr(model_script, "RUNS", tuple(f"r{number}" for number in range(12)))
     ledgers = [opened(0), opened(1)]
     model = MemoryLedger(ledgers[0].ledger_id)
+    script = model_script.a_script(rng, 240, model_script.user_of(ledgers[0]))
     has_kept = hurt = 0
-    for number, step in enumerate(model_script.a_script(rng, 240)):
+    for number, step in enumerate(script):
         expected = model_script.answer(step, model)
         which = rng.randrange(2)
         if rng.random() < 0.15:
