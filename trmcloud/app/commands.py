@@ -7,7 +7,6 @@ import os
 import re
 import shlex
 import shutil
-import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -39,6 +38,7 @@ from trmcloud.core.errors import DataError, UsageError
 from trmcloud.core.spec.plan import Plan
 from trmcloud.core.spec.spec import RunSpec
 from trmcloud.core.values import dataclass, replace
+from trmcloud.io.children import ReaderStopped, find_program, run_reader
 from trmcloud.io.hashing import file_sha256
 from trmcloud.options import (
     LaunchRequest,
@@ -489,9 +489,10 @@ def tree_of(spec: RunSpec, here: Path) -> WorkingTree:
     tree = look_at(root_of(command, here), out, command.folder)
     if not command.pip:
         return replace(tree, not_installed=found_in(here))
-    packages = read_packages(here, command.pip)
-    python = _python_here() if spec.hardware == LOCAL else ""
-    return replace(tree, packages=packages, resolved=resolve(packages, here, python))
+    packages = read_packages(tree, command.pip)
+    python = _python_here(tree.root) if spec.hardware == LOCAL else ""
+    resolved = resolve(packages, tree.root, python, command.env)
+    return replace(tree, packages=packages, resolved=resolved)
 
 
 def _source_of(tree: WorkingTree, code: Path, data: str) -> CommandSource:
@@ -524,18 +525,24 @@ def _data_sha256(folder: Path) -> str:
     return digest.hexdigest()
 
 
-def _python_here() -> str:
+def _python_here(root: Path) -> str:
     """Return the version of the Python that a command finds first on this machine, as ``3.12``;
-    empty where there is none."""
-    found = shutil.which("python") or shutil.which("python3")
+    empty where there is none. One in the tree is not started: its environment's notes say it."""
+    found = find_program("python") or find_program("python3")
     if found is None:
         return ""
+    if Path(found).parent.resolve().is_relative_to(root.resolve()):
+        try:
+            notes = (Path(found).parents[1] / "pyvenv.cfg").read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError):
+            return ""
+        version = re.search(r"(?m)^version(?:_info)?\s*=\s*(3\.\d+)", notes)
+        return version[1] if version is not None else ""
     code = "import sys; print('%d.%d' % sys.version_info[:2])"
     try:
-        done = subprocess.run([found, "-c", code], capture_output=True, text=True, timeout=30)
-    except (OSError, subprocess.TimeoutExpired):
+        return run_reader([found, "-I", "-c", code], most_s=30.0).out.decode().strip()
+    except (OSError, ReaderStopped):
         return ""
-    return done.stdout.strip()
 
 
 def _packages_share(tree: WorkingTree) -> dict[str, bytes]:
