@@ -27,6 +27,7 @@ from trmcloud.core.contract.command import (
     MOST_HASHED_BYTES,
     NO_SIGNAL,
     PACKAGES_NAME,
+    PINS_NAME,
     RECIPE,
     STOP_SIGNALS,
     Command,
@@ -553,6 +554,8 @@ def _packages_share(tree: WorkingTree) -> dict[str, bytes]:
     files = {PACKAGES_NAME: packages.text(), FOLDERS_NAME: "\n".join(packages.folders)}
     if packages.constraints:
         files[CONSTRAINTS_NAME] = packages.constraints_text()
+    if tree.resolved is not None:
+        files[PINS_NAME] = "\n".join(tree.resolved.versions)
     return {name: text.encode() for name, text in files.items()}
 
 
