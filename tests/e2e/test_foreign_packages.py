@@ -188,9 +188,7 @@ def test_no_file_that_is_not_sent_is_shown_or_asked_for(
 
 
 @pytest.mark.parametrize("name", ["link.txt", "token"])
-def test_a_list_itself_is_a_file_that_is_sent(
-    looker: User, index: PackageIndex, name: str
-) -> None:
+def test_a_list_itself_is_a_file_that_is_sent(looker: User, index: PackageIndex, name: str) -> None:
     assert looker.cwd is not None
     (looker.folder / "secret.txt").write_text(f"{SECRET}\n")
     (looker.cwd / "link.txt").symlink_to(looker.folder / "secret.txt")

@@ -1,4 +1,4 @@
-"""An index of packages on loopback: the simple repository API (PEP 503), with wheels of a few bytes.
+"""An index of packages on loopback: the simple repository API (PEP 503), with tiny wheels.
 
 Its sdists are traps: to build one, or only to ask for its metadata, writes the builder's variables
 into a file. Their build backend is in the sdist, so that nothing else is needed to spring them.
@@ -14,6 +14,7 @@ import tarfile
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from tests.standins.loopback import Handler, serving_at
 
@@ -84,7 +85,8 @@ class PackageIndex:
     @property
     def names(self) -> set[str]:
         """The packages that were asked for."""
-        return {path.split("/")[2] for path, _ in self.asked if path.count("/") > 2}
+        paths = (urlsplit(path).path.split("/") for path, _ in self.asked)
+        return {parts[2] for parts in paths if len(parts) > 3}
 
     def add(self, name: str, file: tuple[str, bytes], python: str = "") -> None:
         self._files.setdefault(name, {})[file[0]] = (file[1], python)
@@ -96,7 +98,7 @@ class PackageIndex:
         self.add(name, made, python)
 
     def _answer(self, path: str) -> tuple[str, bytes] | None:
-        parts = path.strip("/").split("/")
+        parts = urlsplit(path).path.strip("/").split("/")  # a proxy is asked by the whole address
         files: Mapping[str, tuple[bytes, str]] = self._files.get(parts[1] if parts[1:] else "", {})
         if parts[0] == "files" and parts[-1] in files:
             return "application/octet-stream", files[parts[-1]][0]
@@ -108,8 +110,7 @@ class PackageIndex:
             rows.append(f'<a href="/files/{parts[1]}/{name}"{needs}>{name}</a>\n')
         return "text/html", "".join(rows).encode()
 
-    @contextlib.contextmanager
-    def serving(self) -> Iterator[PackageIndex]:
+    def handler(self) -> type[Handler]:
         index = self
 
         class Answers(Handler):
@@ -126,5 +127,9 @@ class PackageIndex:
 
             do_HEAD = do_GET
 
-        with serving_at(Answers) as self._port:
+        return Answers
+
+    @contextlib.contextmanager
+    def serving(self) -> Iterator[PackageIndex]:
+        with serving_at(self.handler()) as self._port:
             yield self

@@ -36,6 +36,8 @@ PUBLIC = "https://pypi.org/simple"
 KNOWN_NAMES = ("uv.lock", "requirements.txt", "pyproject.toml", "environment.yml")
 """The usual names of such files, the most exact first."""
 _MOST_BYTES = 16 << 20
+_MOST_CHARS = 2000
+"""Of a requirement without its hashes: a version's numbers are not read beyond."""
 _MOST_DEPTH = 8
 _MOST_FILES = 100
 _PYTHONS = tuple(f"3.{minor}" for minor in range(9, 16))
@@ -237,7 +239,7 @@ class _Reader:
         """
         place = posixpath.normpath(posixpath.join(self._tree.folder, name))
         there = self._root / place
-        is_plain = not CONTROL.search(name) and not re.match(r"\w+:", name)
+        is_plain = not CONTROL.search(name) and not re.match(r"[\w+.-]+:", name)
         is_plain = is_plain and (place == "." or is_inside(place))
         if not is_plain or not there.resolve().is_relative_to(self._root):
             raise DataError(
@@ -340,7 +342,7 @@ class _Reader:
         named = named.strip()
         options = {flag for flag, _ in self._words(rest, where, _OF_A_LINE)} if dash else set()
         try:
-            asked = Requirement(named)
+            asked = Requirement(named if len(named) < _MOST_CHARS else "")
         except (ValueError, RecursionError) as error:
             asked, reason = None, one_line(str(error)).split("    ")[0][:120]
         bare = re.sub(r"\s*;.*$", "", named)
@@ -467,7 +469,7 @@ def _of_dynamic(reader: _Reader, name: str, table: Mapping[str, Any]) -> Package
 
 def _check_python(python: str, where: str) -> None:
     try:
-        SpecifierSet(python)
+        takes(python[:_MOST_CHARS], "3.12")
     except InvalidSpecifier:
         raise DataError(f"{python[:60]!r} is not a version of Python", where=where) from None
 
