@@ -1,6 +1,7 @@
 """``run``: a command of the user's own under the same plan, reservation and guards as a recipe."""
 
 # Annotations are values here: a command's parameters are made from them.
+import functools
 import hashlib
 import math
 import os
@@ -17,7 +18,7 @@ from trmcloud.app.packing import commands_share
 from trmcloud.app.planning import Planner
 from trmcloud.app.pod_request import LaunchData
 from trmcloud.app.preparing import PreparedLaunch, check_launch
-from trmcloud.app.working_tree import WorkingTree, look_at, pack
+from trmcloud.app.working_tree import WorkingTree, look_at, pack, why_left_out
 from trmcloud.core.catalog.hardware import LOCAL, parse_hardware
 from trmcloud.core.catalog.providers import TRAITS, rentable
 from trmcloud.core.contract.command import (
@@ -482,7 +483,7 @@ def tree_of(spec: RunSpec, here: Path) -> WorkingTree:
     """
     # They load the package that reads requirements: other commands start without it.
     from trmcloud.app.package_resolving import resolve
-    from trmcloud.app.requirement_files import found_in, read_packages
+    from trmcloud.app.requirement_files import SentFiles, found_in, read_packages
 
     command = spec.command
     assert command is not None
@@ -490,7 +491,8 @@ def tree_of(spec: RunSpec, here: Path) -> WorkingTree:
     tree = look_at(root_of(command, here), out, command.folder)
     if not command.pip:
         return replace(tree, not_installed=found_in(here))
-    packages = read_packages(tree, command.pip)
+    sent = SentFiles(tree.root, tree.names, tree.folder, functools.partial(why_left_out, tree))
+    packages = read_packages(sent, command.pip)
     python = _python_here(tree.root) if spec.hardware == LOCAL else ""
     resolved = resolve(packages, tree.root, python, command.env)
     return replace(tree, packages=packages, resolved=resolved)
@@ -554,7 +556,7 @@ def _packages_share(tree: WorkingTree) -> dict[str, bytes]:
     files = {PACKAGES_NAME: packages.text(), FOLDERS_NAME: "\n".join(packages.folders)}
     if packages.constraints:
         files[CONSTRAINTS_NAME] = packages.constraints_text()
-    if tree.resolved is not None:
+    if tree.resolved is not None and not packages.is_locked:
         files[PINS_NAME] = "\n".join(tree.resolved.versions)
     return {name: text.encode() for name, text in files.items()}
 

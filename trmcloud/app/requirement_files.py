@@ -16,7 +16,7 @@ import os
 import posixpath
 import re
 import shlex
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -26,7 +26,6 @@ from packaging.requirements import Requirement
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.utils import canonicalize_name
 
-from trmcloud.app.working_tree import WorkingTree, why_left_out
 from trmcloud.core.contract.command import is_inside
 from trmcloud.core.errors import DataError
 from trmcloud.core.text import CONTROL, one_line
@@ -80,6 +79,20 @@ _RENAMED = {
 
 
 @dataclass(frozen=True)
+class SentFiles:
+    """The files of a tree that are sent: the only ones that a list is read from.
+
+    ``names`` are relative to ``root``, ``folder`` is where the command starts. ``why_not`` returns
+    why a file is not sent, empty where there is none.
+    """
+
+    root: Path
+    names: tuple[str, ...]
+    folder: str = ""
+    why_not: Callable[[str], str] = lambda name: ""
+
+
+@dataclass(frozen=True)
 class Line:
     """One line for pip, and the place that it was read from: ``requirements.txt:3``.
 
@@ -129,15 +142,14 @@ class Packages:
 
     def text(self) -> str:
         """Return the list as a requirements file, each line below the place that it is from."""
-        rows = [row for line in (*self.options, *self.lines) for row in _told(line)]
-        return "".join(f"{row}\n" for row in rows)
+        return _rows(self.options) + _rows(self.lines)
 
     def constraints_text(self) -> str:
-        return "".join(f"{row}\n" for line in self.constraints for row in _told(line))
+        return _rows(self.constraints)
 
 
-def _told(line: Line | Option) -> tuple[str, str]:
-    return f"# {one_line(line.where)}", line.text
+def _rows(lines: Iterable[Line | Option]) -> str:
+    return "".join(f"# {one_line(line.where)}\n{line.text}\n" for line in lines)
 
 
 def found_in(folder: Path) -> tuple[str, ...]:
@@ -145,7 +157,7 @@ def found_in(folder: Path) -> tuple[str, ...]:
     return tuple(name for name in KNOWN_NAMES if (folder / name).is_file())
 
 
-def read_packages(tree: WorkingTree, typed: str) -> Packages:
+def read_packages(sent: SentFiles, typed: str) -> Packages:
     """Read the file that ``typed`` names below the folder that the command starts in;
     ``pyproject.toml[train]`` takes one of its extras, too.
 
@@ -154,7 +166,7 @@ def read_packages(tree: WorkingTree, typed: str) -> Packages:
     """
     name, extras = split_extras(typed)
     base = PurePosixPath(name).name
-    reader = _Reader(tree)
+    reader = _Reader(sent)
     if extras and base != "pyproject.toml":
         raise DataError("only pyproject.toml has extras", where=typed, next_step=f"--pip {name}")
     try:
@@ -162,13 +174,13 @@ def read_packages(tree: WorkingTree, typed: str) -> Packages:
             return _of_project(reader, name, extras)
         if base == "uv.lock":
             return _of_lock(reader, name)
-        if base.endswith((".yml", ".yaml")):
-            return _of_conda(reader, name)
-        if base.endswith((".txt", ".in")) or "." not in base:
-            reader.read(name)
-            return reader.packages(name)
     except (AttributeError, KeyError, TypeError, ValueError, RecursionError):
         raise DataError("its tables do not have the usual form", where=name) from None
+    if base.endswith((".yml", ".yaml")):
+        return _of_conda(reader, name)
+    if base.endswith((".txt", ".in")) or "." not in base:
+        reader.read(name)
+        return reader.packages(name)
     raise DataError(
         "it is not a list of packages that pip can install",
         where=name,
@@ -195,10 +207,9 @@ def names_variable(text: str) -> str:
 class _Reader:
     """Reads lists of a tree; names are relative to the folder that the command starts in."""
 
-    def __init__(self, tree: WorkingTree) -> None:
-        self._tree = tree
-        self._root = tree.root.resolve()
-        self._sent = frozenset(tree.names)
+    def __init__(self, sent: SentFiles) -> None:
+        self._folder, self._why_not_sent = sent.folder, sent.why_not
+        self._root, self._sent = sent.root.resolve(), frozenset(sent.names)
         self._lines: list[Line] = []
         self._constraints: list[Line] = []
         self._options: list[Option] = []
@@ -217,8 +228,8 @@ class _Reader:
             raise DataError(f"it includes more than {_MOST_FILES} files", where=asked_by or name)
         place = self.inside(name, asked_by or name)
         path = self._root / place
-        if place not in self._sent or path.resolve() != path:
-            why = why_left_out(self._tree, place) or "there is no such file"
+        if place not in self._sent or _real(path) != path:
+            why = self._why_not_sent(place) or "there is no such file"
             raise DataError(
                 f"{one_line(name)} is not among the files that are sent: {why}",
                 where=asked_by or name,
@@ -229,7 +240,8 @@ class _Reader:
                 return file.read(_MOST_BYTES).decode("utf-8-sig")
         except (OSError, UnicodeDecodeError) as error:
             reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
-            raise DataError(f"{name} cannot be read: {reason}", where=asked_by or name) from None
+            what = f"{one_line(name)} cannot be read: {reason}"
+            raise DataError(what, where=asked_by or name) from None
 
     def inside(self, name: str, where: str) -> str:
         """Return the place in the tree of what a list names.
@@ -237,11 +249,10 @@ class _Reader:
         Raises:
             DataError: it is outside, by its name or through a link.
         """
-        place = posixpath.normpath(posixpath.join(self._tree.folder, name))
-        there = self._root / place
+        place = posixpath.normpath(posixpath.join(self._folder, name))
         is_plain = not CONTROL.search(name) and not re.match(r"[\w+.-]+:", name)
         is_plain = is_plain and (place == "." or is_inside(place))
-        if not is_plain or not there.resolve().is_relative_to(self._root):
+        if not is_plain or not _real(self._root / place).is_relative_to(self._root):
             raise DataError(
                 f"{one_line(name)[:80]}: this path is outside the folder that is sent",
                 where=where,
@@ -282,15 +293,14 @@ class _Reader:
             included = posixpath.normpath(posixpath.join(posixpath.dirname(name), value))
             self.read(included, constrains=constrains, asked_by=asked_by)
         elif flag == "--editable":
+            value = value if "/" in value or value.startswith(".") else f"./{value}"
             line = self.line(value, where, constrains=constrains)
-            if line.asked is not None:
-                raise DataError("-e takes a path or a repository", where=where, next_step="-e .")
-            text, why = f"-e {line.text}", "it is built on the machine"
-            self._lines.append(Line(text, where, None, line.why or why, line.name))
+            line = replace(line, text=f"-e {line.text}")
+            (self._constraints if constrains else self._lines).append(line)
         else:
             if flag in _OF_INDEXES and not _ADDRESS.fullmatch(value):
                 beside = posixpath.join(posixpath.dirname(name), value)
-                is_beside = (self._root / self.inside(beside, where)).exists()
+                is_beside = os.path.exists(self._root / self.inside(beside, where))
                 value = beside if is_beside else value  # pip looks beside the list, then here
                 self.inside(value, where)
             self._options.append(Option(flag, value, where))
@@ -300,7 +310,7 @@ class _Reader:
         install."""
         folders = (posixpath.normpath(own), posixpath.normpath(posixpath.join(own, "src")))
         places = [self._root / self.inside(each, where) for each in folders]
-        return folders if places[1].is_dir() else folders[:1]
+        return folders if os.path.isdir(places[1]) else folders[:1]
 
     def _words(self, text: str, where: str, known: Iterable[str]) -> Iterator[tuple[str, str]]:
         """Split a text of options into names and values.
@@ -381,6 +391,10 @@ class _Reader:
                 where=where,
             )
         return "it is in the tree"
+
+
+def _real(path: Path) -> Path:
+    return Path(os.path.realpath(path))  # Path.resolve fails at a link to itself
 
 
 def _joined(text: str) -> Iterator[tuple[int, str]]:

@@ -8,8 +8,9 @@ import os
 import ssl
 import subprocess
 import sys
+import sysconfig
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from http.server import ThreadingHTTPServer
 from pathlib import Path
 
@@ -20,11 +21,12 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 from tests.standins.package_index import PackageIndex, trap, wheel
 from trmcloud.app import package_resolving
-from trmcloud.app.package_indexes import PUBLIC, user_indexes
+from trmcloud.app.package_indexes import user_indexes
 from trmcloud.app.package_resolving import ResolvedPackages
-from trmcloud.app.requirement_files import read_packages
+from trmcloud.app.requirement_files import PUBLIC, Packages, SentFiles, read_packages
 from trmcloud.app.working_tree import look_at
 from trmcloud.core.errors import DataError
+from trmcloud.io import children
 
 
 @pytest.fixture
@@ -48,15 +50,23 @@ def index(tmp_path: Path) -> Iterator[PackageIndex]:
     assert not (tmp_path / "mark").exists()
 
 
+def packages_of(tree: Path, name: str) -> Packages:
+    return read_packages(SentFiles(tree, look_at(tree).names), name)
+
+
 def resolve(
-    tmp_path: Path, text: str, python: str = "", passed: tuple[str, ...] = (), **environ: str
+    tmp_path: Path,
+    text: str,
+    environ: Mapping[str, str],
+    python: str = "",
+    passed: tuple[str, ...] = (),
 ) -> ResolvedPackages:
     """What is known of a list of this text, in a home without settings but those given."""
     tree = tmp_path / "tree"
     tree.mkdir(exist_ok=True)
     (tree / "requirements.txt").write_text(text)
     home = {"HOME": str(tmp_path), "PATH": os.defpath, "PIP_CONFIG_FILE": os.devnull, **environ}
-    packages = read_packages(look_at(tree), "requirements.txt")
+    packages = packages_of(tree, "requirements.txt")
     return package_resolving.resolve(packages, tree, python, passed, home)
 
 
@@ -95,7 +105,7 @@ def test_what_can_be_known_is_and_the_rest_has_its_reason(
     versions: tuple[str, ...],
     unpinned: tuple[tuple[str, str], ...],
 ) -> None:
-    made = resolve(tmp_path, text, PIP_INDEX_URL=index.url)
+    made = resolve(tmp_path, text, {"PIP_INDEX_URL": index.url})
     assert made == ResolvedPackages(versions, unpinned)
 
 
@@ -105,7 +115,7 @@ def test_what_can_be_known_is_and_the_rest_has_its_reason(
         ("# ours\nnowhere\n", "there is no package nowhere on the index, http://127", ":2"),
         ("beta>=9\n", "there is no beta>=9 on the index, http://127.*; the newest is 2.0", ":1"),
         ("beta==1.5\n", "there is no beta==1.5 on the index, .*; the newest is 2.0", ":1"),
-        ("wants-old\nwants-new\n", "conflict: .*wants-new depend on beta>=2", ":1"),
+        ("wants-old\nwants-new\n", "its packages conflict: .*wants-new.* depend", ":1"),
         ("beta==1.0\nbeta==2.0\n", "conflict: you require beta==1.0 and beta==2.0", ":1"),
         ("wants-more\n", "there is no package nowhere on the index", ""),
     ],
@@ -114,7 +124,7 @@ def test_what_cannot_be_installed_is_refused_by_its_line(
     tmp_path: Path, index: PackageIndex, text: str, words: str, line: str
 ) -> None:
     with pytest.raises(DataError, match=words) as refused:
-        resolve(tmp_path, text, PIP_INDEX_URL=index.url)
+        resolve(tmp_path, text, {"PIP_INDEX_URL": index.url})
     assert refused.value.where == f"requirements.txt{line}"
 
 
@@ -122,13 +132,13 @@ def test_a_package_for_another_python_than_this_machines_is_refused(
     tmp_path: Path, index: PackageIndex
 ) -> None:
     with pytest.raises(DataError, match=r"later has no build for Python 3\.11: it needs >=3\.14"):
-        resolve(tmp_path, "later\n", "3.11", PIP_INDEX_URL=index.url)
+        resolve(tmp_path, "later\n", {"PIP_INDEX_URL": index.url}, "3.11")
 
 
 def test_a_python_that_the_project_does_not_take_is_refused(tmp_path: Path) -> None:
     text = "[project]\nname = 'p'\nrequires-python = '>=3.10'\ndependencies = ['beta']\n"
     (tmp_path / "pyproject.toml").write_text(text)
-    packages = read_packages(look_at(tmp_path), "pyproject.toml")
+    packages = packages_of(tmp_path, "pyproject.toml")
     with pytest.raises(DataError, match=r"needs Python >=3\.10, but the machine has 3\.9"):
         package_resolving.resolve(packages, tmp_path, "3.9")
 
@@ -146,7 +156,7 @@ def test_a_python_that_the_project_does_not_take_is_refused(tmp_path: Path) -> N
 def test_what_is_not_known_here_is_no_refusal(
     tmp_path: Path, index: PackageIndex, text: str, unknown: str
 ) -> None:
-    made = resolve(tmp_path, text, "", ("A",), PIP_INDEX_URL=index.url)
+    made = resolve(tmp_path, text, {"PIP_INDEX_URL": index.url}, "", ("A",))
     assert unknown in made.unknown
     assert not index.asked
 
@@ -159,8 +169,8 @@ def test_without_uv_nothing_is_pinned_and_the_way_to_it_is_said(
     program.parent.mkdir()
     program.write_text("#!/bin/sh\n")
     program.chmod(0o755)
-    monkeypatch.setattr(package_resolving.sysconfig, "get_path", lambda _: str(tmp_path))
-    made = resolve(tmp_path, "alpha\n", PATH=str(program.parent), PIP_INDEX_URL=index.url)
+    monkeypatch.setattr(sysconfig, "get_path", lambda _: str(tmp_path))
+    made = resolve(tmp_path, "alpha\n", {"PATH": str(program.parent), "PIP_INDEX_URL": index.url})
     assert made.unknown.startswith("uv is not installed here: ")
     assert "packages]" in made.unknown
     assert not index.asked
@@ -172,7 +182,7 @@ def test_a_lock_is_its_own_answer(tmp_path: Path, index: PackageIndex) -> None:
         "source = {virtual = '.'}\ndependencies = [{name = 'alpha'}]\n"
         "[[package]]\nname = 'alpha'\nversion = '1.0'\nsource = {registry = 'https://h/simple'}\n"
     )
-    packages = read_packages(look_at(tmp_path), "uv.lock")
+    packages = packages_of(tmp_path, "uv.lock")
     environ = {"HOME": str(tmp_path), "PIP_INDEX_URL": index.url}
     made = package_resolving.resolve(packages, tmp_path, "3.11", (), environ)
     assert made == ResolvedPackages(("alpha==1.0",))
@@ -196,7 +206,7 @@ def test_an_index_that_wants_a_login_is_no_refusal(
     tmp_path: Path, index: PackageIndex, private: PackageIndex
 ) -> None:
     settings = {"PIP_INDEX_URL": index.url, "PIP_EXTRA_INDEX_URL": private.url}
-    made = resolve(tmp_path, "ours\nalpha\n", **settings)
+    made = resolve(tmp_path, "ours\nalpha\n", settings)
     assert made == ResolvedPackages(
         ("alpha==1.0", "beta==2.0"), (("ours", "the index wants a login"),)
     )
@@ -229,7 +239,7 @@ def test_the_users_own_index_gets_the_users_login(
             f"[global]\nextra-index-url =\n  {private.url_with('me:k%25y')}\n"
         )
         settings["PIP_CONFIG_FILE"] = ""
-    made = resolve(tmp_path, "ours\nalpha\n", **settings)
+    made = resolve(tmp_path, "ours\nalpha\n", settings)
     assert made == ResolvedPackages(("alpha==1.0", "beta==3.0", "ours==1.0"))
 
 
@@ -245,7 +255,7 @@ def test_pips_settings_come_before_uvs_and_the_machines_before_both(tmp_path: Pa
 
 def test_the_machines_index_is_the_one_that_is_asked(tmp_path: Path, index: PackageIndex) -> None:
     settings = {"PIP_INDEX_URL": "http://127.0.0.1:9", "TRMCLOUD_INSTALL_PIP_INDEX_URL": index.url}
-    assert resolve(tmp_path, "beta\n", **settings).versions == ("beta==2.0",)
+    assert resolve(tmp_path, "beta\n", settings).versions == ("beta==2.0",)
 
 
 def test_a_login_is_in_no_argument(
@@ -253,7 +263,7 @@ def test_a_login_is_in_no_argument(
 ) -> None:
     """Every user of a machine sees the arguments of its processes."""
     seen = []
-    real = package_resolving.run_reader
+    real = children.run_reader
 
     def run_reader(words, **more):
         seen.append((words, more["environment"]))
@@ -261,7 +271,7 @@ def test_a_login_is_in_no_argument(
 
     monkeypatch.setattr(package_resolving, "run_reader", run_reader)
     settings = {"PIP_INDEX_URL": private.url_with("me:k%25y"), "RUNPOD_API_KEY": "rpa_1", "X": "y"}
-    assert resolve(tmp_path, "ours\n", **settings).versions == ("beta==3.0", "ours==1.0")
+    assert resolve(tmp_path, "ours\n", settings).versions == ("beta==3.0", "ours==1.0")
     [(words, environment)] = seen
     assert "k%25y" not in " ".join(words)
     assert {"--no-build", "--no-config"} <= set(words)
@@ -277,18 +287,27 @@ def test_the_cache_is_never_in_the_tree(
     tmp_path: Path, index: PackageIndex, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cache = tmp_path / "tree" / "cache"
-    made = resolve(tmp_path, "beta\n", UV_CACHE_DIR=str(cache), PIP_INDEX_URL=index.url)
+    made = resolve(tmp_path, "beta\n", {"UV_CACHE_DIR": str(cache), "PIP_INDEX_URL": index.url})
     assert made.versions == ("beta==2.0",)
     assert not cache.exists()
 
 
-def test_an_index_behind_a_proxy_is_reached(tmp_path: Path, index: PackageIndex) -> None:
-    proxy = index.url.removesuffix("/simple")
-    for settings in ({"http_proxy": proxy}, {"PIP_PROXY": proxy}):
-        index.asked.clear()
-        settings["PIP_INDEX_URL"] = "http://packages.invalid/simple"
-        assert resolve(tmp_path, "beta\n", **settings).versions == ("beta==2.0",)
-        assert index.asked[0][0] == "http://packages.invalid/simple/beta/"
+@pytest.mark.parametrize("name", ["http_proxy", "PIP_PROXY", "ALL_PROXY"])
+def test_an_index_behind_a_proxy_is_reached(tmp_path: Path, index: PackageIndex, name: str) -> None:
+    settings = {
+        name: index.url.removesuffix("/simple"),
+        "PIP_INDEX_URL": "http://packages.invalid/simple",
+    }
+    assert resolve(tmp_path, "beta\n", settings).versions == ("beta==2.0",)
+    assert index.asked[0][0] == "http://packages.invalid/simple/beta/"
+
+
+@pytest.mark.parametrize("proxy", ["socks5://127.0.0.1:9", "socks4://127.0.0.1:9", "nonsense:x:y"])
+def test_a_proxy_that_cannot_be_used_is_one_line(
+    tmp_path: Path, index: PackageIndex, proxy: str
+) -> None:
+    settings = {"ALL_PROXY": proxy, "PIP_INDEX_URL": "http://packages.invalid/simple"}
+    assert resolve(tmp_path, "beta\n", settings).unknown == "the index cannot be reached"
 
 
 def certificate(folder: Path) -> Path:
@@ -331,7 +350,7 @@ def test_an_index_of_a_companys_own_root_is_reached(
     threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
     try:
         settings = {"PIP_INDEX_URL": f"https://127.0.0.1:{server.server_address[1]}/simple"}
-        made = resolve(tmp_path, "beta\n", **settings, **({name: str(path)} if name else {}))
+        made = resolve(tmp_path, "beta\n", {**settings, **({name: str(path)} if name else {})})
     finally:
         server.shutdown()
         server.server_close()
@@ -345,7 +364,7 @@ def test_a_certificate_file_that_is_not_there_is_one_line(
     tmp_path: Path, index: PackageIndex
 ) -> None:
     settings = {"PIP_INDEX_URL": "https://127.0.0.1:9/simple", "SSL_CERT_FILE": "/not/there.pem"}
-    assert resolve(tmp_path, "beta\n", **settings).unknown == "the index cannot be reached"
+    assert resolve(tmp_path, "beta\n", settings).unknown == "the index cannot be reached"
 
 
 # -- beside pip ------------------------------------------------------------------------------------
@@ -359,7 +378,7 @@ def test_pip_installs_what_uv_was_asked_for(tmp_path: Path, index: PackageIndex,
     other.wheel("beta", "2.5")
     with other.serving():
         settings = {"PIP_INDEX_URL": index.url, "PIP_EXTRA_INDEX_URL": other.url}
-        versions = resolve(tmp_path, text, "3.11", **settings).versions
+        versions = resolve(tmp_path, text, settings, "3.11").versions
         report = tmp_path / "report.json"
         words = ["-m", "pip", "install", "--dry-run", "--ignore-installed", "--report", str(report)]
         subprocess.run(
@@ -376,5 +395,5 @@ def test_a_wheel_of_the_tree_is_left_to_the_machine(tmp_path: Path, index: Packa
     name, content = wheel("ours", "1.0", ["nowhere"])
     (tmp_path / "tree" / "wheels").mkdir(parents=True)
     (tmp_path / "tree" / "wheels" / name).write_bytes(content)
-    made = resolve(tmp_path, f"./wheels/{name}\nbeta\n", PIP_INDEX_URL=index.url)
+    made = resolve(tmp_path, f"./wheels/{name}\nbeta\n", {"PIP_INDEX_URL": index.url})
     assert made == ResolvedPackages(("beta==2.0",), (("requirements.txt:1", "it is in the tree"),))

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from trmcloud.app import requirement_files
-from trmcloud.app.requirement_files import Packages, found_in
+from trmcloud.app.requirement_files import Packages, SentFiles, found_in
 from trmcloud.app.working_tree import look_at
 from trmcloud.core.errors import DataError
 
@@ -19,7 +19,8 @@ def put(folder: Path, name: str, text: str) -> None:
 
 
 def read_packages(root: Path, typed: str, folder: str = "") -> Packages:
-    return requirement_files.read_packages(look_at(root, (), folder), typed)
+    sent = SentFiles(root, look_at(root).names, folder)
+    return requirement_files.read_packages(sent, typed)
 
 
 def lines(packages: Packages) -> dict[str, str]:
@@ -59,7 +60,9 @@ def test_a_file_of_requirements_is_read_with_all_that_it_includes(tmp_path: Path
         ("einops --no-binary :all:\n", "--no-binary: this option is not allowed", 1),
         ("-i\n", "--index-url has no value|-i has no value", 1),
         ("-r requirements.txt\n", "files include each other in a circle", 1),
-        ("-e einops\n", "-e takes a path or a repository", 1),
+        ("-e einops\n", "./einops: there is no such file among those that are sent", 1),
+        ("-r loop\n", "loop is not among the files that are sent", 1),
+        ("-f " + "w" * 300 + "\n-r w\n", "w is not among the files that are sent", 2),
         ("einops ; " + "(" * 4000 + "\n", "is not a requirement", 1),
         ("einops==" + "1" * 5000 + "\n", "is not a requirement", 1),
     ],
@@ -67,6 +70,7 @@ def test_a_file_of_requirements_is_read_with_all_that_it_includes(tmp_path: Path
 def test_a_line_that_cannot_be_used_is_named(
     tmp_path: Path, text: str, words: str, line: int
 ) -> None:
+    (tmp_path / "loop").symlink_to("loop")
     put(tmp_path, "requirements.txt", text)
     with pytest.raises(DataError, match=words) as refused:
         read_packages(tmp_path, "requirements.txt")
