@@ -18,10 +18,9 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from packaging.utils import canonicalize_name
-from packaging.version import Version
 
 from trmcloud.app.package_indexes import user_indexes, why_unknown
-from trmcloud.app.requirement_files import Packages, takes
+from trmcloud.app.requirement_files import PUBLIC, Packages, takes
 from trmcloud.core.contract.pod_contract import ENV_INSTALL_PREFIX
 from trmcloud.core.errors import DataError
 from trmcloud.core.text import one_line
@@ -58,11 +57,12 @@ _OTHER_REASONS = re.compile(r"[Pp]re-release|yanked|metadata|unusable|URL")
 class ResolvedPackages:
     """``versions`` is ``name==version`` of each package that would be installed, as far as they are
     known here. ``unpinned`` are the others, a place or a name with the reason; ``unknown`` is the
-    reason where none is known."""
+    reason where none is known. ``own_index`` is the user's, where a rented machine asks another."""
 
     versions: tuple[str, ...] = ()
     unpinned: tuple[tuple[str, str], ...] = ()
     unknown: str = ""
+    own_index: str = ""
 
 
 def resolve(
@@ -88,8 +88,13 @@ def resolve(
     environ = os.environ if environ is None else environ
     length = len(ENV_INSTALL_PREFIX)
     for_machine = {k[length:]: v for k, v in environ.items() if k.startswith(ENV_INSTALL_PREFIX)}
-    environ = {**environ, **for_machine}  # the index that the machine is to ask
-    return _Question(packages, root, python, passed, environ).answer()
+    mine, environ = environ, {**environ, **for_machine}  # the index that the machine is to ask
+    made = _Question(packages, root, python, passed, environ).answer()
+    own = user_indexes(mine).text()
+    is_asked = own == user_indexes(environ).text() and not python
+    if own == PUBLIC or any(option.name == "--index-url" for option in packages.options):
+        is_asked = False
+    return replace(made, own_index=own) if is_asked else made
 
 
 def _check_python(packages: Packages, python: str) -> None:
@@ -213,8 +218,7 @@ class _Question:
             DataError: it has none of that name.
         """
         found, said = self._ask([name], alone=True)
-        if _NO_LOGIN in said:
-            self._leave_out([name], "the index wants a login")
+        if _NO_LOGIN in said and self._leave_out([name], "the index wants a login"):
             return ""
         if found is not None or not _NOT_FOUND.search(said):
             return f"{self._indexes.text()} answers differently each time"
@@ -231,18 +235,15 @@ class _Question:
         Raises:
             DataError: the index has no version of it that the list takes.
         """
-        found, _ = self._ask([name], alone=True)
-        newest = next(
-            (each for each in found or () if each.startswith(f"{canonicalize_name(name)}==")), ""
-        ).partition("==")[2]
-        if not newest:
+        pins = dict(pin.split("==") for pin in self._ask([name], alone=True)[0] or ())
+        newest = pins.get(canonicalize_name(name))
+        if newest is None:
             return self._leave_out([name], "it has no prebuilt package")
         for line in self._asked:
-            if line.asked is None or line.name != canonicalize_name(name):
-                continue
-            if not line.asked.specifier.contains(Version(newest), prereleases=True):
+            asked = line.asked if line.name == canonicalize_name(name) else None
+            if asked is not None and not asked.specifier.contains(newest, prereleases=True):
                 raise DataError(
-                    f"there is no {line.asked} on the index, {self._indexes.text()}; "
+                    f"there is no {asked} on the index, {self._indexes.text()}; "
                     f"the newest is {newest}",
                     where=line.where,
                     next_step=f"{name}=={newest}, or a range that includes it",

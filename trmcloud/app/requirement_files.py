@@ -265,45 +265,37 @@ class _Reader:
         if len(asked_by) > _MOST_DEPTH:
             raise DataError("files include each other in a circle", where=where)
         for number, text in _joined(self.content(name, where)):
-            self.take(text, name, (*asked_by, f"{name}:{number}"), constrains=constrains)
+            self.take(text, (*asked_by, f"{name}:{number}"), constrains)
 
-    def take(
-        self, text: str, name: str, asked_by: tuple[str, ...], *, constrains: bool = False
-    ) -> None:
-        """Take a line of the list ``name``; the last of ``asked_by`` is its place."""
-        if text.startswith("-"):
-            for flag, value in self._words(text, asked_by[-1], (*_WITH_VALUE, *_SWITCHES)):
-                self.option(flag, value, name, asked_by, constrains=constrains)
-        else:
-            line = self.line(text, asked_by[-1], constrains=constrains)
-            (self._constraints if constrains else self._lines).append(line)
+    def take(self, text: str, asked_by: tuple[str, ...], constrains: bool = False) -> None:
+        """Take a line of a list; the last of ``asked_by`` is its place."""
+        if not text.startswith("-"):
+            self._add(self.line(text, asked_by[-1], constrains=constrains), constrains)
+            return
+        for flag, value in self._words(text, asked_by[-1], (*_WITH_VALUE, *_SWITCHES)):
+            self.option(flag, value, asked_by, constrains)
 
     def option(
-        self,
-        flag: str,
-        value: str,
-        name: str,
-        asked_by: tuple[str, ...],
-        *,
-        constrains: bool = False,
+        self, flag: str, value: str, asked_by: tuple[str, ...], constrains: bool = False
     ) -> None:
         where = asked_by[-1]
+        beside = posixpath.normpath(posixpath.join(posixpath.dirname(where), value))
         if flag in ("--requirement", "--constraint"):
-            constrains = constrains or flag == "--constraint"
-            included = posixpath.normpath(posixpath.join(posixpath.dirname(name), value))
-            self.read(included, constrains=constrains, asked_by=asked_by)
+            self.read(beside, constrains=constrains or flag == "--constraint", asked_by=asked_by)
         elif flag == "--editable":
             value = value if "/" in value or value.startswith(".") else f"./{value}"
             line = self.line(value, where, constrains=constrains)
-            line = replace(line, text=f"-e {line.text}")
-            (self._constraints if constrains else self._lines).append(line)
+            self._add(replace(line, text=f"-e {line.text}"), constrains)
         else:
             if flag in _OF_INDEXES and not _ADDRESS.fullmatch(value):
-                beside = posixpath.join(posixpath.dirname(name), value)
-                is_beside = os.path.exists(self._root / self.inside(beside, where))
-                value = beside if is_beside else value  # pip looks beside the list, then here
+                # pip looks beside the list, then where it is started.
+                there = self._root / self.inside(beside, where)
+                value = beside if os.path.exists(there) else value
                 self.inside(value, where)
             self._options.append(Option(flag, value, where))
+
+    def _add(self, line: Line, constrains: bool) -> None:
+        (self._constraints if constrains else self._lines).append(line)
 
     def own_folders(self, own: str, where: str) -> tuple[str, ...]:
         """Return the folders that a project's own packages are imported from, as by an editable
@@ -547,7 +539,7 @@ def _of_lock(reader: _Reader, name: str) -> Packages:
     has_public = indexes.pop(PUBLIC, None) is not None
     for at, (index, where) in enumerate(indexes.items()):
         flag = "--extra-index-url" if has_public or at else "--index-url"
-        reader.option(flag, index, name, (where,))
+        reader.option(flag, index, (where,))
     return replace(
         reader.packages(name),
         lines=tuple(lines),
@@ -632,7 +624,7 @@ def _of_conda(reader: _Reader, name: str) -> Packages:
             pip_indent = indent
             continue
         if 0 <= pip_indent < indent:
-            reader.take(item, name, (where,))
+            reader.take(item, (where,))
             continue
         pip_indent = -1
         package, version = _of_conda_item(item, where)
@@ -641,7 +633,7 @@ def _of_conda(reader: _Reader, name: str) -> Packages:
         elif _OF_THE_IMAGE.fullmatch(package):
             left_out.append(package)
         else:
-            reader.take(f"{_RENAMED.get(package, package)}{version}", name, (where,))
+            reader.take(f"{_RENAMED.get(package, package)}{version}", (where,))
     _check_python(python, python_where)
     made = reader.packages(name)
     if not made.lines:

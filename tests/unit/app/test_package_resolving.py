@@ -106,7 +106,7 @@ def test_what_can_be_known_is_and_the_rest_has_its_reason(
     unpinned: tuple[tuple[str, str], ...],
 ) -> None:
     made = resolve(tmp_path, text, {"PIP_INDEX_URL": index.url})
-    assert made == ResolvedPackages(versions, unpinned)
+    assert made == ResolvedPackages(versions, unpinned, own_index=index.url)
 
 
 @pytest.mark.parametrize(
@@ -207,9 +207,8 @@ def test_an_index_that_wants_a_login_is_no_refusal(
 ) -> None:
     settings = {"PIP_INDEX_URL": index.url, "PIP_EXTRA_INDEX_URL": private.url}
     made = resolve(tmp_path, "ours\nalpha\n", settings)
-    assert made == ResolvedPackages(
-        ("alpha==1.0", "beta==2.0"), (("ours", "the index wants a login"),)
-    )
+    assert made.versions == ("alpha==1.0", "beta==2.0")
+    assert made.unpinned == (("ours", "the index wants a login"),)
 
 
 @pytest.mark.parametrize("way", ["address", "netrc", "uv", "uv by name", "pip.conf"])
@@ -240,7 +239,7 @@ def test_the_users_own_index_gets_the_users_login(
         )
         settings["PIP_CONFIG_FILE"] = ""
     made = resolve(tmp_path, "ours\nalpha\n", settings)
-    assert made == ResolvedPackages(("alpha==1.0", "beta==3.0", "ours==1.0"))
+    assert made.versions == ("alpha==1.0", "beta==3.0", "ours==1.0")
 
 
 def test_pips_settings_come_before_uvs_and_the_machines_before_both(tmp_path: Path) -> None:
@@ -256,6 +255,18 @@ def test_pips_settings_come_before_uvs_and_the_machines_before_both(tmp_path: Pa
 def test_the_machines_index_is_the_one_that_is_asked(tmp_path: Path, index: PackageIndex) -> None:
     settings = {"PIP_INDEX_URL": "http://127.0.0.1:9", "TRMCLOUD_INSTALL_PIP_INDEX_URL": index.url}
     assert resolve(tmp_path, "beta\n", settings).versions == ("beta==2.0",)
+
+
+def test_a_rented_machine_is_not_said_to_ask_the_users_index(
+    tmp_path: Path, index: PackageIndex
+) -> None:
+    """Private names would go to the public one there."""
+    own = {"PIP_INDEX_URL": index.url}
+    assert resolve(tmp_path, "beta\n", own).own_index == index.url
+    assert resolve(tmp_path, "beta\n", own, "3.11").own_index == ""
+    assert resolve(tmp_path, f"-i {index.url}\nbeta\n", own).own_index == ""
+    told = {**own, "TRMCLOUD_INSTALL_PIP_INDEX_URL": f"{index.url}/"}
+    assert resolve(tmp_path, "beta\n", told).own_index == ""
 
 
 def test_a_login_is_in_no_argument(
@@ -396,4 +407,5 @@ def test_a_wheel_of_the_tree_is_left_to_the_machine(tmp_path: Path, index: Packa
     (tmp_path / "tree" / "wheels").mkdir(parents=True)
     (tmp_path / "tree" / "wheels" / name).write_bytes(content)
     made = resolve(tmp_path, f"./wheels/{name}\nbeta\n", {"PIP_INDEX_URL": index.url})
-    assert made == ResolvedPackages(("beta==2.0",), (("requirements.txt:1", "it is in the tree"),))
+    assert made.versions == ("beta==2.0",)
+    assert made.unpinned == (("requirements.txt:1", "it is in the tree"),)

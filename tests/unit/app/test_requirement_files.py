@@ -114,7 +114,7 @@ def test_each_option_becomes_a_line_of_its_own(tmp_path: Path) -> None:
     put(tmp_path, "requirements.txt", "-r more/list.txt\n")
     made = read_packages(tmp_path, "requirements.txt")
     assert [option.text for option in made.options] == [
-        "--find-links more/../wheels",
+        "--find-links wheels",
         "--pre",
         "--index-url https://h/s",
         "--trusted-host h",
