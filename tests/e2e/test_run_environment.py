@@ -9,6 +9,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 import zipfile
 from collections.abc import Iterator
 from importlib.metadata import version
@@ -18,7 +19,9 @@ import pytest
 
 from tests.e2e.test_run import RATE, log_of
 from tests.e2e.user import User
+from trmcloud.core.contract.command import FOLDERS_NAME, PACKAGES_NAME, PINS_NAME
 from trmcloud.core.errors import NO_CHECKPOINT_CODE, DataError, Outcome, UsageError
+from trmcloud.pod.job.workspace import install
 
 FAILED = Outcome.FAILED.exit_code
 
@@ -180,6 +183,35 @@ def test_a_list_that_cannot_be_installed_is_refused_before_renting(user: User, i
     assert "its packages conflict" in said
     assert "requirements.txt:2" in said
     assert not user.ledger().runs
+
+
+@pytest.mark.parametrize(
+    ("pins", "word", "told"),
+    [
+        ("salute-of-ours==1.0\nnot-here==1.0", "hello", ""),
+        ("salute-of-ours==9.0", "newer", "other versions than the plan's"),
+    ],
+)
+def test_the_plans_versions_are_installed_where_the_image_allows_it(
+    index: Path, tmp_path: Path, pins: str, word: str, told: str
+) -> None:
+    """The list's variables are the command's, and not the agent's."""
+    code = tmp_path / "code"
+    write(
+        code,
+        {
+            PACKAGES_NAME: "--no-index\n--find-links ${WHEELS}\nsalute-of-ours\n",
+            PINS_NAME: pins,
+            FOLDERS_NAME: "",
+        },
+    )
+    environ = {"WHEELS": str(index), "PATH": os.environ["PATH"], "PIP_CONFIG_FILE": os.devnull}
+    target = tmp_path / "made"
+    said = install(code, tmp_path, "requirements.txt", target, time.time() + 300.0, environ)
+    assert said.startswith(told)
+    code_there = "import salute_of_ours; print(salute_of_ours.WORD)"
+    words = [str(target / "bin" / "python"), "-c", code_there]
+    assert subprocess.run(words, capture_output=True, text=True).stdout.strip() == word
 
 
 def test_a_list_that_is_there_and_not_named_is_told(user: User) -> None:

@@ -1,13 +1,13 @@
 """``run``: a command of the user's own under the same plan, reservation and guards as a recipe."""
 
 # Annotations are values here: a command's parameters are made from them.
+import functools
 import hashlib
 import math
 import os
 import re
 import shlex
 import shutil
-import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from trmcloud.app.packing import commands_share
 from trmcloud.app.planning import Planner
 from trmcloud.app.pod_request import LaunchData
 from trmcloud.app.preparing import PreparedLaunch, check_launch
-from trmcloud.app.working_tree import WorkingTree, look_at, pack
+from trmcloud.app.working_tree import WorkingTree, look_at, pack, why_left_out
 from trmcloud.core.catalog.hardware import LOCAL, parse_hardware
 from trmcloud.core.catalog.providers import TRAITS, rentable
 from trmcloud.core.contract.command import (
@@ -28,6 +28,7 @@ from trmcloud.core.contract.command import (
     MOST_HASHED_BYTES,
     NO_SIGNAL,
     PACKAGES_NAME,
+    PINS_NAME,
     RECIPE,
     STOP_SIGNALS,
     Command,
@@ -39,6 +40,7 @@ from trmcloud.core.errors import DataError, UsageError
 from trmcloud.core.spec.plan import Plan
 from trmcloud.core.spec.spec import RunSpec
 from trmcloud.core.values import dataclass, replace
+from trmcloud.io.children import ReaderStopped, find_program, run_reader
 from trmcloud.io.hashing import file_sha256
 from trmcloud.options import (
     LaunchRequest,
@@ -481,7 +483,7 @@ def tree_of(spec: RunSpec, here: Path) -> WorkingTree:
     """
     # They load the package that reads requirements: other commands start without it.
     from trmcloud.app.package_resolving import resolve
-    from trmcloud.app.requirement_files import found_in, read_packages
+    from trmcloud.app.requirement_files import SentFiles, found_in, read_packages
 
     command = spec.command
     assert command is not None
@@ -489,9 +491,11 @@ def tree_of(spec: RunSpec, here: Path) -> WorkingTree:
     tree = look_at(root_of(command, here), out, command.folder)
     if not command.pip:
         return replace(tree, not_installed=found_in(here))
-    packages = read_packages(here, command.pip)
-    python = _python_here() if spec.hardware == LOCAL else ""
-    return replace(tree, packages=packages, resolved=resolve(packages, here, python))
+    sent = SentFiles(tree.root, tree.names, tree.folder, functools.partial(why_left_out, tree))
+    packages = read_packages(sent, command.pip)
+    python = _python_here(tree.root) if spec.hardware == LOCAL else ""
+    resolved = resolve(packages, tree.root, python, command.env)
+    return replace(tree, packages=packages, resolved=resolved)
 
 
 def _source_of(tree: WorkingTree, code: Path, data: str) -> CommandSource:
@@ -524,18 +528,24 @@ def _data_sha256(folder: Path) -> str:
     return digest.hexdigest()
 
 
-def _python_here() -> str:
+def _python_here(root: Path) -> str:
     """Return the version of the Python that a command finds first on this machine, as ``3.12``;
-    empty where there is none."""
-    found = shutil.which("python") or shutil.which("python3")
+    empty where there is none. One in the tree is not started: its environment's notes say it."""
+    found = find_program("python") or find_program("python3")
     if found is None:
         return ""
+    if Path(found).parent.resolve().is_relative_to(root.resolve()):
+        try:
+            notes = (Path(found).parents[1] / "pyvenv.cfg").read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError):
+            return ""
+        version = re.search(r"(?m)^version(?:_info)?\s*=\s*(3\.\d+)", notes)
+        return version[1] if version is not None else ""
     code = "import sys; print('%d.%d' % sys.version_info[:2])"
     try:
-        done = subprocess.run([found, "-c", code], capture_output=True, text=True, timeout=30)
-    except (OSError, subprocess.TimeoutExpired):
+        return run_reader([found, "-I", "-c", code], most_s=30.0).out.decode().strip()
+    except (OSError, ReaderStopped):
         return ""
-    return done.stdout.strip()
 
 
 def _packages_share(tree: WorkingTree) -> dict[str, bytes]:
@@ -546,6 +556,8 @@ def _packages_share(tree: WorkingTree) -> dict[str, bytes]:
     files = {PACKAGES_NAME: packages.text(), FOLDERS_NAME: "\n".join(packages.folders)}
     if packages.constraints:
         files[CONSTRAINTS_NAME] = packages.constraints_text()
+    if tree.resolved is not None and not packages.is_locked:
+        files[PINS_NAME] = "\n".join(tree.resolved.versions)
     return {name: text.encode() for name, text in files.items()}
 
 

@@ -3,30 +3,42 @@
 ``requirements.txt`` with all that it includes, ``pyproject.toml``, ``uv.lock`` and the part of
 ``environment.yml`` that pip can install become one flat list. A line that cannot be used is refused
 with its file and number, before anything is rented.
+
+A list is another party's text. Only files that are sent are opened, by their place in the tree and
+never through a link; only options of the tables below pass, in exactly these spellings (pip itself
+takes abbreviations, and several on one line); and ``${NAME}`` stays as it is. What an index may be
+asked for is ``Line.asked``: a name with versions. All else is installed on the machine.
 """
 
 from __future__ import annotations
 
+import os
+import posixpath
 import re
 import shlex
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 import tomllib
-from packaging.markers import InvalidMarker, Marker
-from packaging.requirements import InvalidRequirement, Requirement
+from packaging.markers import Marker
+from packaging.requirements import Requirement
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.utils import canonicalize_name
 
+from trmcloud.core.contract.command import is_inside
 from trmcloud.core.errors import DataError
-from trmcloud.core.text import one_line
-from trmcloud.core.values import dataclass
+from trmcloud.core.text import CONTROL, one_line
+from trmcloud.core.values import dataclass, replace
 
+PUBLIC = "https://pypi.org/simple"
 KNOWN_NAMES = ("uv.lock", "requirements.txt", "pyproject.toml", "environment.yml")
 """The usual names of such files, the most exact first."""
 _MOST_BYTES = 16 << 20
+_MOST_CHARS = 2000
+"""Of a requirement without its hashes: a version's numbers are not read beyond."""
 _MOST_DEPTH = 8
+_MOST_FILES = 100
 _PYTHONS = tuple(f"3.{minor}" for minor in range(9, 16))
 """The versions for which the markers of a lock are evaluated."""
 _ANY_LINUX = {
@@ -34,17 +46,24 @@ _ANY_LINUX = {
     "platform_machine": "x86_64", "implementation_name": "cpython",
     "platform_python_implementation": "CPython", "extra": "",
 }  # fmt: skip
-_PASSED_ON = {
-    "-i": "--index-url", "--index-url": "--index-url", "--extra-index-url": "--extra-index-url",
-    "-f": "--find-links", "--find-links": "--find-links", "--trusted-host": "--trusted-host",
-    "--no-index": "", "--pre": "", "--prefer-binary": "", "--only-binary": "--only-binary",
-    "--no-binary": "--no-binary", "--require-hashes": "",
+_WITH_VALUE = {
+    "-i": "--index-url", "--index-url": "--index-url", "--pypi-url": "--index-url",
+    "--extra-index-url": "--extra-index-url", "-f": "--find-links", "--find-links": "--find-links",
+    "--trusted-host": "--trusted-host", "--only-binary": "--only-binary",
+    "--no-binary": "--no-binary", "-r": "--requirement", "--requirement": "--requirement",
+    "-c": "--constraint", "--constraint": "--constraint", "-e": "--editable",
+    "--editable": "--editable",
 }  # fmt: skip
-"""Options of a requirements file that pip is given as they are; by name, their long form, empty for
-those without a value."""
-_INCLUDED = {"-r": False, "--requirement": False, "-c": True, "--constraint": True}
-_PER_LINE = re.compile(r"\s--(hash|config-settings?|global-option|no-deps)\b")
-_PATH = re.compile(r"(\.{1,2}(/|$)|/|file:|[^\s=<>!~;\[@]+\.(whl|tar\.gz|zip)$)")
+"""Options of a requirements file, by each of their names."""
+_SWITCHES = ("--no-index", "--pre", "--prefer-binary", "--require-hashes")
+_OF_A_LINE = ("--hash", "--config-settings", "--global-option")
+_OF_INDEXES = ("--index-url", "--extra-index-url", "--find-links")
+_VARIABLE = re.compile(r"\$\{([A-Z0-9_]+)\}")
+"""What pip replaces by a variable's value on the machine."""
+_VCS = re.compile(r"(git|hg|svn|bzr)\+(?!file:|[./~])\S+")
+_ADDRESS = re.compile(r"(https?://|\$\{)\S+")
+_ARCHIVE = re.compile(r"[^\s=<>!~;\[@]+\.(whl|zip|tgz|tar(\.\w+)?)")
+_NAME_IN = re.compile(r"[#&]egg=([A-Za-z0-9._-]+)|([A-Za-z0-9._]+?)-\d[^/]*\.(?:whl|tar\.gz|zip)")
 _CONDA = re.compile(
     r"(?:[A-Za-z0-9._-]+::)?([A-Za-z0-9][A-Za-z0-9._-]*)\s*(\[[^\]]*\])?\s*(.*)", re.DOTALL
 )
@@ -60,11 +79,45 @@ _RENAMED = {
 
 
 @dataclass(frozen=True)
+class SentFiles:
+    """The files of a tree that are sent: the only ones that a list is read from.
+
+    ``names`` are relative to ``root``, ``folder`` is where the command starts. ``why_not`` returns
+    why a file is not sent, empty where there is none.
+    """
+
+    root: Path
+    names: tuple[str, ...]
+    folder: str = ""
+    why_not: Callable[[str], str] = lambda name: ""
+
+
+@dataclass(frozen=True)
 class Line:
-    """One line for pip, and the place that it was read from: ``requirements.txt:3``."""
+    """One line for pip, and the place that it was read from: ``requirements.txt:3``.
+
+    ``asked`` is what an index may be asked for; where it is None, ``why`` says why not, and
+    ``name`` is the package's where the line has it.
+    """
 
     text: str
     where: str
+    asked: Requirement | None = None
+    why: str = ""
+    name: str = ""
+
+
+@dataclass(frozen=True)
+class Option:
+    """An option for pip by its long name; ``value`` is empty for a switch."""
+
+    name: str
+    value: str
+    where: str
+
+    @property
+    def text(self) -> str:
+        return f"{self.name} {shlex.quote(self.value)}" if self.value else self.name
 
 
 @dataclass(frozen=True)
@@ -73,29 +126,30 @@ class Packages:
 
     ``python`` is the versions of Python that the project takes, as a specifier (``>=3.10``).
     ``folders`` are those, relative to where the command starts, that the project's own packages are
-    imported from. ``left_out`` are packages that the image has in its own way.
+    imported from. ``left_out`` are packages that the image has in its own way. ``is_locked``: every
+    line has its one version.
     """
 
     file: str
     lines: tuple[Line, ...]
     constraints: tuple[Line, ...] = ()
-    options: tuple[Line, ...] = ()
+    options: tuple[Option, ...] = ()
     python: str = ""
     python_where: str = ""
     folders: tuple[str, ...] = ()
     left_out: tuple[str, ...] = ()
+    is_locked: bool = False
 
     def text(self) -> str:
         """Return the list as a requirements file, each line below the place that it is from."""
-        rows = [row for line in (*self.options, *self.lines) for row in _told(line)]
-        return "".join(f"{row}\n" for row in rows)
+        return _rows(self.options) + _rows(self.lines)
 
     def constraints_text(self) -> str:
-        return "".join(f"{row}\n" for line in self.constraints for row in _told(line))
+        return _rows(self.constraints)
 
 
-def _told(line: Line) -> tuple[str, str]:
-    return f"# {line.where}", line.text
+def _rows(lines: Iterable[Line | Option]) -> str:
+    return "".join(f"# {one_line(line.where)}\n{line.text}\n" for line in lines)
 
 
 def found_in(folder: Path) -> tuple[str, ...]:
@@ -103,25 +157,28 @@ def found_in(folder: Path) -> tuple[str, ...]:
     return tuple(name for name in KNOWN_NAMES if (folder / name).is_file())
 
 
-def read_packages(folder: Path, typed: str) -> Packages:
-    """Read the file that ``typed`` names below ``folder``; ``pyproject.toml[train]`` takes one of
-    its extras, too.
+def read_packages(sent: SentFiles, typed: str) -> Packages:
+    """Read the file that ``typed`` names below the folder that the command starts in;
+    ``pyproject.toml[train]`` takes one of its extras, too.
 
     Raises:
         DataError: it cannot be used; it names the line.
     """
     name, extras = split_extras(typed)
     base = PurePosixPath(name).name
-    if base == "pyproject.toml":
-        return _of_project(folder, name, extras)
-    if extras:
+    reader = _Reader(sent)
+    if extras and base != "pyproject.toml":
         raise DataError("only pyproject.toml has extras", where=typed, next_step=f"--pip {name}")
-    if base == "uv.lock":
-        return _of_lock(folder, name)
+    try:
+        if base == "pyproject.toml":
+            return _of_project(reader, name, extras)
+        if base == "uv.lock":
+            return _of_lock(reader, name)
+    except (AttributeError, KeyError, TypeError, ValueError, RecursionError):
+        raise DataError("its tables do not have the usual form", where=name) from None
     if base.endswith((".yml", ".yaml")):
-        return _of_conda(folder, name)
+        return _of_conda(reader, name)
     if base.endswith((".txt", ".in")) or "." not in base:
-        reader = _PipFile(folder)
         reader.read(name)
         return reader.packages(name)
     raise DataError(
@@ -139,72 +196,197 @@ def split_extras(typed: str) -> tuple[str, tuple[str, ...]]:
     return name, tuple(extra.strip() for extra in rest[:-1].split(",") if extra.strip())
 
 
-def _content(folder: Path, name: str, asked_by: str = "") -> str:
-    path = folder / name
-    try:
-        with open(path, "rb") as file:
-            return file.read(_MOST_BYTES).decode("utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
-        raise DataError(f"{name} cannot be read: {reason}", where=asked_by or name) from None
+def names_variable(text: str) -> str:
+    """Return the variables that pip would put in, as ``${A}, ${B}``; '' without one."""
+    return ", ".join(f"${{{name}}}" for name in dict.fromkeys(_VARIABLE.findall(text)))
 
 
 # -- requirements.txt ------------------------------------------------------------------------------
 
 
-class _PipFile:
-    """A requirements file with all that it includes; paths are those below ``folder``."""
+class _Reader:
+    """Reads lists of a tree; names are relative to the folder that the command starts in."""
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
+    def __init__(self, sent: SentFiles) -> None:
+        self._folder, self._why_not_sent = sent.folder, sent.why_not
+        self._root, self._sent = sent.root.resolve(), frozenset(sent.names)
         self._lines: list[Line] = []
         self._constraints: list[Line] = []
-        self._options: list[Line] = []
+        self._options: list[Option] = []
+        self._opened = 0
 
     def packages(self, name: str) -> Packages:
         return Packages(name, tuple(self._lines), tuple(self._constraints), tuple(self._options))
 
-    def read(
-        self, name: str, *, constrains: bool = False, asked_by: str = "", depth: int = 0
-    ) -> None:
-        if depth > _MOST_DEPTH:
-            raise DataError("files include each other in a circle", where=asked_by)
-        for number, text in _joined(_content(self._folder, name, asked_by)):
-            where = f"{name}:{number}"
-            if text.startswith("-"):
-                self.option(text, name, where, depth, constrains=constrains)
-            else:
-                line = Line(checked_line(text, where, self._folder), where)
-                (self._constraints if constrains else self._lines).append(line)
+    def content(self, name: str, asked_by: str = "") -> str:
+        """
+        Raises:
+            DataError: the file is none that is sent, or no text; it shows nothing of it.
+        """
+        self._opened += 1
+        if self._opened > _MOST_FILES:
+            raise DataError(f"it includes more than {_MOST_FILES} files", where=asked_by or name)
+        place = self.inside(name, asked_by or name)
+        path = self._root / place
+        if place not in self._sent or _real(path) != path:
+            why = self._why_not_sent(place) or "there is no such file"
+            raise DataError(
+                f"{one_line(name)} is not among the files that are sent: {why}",
+                where=asked_by or name,
+                next_step="--pip takes a file that is sent: without links, and not ignored",
+            )
+        try:
+            with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as file:
+                return file.read(_MOST_BYTES).decode("utf-8-sig")
+        except (OSError, UnicodeDecodeError) as error:
+            reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+            what = f"{one_line(name)} cannot be read: {reason}"
+            raise DataError(what, where=asked_by or name) from None
 
-    def option(self, text: str, name: str, where: str, depth: int, *, constrains: bool) -> None:
+    def inside(self, name: str, where: str) -> str:
+        """Return the place in the tree of what a list names.
+
+        Raises:
+            DataError: it is outside, by its name or through a link.
+        """
+        place = posixpath.normpath(posixpath.join(self._folder, name))
+        is_plain = not CONTROL.search(name) and not re.match(r"[\w+.-]+:", name)
+        is_plain = is_plain and (place == "." or is_inside(place))
+        if not is_plain or not _real(self._root / place).is_relative_to(self._root):
+            raise DataError(
+                f"{one_line(name)[:80]}: this path is outside the folder that is sent",
+                where=where,
+                next_step="use a path in that folder: ./libraries/mine; --root DIR sends more",
+            )
+        return place
+
+    def read(self, name: str, *, constrains: bool = False, asked_by: tuple[str, ...] = ()) -> None:
+        where = asked_by[-1] if asked_by else ""
+        if len(asked_by) > _MOST_DEPTH:
+            raise DataError("files include each other in a circle", where=where)
+        for number, text in _joined(self.content(name, where)):
+            self.take(text, (*asked_by, f"{name}:{number}"), constrains)
+
+    def take(self, text: str, asked_by: tuple[str, ...], constrains: bool = False) -> None:
+        """Take a line of a list; the last of ``asked_by`` is its place."""
+        if not text.startswith("-"):
+            self._add(self.line(text, asked_by[-1], constrains=constrains), constrains)
+            return
+        for flag, value in self._words(text, asked_by[-1], (*_WITH_VALUE, *_SWITCHES)):
+            self.option(flag, value, asked_by, constrains)
+
+    def option(
+        self, flag: str, value: str, asked_by: tuple[str, ...], constrains: bool = False
+    ) -> None:
+        where = asked_by[-1]
+        beside = posixpath.normpath(posixpath.join(posixpath.dirname(where), value))
+        if flag in ("--requirement", "--constraint"):
+            self.read(beside, constrains=constrains or flag == "--constraint", asked_by=asked_by)
+        elif flag == "--editable":
+            value = value if "/" in value or value.startswith(".") else f"./{value}"
+            line = self.line(value, where, constrains=constrains)
+            self._add(replace(line, text=f"-e {line.text}"), constrains)
+        else:
+            if flag in _OF_INDEXES and not _ADDRESS.fullmatch(value):
+                # pip looks beside the list, then where it is started.
+                there = self._root / self.inside(beside, where)
+                value = beside if os.path.exists(there) else value
+                self.inside(value, where)
+            self._options.append(Option(flag, value, where))
+
+    def _add(self, line: Line, constrains: bool) -> None:
+        (self._constraints if constrains else self._lines).append(line)
+
+    def own_folders(self, own: str, where: str) -> tuple[str, ...]:
+        """Return the folders that a project's own packages are imported from, as by an editable
+        install."""
+        folders = (posixpath.normpath(own), posixpath.normpath(posixpath.join(own, "src")))
+        places = [self._root / self.inside(each, where) for each in folders]
+        return folders if os.path.isdir(places[1]) else folders[:1]
+
+    def _words(self, text: str, where: str, known: Iterable[str]) -> Iterator[tuple[str, str]]:
+        """Split a text of options into names and values.
+
+        Raises:
+            DataError: an option is not among those ``known``, or has no value.
+        """
         try:
             words = shlex.split(text)
         except ValueError as error:
             raise DataError(f"{one_line(text)[:80]}: {error}", where=where) from None
-        flag, _, value = words[0].partition("=")
-        if flag[:2] in ("-r", "-c", "-e", "-i", "-f") and len(flag) > 2 and flag[1] != "-":
-            flag, value = flag[:2], flag[2:] + value
-        value = value or " ".join(words[1:])
-        if flag in _INCLUDED and value:
-            included = (PurePosixPath(name).parent / value).as_posix()
-            self.read(
-                included,
-                constrains=constrains or _INCLUDED[flag],
-                asked_by=where,
-                depth=depth + 1,
-            )
-        elif flag in ("-e", "--editable") and value:
-            self._lines.append(Line(f"-e {checked_line(value, where, self._folder)}", where))
-        elif flag in _PASSED_ON:
-            long = _PASSED_ON[flag]
-            self._options.append(Line(f"{long} {value}" if long else flag, where))
-        else:
+        while words:
+            word = words.pop(0)
+            flag, equals, value = word.partition("=")
+            if word[:2] in _WITH_VALUE and len(word) > 2:
+                flag, equals, value = word[:2], "=", word[2:].removeprefix("=")
+            if flag not in known or (flag in _SWITCHES and equals):
+                raise DataError(
+                    f"{one_line(word)[:80]}: this option is not allowed in a requirements file",
+                    where=where,
+                    next_step="leave it out",
+                )
+            if flag not in _SWITCHES and not equals:
+                value = words.pop(0) if words else ""
+            if flag not in _SWITCHES and (not value or value.startswith("-")):
+                raise DataError(f"{flag} has no value", where=where)
+            yield _WITH_VALUE.get(flag, flag), value
+
+    def line(self, text: str, where: str, *, constrains: bool = False) -> Line:
+        """Return what ``text`` names.
+
+        Raises:
+            DataError: it is no requirement, or names a file that is not sent.
+        """
+        text = text.replace("\t", " ")
+        if CONTROL.search(text):
+            raise DataError("the line has control characters", where=where)
+        named, dash, rest = re.sub(r" (?=-)", "\n", text, count=1).partition("\n")
+        named = named.strip()
+        options = {flag for flag, _ in self._words(rest, where, _OF_A_LINE)} if dash else set()
+        try:
+            asked = Requirement(named if len(named) < _MOST_CHARS else "")
+        except (ValueError, RecursionError) as error:
+            asked, reason = None, one_line(str(error)).split("    ")[0][:120]
+        bare = re.sub(r"\s*;.*$", "", named)
+        address = (asked.url or "") if asked is not None else bare
+        is_path = "/" in bare or bare.startswith(".") or _ARCHIVE.fullmatch(bare)
+        if asked is None and (constrains or not (is_path or _VCS.match(bare))):
             raise DataError(
-                f"{one_line(text)[:80]}: this option is not allowed in a requirements file",
+                f"{one_line(named)[:80]!r} is not a requirement: {reason}",
                 where=where,
-                next_step="leave it out",
+                next_step="name==1.2, name>=1,<2, or name @ https://…",
             )
+        why = self._why_not(address, where) if address else ""
+        if variables := names_variable(text):
+            why = f"it names {variables}"
+        elif options - {"--hash"}:
+            why = why or "its options apply to a build"
+        egg = _NAME_IN.search(address)
+        name = asked.name if asked is not None else (egg[1] or egg[2] if egg else "")
+        return Line(text, where, None if why else asked, why, canonicalize_name(name))
+
+    def _why_not(self, address: str, where: str) -> str:
+        """Return why no index is asked for what stands at ``address``.
+
+        Raises:
+            DataError: it is a path outside the tree, or one that is not sent.
+        """
+        if _VCS.fullmatch(address):
+            return "it is a repository"
+        if _ADDRESS.fullmatch(address):
+            return "it is a direct address"
+        place = self.inside(re.sub(r"\[[^\]]*\]$", "", address.removeprefix("file:")), where)
+        below = "" if place == "." else f"{place}/"
+        if place not in self._sent and not any(name.startswith(below) for name in self._sent):
+            raise DataError(
+                f"{one_line(address)[:80]}: there is no such file among those that are sent",
+                where=where,
+            )
+        return "it is in the tree"
+
+
+def _real(path: Path) -> Path:
+    return Path(os.path.realpath(path))  # Path.resolve fails at a link to itself
 
 
 def _joined(text: str) -> Iterator[tuple[int, str]]:
@@ -225,46 +407,13 @@ def _joined(text: str) -> Iterator[tuple[int, str]]:
         yield begun, joined
 
 
-def checked_line(text: str, where: str, folder: Path) -> str:
-    """Return ``text`` as pip takes it.
-
-    Raises:
-        DataError: it is no requirement, or names a file that is not there.
-    """
-    if _PATH.match(text) and " @ " not in text:
-        path = re.sub(r"(\[[^\]]*\]|;.*|^file:)", "", text).strip()
-        if not Path(path).is_absolute() and not (folder / path).exists():
-            raise DataError(f"{one_line(text)[:80]}: there is no such file here", where=where)
-        if Path(path).is_absolute():
-            raise DataError(
-                f"{one_line(text)[:80]}: this path is on this machine and is not sent",
-                where=where,
-                next_step="use a path in the folder that is sent: ./libraries/mine",
-            )
-        return text
-    if re.match(r"(git|hg|svn|bzr)\+|https?://", text):
-        return text
-    named = _PER_LINE.split(f" {text}", maxsplit=1)[0].strip()
-    try:
-        Requirement(named)
-    except (InvalidRequirement, InvalidMarker) as error:
-        why = one_line(str(error)).split("    ")[0][:120]
-        raise DataError(
-            f"{one_line(named)[:80]!r} is not a requirement: {why}",
-            where=where,
-            next_step="name==1.2, name>=1,<2, or name @ https://…",
-        ) from None
-    return text
-
-
 # -- pyproject.toml --------------------------------------------------------------------------------
 
 
-def _of_project(folder: Path, name: str, extras: Iterable[str]) -> Packages:
-    text = _content(folder, name)
+def _of_project(reader: _Reader, name: str, extras: Iterable[str]) -> Packages:
+    text = reader.content(name)
     table = _toml(text, name)
     project = table.get("project")
-    own = PurePosixPath(name).parent.as_posix()
     if not isinstance(project, dict):
         exporter = "poetry" if "poetry" in table.get("tool", {}) else "your tool"
         raise DataError(
@@ -272,31 +421,42 @@ def _of_project(folder: Path, name: str, extras: Iterable[str]) -> Packages:
             where=name,
             next_step=f"export them with {exporter} as requirements.txt, for --pip",
         )
-    wanted: list[str] = [str(each) for each in project.get("dependencies", ())]
     if "dependencies" in project.get("dynamic", ()):
-        return _of_dynamic(folder, name, table)
+        return _of_dynamic(reader, name, table)
     optional = {
         canonicalize_name(extra): rows
         for extra, rows in project.get("optional-dependencies", {}).items()
     }
-    for extra in extras:
-        if canonicalize_name(extra) not in optional:
+    wanted, todo, taken = list(project.get("dependencies", ())), [*extras], set[str]()
+    own = canonicalize_name(str(project.get("name", "")))
+    lines = []
+    while wanted or todo:
+        if wanted:
+            where = f"{name}:{_line_of(text, wanted[0])}"
+            line = reader.line(wanted.pop(0), where)
+            if line.name == own and line.asked is not None:  # mine[all]: more of its own extras
+                todo += line.asked.extras
+            else:
+                lines.append(line)
+        elif (extra := canonicalize_name(todo.pop(0))) not in optional:
             there = ", ".join(sorted(optional)) or "none"
             raise DataError(f"it has no extra {extra!r:.40}; it has {there}", where=name)
-        wanted += [str(each) for each in optional[canonicalize_name(extra)]]
-    lines = []
-    for each in wanted:
-        where = f"{name}:{_line_of(text, each)}"
-        lines.append(Line(checked_line(each, where, folder), where))
+        elif extra not in taken:
+            taken.add(extra)
+            wanted += optional[extra]
     python = str(project.get("requires-python", ""))
     where = f"{name}:{_line_of(text, 'requires-python')}"
     _check_python(python, where)
     return Packages(
-        name, tuple(lines), python=python, python_where=where, folders=_own_folders(folder, own)
+        name,
+        tuple(lines),
+        python=python,
+        python_where=where,
+        folders=reader.own_folders(posixpath.dirname(name) or ".", name),
     )
 
 
-def _of_dynamic(folder: Path, name: str, table: Mapping[str, Any]) -> Packages:
+def _of_dynamic(reader: _Reader, name: str, table: Mapping[str, Any]) -> Packages:
     """Of a project whose packages setuptools reads from files."""
     dynamic = table.get("tool", {}).get("setuptools", {}).get("dynamic", {})
     files = dynamic.get("dependencies", {}).get("file", ())
@@ -307,27 +467,15 @@ def _of_dynamic(folder: Path, name: str, table: Mapping[str, Any]) -> Packages:
             where=name,
             next_step="--pip requirements.txt",
         )
-    reader = _PipFile(folder)
-    own = PurePosixPath(name).parent
+    own = posixpath.dirname(name)
     for file in names:
-        reader.read((own / file).as_posix(), asked_by=name)
-    made = reader.packages(name)
-    return Packages(
-        name, made.lines, made.constraints, made.options,
-        folders=_own_folders(folder, own.as_posix()),
-    )  # fmt: skip
-
-
-def _own_folders(folder: Path, own: str) -> tuple[str, ...]:
-    """Return the folders that a project's own packages are imported from, as by an editable
-    install."""
-    inner = (PurePosixPath(own) / "src").as_posix()
-    return (own, inner) if (folder / inner).is_dir() else (own,)
+        reader.read(posixpath.normpath(posixpath.join(own, file)), asked_by=(name,))
+    return replace(reader.packages(name), folders=reader.own_folders(own or ".", name))
 
 
 def _check_python(python: str, where: str) -> None:
     try:
-        SpecifierSet(python)
+        takes(python[:_MOST_CHARS], "3.12")
     except InvalidSpecifier:
         raise DataError(f"{python[:60]!r} is not a version of Python", where=where) from None
 
@@ -347,17 +495,16 @@ def _toml(text: str, name: str) -> dict[str, Any]:
 
 def _line_of(text: str, words: str) -> int:
     """Return the number of the first line that has ``words``; 1 where none has."""
-    rows = text.splitlines()
-    return next((number for number, row in enumerate(rows, start=1) if words in row), 1)
+    return text[: max(0, text.find(words))].count("\n") + 1
 
 
 # -- uv.lock ---------------------------------------------------------------------------------------
 
 
-def _of_lock(folder: Path, name: str) -> Packages:
+def _of_lock(reader: _Reader, name: str) -> Packages:
     """The project's packages at the versions of the lock, and all that these need, without groups
     for development and extras."""
-    text = _content(folder, name)
+    text = reader.content(name)
     table = _toml(text, name)
     rows = [row for row in table.get("package", ()) if isinstance(row, dict)]
     roots = [row for row in rows if {"editable", "virtual"} & set(row.get("source", {}))]
@@ -373,31 +520,33 @@ def _of_lock(folder: Path, name: str) -> Packages:
         for at in _closure(rows, top, each):
             reached.setdefault(at, []).append(each)
     lines, folders, indexes = [], list[str](), dict[str, str]()
-    own = PurePosixPath(name).parent
     for at in sorted(reached):
-        row, where = rows[at], f"{name}:{_line_of_package(text, rows[at])}"
+        row = rows[at]
+        own_row = '\nname = "{}"\n'.format(row.get("name"))
+        where = f"{name}:{_line_of(text, own_row) + 1}"
         source = row.get("source", {})
         local = source.get("editable") or source.get("virtual") or source.get("directory")
         if local is not None:
-            folders += _own_folders(folder, (own / str(local)).as_posix())
+            folders += reader.own_folders(posixpath.join(posixpath.dirname(name), local), where)
             continue
         line = _locked(row, source)
         if reached[at] != taken:
             line += " ; " + " or ".join(f'python_version == "{each}"' for each in reached[at])
-        lines.append(Line(checked_line(line, where, folder), where))
+        lines.append(reader.line(line, where))
         if "registry" in source:
-            indexes.setdefault(str(source["registry"]), where)
+            indexes.setdefault(str(source["registry"]).rstrip("/"), where)
     # The first registry is the project's own; the others, as of torch's builds, are asked besides.
-    options = tuple(
-        Line(f"--extra-index-url {index}", where) for index, where in list(indexes.items())
-    )
-    return Packages(
-        name,
-        tuple(lines),
-        options=options if len(options) > 1 else (),
+    has_public = indexes.pop(PUBLIC, None) is not None
+    for at, (index, where) in enumerate(indexes.items()):
+        flag = "--extra-index-url" if has_public or at else "--index-url"
+        reader.option(flag, index, (where,))
+    return replace(
+        reader.packages(name),
+        lines=tuple(lines),
         python=python,
         python_where=python_where,
         folders=tuple(dict.fromkeys(folders)),
+        is_locked=True,
     )
 
 
@@ -448,23 +597,16 @@ def _holds(marker: str, environment: dict[str, str]) -> bool:
         return True
 
 
-def _line_of_package(text: str, row: Mapping[str, Any]) -> int:
-    named = f'name = "{row.get("name")}"'
-    rows = text.splitlines()
-    return next((number for number, each in enumerate(rows, start=1) if each == named), 1)
-
-
 # -- environment.yml -------------------------------------------------------------------------------
 
 
-def _of_conda(folder: Path, name: str) -> Packages:
+def _of_conda(reader: _Reader, name: str) -> Packages:
     """Conda's own packages by the same name on the index, where there is one; those below ``pip:``
     as they are. Which names there are is seen as the list is resolved."""
-    lines, left_out = [], []
-    reader = _PipFile(folder)
+    left_out = []
     python = python_where = ""
     section, pip_indent = "", -1
-    for number, row in enumerate(_content(folder, name).splitlines(), start=1):
+    for number, row in enumerate(reader.content(name).splitlines(), start=1):
         where = f"{name}:{number}"
         bare = re.sub(r"(^|\s)#.*$", "", row).rstrip()
         if not bare.strip():
@@ -482,10 +624,7 @@ def _of_conda(folder: Path, name: str) -> Packages:
             pip_indent = indent
             continue
         if 0 <= pip_indent < indent:
-            if item.startswith("-"):
-                reader.option(item, name, where, 0, constrains=False)
-            else:
-                lines.append(Line(checked_line(item, where, folder), where))
+            reader.take(item, (where,))
             continue
         pip_indent = -1
         package, version = _of_conda_item(item, where)
@@ -494,23 +633,14 @@ def _of_conda(folder: Path, name: str) -> Packages:
         elif _OF_THE_IMAGE.fullmatch(package):
             left_out.append(package)
         else:
-            text = f"{_RENAMED.get(package, package)}{version}"
-            lines.append(Line(checked_line(text, where, folder), where))
+            reader.take(f"{_RENAMED.get(package, package)}{version}", (where,))
     _check_python(python, python_where)
     made = reader.packages(name)
-    if not lines and not made.lines:
+    if not made.lines:
         raise DataError(
             "it does not name a package", where=name, next_step="dependencies: …, pip: …"
         )
-    return Packages(
-        name,
-        (*made.lines, *lines),
-        made.constraints,
-        made.options,
-        python,
-        python_where,
-        left_out=tuple(left_out),
-    )
+    return replace(made, python=python, python_where=python_where, left_out=tuple(left_out))
 
 
 def _of_conda_item(item: str, where: str) -> tuple[str, str]:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import subprocess
-from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
-from trmcloud.app.package_resolving import ResolvedPackages, resolve
-from trmcloud.app.requirement_files import Packages, found_in, read_packages
+from trmcloud.app import requirement_files
+from trmcloud.app.requirement_files import Packages, SentFiles, found_in
+from trmcloud.app.working_tree import look_at
 from trmcloud.core.errors import DataError
 
 
@@ -17,6 +16,11 @@ def put(folder: Path, name: str, text: str) -> None:
     path = folder / name
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text, encoding="utf-8")
+
+
+def read_packages(root: Path, typed: str, folder: str = "") -> Packages:
+    sent = SentFiles(root, look_at(root).names, folder)
+    return requirement_files.read_packages(sent, typed)
 
 
 def lines(packages: Packages) -> dict[str, str]:
@@ -42,20 +46,79 @@ def test_a_file_of_requirements_is_read_with_all_that_it_includes(tmp_path: Path
     ("text", "words", "line"),
     [
         ("einops\nnumpy=>1\n", "'numpy=>1' is not a requirement", 2),
-        ("-e ./mine\n", "./mine: there is no such file here", 1),
-        ("# ours\n/home/me/wheel.whl\n", "this path is on this machine and is not sent", 2),
-        ("-r other.txt\n", "other.txt cannot be read", 1),
-        ("--install-it\n", "this option is not allowed in a requirements file", 1),
+        ("-e ./mine\n", "./mine: there is no such file among those that are sent", 1),
+        ("# ours\n/home/me/wheel.whl\n", "this path is outside the folder that is sent", 2),
+        ("mine @ file:///home/me/mine\n", "this path is outside the folder that is sent", 1),
+        ("mine @ FILE:///home/me/mine\n", "this path is outside the folder that is sent", 1),
+        ("git+file:///home/me/mine\n", "this path is outside the folder that is sent", 1),
+        ("-e ../mine\n", "this path is outside the folder that is sent", 1),
+        ("-f /home/me/wheels\n", "this path is outside the folder that is sent", 1),
+        ("-r other.txt\n", "other.txt is not among the files that are sent: there is no such", 1),
+        ("--install-it\n", "--install-it: this option is not allowed", 1),
+        ("--index\n", "--index: this option is not allowed", 1),
+        ("--pre --no-bin :all:\n", "--no-bin: this option is not allowed", 1),
+        ("einops --no-binary :all:\n", "--no-binary: this option is not allowed", 1),
+        ("-i\n", "--index-url has no value|-i has no value", 1),
         ("-r requirements.txt\n", "files include each other in a circle", 1),
+        ("-e einops\n", "./einops: there is no such file among those that are sent", 1),
+        ("-r loop\n", "loop is not among the files that are sent", 1),
+        ("-f " + "w" * 300 + "\n-r w\n", "w is not among the files that are sent", 2),
+        ("einops ; " + "(" * 4000 + "\n", "is not a requirement", 1),
+        ("einops==" + "1" * 5000 + "\n", "is not a requirement", 1),
     ],
 )
 def test_a_line_that_cannot_be_used_is_named(
     tmp_path: Path, text: str, words: str, line: int
 ) -> None:
+    (tmp_path / "loop").symlink_to("loop")
     put(tmp_path, "requirements.txt", text)
     with pytest.raises(DataError, match=words) as refused:
         read_packages(tmp_path, "requirements.txt")
     assert refused.value.where == f"requirements.txt:{line}"
+
+
+def test_many_includes_are_refused_soon(tmp_path: Path) -> None:
+    for number in range(8):
+        put(tmp_path, f"{number}.txt", f"-r {number + 1}.txt\n" * 50)
+    put(tmp_path, "8.txt", "einops\n")
+    with pytest.raises(DataError, match="it includes more than 100 files"):
+        read_packages(tmp_path, "0.txt")
+
+
+def test_what_no_index_is_asked_for_is_known_with_its_reason(tmp_path: Path) -> None:
+    put(tmp_path, "libs/mine/pyproject.toml", "")
+    put(
+        tmp_path,
+        "start/requirements.txt",
+        "einops==0.8 --hash=sha256:00\n-e ../libs/mine[all]\na @ git+https://h/a\n"
+        "git+ssh://git@h/b#egg=b\nhttps://h/c_c-1.0-py3-none-any.whl\n"
+        "d --config-settings=x=y\ne @ https://${USER}:${KEY}@h/e.whl\n",
+    )
+    made = read_packages(tmp_path, "requirements.txt", "start")
+    assert [(line.name, line.why) for line in made.lines] == [
+        ("einops", ""),
+        ("", "it is in the tree"),
+        ("a", "it is a repository"),
+        ("b", "it is a repository"),
+        ("c-c", "it is a direct address"),
+        ("d", "its options apply to a build"),
+        ("e", "it names ${USER}, ${KEY}"),
+    ]
+    assert [str(line.asked) for line in made.lines if line.asked] == ["einops==0.8"]
+    assert "einops==0.8 --hash=sha256:00\n" in made.text()
+
+
+def test_each_option_becomes_a_line_of_its_own(tmp_path: Path) -> None:
+    put(tmp_path, "wheels/a.whl", "")
+    put(tmp_path, "more/list.txt", "-f ../wheels --pre -ihttps://h/s --trusted-host 'h'\n")
+    put(tmp_path, "requirements.txt", "-r more/list.txt\n")
+    made = read_packages(tmp_path, "requirements.txt")
+    assert [option.text for option in made.options] == [
+        "--find-links wheels",
+        "--pre",
+        "--index-url https://h/s",
+        "--trusted-host h",
+    ]
 
 
 PROJECT = """
@@ -67,6 +130,7 @@ dependencies = [
 ]
 [project.optional-dependencies]
 train = ["tqdm"]
+all = ["P[train]"]
 """
 
 
@@ -77,7 +141,8 @@ def test_a_project_names_packages_extras_and_its_own_folders(tmp_path: Path) -> 
     assert lines(made) == {"pyproject.toml:6": "einops>=0.8", "pyproject.toml:9": "tqdm"}
     assert made.folders == (".", "src")
     assert (made.python, made.python_where) == (">=3.10", "pyproject.toml:4")
-    with pytest.raises(DataError, match="it has no extra 'other'; it has train"):
+    assert lines(read_packages(tmp_path, "pyproject.toml[all]")) == lines(made)
+    with pytest.raises(DataError, match="it has no extra 'other'; it has all, train"):
         read_packages(tmp_path, "pyproject.toml[other]")
 
 
@@ -88,6 +153,9 @@ def test_a_project_names_packages_extras_and_its_own_folders(tmp_path: Path) -> 
         ("[project]\ndynamic = ['dependencies']\n", "only known once it is built"),
         ("[project\n", "it is not TOML"),
         ("[project]\nrequires-python = 'new'\n", "'new' is not a version of Python"),
+        ("[project]\ndependencies = 5\n", "its tables do not have the usual form"),
+        ('[project]\ndependencies = ["https://h/a\\n--pre"]\n', "has control characters"),
+        ("a = " + "[" * 9000, "its tables do not have the usual form|it is not TOML"),
     ],
 )
 def test_a_project_that_does_not_say_is_refused(tmp_path: Path, text: str, words: str) -> None:
@@ -166,7 +234,26 @@ def test_a_lock_gives_what_the_project_needs_at_its_versions(tmp_path: Path) -> 
         "forked @ git+https://example.org/forked@0123abcd",
     ]
     assert made.folders == (".",)
-    assert [line.text.split()[0] for line in made.options] == ["--extra-index-url"] * 2
+    assert [option.text for option in made.options] == [
+        "--index-url https://example.org/simple",
+        "--extra-index-url https://example.org/builds",
+    ]
+
+
+def test_a_lock_beside_the_public_index_adds_to_it(tmp_path: Path) -> None:
+    put(tmp_path, "uv.lock", LOCK.replace("example.org/simple", "pypi.org/simple/"))
+    made = read_packages(tmp_path, "uv.lock")
+    assert [o.text for o in made.options] == ["--extra-index-url https://example.org/builds"]
+
+
+@pytest.mark.parametrize("source", ["/home/me/mine", "../mine"])
+def test_a_lock_does_not_lead_out_of_the_tree(tmp_path: Path, source: str) -> None:
+    (tmp_path / "tree").mkdir()
+    (tmp_path / "mine").mkdir()
+    put(tmp_path / "tree", "uv.lock", LOCK.replace('editable = "."', f'editable = "{source}"'))
+    with pytest.raises(DataError, match="outside the folder that is sent") as refused:
+        read_packages(tmp_path / "tree", "uv.lock")
+    assert refused.value.where == "uv.lock:6"
 
 
 CONDA = """
@@ -205,87 +292,3 @@ def test_files_are_found_by_their_usual_names_the_most_exact_first(tmp_path: Pat
     for name in ("pyproject.toml", "uv.lock", "notes.txt"):
         put(tmp_path, name, "")
     assert found_in(tmp_path) == ("uv.lock", "pyproject.toml")
-
-
-# -- what pip says of them -------------------------------------------------------------------------
-
-
-class Pip:
-    """A pip that fails with these words; an index that has these versions of every package."""
-
-    def __init__(self, said: str, there: str = "") -> None:
-        self._said, self._there = said, there
-        self.asked: list[list[str]] = []
-
-    def __call__(self, words: Sequence[str]) -> subprocess.CompletedProcess[str]:
-        self.asked.append(list(words))
-        if words[0] == "index":
-            found = f"x (1)\nAvailable versions: {self._there}\n" if self._there else ""
-            missing = "" if found else "ERROR: No matching distribution found for x"
-            return subprocess.CompletedProcess(words, 0 if found else 1, found, missing)
-        return subprocess.CompletedProcess(words, 1, "", self._said)
-
-
-def listed(folder: Path, text: str) -> Packages:
-    put(folder, "requirements.txt", text)
-    return read_packages(folder, "requirements.txt")
-
-
-NONE = "ERROR: No matching distribution found for {}\n"
-DOWN = "WARNING: Retrying: Temporary failure in name resolution\n"
-
-
-@pytest.mark.parametrize(
-    ("said", "there", "words"),
-    [
-        (NONE.format("einopsy"), "", "there is no package einopsy on the index"),
-        (NONE.format("einopsy>=9"), "0.7, 0.8", "there is no einopsy>=9 .*newest is 0.8"),
-        (
-            "The conflict is caused by:\n    The user requested einopsy\n    a 1 depends on b\n\n",
-            "",
-            "conflict: The user requested einopsy; a 1 depends on b",
-        ),
-        (
-            "ERROR: Ignored the following versions that require a different python version: "
-            "2.0 Requires-Python >=3.13\n" + NONE.format("einopsy"),
-            "2.0",
-            "has no build for Python 3.11: Requires-Python >=3.13",
-        ),
-    ],
-)
-def test_what_pip_refuses_is_refused_by_its_line(
-    tmp_path: Path, said: str, there: str, words: str
-) -> None:
-    packages = listed(tmp_path, "# ours\neinopsy\n")
-    with pytest.raises(DataError, match=words) as refused:
-        resolve(packages, tmp_path, "3.11", Pip(said, there))
-    assert refused.value.where == "requirements.txt:2"
-
-
-@pytest.mark.parametrize(
-    ("said", "there", "unknown"),
-    [
-        (DOWN + NONE.format("einopsy"), "", "the index cannot be reached"),
-        (NONE.format("einopsy"), "0.8", "einopsy has no prebuilt package"),
-    ],
-)
-def test_what_is_not_known_here_is_no_refusal(
-    tmp_path: Path, said: str, there: str, unknown: str
-) -> None:
-    assert unknown in resolve(listed(tmp_path, "einopsy\n"), tmp_path, "", Pip(said, there)).unknown
-
-
-def test_paths_and_repositories_are_not_asked_for(tmp_path: Path) -> None:
-    pip = Pip("")
-    packages = listed(tmp_path, "git+https://example.org/a\nb @ https://example.org/b.whl\n")
-    assert resolve(packages, tmp_path, "", pip) == ResolvedPackages(
-        unknown="it names only paths and repositories"
-    )
-    assert not pip.asked
-
-
-def test_a_python_that_the_project_does_not_take_is_refused(tmp_path: Path) -> None:
-    put(tmp_path, "pyproject.toml", PROJECT)
-    packages = read_packages(tmp_path, "pyproject.toml")
-    with pytest.raises(DataError, match=r"needs Python >=3\.10, but the machine has 3\.9"):
-        resolve(packages, tmp_path, "3.9", Pip(""))

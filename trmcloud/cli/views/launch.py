@@ -298,10 +298,18 @@ def _package_lines(tree: WorkingTree, *, verbose: bool) -> list[str]:
         name = tree.not_installed[0]
         return [f"  · not installed: {', '.join(tree.not_installed)}; --pip {name} installs it"]
     if resolved.unknown:
-        told = f"{len(packages.lines)}, not resolved here: {one_line(resolved.unknown)}"
+        told = f"{len(packages.lines)}, not pinned: {one_line(resolved.unknown)}"
     else:
         told = f"{len(resolved.versions)}, resolved here"
     lines = [f"  packages        {told}, by {one_line(packages.file)}"]
+    by_reason: dict[str, list[str]] = {}
+    for place, why in resolved.unpinned:
+        by_reason.setdefault(why, []).append(place)
+    for why, places in by_reason.items():
+        lines.append(f"  · not pinned: {_some(tuple(places))}: {one_line(why)}")
+    if resolved.own_index:
+        told = f"its image's index, not yours ({one_line(resolved.own_index)})"
+        lines.append(f"  · the machine asks {told}: TRMCLOUD_INSTALL_PIP_INDEX_URL names one")
     if any(version.startswith("torch==") for version in resolved.versions):
         lines.append("  · the image keeps its own torch unless the list asks for another version")
     if packages.left_out:

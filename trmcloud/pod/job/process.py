@@ -294,8 +294,18 @@ class Job:
             self._events, self._csv = EventFiles(self._work), CsvLogs(self._work, time.time())
         if command.pip:
             code_dir = Path(self._job.code_dir)
+            settings = {
+                name: value
+                for name, value in self._environment.items()
+                if name.startswith(contract.ENV_INSTALL_PREFIX)
+            }
             if told := install(
-                code_dir, self._work, command.pip, self._packages, self._deadline_at
+                code_dir,
+                self._work,
+                command.pip,
+                self._packages,
+                self._deadline_at,
+                {**self._command_environment(), **settings},
             ):
                 self._say(told)
         self._shelf.provenance = provenance_of(command, self._command_environment())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import os
@@ -10,7 +11,7 @@ import shutil
 import subprocess
 import tarfile
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from trmcloud.core.contract.command import (
@@ -18,6 +19,7 @@ from trmcloud.core.contract.command import (
     CONSTRAINTS_NAME,
     FOLDERS_NAME,
     PACKAGES_NAME,
+    PINS_NAME,
     Command,
     CommandSource,
     is_inside,
@@ -178,7 +180,14 @@ sys.exit({call}())
 """
 
 
-def install(code_dir: Path, work: Path, named: str, target: Path, deadline_at: float) -> str:
+def install(
+    code_dir: Path,
+    work: Path,
+    named: str,
+    target: Path,
+    deadline_at: float,
+    environ: Mapping[str, str],
+) -> str:
     """Make the environment ``target`` once, for every attempt after it, by the Python that the
     command would find first.
 
@@ -187,9 +196,12 @@ def install(code_dir: Path, work: Path, named: str, target: Path, deadline_at: f
         work: where the command starts; paths in the list are below it.
         named: the file that --pip named, for messages.
         deadline_at: epoch seconds by which it must be there.
+        environ: the variables that builds and ``${NAME}`` in the list see: the command's, not the
+            agent's.
 
     Returns:
-        A line about the torch that the command gets; empty where there is nothing to say.
+        What the command gets otherwise than planned, and its torch; empty where there is nothing to
+        say.
 
     Raises:
         ValueError: there is no Python, or it could not be installed in time.
@@ -204,33 +216,51 @@ def install(code_dir: Path, work: Path, named: str, target: Path, deadline_at: f
     if base is None:
         raise ValueError("--pip: there is no Python here")
     until = min(time.monotonic() + 3600.0, time.monotonic() + deadline_at - time.time())
-    _run([base, "-m", "venv", "--without-pip", "--system-site-packages", str(target)], named, until)
+    run = functools.partial(_run, environ, named, until)
+    run([base, "-m", "venv", "--without-pip", "--system-site-packages", str(target)])
     python, site = str(target / "bin" / "python"), Path(packages.site_of(target))
-    image = json.loads(_run([base, "-c", _INSPECT], named, until))
+    image = json.loads(run([base, "-c", _INSPECT]))
     # Where the image's Python is itself of an environment, the new one sees its packages by this.
     folders = [work / folder for folder in _lines(code_dir / FOLDERS_NAME)]
     (site / "trmcloud.pth").write_text("".join(f"{row}\n" for row in (*folders, *image["sites"])))
     pip = [python, "-m", "pip"]
-    kept, told = _torch_to_keep(pip, wanted, image["versions"], work, named, until)
+    kept, told = _torch_to_keep(pip, wanted, image["versions"], work, named, run)
     fixed = target / CONSTRAINTS_NAME
-    fixed.write_text("".join(f"{name}=={version}\n" for name, version in sorted(kept.items())))
+    rows = [f"{name}=={version}" for name, version in sorted(kept.items())]
+    pins = _lines(code_dir / PINS_NAME)
+    # What the image has stays as pip finds it: the plan does not know it.
+    pins = [pin for pin in pins if pin.partition("==")[0] not in image["versions"]]
+    fixed.write_text("\n".join((*rows, *pins)))
     words = [*pip, "install", "--no-input", "--disable-pip-version-check", "-r", str(wanted)]
     words += ["-c", str(fixed)]
     if (code_dir / CONSTRAINTS_NAME).is_file():
         words += ["-c", str(code_dir / CONSTRAINTS_NAME)]
-    _run(words, named, until, cwd=work)
+    try:
+        run(words, work)
+    except ValueError as error:
+        if not pins or not re.search("ResolutionImpossible|No matching distribution", str(error)):
+            raise
+        fixed.write_text("\n".join(rows))
+        run(words, work)
+        told = f"other versions than the plan's: those do not suit this image; {told}"
     _lay_scripts(target / "bin", python, image["scripts"])
     (target / _MADE_NAME).write_text(json.dumps({"kept": kept}))
     return told
 
 
-def _run(words: list[str], named: str, until: float, cwd: Path | None = None) -> str:
+def _run(
+    environ: Mapping[str, str],
+    named: str,
+    until: float,
+    words: list[str],
+    cwd: Path | None = None,
+) -> str:
     """Return its output.
 
     Raises:
         ValueError: it failed, or was not done by ``until`` (of the steady clock, s).
     """
-    environment = packages.install_environment(os.environ, Path(words[0]))
+    environment = packages.install_environment(environ, Path(words[0]))
     environment.pop("PYTHONPATH", None)  # what is installed there is not the command's
     if "--isolated" in words:
         environment["PIP_CONFIG_FILE"] = os.devnull  # the machine's own, too
@@ -253,7 +283,7 @@ def _torch_to_keep(
     versions: Mapping[str, str],
     work: Path,
     named: str,
-    until: float,
+    run: Callable[[list[str], Path], str],
 ) -> tuple[dict[str, str], str]:
     """Return the image's torch and what is built for it, by name with version, and a line about
     them; none where the project asks for another one."""
@@ -268,7 +298,7 @@ def _torch_to_keep(
         words = [*pip, "--isolated", "install", "--no-index", "--no-deps"]
         words += ["--disable-pip-version-check", line]
         try:
-            _run(words, named, until, cwd=work)
+            run(words, work)
         except ValueError:
             return {}, f"{named} asks for {line}: the image's {name} {family[name]} is not used"
     return family, f"the image's torch {family['torch']} is kept"
