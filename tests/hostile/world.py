@@ -1,4 +1,4 @@
-"""The user of a visit: a home with keys, secrets beside the tree, an index, and a trap for each kind.
+"""The user of a visit: a home with keys, secrets beside the tree, an index, traps for hostile code.
 
 Every secret contains ``MARK``, so that a leak is found whatever part of it is shown. Three loopback
 addresses keep three parties apart: the user's index, an index that the tree names, and hosts that a
