@@ -8,6 +8,7 @@ import json
 import os
 import random
 import shutil
+import stat
 import tarfile
 import zipfile
 from collections.abc import Callable
@@ -217,8 +218,13 @@ def write_checkpoints(world: World, number: int) -> tuple[str, ...]:
 
 def write_kind(world: World, name: str, rng: random.Random) -> None:
     for folder in _checkpoints(world):
-        # What a kind before has made unreadable stays as it is.
+        if not all(_is_file(folder / each) for each in (MANIFEST, TREE, "file-0001.bin")):
+            continue  # a kind before has put a link or a FIFO there
         with contextlib.suppress(
             OSError, ValueError, KeyError, IndexError, RecursionError, TypeError
         ):
             KINDS[name](world, folder, rng)
+
+
+def _is_file(path: Path) -> bool:
+    return os.path.lexists(path) and stat.S_ISREG(os.lstat(path).st_mode)

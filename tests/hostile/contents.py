@@ -51,6 +51,8 @@ class Tree:
         self.recipes: list[str] = []
         self.names_index = False
         """Whether a file names ``tree_index`` as an index."""
+        self.has_sky = False
+        """Whether there is a configuration of SkyPilot."""
         for name, text in GIT_FILES.items():
             self.write(name, text)
         self.write("data/a.txt", "some words to train on\n" * 400)
@@ -558,6 +560,7 @@ def _recipes(t: Tree) -> None:
 
 @kind("SkyPilot's .sky.yaml")
 def _sky(t: Tree) -> None:
+    t.has_sky = True
     t.write(
         ".sky.yaml",
         f"api_server:\n  endpoint: {t.world.stranger}\nkubernetes:\n  remote_identity: SERVICE\n"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from tests.hostile.contents import WORDS, Tree
@@ -33,11 +33,12 @@ class Visit:
     door: str
     words: tuple[str, ...]
     start: str = ""
-    environment: Mapping[str, str] = field(default_factory=dict)
     outputs: tuple[str, ...] = ()
     runs_command: bool = False
     installs: bool = False
     talk: Talk | None = None
+    has_sky: bool = False
+    """The user has SkyPilot's command."""
 
 
 def _start(tree: Tree, rng: random.Random) -> str:
@@ -82,10 +83,13 @@ def try_(tree: Tree, rng: random.Random) -> Visit:
 
 def dry_run(tree: Tree, rng: random.Random) -> Visit:
     start = _start(tree, rng)
+    has_sky = rng.random() < (0.6 if tree.has_sky else 0.1)
     hardware = rng.choice((("local", "--rate", "3.6"), ("any",), ("1xH100",), ("1xA100",)))
+    if has_sky:
+        hardware = ("1xA100", "--via", "skypilot")
     words = ("run", *hardware, "--budget", "2", "--dry-run", *rng.choice(((), ("--json",))))
     words += (*_pip(tree, rng), *_data(tree, rng), *_root(tree, start, rng))
-    return Visit("run --dry-run", (*words, "--", *WORDS), start)
+    return Visit("run --dry-run", (*words, "--", *WORDS), start, has_sky=has_sky)
 
 
 def launch(tree: Tree, rng: random.Random) -> Visit:

@@ -23,7 +23,6 @@ class Known:
     visit: Visit
     kind: str
     part: str
-    sky: bool = False
 
 
 def _dist(t: Tree) -> None:
@@ -95,9 +94,9 @@ def _embedded(t: Tree) -> None:
     embed(t, "bare")
 
 
-def _run(*more: str, start: str = "") -> Visit:
-    words = ("run", "any", "--budget", "2", "--dry-run", *more, "--", *WORDS)
-    return Visit("run --dry-run", words, start)
+def _run(*more: str, start: str = "", hardware: str = "any") -> Visit:
+    words = ("run", hardware, "--budget", "2", "--dry-run", *more, "--", *WORDS)
+    return Visit("run --dry-run", words, start, has_sky=hardware != "any")
 
 
 _PIP = _run("--pip", "requirements.txt")
@@ -109,7 +108,9 @@ KNOWN: Mapping[str, Known] = {
     "C2 an absolute path": Known(_included, _PIP, "printed", "stderr"),
     "C2 a path above the tree": Known(_included_above, _PIP, "opened", "outside/secret.txt"),
     "C2 a token is asked for": Known(_token_asked, _PIP, "asked", "outsidetoken"),
-    "H2 .sky.yaml": Known(_sky, _run(), "connected", "127.0.0.3", sky=True),
+    "H2 .sky.yaml": Known(
+        _sky, _run("--via", "skypilot", hardware="1xA100"), "connected", "127.0.0.3"
+    ),
     "M3 fsmonitor": Known(_fsmonitor, _run(), "ran", "known-fsmonitor"),
     "M3 an embedded bare repository": Known(_embedded, _run(start="bare"), "ran", "bare"),
     "M6 a filter": Known(_filter, _run(), "ran", "known-filter"),

@@ -16,7 +16,7 @@ import shutil
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -35,7 +35,6 @@ ROOT = Path(__file__).resolve().parents[2]
 TREES = 5000
 MOST_S = 60.0
 """Real time of a visit; a usual one takes one to six seconds on a busy machine."""
-_SKY_SHARE = 0.25
 
 
 @dataclass(frozen=True)
@@ -101,13 +100,7 @@ class Place:
         if door == "fetch-best" or door == "mcp":
             kinds += checkpoints.write_checkpoints(self.world, number)
         visit = visit_of(number, door, tree)
-        environment = self._environment()
-        if (
-            random.Random(f"sky {number} {door}").random() < _SKY_SHARE
-            or "SkyPilot's .sky.yaml" in kinds
-        ):
-            environment["TRMCLOUD_SKY"] = str(self._sky)
-        seen, findings = self.visit(visit, environment, log)
+        seen, findings = self.visit(visit, log)
         return Result(
             number, door, kinds, visit.words, seen.code, seen.cpu_s, seen.wall_s, tuple(findings)
         )
@@ -116,20 +109,18 @@ class Place:
         """Write a known tree and take it through its door."""
         self.world.make(self._template)
         known.write(Tree(self.world, random.Random(0), self.repository))
-        environment = self._environment()
-        if known.sky:
-            environment["TRMCLOUD_SKY"] = str(self._sky)
-        return self.visit(known.visit, environment)[1]
+        return self.visit(known.visit)[1]
 
-    def visit(
-        self, visit: Visit, environment: Mapping[str, str], log: Path | None = None
-    ) -> tuple[Observation, list[Finding]]:
+    def visit(self, visit: Visit, log: Path | None = None) -> tuple[Observation, list[Finding]]:
         self._hosts.clear()
         kept = log or self.folder / "log"
         kept.mkdir(parents=True, exist_ok=True)
         seen = watch(
             [self.code.trmcloud, *visit.words],
-            environment={**environment, **visit.environment},
+            environment={
+                **self._environment(),
+                **({"TRMCLOUD_SKY": str(self._sky)} if visit.has_sky else {}),
+            },
             cwd=self.world.tree / visit.start,
             log=kept,
             most_s=MOST_S,
@@ -209,11 +200,11 @@ def take_all(code: Code, numbers: Sequence[int], jobs: int, until: float) -> Ite
         left = len(workers)
         while left:
             try:
-                result = done.get(timeout=5.0)
+                result = done.get(timeout=10 * MOST_S)
             except queue.Empty:
-                if not any(worker.is_alive() for worker in workers):
-                    raise SystemExit("a worker ended without its results") from None
-                continue
+                for worker in workers:
+                    worker.kill()
+                raise SystemExit("a worker gives no results") from None
             if result is None:
                 left -= 1
                 continue
