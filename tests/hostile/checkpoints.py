@@ -198,7 +198,7 @@ def _beside(world: World, folder: Path, rng: random.Random) -> None:
     target = world.tree / "outputs"
     with contextlib.suppress(OSError):
         if rng.random() < 0.5:
-            target.symlink_to(rng.choice((world.outside, world.home, Path("/etc"))))
+            target.symlink_to(rng.choice((world.outside, world.outside / "folder")))
         elif rng.random() < 0.5:
             world.tree.joinpath("outputs.partial").symlink_to(world.outside)
         else:

@@ -683,7 +683,7 @@ def _elsewhere(t: Tree) -> None:
 @kind("git: a .git file that leads elsewhere")
 def _git_file(t: Tree) -> None:
     t.git(f"[core]\n\tfsmonitor = {t.program('monitor5', 'git-file')}\n")
-    target = t.rng.choice(("real", "a/b/real", "../outside/repository"))
+    target = t.rng.choice(("real", "a/b/real", "../elsewhere/repository"))
     real = t.root / target
     real.parent.mkdir(parents=True, exist_ok=True)
     if real.exists():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 import shutil
@@ -16,6 +17,7 @@ from tests.hostile.world import (
     KEY_FILES,
     MARK,
     NETRC_PASSWORD,
+    PATH,
     Hosts,
     World,
 )
@@ -29,6 +31,7 @@ _READ_BY_PRODUCT = frozenset(
 bucket's keys, RunPod's key and the model hub's token. None of its children does."""
 _SHOWN = re.compile(rb"(?i)[^\s]{0,60}" + MARK.encode() + rb"[^\s]{0,40}")
 _MOST_KEPT_BYTES = 4 << 20
+_MOST_OF_A_KIND = 6
 _QUIET_SOCKETS = ("/var/run/nscd/socket", "/run/nscd/socket")
 """glibc asks the name service's cache there before it reads /etc/passwd itself."""
 _DEVICES = ("/dev/null", "/dev/tty", "/dev/ptmx", "/dev/pts", "/dev/shm", "/dev/urandom")
@@ -41,6 +44,14 @@ class Finding:
 
     kind: str
     detail: str
+
+
+@dataclass(frozen=True)
+class Places:
+    """Folders and files that a visit may write to, and those outside the tree that it may read."""
+
+    written: tuple[str, ...]
+    read: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -58,13 +69,36 @@ class Judge:
 
     def __init__(self, code: Code, world: World, sky: Path) -> None:
         self._code, self._world, self._sky = code, world, str(sky)
-        self._git = shutil.which("git") or "/usr/bin/git"
-        self._git_core = tuple({"/usr/lib/git-core/", "/usr/libexec/git-core/"})
-        self._system_python = re.compile(r"/usr/(local/)?bin/python3?(\.\d+)?")
+        self._git = shutil.which("git", path=PATH) or "/usr/bin/git"
+        self._git_core = ("/usr/lib/git-core/", "/usr/libexec/git-core/")
+        self._command_pythons = frozenset((world.python, os.path.realpath(world.python)))
+        self._pythons = self._command_pythons | code.pythons | {os.path.realpath(code.python)}
 
-    def judge(self, visit: Visit, seen: Observation, hosts: Hosts) -> list[Finding]:
-        found = [*self._executed(visit, seen), *self._opened(visit, seen)]
-        found += [*self._wrote(visit, seen), *self._connected(visit, seen, hosts)]
+    def places(self, visit: Visit) -> Places:
+        """Return the places of a visit that is about to begin, by the links that are there now.
+
+        A link in the place of an output leads nowhere it may write. What is typed for --data or
+        --recipe is read where it leads, as by any program; what a link *in* it leads to is not.
+        """
+        start = self._world.tree / visit.start
+        tops = (start, self._world.tree)
+        outputs = {
+            os.path.join(os.path.realpath((top / name).parent), os.path.basename(name))
+            for name in visit.outputs
+            for top in tops
+        }
+        followed = {
+            os.path.realpath(start / value)
+            for flag, value in itertools.pairwise(visit.words)
+            if flag in ("--data", "--recipe") and (start / value).is_symlink()
+        }
+        world = self._world
+        own = (str(world.product_home), str(world.tmp), str(world.home / ".cache"))
+        return Places((*own, *sorted(outputs)), tuple(sorted(outputs | followed)))
+
+    def judge(self, visit: Visit, seen: Observation, hosts: Hosts, places: Places) -> list[Finding]:
+        found = [*self._executed(visit, seen), *self._opened(visit, seen, places.read)]
+        found += [*self._wrote(seen, places.written), *self._connected(visit, seen, hosts)]
         found += [*self._printed(seen), *self._asked(hosts), *self._kept(visit)]
         if seen.is_over_time:
             found.append(Finding("slow", f"not ended after {seen.wall_s:.0f} s of real time"))
@@ -76,7 +110,7 @@ class Judge:
             found.append(Finding("crashed", f"status {seen.code}: {last[:200]}"))
         top = f"{self._world.folder}/"
         plain = (Finding(each.kind, each.detail.replace(top, "")) for each in found)
-        return list(dict.fromkeys(plain))
+        return _first_of_each(dict.fromkeys(plain))
 
     # -- programs ------------------------------------------------------------------------------
 
@@ -102,7 +136,7 @@ class Judge:
             return Allowed("uv resolves packages")
         if path == self._sky:
             return Allowed("sky lists offers")
-        is_python = path in self._code.pythons or self._system_python.fullmatch(path)
+        is_python = path in self._pythons
         if is_python and not self._in_tree(" ".join(words[1:2])):
             return Allowed("a Python is asked for its version, or for packages")
         return None
@@ -120,7 +154,7 @@ class Judge:
         return (
             visit.runs_command
             and tuple(program.words) == WORDS
-            and self._system_python.fullmatch(program.path) is not None
+            and program.path in self._command_pythons
         )
 
     def _is_job(self, visit: Visit, program: Program) -> bool:
@@ -136,7 +170,8 @@ class Judge:
             allowed = self.allowed(visit, program)
             if allowed is None:
                 if event.worked or self._in_tree(program.path):
-                    yield Finding("executed", f"{program} (in {program.cwd})")
+                    shown = re.sub(r"\d{5,}", "N", str(program))
+                    yield Finding("executed", f"{shown} (in {program.cwd})")
                 continue
             if not event.worked:
                 continue
@@ -158,7 +193,9 @@ class Judge:
 
     # -- files ---------------------------------------------------------------------------------
 
-    def _opened(self, visit: Visit, seen: Observation) -> Iterator[Finding]:
+    def _opened(
+        self, visit: Visit, seen: Observation, may_read: Iterable[str]
+    ) -> Iterator[Finding]:
         world = self._world
         keys = {os.path.join(world.home, name): name for name in KEY_FILES}
         for event in seen.events:
@@ -170,7 +207,7 @@ class Judge:
                 if not is_job:
                     yield Finding("ran", f"{os.path.basename(event.asked)}: by {_short(program)}")
                 continue
-            if not event.real:
+            if not event.real or any(_below(event.real, each) for each in may_read):
                 continue
             if _below(event.real, world.outside):
                 yield Finding("opened", f"{_below(event.real, world.folder)}: by {_short(program)}")
@@ -189,12 +226,8 @@ class Judge:
                     "opened", f"{event.real} through {inside!r:.80}: by {_short(program)}"
                 )
 
-    def _wrote(self, visit: Visit, seen: Observation) -> Iterator[Finding]:
+    def _wrote(self, seen: Observation, places: Iterable[str]) -> Iterator[Finding]:
         world = self._world
-        places = [str(world.product_home), str(world.tmp), str(world.home / ".cache")]
-        start = world.tree / visit.start
-        places += [os.path.normpath(start / name) for name in visit.outputs]
-        places += [os.path.normpath(world.tree / name) for name in visit.outputs]
         for event in seen.events:
             if isinstance(event, Opened) and event.writes and event.real:
                 path = event.real.removesuffix(" (deleted)")
@@ -267,11 +300,22 @@ class Judge:
                 yield Finding("asked", f"the user's index: {shown}")
 
 
+def _first_of_each(findings: Iterable[Finding]) -> list[Finding]:
+    """A folder that is walked through a link gives thousands; the first few of a kind are kept."""
+    counts: dict[str, int] = {}
+    kept = []
+    for each in findings:
+        counts[each.kind] = counts.get(each.kind, 0) + 1
+        if counts[each.kind] <= _MOST_OF_A_KIND:
+            kept.append(each)
+    return kept
+
+
 def _short(program: Program) -> str:
     """The program's path, and the words that say which part of it runs."""
     words = [word for word in program.words[1:5] if len(word) < 60 and "\n" not in word]
     name = "/".join(Path(program.path).parts[-3:])
-    return " ".join((name, *words))[:120]
+    return re.sub(r"\d{5,}", "N", " ".join((name, *words))[:120])
 
 
 def _shown(data: bytes) -> str | None:

@@ -17,11 +17,15 @@ import sys
 import time
 
 _PR_SET_CHILD_SUBREAPER = 36
+_MOST_BYTES = 2 << 30
+"""Of memory of a process, and of a file: one that reads an endless file does not harm others."""
 
 
 def main() -> None:
     most_s, report, command = float(sys.argv[1]), sys.argv[2], sys.argv[3:]
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    resource.setrlimit(resource.RLIMIT_DATA, (_MOST_BYTES, _MOST_BYTES))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (_MOST_BYTES, _MOST_BYTES))
     began = time.monotonic()
     child = os.posix_spawn(command[0], command, os.environ)
     handle = os.pidfd_open(child)

@@ -27,13 +27,13 @@ from tests.hostile.doors import DOORS, GRANT, QUICK, RUN, Code, Visit, doors_of,
 from tests.hostile.judge import Finding, Judge
 from tests.hostile.known import KNOWN, Known
 from tests.hostile.watch import Observation, find_strace, watch
-from tests.hostile.world import Hosts, World, hosts, probe_record, write_sky
+from tests.hostile.world import PATH, Hosts, World, hosts, probe_record, write_sky
 from tests.standins.runpod.standin import StandIn, running
 from trmcloud.io.files import write_atomic
 
 ROOT = Path(__file__).resolve().parents[2]
 TREES = 5000
-MOST_S = 60.0
+MOST_S = 90.0
 """Real time of a visit; a usual one takes one to six seconds on a busy machine."""
 
 
@@ -58,7 +58,7 @@ class Place:
         self.code, self.folder, self._hosts, self._standin = code, folder, served, standin
         self.world = World(
             folder / "visit", served.user.url, served.tree.url, served.stranger.url,
-            shutil.which("python3") or "/usr/bin/python3",
+            shutil.which("python3", path=PATH) or "/usr/bin/python3",
         )  # fmt: skip
         self.repository, self._template = folder / "repository", folder / "template"
         self._sky = folder / "sky"
@@ -115,6 +115,7 @@ class Place:
         self._hosts.clear()
         kept = log or self.folder / "log"
         kept.mkdir(parents=True, exist_ok=True)
+        places = self.judge.places(visit)
         seen = watch(
             [self.code.trmcloud, *visit.words],
             environment={
@@ -126,7 +127,7 @@ class Place:
             most_s=MOST_S,
             talk=visit.talk,
         )
-        return seen, self.judge.judge(visit, seen, self._hosts)
+        return seen, self.judge.judge(visit, seen, self._hosts, places)
 
 
 def _make_repository(folder: Path) -> None:

@@ -37,6 +37,7 @@ KEYS: Mapping[str, str] = {
     "MY_DATABASE_URL": f"postgresql://owner:{MARK}database@db.example/ledger",
 }
 """Variables of the user's shell."""
+PATH = "/usr/local/bin:/usr/bin:/bin"
 KEY_FILES: Mapping[str, str] = {
     ".ssh/id_rsa": f"-----BEGIN OPENSSH PRIVATE KEY-----\n{MARK}ssh\n",
     ".aws/credentials": f"[default]\naws_access_key_id = AKIA{MARK}BBBBBBBBBBBB\n"
@@ -139,7 +140,7 @@ class World:
     def environment(self) -> dict[str, str]:
         """Return the variables of the user's shell."""
         return {
-            "PATH": "/usr/local/bin:/usr/bin:/bin",
+            "PATH": PATH,
             "HOME": str(self.home),
             "TRMCLOUD_HOME": str(self.product_home),
             "TMPDIR": str(self.tmp),
