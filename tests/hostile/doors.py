@@ -6,6 +6,7 @@ import random
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from tests.hostile.contents import WORDS, Tree
 from tests.hostile.watch import Talk
@@ -137,13 +138,13 @@ def mcp(tree: Tree, rng: random.Random) -> Visit:
         named["data"] = data[1]
     if start:
         named["folder"] = start
-    own = {"command": list(WORDS), **named}
+    own: dict[str, Any] = {"command": list(WORDS), **named}
     local = {
         **own, "hardware": "local", "rate": "3.60", "budget": "0.05", "grace": 2.0,
         "checkpoints": "out", "checkpoint_gb": 0.001,
     }  # fmt: skip
     rented = {**own, "hardware": rng.choice(("any", "1xH100")), "budget": "1"}
-    calls: list[tuple[str, dict[str, object]]] = []
+    calls: list[tuple[str, dict[str, Any]]] = []
     drawn = rng.random()
     runs = drawn < 0.35
     if runs:
@@ -159,7 +160,7 @@ def mcp(tree: Tree, rng: random.Random) -> Visit:
         "protocolVersion": "2025-06-18", "capabilities": {},
         "clientInfo": {"name": "hostile", "version": "1"},
     }  # fmt: skip
-    requests = [
+    requests: list[dict[str, Any]] = [
         {"method": "initialize", "params": hello},
         {"method": "notifications/initialized"},
         *(

@@ -22,6 +22,22 @@ from tests.hostile.world import (
     World,
 )
 
+ALLOWED = (
+    "`.venv/bin/trmcloud` and its own processes, `python -m trmcloud.…`, `python -m model.…` and "
+    "`python -m torch.…`: the agent and the watchdog of a local run, the process of a trial, a "
+    "launcher, the preparation of data and the trainer",
+    "`git`, which lists the files of the tree: without a key in its environment",
+    "`.venv/bin/uv`, which resolves packages: without a key, but for the password of the user's "
+    "own index",
+    "`sky`, here a stand-in that reads `.sky.yaml` as the real one does: without a key, and not in "
+    "the tree",
+    "the Python of the checkout and the one on PATH, which are asked for their version and "
+    "packages, by uv too: without a key",
+    "`python3 train.py`, the user's own command, and what it starts; only where the door is to run "
+    "it: `try`, `launch local`, and the tools of `mcp` that do the same",
+    "what installs the packages of `--pip` for a local run, below the process of its job",
+)
+"""What may be started, and why; ``Judge.allowed`` decides by it."""
 MOST_CPU_S = 12.0
 """CPU time of a visit, strace's included; a usual one takes less than two seconds."""
 _READ_BY_PRODUCT = frozenset(
@@ -56,7 +72,7 @@ class Places:
 
 @dataclass(frozen=True)
 class Allowed:
-    """A program that a visit may start, and why. ``reads_foreign_files``: it must have no key."""
+    """A program that a visit may start, and why. ``is_reader``: it must have no key."""
 
     reason: str
     is_reader: bool = True
@@ -117,10 +133,7 @@ class Judge:
     def allowed(self, visit: Visit, program: Program) -> Allowed | None:
         """Return why a visit may start this program; None where it may not.
 
-        They are all, by absolute path: git, uv and sky, which read the tree without keys;
-        trmcloud's own processes, ``python -m trmcloud.…`` and ``-m model.…`` (agent, watchdog,
-        trial, launcher, preparation of data, trainer); a Python that is asked about itself; and
-        the user's own command with all that it starts, where the door runs it.
+        ``ALLOWED`` says which they are, in words.
         """
         path, words = program.path, program.words
         above = program.parent

@@ -24,8 +24,8 @@ _MOST_BYTES = 2 << 30
 def main() -> None:
     most_s, report, command = float(sys.argv[1]), sys.argv[2], sys.argv[3:]
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-    resource.setrlimit(resource.RLIMIT_DATA, (_MOST_BYTES, _MOST_BYTES))
-    resource.setrlimit(resource.RLIMIT_FSIZE, (_MOST_BYTES, _MOST_BYTES))
+    for limit in (resource.RLIMIT_DATA, resource.RLIMIT_FSIZE):
+        resource.setrlimit(limit, (_MOST_BYTES, resource.getrlimit(limit)[1]))
     began = time.monotonic()
     child = os.posix_spawn(command[0], command, os.environ)
     handle = os.pidfd_open(child)

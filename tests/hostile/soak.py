@@ -26,6 +26,7 @@ from tests.hostile.contents import GIT_FILES, WORDS, Tree, write_tree
 from tests.hostile.doors import DOORS, GRANT, QUICK, RUN, Code, Visit, doors_of, visit_of
 from tests.hostile.judge import Finding, Judge
 from tests.hostile.known import KNOWN, Known
+from tests.hostile.page import page
 from tests.hostile.watch import Observation, find_strace, watch
 from tests.hostile.world import PATH, Hosts, World, hosts, probe_record, write_sky
 from tests.standins.runpod.standin import StandIn, running
@@ -306,9 +307,7 @@ def main() -> int:
             written = time.monotonic()
     state.write()
     if given.page is not None:
-        from tests.hostile.page import page
-
-        given.page.write_text(page(state.kept, given.date), encoding="utf-8")
+        given.page.write_text(page(state.kept, given.date, given.trees), encoding="utf-8")
     visits = sum(row["visits"] for row in state.kept["doors"].values())
     print(f"{visits} visits, {len(state.kept['findings'])} findings")
     return 1 if state.kept["findings"] else 0

@@ -288,10 +288,11 @@ class _Reader:
             if (met := _address(arguments)) is not None:
                 self.events.append(Connected(program, *met))
         elif name in ("bind", "getsockname") and worked and (met := _address(arguments)):
-            self.ports.add(met[1])
+            self.ports.update({met[1]} - {0})
 
     def _executed(self, pid: int, before: Program, given: list[Any], worked: bool) -> None:
-        path, words, variables = [each for each in given if isinstance(each, (bytes, list))][-3:]
+        path = next(each for each in given if isinstance(each, bytes))
+        words, variables = (each for each in given if isinstance(each, list))
         pairs = (os.fsdecode(each).partition("=") for each in variables)
         environment = {name: value for name, _, value in pairs}
         full = os.path.normpath(os.path.join(self._cwd(pid), os.fsdecode(path)))
@@ -352,7 +353,7 @@ def _parsed(arguments: bytes) -> list[Any]:
 
 
 def _unescaped(text: bytes) -> bytes:
-    return codecs.escape_decode(text)[0] if b"\\" in text else text  # type: ignore[return-value]
+    return bytes(codecs.escape_decode(text)[0]) if b"\\" in text else text
 
 
 def _address(arguments: bytes) -> tuple[str, int] | None:
