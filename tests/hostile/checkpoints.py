@@ -1,4 +1,4 @@
-"""Hostile checkpoints in a run of the user's home, as a machine of somebody else would report them."""
+"""Hostile checkpoints in a run of the user's home, as another party's machine would report them."""
 
 from __future__ import annotations
 
@@ -21,8 +21,10 @@ MANIFEST, TREE = "manifest.json", "tree.json"
 Kind = Callable[[World, Path, random.Random], None]
 KINDS: dict[str, Kind] = {}
 _NAMES = (
-    "../escape", "/escape", "../../../../escape", "a/../../escape", "..", ".", "", "own", "/", "a//b",
-    "manifest.json", "tree.json", "a\nb", "\x1b[31m", "-rf", "a" * 300, "a/" * 200 + "b", "~/x", "a\\b",
+    "../escape", "/escape", "../../../../escape", "a/../../escape", "..", ".", "", "own", "/",
+    "a//b",
+    "manifest.json", "tree.json", "a\nb", "\x1b[31m", "-rf", "a" * 300, "a/" * 200 + "b", "~/x",
+    "a\\b",
     "CON", "\udcff", "a\u0000b", ".git/hooks/post-checkout", ".ssh/authorized_keys", "train.py",
     "sitecustomize.py", "%s", "{x}", "..\u2215x", "link/x", "\u202egpj.exe",
 )  # fmt: skip
@@ -88,11 +90,13 @@ def _manifest_names(world: World, folder: Path, rng: random.Random) -> None:
 @kind("checkpoint: odd values in its manifest")
 def _odd_values(world: World, folder: Path, rng: random.Random) -> None:
     changes: tuple[dict[str, Any], ...] = (
-        {"phase": "../../x"}, {"phase": "a\n\x1b[31m"}, {"step": 10**30}, {"step": -1}, {"run_id": "../x"},
+        {"phase": "../../x"}, {"phase": "a\n\x1b[31m"}, {"step": 10**30}, {"step": -1},
+        {"run_id": "../x"},
         {"extra": {"layout": "\x1b]0;x\x07", "metric": {"name": "a\nb" * 500}}}, {"val_bpb": "NaN"},
         {"recipe": "../../etc"}, {"settings": {"a": "x" * 100_000}}, {"version": 99}, {"files": []},
         {"files": [{"name": "a.bin"}] * 5000}, {"extra": {"named_best": "../../x\x1b[31m"}},
-        {"extra": {"final_at": 1, "provenance": {"command": ["\x1b[31m"] * 50}}}, {"created_at": 1e300},
+        {"extra": {"final_at": 1, "provenance": {"command": ["\x1b[31m"] * 50}}},
+        {"created_at": 1e300},
     )  # fmt: skip
     _rewrite(folder, lambda made: made.update(rng.choice(changes)))
 

@@ -280,7 +280,8 @@ def _options(t: Tree) -> None:
         lines = [f"--find-links ./dist {lines[0]}", *lines[1:]]
     if t.rng.random() < 0.3:
         lines.append(
-            f"evil==1.0 {t.rng.choice(('--no-binary :all:', '--hash=sha256:00', '--global-option=x'))}"
+            "evil==1.0 "
+            + t.rng.choice(("--no-binary :all:", "--hash=sha256:00", "--global-option=x"))
         )
     t.requirements([*lines, "evil"])
     t.program(".venv/bin/python", "option-python")
@@ -312,7 +313,8 @@ def _constraints(t: Tree) -> None:
     t.dist("constraint")
     world, root = t.world, t.root
     rows = (
-        f"evil @ file://{root}/dist/evil-1.0.tar.gz", f"evil @ {world.stranger}/files/evil-1.0.tar.gz",
+        f"evil @ file://{root}/dist/evil-1.0.tar.gz",
+        f"evil @ {world.stranger}/files/evil-1.0.tar.gz",
         f"evil @ git+{world.stranger}/evil.git", "--find-links ./dist --no-index --no-binary :all:",
         f"--index-url {world.stranger}/simple/", f"-r {world.outside}/requirements.txt",
         f"-c {world.outside}/secret.txt", "-e ./sub", "evil==1.0", "./dist/evil-1.0.tar.gz",
@@ -329,7 +331,8 @@ def _constraints(t: Tree) -> None:
 
 
 def _backend(above: str = "") -> str:
-    return f'[build-system]\nrequires = []\nbuild-backend = "backend"\nbackend-path = ["{above or "."}"]\n'
+    path = above or "."
+    return f'[build-system]\nrequires = []\nbuild-backend = "backend"\nbackend-path = ["{path}"]\n'
 
 
 @kind("pyproject: a backend in the tree")
@@ -374,7 +377,8 @@ def _tool_uv(t: Tree) -> None:
         f'[tool.uv]\nfind-links = ["{root}/dist"]\nno-index = true\nno-build = false\n',
         '[tool.uv]\npython-preference = "only-system"\nno-build-isolation = true\n'
         f'index-url = "{world.stranger}/simple/"\ncache-dir = "{world.outside}/written"\n',
-        f'[tool.uv.pip]\nno-build = false\nno-binary = [":all:"]\npython = "{root}/.venv/bin/python"\n'
+        '[tool.uv.pip]\nno-build = false\nno-binary = [":all:"]\n'
+        f'python = "{root}/.venv/bin/python"\n'
         f'find-links = ["{root}/dist"]\nno-index = true\n',
         '[tool.uv.workspace]\nmembers = ["../outside/*", "sub"]\n',
         'override-dependencies = []\n[tool.uv]\noverride-dependencies = ["evil @ file:///x"]\n',
@@ -414,7 +418,8 @@ def _setup(t: Tree) -> None:
     t.write(
         "setup.cfg",
         "[metadata]\nname = own\nversion = attr: own.x\n[options]\ninstall_requires = "
-        f"file: ../outside/requirements.txt\nsetup_requires = evil @ {t.world.stranger}/files/e.tar.gz\n",
+        "file: ../outside/requirements.txt\nsetup_requires = evil @ "
+        f"{t.world.stranger}/files/e.tar.gz\n",
     )
     if t.rng.random() < 0.5:
         t.requirements(["-e ."])
@@ -465,8 +470,10 @@ def _uv_lock(t: Tree) -> None:
     for name in ("evil", "alpha"):
         version = t.rng.choice(("1.0", "1.0", "1.0\\n--no-binary :all:", "1.0 --hash=x"))
         rows.append(
-            f'[[package]]\nname = "{name}"\nversion = "{version}"\nsource = {t.rng.choice(sources)}\n'
-            f'sdist = {{ url = "{world.stranger}/files/evil-1.0.tar.gz", hash = "sha256:{"0" * 64}" }}\n'
+            f'[[package]]\nname = "{name}"\nversion = "{version}"\n'
+            f"source = {t.rng.choice(sources)}\n"
+            f'sdist = {{ url = "{world.stranger}/files/evil-1.0.tar.gz", '
+            f'hash = "sha256:{"0" * 64}" }}\n'
         )
     t.write(
         "uv.lock",
@@ -544,7 +551,8 @@ def _recipes(t: Tree) -> None:
     rows = (
         f'data = "{outside}/folder"', 'family = "../../etc"', f'family = "{t.root}/evil"',
         "depth = 99999999999999999999", 'recipe = "\\u001b[31m"', "width = -1", "steps = nan",
-        'tokenizer = "../outside/secret.txt"', "x = " + "[" * 300 + "]" * 300, 'family = "os.system"',
+        'tokenizer = "../outside/secret.txt"', "x = " + "[" * 300 + "]" * 300,
+        'family = "os.system"',
     )  # fmt: skip
     name = t.rng.choice(("trmcloud.toml", "recipe.toml"))
     text = f"[fast]\n{t.rng.choice(rows)}\n{t.rng.choice(rows)}\n"
@@ -616,19 +624,22 @@ def _hooks(t: Tree) -> None:
 def _programs(t: Tree) -> None:
     program = t.program("helper", "git-program")
     rows = (
-        f'[diff]\n\texternal = {program}\n', f'[diff "x"]\n\ttextconv = {program}\n\tcommand = {program}\n',
+        f'[diff]\n\texternal = {program}\n',
+        f'[diff "x"]\n\ttextconv = {program}\n\tcommand = {program}\n',
         f"[core]\n\tpager = {program}\n\teditor = {program}\n\taskPass = {program}\n",
         f"[core]\n\tsshCommand = {program}\n\tgitProxy = {program}\n",
         f"[core]\n\talternateRefsCommand = {program}\n", f"[credential]\n\thelper = !{program}\n",
         f"[alias]\n\tls-files = !{program}\n\tstatus = !{program}\n\trev-parse = !{program}\n",
-        f"[alias]\n\tcat-file = !{program}\n[pager]\n\tls-files = {program}\n\tstatus = {program}\n",
+        f"[alias]\n\tcat-file = !{program}\n[pager]\n\tls-files = {program}\n"
+        f"\tstatus = {program}\n",
         f"[gpg]\n\tprogram = {program}\n[trailer \"x\"]\n\tcommand = {program}\n",
         f"[uploadpack]\n\tpackObjectsHook = {program}\n", f'[merge "x"]\n\tdriver = {program}\n',
         f"[interactive]\n\tdiffFilter = {program}\n[sequence]\n\teditor = {program}\n",
         f'[url "ext::{program} "]\n\tinsteadOf = https://\n[protocol "ext"]\n\tallow = always\n',
         f'[hook "x"]\n\tevent = post-index-change\n\tcommand = {program}\n',
         f'[maintenance]\n\tauto = true\n[gc]\n\tauto = 1\n\trecentObjectsHook = {program}\n',
-        f"[help]\n\tautocorrect = immediate\n[web]\n\tbrowser = {program}\n[ssh]\n\tvariant = simple\n",
+        f"[help]\n\tautocorrect = immediate\n[web]\n\tbrowser = {program}\n"
+        "[ssh]\n\tvariant = simple\n",
     )  # fmt: skip
     t.git("".join(t.rng.sample(rows, t.rng.randint(2, 6))))
     t.write(".gitattributes", "*.py diff=x merge=x\n")
@@ -640,10 +651,13 @@ def _included_config(t: Tree) -> None:
     evil = t.write("evil.config", f"[core]\n\tfsmonitor = {t.program('monitor2', 'included')}\n")
     rows = (
         f"[include]\n\tpath = {outside}/secret.txt\n", f"[include]\n\tpath = {evil}\n",
-        f'[includeIf "gitdir:**"]\n\tpath = {evil}\n', f"[core]\n\texcludesFile = {outside}/token.txt\n",
+        f'[includeIf "gitdir:**"]\n\tpath = {evil}\n',
+        f"[core]\n\texcludesFile = {outside}/token.txt\n",
         f"[core]\n\tattributesFile = {outside}/secret.txt\n", "[include]\n\tpath = ~/.netrc\n",
-        f"[commit]\n\ttemplate = {outside}/secret.txt\n", f"[mailmap]\n\tfile = {outside}/secret.txt\n",
-        f"[fsck]\n\tskipList = {outside}/secret.txt\n[blame]\n\tignoreRevsFile = {outside}/secret.txt\n",
+        f"[commit]\n\ttemplate = {outside}/secret.txt\n",
+        f"[mailmap]\n\tfile = {outside}/secret.txt\n",
+        f"[fsck]\n\tskipList = {outside}/secret.txt\n"
+        f"[blame]\n\tignoreRevsFile = {outside}/secret.txt\n",
         f"[include]\n\tpath = {t.root}/pipe\n", "[include]\n\tpath = /dev/zero\n",
     )  # fmt: skip
     t.fifo("pipe")
@@ -709,7 +723,8 @@ def _submodules(t: Tree) -> None:
     config = (
         f'[submodule]\n\trecurse = true\n[submodule "{name}"]\n\turl = {url}\n\tactive = true\n'
     )
-    config += f'\tupdate = !{program}\n[protocol "ext"]\n\tallow = always\n[status]\n\tsubmoduleSummary = 5\n'
+    config += f'\tupdate = !{program}\n[protocol "ext"]\n\tallow = always\n'
+    config += "[status]\n\tsubmoduleSummary = 5\n"
     folder = t.git(config + "[diff]\n\tsubmodule = log\n\tignoreSubmodules = none\n")
     if t.rng.random() < 0.7:
         modules = folder / "modules" / "sub"
@@ -769,7 +784,8 @@ def _promisor(t: Tree) -> None:
     )
     folder = t.git(
         "[core]\n\trepositoryformatversion = 1\n[extensions]\n\tpartialClone = origin\n"
-        f'[remote "origin"]\n\turl = {url}\n\tpromisor = true\n\tuploadpack = {program}\n\tproxy = {t.world.stranger}\n'
+        f'[remote "origin"]\n\turl = {url}\n\tpromisor = true\n\tuploadpack = {program}\n'
+        f"\tproxy = {t.world.stranger}\n"
         f'\tpartialclonefilter = blob:none\n[protocol "ext"]\n\tallow = always\n'
         f"[core]\n\tsshCommand = {program}\n"
     )
@@ -810,7 +826,8 @@ def _damaged(t: Tree) -> None:
         (folder / "index").write_bytes(data)
     else:
         t.git(
-            "[core]\n\tsplitIndex = true\n\tuntrackedCache = true\n[index]\n\tsparse = true\n[extensions]\n\tobjectFormat = sha256\n\trefStorage = reftable\n"
+            "[core]\n\tsplitIndex = true\n\tuntrackedCache = true\n[index]\n\tsparse = true\n"
+            "[extensions]\n\tobjectFormat = sha256\n\trefStorage = reftable\n"
         )
 
 
@@ -837,9 +854,11 @@ def _slow_patterns(t: Tree) -> None:
 @kind("names: controls, dashes, other bytes")
 def _names(t: Tree) -> None:
     names = (
-        "--help", "-rf", "-c", "a\nb.py", "\x1b[31mred\x1b[0m.py", "a\tb", "\udcff\udcfe.py", "a'b\"c",
+        "--help", "-rf", "-c", "a\nb.py", "\x1b[31mred\x1b[0m.py", "a\tb", "\udcff\udcfe.py",
+        "a'b\"c",
         "$(id)", "`id`", "a;b", "|x", "\\", "..a", "~", "~root", "CON", "a ", " a", "\u202egpj.py",
-        ":(glob)*", ":!x", "*", "?", "[a]", "%s%n", "{checkpoint}", "--upload-pack=x", "\r.py", "=", "@",
+        ":(glob)*", ":!x", "*", "?", "[a]", "%s%n", "{checkpoint}", "--upload-pack=x", "\r.py",
+        "=", "@",
         "e\u0301.py", "\u00e9.py", "\x7f", "\x01\x02", "-", "-x.txt", "data\u2028x",
     )  # fmt: skip
     folder = t.rng.choice(("", "odd\nfolder/", "-dir/", "\udcff/"))
@@ -980,7 +999,7 @@ def _headers(t: Tree) -> None:
 
 
 @kind("a command that forges the report of its trial")
-def _forged(t: Tree) -> None:
+def forge(t: Tree) -> None:
     program = t.program("forged-python", "forged")
     t.write(
         "train.py",

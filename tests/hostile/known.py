@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from tests.hostile.contents import WORDS, Tree, embed
-from tests.hostile.doors import Visit
+from tests.hostile.contents import WORDS, Tree, embed, forge
+from tests.hostile.doors import OUT, RUN, Visit
 from tests.hostile.world import sdist
 
 
@@ -86,6 +86,10 @@ def _slow(t: Tree) -> None:
         t.write("a" * 60 + str(number), "x")
 
 
+def _partial(t: Tree) -> None:
+    t.link(f"{OUT}.partial", t.world.outside)
+
+
 def _nothing(t: Tree) -> None:
     """A benign tree."""
 
@@ -115,5 +119,17 @@ KNOWN: Mapping[str, Known] = {
     "M3 an embedded bare repository": Known(_embedded, _run(start="bare"), "ran", "bare"),
     "M6 a filter": Known(_filter, _run(), "ran", "known-filter"),
     "low: an ignore rule": Known(_slow, _run(), "slow", ""),
+    "a trial's report that its command wrote": Known(
+        forge,
+        Visit("try", ("try", "--for", "1", "--", *WORDS), runs_command=True),
+        "ran",
+        "forged",
+    ),
+    "a link in the place of fetch-best's folder": Known(
+        _partial,
+        Visit("fetch-best", ("fetch-best", RUN, "--into", OUT), outputs=(OUT, f"{OUT}.partial")),
+        "wrote",
+        "outside",
+    ),
     "a benign tree": Known(_nothing, _run(), "environment", "git"),
 }

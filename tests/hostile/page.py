@@ -29,7 +29,8 @@ def page(kept: Mapping[str, Any], date: str, trees: int) -> str:
         f"- date: {date}",
         "- command: `make hostile-contents`",
         f"- commit: `{kept['code']}`",
-        f"- trees: **{done:,}**{missing}; visits: {visits:,}, {kept['cpu_s'] / max(1, visits):.2f} s"
+        f"- trees: **{done:,}**{missing}; visits: {visits:,}, "
+        f"{kept['cpu_s'] / max(1, visits):.2f} s"
         " of CPU time each",
         f"- findings: **{len(findings)}**",
         "",

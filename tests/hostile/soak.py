@@ -341,8 +341,9 @@ def _replay(code: Code, number: int, door: str | None) -> int:
         for each in (door,) if door else doors_of(number):
             log = kept / each.replace(" ", "")
             result = here.take(number, each, log=log)
-            print(f"{each}: trmcloud {' '.join(result.words)}\n  status {result.code}, "
-                      f"{result.cpu_s:.1f} s of CPU time; kinds: {'; '.join(result.kinds)}")  # fmt: skip
+            print(f"{each}: trmcloud {' '.join(result.words)}")
+            print(f"  status {result.code}, {result.cpu_s:.1f} s of CPU time")
+            print(f"  kinds: {'; '.join(result.kinds)}")
             print(f"  stdout, stderr and strace's record: {log}")
             subprocess.run(["cp", "-a", str(here.world.tree), str(log / "tree")])
             for finding in result.findings:

@@ -1,4 +1,4 @@
-"""The judge of hostile contents finds a planted violation of each kind, and nothing in a benign visit."""
+"""The judge of hostile contents finds each planted violation, and none in a benign visit."""
 
 from __future__ import annotations
 
@@ -75,9 +75,12 @@ def test_a_benign_visit_has_no_finding(ground: Ground) -> None:
     ("script", "kind", "part"),
     [
         ("subprocess.run(['sh', '-c', 'true'])", "executed", "/bin/sh"),
-        ("subprocess.run(['/bin/sh', '-c', 'exec git --version'], env={})", "executed", "/bin/sh -c"),
-        ("subprocess.run(['python3', 'train.py'], env={'PATH': '/usr/bin'})", "executed", "train.py"),
-        ("os.symlink('/usr/bin/true', 'git'); subprocess.run(['./git'], env={})", "executed", "tree/git"),
+        ("subprocess.run(['/bin/sh', '-c', 'exec git --version'], env={})", "executed",
+         "/bin/sh -c"),
+        ("subprocess.run(['python3', 'train.py'], env={'PATH': '/usr/bin'})", "executed",
+         "train.py"),
+        ("os.symlink('/usr/bin/true', 'git'); subprocess.run(['./git'], env={})", "executed",
+         "tree/git"),
         ("subprocess.run(['git', 'version'])", "environment", "RUNPOD_API_KEY"),
         ("open('../outside/secret.txt').read()", "opened", "outside/secret.txt"),
         ("os.symlink('../outside', 'x'); open('x/token.txt')", "opened", "outside/token.txt"),
@@ -85,9 +88,12 @@ def test_a_benign_visit_has_no_finding(ground: Ground) -> None:
         ("open(os.path.expanduser('~/.ssh/id_rsa'))", "opened", "~/.ssh/id_rsa"),
         ("subprocess.run(['git', 'config', '-f', os.path.expanduser('~/.netrc'), '-l'], env={})",
          "opened", "~/.netrc"),
-        ("import socket; socket.socket().connect_ex(('127.0.0.3', 9))", "connected", "127.0.0.3 port 9"),
-        ("import socket; socket.socket(2, 2).sendto(b'x', ('127.0.0.9', 53))", "connected", "127.0.0.9"),
-        ("import socket; socket.socket(10, 2).connect_ex(('2001:db8::1', 53))", "connected", "2001:db8"),
+        ("import socket; socket.socket().connect_ex(('127.0.0.3', 9))", "connected",
+         "127.0.0.3 port 9"),
+        ("import socket; socket.socket(2, 2).sendto(b'x', ('127.0.0.9', 53))", "connected",
+         "127.0.0.9"),
+        ("import socket; socket.socket(10, 2).connect_ex(('2001:db8::1', 53))", "connected",
+         "2001:db8"),
         ("print('the key is', os.environ['HF_TOKEN'])", "printed", "stdout"),
         (f"print('…{MARK.lower()}0outside', file=sys.stderr)", "printed", "stderr"),
         ("open('written', 'w')", "wrote", "tree/written"),
@@ -163,7 +169,8 @@ def test_the_record_names_each_program_its_folder_and_its_environment(ground: Gr
     script = (
         "import socket\ns = socket.create_server(('127.0.0.1', 0))\n"
         "socket.create_connection(s.getsockname()).close()\n"
-        "os.mkdir('a\\nb'); subprocess.run(['git', 'version', 'é\"]'], cwd='a\\nb', env={'A': '1, \"2'})"
+        "os.mkdir('a\\nb')\n"
+        "subprocess.run(['git', 'version', 'é\"]'], cwd='a\\nb', env={'A': '1, \"2'})"
     )
     seen = ground.seen(script)
     [git] = [e.program for e in seen.events if isinstance(e, Executed) and "git" in e.program.path]
@@ -180,7 +187,8 @@ import json
 for line in sys.stdin:
     asked = json.loads(line)
     fields = {"quote": "q-1"} if asked["method"] == "plan" else {}
-    print(json.dumps({"id": asked["id"], "got": asked, "result": {"structuredContent": fields}}), flush=True)
+    answer = {"id": asked["id"], "got": asked, "result": {"structuredContent": fields}}
+    print(json.dumps(answer), flush=True)
 """
     talk = Talk(
         [
