@@ -29,6 +29,7 @@ help:
 	@echo "make sweep-worlds  20,000 simulated sweeps with faults: docs/soak/sweep-worlds.md (WORLDS=…)"
 	@echo "make soak-crashes  ten thousand kills of the writers of ledger and checkpoints; resumable; then of commands"
 	@echo "make pg-torture  clients and controllers of a ledger in PostgreSQL, killed, cut off and restarted"
+	@echo "make hostile-contents  5,000 trees of hostile contents through two doors each; resumable, 20 minutes a piece"
 	@echo "make soak-stops  sixty local runs whose processes are stopped and killed, all but one"
 	@echo "make mcp-hostile  100,000 random calls of a hostile client of trmcloud mcp (CALLS=2000: fewer)"
 	@echo "make mcp-peer  another implementation of the protocol calls trmcloud mcp (npm)"
@@ -366,6 +367,13 @@ pg-torture: $(READY)
 soak-stops: $(READY)
 	$(BIN)/python -m tests.e2e.stops --rounds $(or $(ROUNDS),60) --jobs $(JOBS) --page docs/soak/stops.md \
 		--date "$$(date +%F)"
+
+# Hostile contents of trees at every door that looks at one, under strace: docs/soak/hostile.md. A
+# piece takes MINUTES and goes on from the state of the one before, as long as the commit stays.
+.PHONY: hostile-contents
+hostile-contents: $(READY)
+	$(BIN)/python -m tests.hostile --trees $(or $(TREES),5000) --minutes $(or $(MINUTES),20) \
+		--jobs $(JOBS) --state build/hostile.json --page docs/soak/hostile.md --date "$$(date +%F)"
 
 # A real server that rents from RunPod on paper; the page is docs/soak/mcp.md.
 .PHONY: mcp-hostile

@@ -38,6 +38,7 @@ TOOLS = (
     Tool("curl", "curl", r"\bno curl\b"),
     Tool("mkfs.ext4", "e2fsprogs", r"\bmkfs\.ext4\b"),
     Tool("chromium", "chromium", r"\bchromium\b"),
+    Tool("strace", "strace", r"\bstrace\b"),
 )
 """Sought by a skip's reason in this order; the first that fits counts."""
 

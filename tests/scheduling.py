@@ -53,6 +53,7 @@ _KINDS = (
     ("tests/e2e/", _WAITING),
     ("tests/crash/", _WAITING),
     ("tests/contract/", _WAITING),
+    ("tests/hostile/", _WAITING),
     ("tests/own/", _WAITING),
     ("tests/unit/pod/", _WAITING),
 )  # fmt: skip
