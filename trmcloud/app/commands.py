@@ -18,7 +18,7 @@ from trmcloud.app.packing import commands_share
 from trmcloud.app.planning import Planner
 from trmcloud.app.pod_request import LaunchData
 from trmcloud.app.preparing import PreparedLaunch, check_launch
-from trmcloud.app.working_tree import WorkingTree, look_at, pack
+from trmcloud.app.working_tree import WorkingTree, differs_from_commit, look_at, pack
 from trmcloud.core.catalog.hardware import LOCAL, parse_hardware
 from trmcloud.core.catalog.providers import TRAITS, rentable
 from trmcloud.core.contract.command import (
@@ -504,7 +504,7 @@ def _source_of(tree: WorkingTree, code: Path, data: str) -> CommandSource:
         return CommandSource(
             code_sha256=file_sha256(code / CODE_NAME),
             git_commit=tree.git_commit,
-            is_dirty=tree.is_dirty,
+            is_dirty=differs_from_commit(tree),
             data_sha256=_data_sha256(Path(data)) if data else "",
         )
     except OSError as error:

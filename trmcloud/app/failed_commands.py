@@ -13,9 +13,9 @@ from contextlib import suppress
 from pathlib import Path, PurePosixPath
 
 from trmcloud.app.context import Context
+from trmcloud.app.ignore_rules import IGNORE_NAME
 from trmcloud.app.pod_request import read_launch_note
 from trmcloud.app.trial_facts import folders_around, missing_module, places_of_module
-from trmcloud.app.working_tree import IGNORE_NAME
 from trmcloud.core.contract import pod_contract as contract
 from trmcloud.core.contract.command import CODE_NAME, PHASE, Command
 from trmcloud.core.control.run_state import RunState

@@ -15,8 +15,9 @@ from typing import NamedTuple
 
 import tomllib
 
+from trmcloud.app.ignore_rules import IGNORE_NAME
 from trmcloud.app.trial_checks import Facts, MissingFile, Observed, plain_name, requirement_names
-from trmcloud.app.working_tree import IGNORE_NAME, WorkingTree, why_left_out
+from trmcloud.app.working_tree import WorkingTree, why_left_out
 from trmcloud.core.contract.command import Command
 from trmcloud.pod.job import trmcloud_trial
 
