@@ -18,14 +18,16 @@ from trmcloud.core.errors import DataError
 GIT = shutil.which("git") or "git"
 NAMES = [
     "a", "b", "ab", "a.py", "a.pyc", "a.pyo", "x/a", "x/b.py", "x/y/a", "x/y/z/a.py", "a/x",
-    "a/b/c", "a/b/a/b", "foo", "foobar", "foo/bar", "foo/x/bar", "foo/x/y/bar", ".hidden", "x/.hidden/a",
-    "a b", "[a]", "a]", "*", "x/*", "#a", "!a", "a\\b", "née", "abab", "aXbXc", "-", "x-y", "x/ab/b",
+    "a/b/c", "a/b/a/b", "foo", "foobar", "foo/bar", "foo/x/bar", "foo/x/y/bar", ".hidden",
+    "x/.hidden/a", "a b", "[a]", "a]", "*", "x/*", "#a", "!a", "a\\b", "née", "abab", "aXbXc",
+    "-", "x-y", "x/ab/b",
 ]  # fmt: skip
 RULES = [
     "a", "/a", "a/", "x/", "*.py", "*.py[co]", "x/*", "x/**", "**/a", "**/a.py", "foo/**/bar",
-    "**/foo/**", "a?b", "?", "*", "a*b*c", "*a*b", "[ab]", "[!a]", "[^a]", "[a-c]*", "x/y/", "/x/y",
-    "foo**", "**foo", "fo**ar", "\\#a", "\\!a", "a\\\\b", "\\*", "[[]a]", "[]a]", "x[-]y",
-    "**", "**/", "/**", "**/**/a", "x/**/**/a", "a/b", "*/a", "*/*/a", "[", "a[", "n?*e", "née", "a b", "b/",
+    "**/foo/**", "a?b", "?", "*", "a*b*c", "*a*b", "[ab]", "[!a]", "[^a]", "[a-c]*", "x/y/",
+    "/x/y", "foo**", "**foo", "fo**ar", "\\#a", "\\!a", "a\\\\b", "\\*", "[[]a]", "[]a]", "x[-]y",
+    "**", "**/", "/**", "**/**/a", "x/**/**/a", "a/b", "*/a", "*/*/a", "[", "a[", "n?*e", "née",
+    "a b", "b/",
 ]  # fmt: skip
 
 
