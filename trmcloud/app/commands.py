@@ -7,8 +7,8 @@ import os
 import re
 import shlex
 import shutil
-import subprocess
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +39,7 @@ from trmcloud.core.errors import DataError, UsageError
 from trmcloud.core.spec.plan import Plan
 from trmcloud.core.spec.spec import RunSpec
 from trmcloud.core.values import dataclass, replace
+from trmcloud.io.children import ReaderStopped, find_program, reader_environment, run_reader
 from trmcloud.io.hashing import file_sha256
 from trmcloud.options import (
     LaunchRequest,
@@ -490,7 +491,7 @@ def tree_of(spec: RunSpec, here: Path) -> WorkingTree:
     if not command.pip:
         return replace(tree, not_installed=found_in(here))
     packages = read_packages(here, command.pip)
-    python = _python_here() if spec.hardware == LOCAL else ""
+    python = _python_here(tree.root) if spec.hardware == LOCAL else ""
     return replace(tree, packages=packages, resolved=resolve(packages, here, python))
 
 
@@ -524,18 +525,28 @@ def _data_sha256(folder: Path) -> str:
     return digest.hexdigest()
 
 
-def _python_here() -> str:
+def _python_here(tree: Path) -> str:
     """Return the version of the Python that a command finds first on this machine, as ``3.12``;
-    empty where there is none."""
-    found = shutil.which("python") or shutil.which("python3")
+    empty where it is not known. One in ``tree`` is not run: its own file says it."""
+    found = find_program("python") or find_program("python3")
     if found is None:
         return ""
-    code = "import sys; print('%d.%d' % sys.version_info[:2])"
-    try:
-        done = subprocess.run([found, "-c", code], capture_output=True, text=True, timeout=30)
-    except (OSError, subprocess.TimeoutExpired):
+    if Path(os.path.realpath(Path(found).parent)).is_relative_to(os.path.realpath(tree)):
+        with suppress(OSError, UnicodeDecodeError):
+            text = (Path(found).parents[1] / "pyvenv.cfg").read_text(encoding="utf-8")
+            said = re.search(r"(?m)^version(?:_info)?\s*=\s*(\d+\.\d+)", text)
+            return said[1] if said is not None else ""
         return ""
-    return done.stdout.strip()
+    code = "import sys; print('%d.%d' % sys.version_info[:2])"
+    names = ("HOME", "PYENV_ROOT", "PYENV_VERSION", "ASDF_DATA_DIR")  # a shim's own Python
+    own = {name: os.environ[name] for name in names if name in os.environ}
+    try:
+        ended = run_reader(
+            [found, "-I", "-c", code], most_s=30, environment=reader_environment(also=own)
+        )
+    except (OSError, ReaderStopped):
+        return ""
+    return ended.out.decode("ascii", "replace").strip() if ended.code == 0 else ""
 
 
 def _packages_share(tree: WorkingTree) -> dict[str, bytes]:

@@ -22,6 +22,7 @@ from trmcloud.core.control.run_state import RunState
 from trmcloud.core.errors import DataError, Outcome
 from trmcloud.core.text import one_line
 from trmcloud.core.values import dataclass
+from trmcloud.io.archives import open_tar
 
 _LAST = 10
 _READ_BYTES = 1 << 16
@@ -133,6 +134,6 @@ def _module(module: str, here: Path) -> tuple[str, str]:
 
 
 def _sent(code_dir: Path) -> set[str]:
-    with suppress(OSError, tarfile.TarError), tarfile.open(code_dir / CODE_NAME, "r:") as archive:
+    with suppress(OSError, tarfile.TarError), open_tar(code_dir / CODE_NAME) as archive:
         return set(archive.getnames())
     return set()

@@ -626,3 +626,26 @@ def test_data_of_the_tree_stands_where_it_stood(tmp_path: Path) -> None:
     lay_data(tmp_path / "work", str(tmp_path / "elsewhere"), "data/shakespeare")
     assert (tmp_path / "work/data/shakespeare/train.bin").read_text() == "tokens"
     lay_data(tmp_path / "work", str(tmp_path / "elsewhere"), "data/shakespeare")
+
+
+@pytest.mark.parametrize("size", [3 << 20, 1 << 40], ids=["3 MB", "1 TB"])
+def test_an_archive_with_a_large_header_is_refused(tmp_path: Path, size: int) -> None:
+    """tarfile reads a PAX header whole: its author chooses how much memory that takes."""
+    (tmp_path / "code").mkdir()
+    header = tarfile.TarInfo("x")
+    header.type, header.size = tarfile.XHDTYPE, size
+    text = b"%d comment=" % size
+    content = header.tobuf(tarfile.GNU_FORMAT) + text + b"x" * ((3 << 20) - len(text))
+    (tmp_path / "code" / "code.tar").write_bytes(content)
+    with pytest.raises(ValueError, match="a header is larger than any that is sent"):
+        unpack(tmp_path / "code", tmp_path / "work")
+
+
+def test_an_archive_of_headers_of_headers_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "code").mkdir()
+    header = tarfile.TarInfo("x")
+    header.type, header.size = tarfile.GNUTYPE_LONGNAME, 1
+    one = header.tobuf(tarfile.GNU_FORMAT) + b"a".ljust(512, b"\0")
+    (tmp_path / "code" / "code.tar").write_bytes(one * 5000)
+    with pytest.raises(ValueError, match="cannot be read"):
+        unpack(tmp_path / "code", tmp_path / "work")
