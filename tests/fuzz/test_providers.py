@@ -158,7 +158,7 @@ class ScriptedSky(Sky):
     """Prints ``out`` whatever it is asked."""
 
     def __init__(self, folder: Path) -> None:
-        super().__init__("sky", {"PATH": "/usr/bin:/bin", "HOME": str(folder)})
+        super().__init__("sky", {"PATH": "/usr/bin:/bin", "HOME": str(folder)}, None)
         self.code, self.out, self.said = 0, "", ""
 
     def _done(self, words: Sequence[str], timeout_s: float) -> tuple[int, str, str]:

@@ -5,9 +5,10 @@
 It prints what 0.14.1 was seen to print. ``STATE.json`` also takes ``fail``: a word of a command →
 what it prints before it ends with 1; ``then``: likewise → what has changed once it was carried out;
 ``at``, epoch seconds: a launch asked for before then is up, or has failed, where ``none_left`` says
-why; ``exited``: names of clusters whose pod has; ``said``: what a list prints instead of rows; and
-``runpod``, the URL and key of a stand-in of RunPod whose pods are its machines then. Its clock is
-the user's, by the file that ``TEST_CLOCK`` names.
+why; ``from``: of each command the folder, the server that it would speak to and the names of its
+variables; ``exited``: names of clusters whose pod has; ``said``: what a list prints instead of
+rows; and ``runpod``, the URL and key of a stand-in of RunPod whose pods are its machines then. Its
+clock is the user's, by the file that ``TEST_CLOCK`` names.
 """
 
 from __future__ import annotations
@@ -69,6 +70,7 @@ def main() -> int:
 
     def answered(state: State) -> int:
         state.setdefault("asked", []).append(words)
+        state.setdefault("from", []).append([os.getcwd(), server(), sorted(os.environ)])
         code = answer(state, words, path)
         for part, changes in state.get("then", {}).items():
             if part in " ".join(words):
@@ -76,6 +78,16 @@ def main() -> int:
         return code
 
     return changed(path, answered)
+
+
+def server() -> str:
+    """The server that SkyPilot would speak to: of the environment, the project, the user."""
+    found = ""
+    project = os.environ.get("SKYPILOT_PROJECT_CONFIG") or ".sky.yaml"
+    for path in (Path.home() / ".sky" / "config.yaml", Path(project)):
+        lines = path.read_text().splitlines() if path.exists() else []
+        found = next((x.split()[1] for x in lines if "endpoint:" in x), found)
+    return os.environ.get("SKYPILOT_API_SERVER_ENDPOINT") or found
 
 
 def now() -> float:

@@ -9,6 +9,7 @@ import re
 import shlex
 import shutil
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,13 @@ from trmcloud.app.packing import commands_share
 from trmcloud.app.planning import Planner
 from trmcloud.app.pod_request import LaunchData
 from trmcloud.app.preparing import PreparedLaunch, check_launch
-from trmcloud.app.working_tree import WorkingTree, look_at, pack, why_left_out
+from trmcloud.app.working_tree import (
+    WorkingTree,
+    differs_from_commit,
+    look_at,
+    pack,
+    why_left_out,
+)
 from trmcloud.core.catalog.hardware import LOCAL, parse_hardware
 from trmcloud.core.catalog.providers import TRAITS, rentable
 from trmcloud.core.contract.command import (
@@ -40,7 +47,7 @@ from trmcloud.core.errors import DataError, UsageError
 from trmcloud.core.spec.plan import Plan
 from trmcloud.core.spec.spec import RunSpec
 from trmcloud.core.values import dataclass, replace
-from trmcloud.io.children import ReaderStopped, find_program, run_reader
+from trmcloud.io.children import ReaderStopped, find_program, reader_environment, run_reader
 from trmcloud.io.hashing import file_sha256
 from trmcloud.options import (
     LaunchRequest,
@@ -508,7 +515,7 @@ def _source_of(tree: WorkingTree, code: Path, data: str) -> CommandSource:
         return CommandSource(
             code_sha256=file_sha256(code / CODE_NAME),
             git_commit=tree.git_commit,
-            is_dirty=tree.is_dirty,
+            is_dirty=differs_from_commit(tree),
             data_sha256=_data_sha256(Path(data)) if data else "",
         )
     except OSError as error:
@@ -528,24 +535,28 @@ def _data_sha256(folder: Path) -> str:
     return digest.hexdigest()
 
 
-def _python_here(root: Path) -> str:
+def _python_here(tree: Path) -> str:
     """Return the version of the Python that a command finds first on this machine, as ``3.12``;
-    empty where there is none. One in the tree is not started: its environment's notes say it."""
+    empty where it is not known. One in ``tree`` is not run: its own file says it."""
     found = find_program("python") or find_program("python3")
     if found is None:
         return ""
-    if Path(found).parent.resolve().is_relative_to(root.resolve()):
-        try:
-            notes = (Path(found).parents[1] / "pyvenv.cfg").read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError):
-            return ""
-        version = re.search(r"(?m)^version(?:_info)?\s*=\s*(3\.\d+)", notes)
-        return version[1] if version is not None else ""
+    if Path(os.path.realpath(Path(found).parent)).is_relative_to(os.path.realpath(tree)):
+        with suppress(OSError, UnicodeDecodeError):
+            text = (Path(found).parents[1] / "pyvenv.cfg").read_text(encoding="utf-8")
+            said = re.search(r"(?m)^version(?:_info)?\s*=\s*(\d+\.\d+)", text)
+            return said[1] if said is not None else ""
+        return ""
     code = "import sys; print('%d.%d' % sys.version_info[:2])"
+    names = ("HOME", "PYENV_ROOT", "PYENV_VERSION", "ASDF_DATA_DIR")  # a shim's own Python
+    own = {name: os.environ[name] for name in names if name in os.environ}
     try:
-        return run_reader([found, "-I", "-c", code], most_s=30.0).out.decode().strip()
+        ended = run_reader(
+            [found, "-I", "-c", code], most_s=30, environment=reader_environment(also=own)
+        )
     except (OSError, ReaderStopped):
         return ""
+    return ended.out.decode("ascii", "replace").strip() if ended.code == 0 else ""
 
 
 def _packages_share(tree: WorkingTree) -> dict[str, bytes]:

@@ -13,15 +13,16 @@ from contextlib import suppress
 from pathlib import Path, PurePosixPath
 
 from trmcloud.app.context import Context
+from trmcloud.app.ignore_rules import IGNORE_NAME
 from trmcloud.app.pod_request import read_launch_note
 from trmcloud.app.trial_facts import folders_around, missing_module, places_of_module
-from trmcloud.app.working_tree import IGNORE_NAME
 from trmcloud.core.contract import pod_contract as contract
 from trmcloud.core.contract.command import CODE_NAME, PHASE, Command
 from trmcloud.core.control.run_state import RunState
 from trmcloud.core.errors import DataError, Outcome
 from trmcloud.core.text import one_line
 from trmcloud.core.values import dataclass
+from trmcloud.io.archives import open_tar
 
 _LAST = 10
 _READ_BYTES = 1 << 16
@@ -133,6 +134,6 @@ def _module(module: str, here: Path) -> tuple[str, str]:
 
 
 def _sent(code_dir: Path) -> set[str]:
-    with suppress(OSError, tarfile.TarError), tarfile.open(code_dir / CODE_NAME, "r:") as archive:
+    with suppress(OSError, tarfile.TarError), open_tar(code_dir / CODE_NAME) as archive:
         return set(archive.getnames())
     return set()

@@ -8,16 +8,17 @@ import json
 import os
 import re
 import shlex
-import subprocess
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 import tomllib
 
+from trmcloud.app.ignore_rules import IGNORE_NAME
 from trmcloud.app.trial_checks import Facts, MissingFile, Observed, plain_name, requirement_names
-from trmcloud.app.working_tree import IGNORE_NAME, WorkingTree, why_left_out
+from trmcloud.app.working_tree import WorkingTree, why_left_out
 from trmcloud.core.contract.command import Command
+from trmcloud.io.children import ReaderStopped, reader_environment, run_reader
 from trmcloud.pod.job import trmcloud_trial
 
 IN_IMAGES = ("torch", "numpy")
@@ -288,18 +289,20 @@ def _packages(observed: Observed, named: Iterable[str], folder: Path) -> _Packag
     if not observed.modules or not observed.pythons:
         return None
     question = {"modules": observed.modules, "named": [*named, *IN_IMAGES]}
+    # Where this user's packages are; the interpreter may be one that the tree brought.
+    names = ("HOME", "PYTHONUSERBASE", "PYENV_ROOT")
+    own = {name: os.environ[name] for name in names if name in os.environ}
     try:
-        done = subprocess.run(
+        ended = run_reader(
             [observed.pythons[0], str(Path(trmcloud_trial.__file__))],
-            input=json.dumps(question),
-            capture_output=True,
-            text=True,
-            timeout=_ASK_S,
-            cwd=folder,
+            most_s=_ASK_S,
+            folder=folder,
+            environment=reader_environment(also=own),
+            given=json.dumps(question).encode(),
         )
-        said = json.loads(done.stdout)
+        said = json.loads(ended.out)
         return _Packages(said["of"], frozenset(said["brought"]))
-    except (OSError, ValueError, subprocess.TimeoutExpired, KeyError, TypeError):
+    except (OSError, ValueError, ReaderStopped, KeyError, TypeError):
         return None
 
 

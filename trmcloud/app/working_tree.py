@@ -3,30 +3,33 @@
 Git's list of files where there is one: tracked, and untracked ones that are not ignored; all that
 is not hidden elsewhere. ``.trmcloudignore``, in the language of .gitignore, leaves out more. A
 file that looks like a key or a secret, by its name or by a token in it, is left out, whether git
-lists it or not, unless a line of ``.trmcloudignore`` is ``!`` and its whole name. So are links.
+lists it or not, unless a line of ``.trmcloudignore`` is ``!`` and its whole name. So are links,
+what is behind one, and what trmcloud itself wrote.
 """
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import io
 import os
 import re
 import shutil
 import stat
-import subprocess
 import tarfile
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from fnmatch import fnmatchcase
+from fnmatch import translate
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from trmcloud.app.git_tree import GitList, git_list, is_as_committed
+from trmcloud.app.home import home_dir
+from trmcloud.app.ignore_rules import IGNORE_NAME, IgnoreRules
+from trmcloud.app.own_outputs import fetched_among, is_among, outputs_among
 from trmcloud.app.staging import CODE_DIR
 from trmcloud.core.contract.command import CODE_NAME, is_inside
-from trmcloud.core.contract.command_terms import TREE_NAME
-from trmcloud.core.contract.manifest import MANIFEST_NAME
 from trmcloud.core.errors import DataError
 from trmcloud.core.values import dataclass
 from trmcloud.io.redaction import TOKEN
@@ -35,11 +38,9 @@ if TYPE_CHECKING:  # reading them takes a package that other commands need not l
     from trmcloud.app.package_resolving import ResolvedPackages
     from trmcloud.app.requirement_files import Packages
 
-IGNORE_NAME = ".trmcloudignore"
 MOST_BYTES = 1 << 30
 MOST_FILES = 50_000
 _KEY_CHARS = 24
-_GIT_S = 60.0
 _KEYS = (
     ".env", ".env.*", "*.pem", "*.key", "*.p12", "*.pfx", "*.jks", "*.kdbx", "*.asc", "id_rsa*",
     "id_dsa*", "id_ecdsa*", "id_ed25519*", ".netrc", "_netrc", ".pypirc", ".npmrc",
@@ -82,21 +83,36 @@ class WorkingTree:
     links: tuple[str, ...] = ()
     fetched: tuple[str, ...] = ()
     """Folders that ``fetch-best`` has filled: left out."""
-    by_git: bool = False
+    outputs: tuple[str, ...] = ()
+    """Other files and folders that trmcloud wrote: left out."""
+    skipped_rules: tuple[str, ...] = ()
+    """Lines of the ignore file that are not used: they take too long."""
+    git: GitList | None = None
     folder: str = ""
     """The folder below ``root`` that the command is started in; empty: ``root`` itself."""
-    git_commit: str = ""
-    """The commit that it was checked out at; empty where there is none."""
-    is_dirty: bool = False
-    """Whether files below ``root`` differ from that commit, or are not in it."""
     packages: Packages | None = None
     """The packages of --pip; None where it was left out."""
     resolved: ResolvedPackages | None = None
     not_installed: tuple[str, ...] = ()
     """Without --pip, the lists of packages that are there."""
-    above: str = ""
-    """The way from ``root`` up to the top of its git repository (``../..``); empty where ``root``
-    is the top, or has no repository."""
+
+    @property
+    def by_git(self) -> bool:
+        return self.git is not None
+
+    @property
+    def git_commit(self) -> str:
+        """The commit that it was checked out at; empty where there is none."""
+        return self.git.commit if self.git is not None else ""
+
+    @property
+    def above(self) -> str:
+        """The way from ``root`` up to the top of its git repository (``../..``); empty where
+        ``root`` is the top, or has no repository."""
+        if self.git is None:
+            return ""
+        way = os.path.relpath(self.git.top, os.path.realpath(self.root))
+        return "" if way == "." else way
 
 
 def look_at(root: Path, also_out: Sequence[str] = (), folder: str = "") -> WorkingTree:
@@ -110,22 +126,23 @@ def look_at(root: Path, also_out: Sequence[str] = (), folder: str = "") -> Worki
     Raises:
         DataError: there is nothing, or more than is sent; it names what is largest.
     """
-    listed = _by_git(root)
-    ignored = _IgnoreRules(root)
+    git = git_list(root)
+    ignored = _rules_of(root)
     names, keys, links, sizes = [], [], [], {}
-    every = sorted(set(listed if listed is not None else _walked(root)))
-    fetched = _fetched(every)
+    every = sorted({*git.tracked, *git.others} if git is not None else set(_walked(root)))
+    fetched, outputs = fetched_among(root, every), outputs_among(root, every, home_dir(os.environ))
+    is_linked = _LinkedFolders(root)
     for name in every:
         out = any(name == folder or name.startswith(f"{folder}/") for folder in also_out)
         if out or not is_inside(name) or ignored.leaves_out(name):
             continue
-        if name.startswith(fetched) and not ignored.sends(name):
+        if is_among(name, fetched + outputs) and not ignored.sends(name):
             continue
         try:
             about = os.lstat(root / name)
         except OSError:
             continue  # tracked, and deleted here
-        if stat.S_ISLNK(about.st_mode):
+        if stat.S_ISLNK(about.st_mode) or is_linked(name.rpartition("/")[0]):
             links.append(name)
         elif not stat.S_ISREG(about.st_mode):
             continue  # a submodule's folder
@@ -143,9 +160,6 @@ def look_at(root: Path, also_out: Sequence[str] = (), folder: str = "") -> Worki
         )
     if whole > MOST_BYTES or len(names) > MOST_FILES:
         raise _too_large(root, sizes, whole)
-    by_git = listed is not None
-    above = _git(root, "rev-parse", "--show-cdup") if by_git else None
-    commit = _git(root, "rev-parse", "--verify", "HEAD") if by_git else None
     return WorkingTree(
         root=root,
         names=tuple(names),
@@ -153,20 +167,46 @@ def look_at(root: Path, also_out: Sequence[str] = (), folder: str = "") -> Worki
         keys=tuple(keys),
         links=tuple(links),
         fetched=fetched,
-        by_git=by_git,
+        outputs=outputs,
+        skipped_rules=tuple(ignored.skipped),
+        git=git,
         folder=folder,
-        above=os.fsdecode(above or b"").strip().rstrip("/"),
-        git_commit=os.fsdecode(commit or b"").strip(),
-        is_dirty=bool(commit and _git(root, "status", "--porcelain", "--", ".")),
     )
 
 
-def _fetched(names: Sequence[str]) -> tuple[str, ...]:
-    """The folders, each with a slash, that hold a command's checkpoint as it is brought home: a
-    model of another run, and often larger than all of the code."""
-    there = set(names)
-    folders = (name.removesuffix(TREE_NAME) for name in names if name.endswith(f"/{TREE_NAME}"))
-    return tuple(folder for folder in folders if f"{folder}{MANIFEST_NAME}" in there)
+def differs_from_commit(tree: WorkingTree) -> bool:
+    """Whether the files that are sent are not those of ``tree.git_commit``: one was changed, added
+    or deleted, or a change is staged. False where there is no commit.
+
+    A file that is not sent, and what is in a submodule, are not compared.
+
+    Raises:
+        OSError: a file cannot be read.
+    """
+    git = tree.git
+    if git is None or not git.commit:
+        return False
+    sent = {*tree.names, *tree.links}
+    if git.is_staged or not sent <= git.tracked.keys():
+        return True
+    left_out = {*tree.keys, *(name for name, entry in git.tracked.items() if entry.is_skipped)}
+    ignored = _rules_of(tree.root)
+    for name in git.tracked.keys() - sent - left_out:
+        if (
+            is_inside(name)
+            and not ignored.leaves_out(name)
+            and not os.path.lexists(tree.root / name)
+        ):
+            return True
+    modes = {name: os.lstat(tree.root / name).st_mode for name in sorted(sent)}
+    has_bits = any(not modes[name] & stat.S_IXUSR for name in tree.names)
+    with _Reader(tree.root) as files:
+        for name, mode in modes.items():
+            is_link = stat.S_ISLNK(mode)
+            content = os.fsencode(os.readlink(tree.root / name)) if is_link else files.read(name)
+            if not is_as_committed(git.tracked[name], mode, content, has_bits=has_bits):
+                return True
+    return False
 
 
 def why_left_out(tree: WorkingTree, name: str) -> str:
@@ -179,9 +219,11 @@ def why_left_out(tree: WorkingTree, name: str) -> str:
         return "it looks like a key"
     if name.startswith(tree.fetched):
         return "it was downloaded by fetch-best"
+    if is_among(name, tree.outputs):
+        return "trmcloud wrote it"
     if name in tree.links or path.is_symlink():
         return "it is a link"
-    if _IgnoreRules(tree.root).leaves_out(name):
+    if _rules_of(tree.root).leaves_out(name):
         return f"{IGNORE_NAME} excludes it"
     return "git ignores it" if tree.by_git else "it is hidden, or part of an environment"
 
@@ -199,9 +241,12 @@ def pack(tree: WorkingTree, home: Path, beside: Mapping[str, bytes] | None = Non
         shutil.rmtree(making, ignore_errors=True)
         making.mkdir(parents=True)
         digest = hashlib.sha256()
-        with tarfile.open(making / CODE_NAME, "w", format=tarfile.PAX_FORMAT) as archive:
+        with (
+            _Reader(tree.root) as files,
+            tarfile.open(making / CODE_NAME, "w", format=tarfile.PAX_FORMAT) as archive,
+        ):
             for name in tree.names:
-                content = _read(tree.root / name)
+                content = files.read(name)
                 about = tarfile.TarInfo(name)
                 about.size = len(content)
                 executable = os.access(tree.root / name, os.X_OK)
@@ -226,26 +271,70 @@ def pack(tree: WorkingTree, home: Path, beside: Mapping[str, bytes] | None = Non
         shutil.rmtree(making, ignore_errors=True)
 
 
-def _read(path: Path) -> bytes:
-    with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW), "rb") as file:
-        return file.read(MOST_BYTES + 1)
+class _Reader:
+    """Reads files of a tree: none of the folders on the way may be a link by now."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self._folder = ""
+        self._handle = os.open(root, os.O_RDONLY | os.O_DIRECTORY)
+
+    def __enter__(self) -> _Reader:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self._handle)
+
+    def read(self, name: str) -> bytes:
+        """Return a file's bytes.
+
+        Raises:
+            OSError: it is a link, or cannot be read.
+        """
+        folder, _, base = name.rpartition("/")
+        try:
+            if folder != self._folder:
+                self._enter(folder)
+            flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK
+            with open(os.open(base, flags, dir_fd=self._handle), "rb") as file:
+                return file.read(MOST_BYTES + 1)
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, str(self._root / name)) from None
+
+    def _enter(self, folder: str) -> None:
+        handle = os.open(self._root, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            for part in folder.split("/") if folder else ():
+                flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
+                inner = os.open(part, flags, dir_fd=handle)
+                os.close(handle)
+                handle = inner
+        except OSError:
+            os.close(handle)
+            raise
+        os.close(self._handle)
+        self._folder, self._handle = folder, handle
 
 
-def _by_git(root: Path) -> list[str] | None:
-    """None where git keeps no list of ``root``."""
-    listed = _git(root, "ls-files", "-z", "--cached", "--others", "--exclude-standard")
-    if listed is None:
-        return None
-    return [os.fsdecode(name) for name in listed.split(b"\0") if name]
+class _LinkedFolders:
+    """Whether a folder of the tree is a link, or behind one: git may list files in it."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self._known = {"": False}
+
+    def __call__(self, folder: str) -> bool:
+        if folder not in self._known:
+            above = self(folder.rpartition("/")[0])
+            self._known[folder] = above or os.path.islink(self._root / folder)
+        return self._known[folder]
 
 
-def _git(root: Path, *words: str) -> bytes | None:
-    """Return the output of a git command about ``root``; None where it fails."""
-    try:
-        done = subprocess.run(["git", "-C", str(root), *words], capture_output=True, timeout=_GIT_S)
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    return done.stdout if done.returncode == 0 else None
+def _rules_of(root: Path) -> IgnoreRules:
+    lines: list[str] = []
+    with suppress(OSError):
+        lines = (root / IGNORE_NAME).read_text("utf-8", errors="replace").splitlines()
+    return IgnoreRules(lines)
 
 
 def _walked(root: Path) -> Iterable[str]:
@@ -273,9 +362,9 @@ def _is_key(path: Path, name: str) -> bool:
     base = parts[-1].lower()
     if any(part in _KEY_FOLDERS for part in parts[:-1]):
         return True
-    if any(fnmatchcase(base, pattern) for pattern in _PUBLIC):
+    if _any_of(_PUBLIC).match(base):
         return False
-    if any(fnmatchcase(base, pattern) for pattern in _KEYS):
+    if _any_of(_KEYS).match(base):
         return True
     stem, dot, suffix = base.rpartition(".")
     stem, suffix = (stem, dot + suffix) if stem else (base, "")
@@ -293,6 +382,11 @@ def _is_key(path: Path, name: str) -> bool:
     return False
 
 
+@functools.cache
+def _any_of(patterns: tuple[str, ...]) -> re.Pattern[str]:
+    return re.compile("|".join(map(translate, patterns)))
+
+
 def _too_large(root: Path, sizes: dict[str, int], whole: int) -> DataError:
     by_top: Counter[str] = Counter()
     for name, size in sizes.items():
@@ -306,56 +400,3 @@ def _too_large(root: Path, sizes: dict[str, int], whole: int) -> DataError:
         where=str(root),
         next_step=f"add {largest} to {IGNORE_NAME}; send data with --data FOLDER",
     )
-
-
-class _IgnoreRules:
-    """The lines of an ignore file, as gitignore(5) has them: the last that matches decides."""
-
-    def __init__(self, root: Path) -> None:
-        lines: list[str] = []
-        with suppress(OSError):
-            lines = (root / IGNORE_NAME).read_text("utf-8", errors="replace").splitlines()
-        self._sent = {line.rstrip()[1:].lstrip("/") for line in lines if line.startswith("!")}
-        self._rules = [rule for line in lines if (rule := _rule(line)) is not None]
-
-    def sends(self, name: str) -> bool:
-        """Whether a line of its own, ``!`` and the whole name without a wildcard, has the file sent
-        though it looks like a key."""
-        return name in self._sent
-
-    def leaves_out(self, name: str) -> bool:
-        """Whether a file is left out: it, or a folder that it is in."""
-        parts = name.split("/")
-        for depth in range(1, len(parts) + 1):
-            path, is_folder = "/".join(parts[:depth]), depth < len(parts)
-            out = False
-            for pattern, only_folders, leaves_in in self._rules:
-                if (is_folder or not only_folders) and pattern.fullmatch(path):
-                    out = not leaves_in
-            if out:
-                return True
-        return False
-
-
-def _rule(line: str) -> tuple[re.Pattern[str], bool, bool] | None:
-    """(what a path must match, whether it must be a folder, whether it is left in)"""
-    line = line.rstrip()
-    if not line or line.startswith("#"):
-        return None
-    leaves_in = line.startswith("!")
-    line = line[1:] if leaves_in else line
-    only_folders = line.endswith("/")
-    line = line.rstrip("/")
-    anchored = "/" in line
-    made, position = "" if anchored else "(?:.*/)?", 0
-    line = line.lstrip("/")
-    while position < len(line):
-        char = line[position]
-        if line.startswith("**/", position):
-            made, position = made + "(?:.*/)?", position + 3
-        elif line.startswith("**", position):
-            made, position = made + ".*", position + 2
-        else:
-            made += {"*": "[^/]*", "?": "[^/]"}.get(char, re.escape(char))
-            position += 1
-    return re.compile(made), only_folders, leaves_in

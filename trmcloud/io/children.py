@@ -46,14 +46,18 @@ class ReaderStopped(Exception):
     """It exceeded its limit of time or output, and was ended with all that it had started."""
 
 
-def find_program(name: str, path: str | None = None) -> str | None:
+def find_program(name: str, path: str | None = None, outside: Path | None = None) -> str | None:
     """Return the absolute path of a program on ``path`` (default: PATH); None: there is none.
 
-    Relative entries of the path are skipped: they would name a file of the folder looked at.
+    Relative entries of the path are skipped, and those below ``outside``, the folder looked at: its
+    environment may be active (``.venv/bin``), and hold a program of that name.
     """
-    return shutil.which(
-        name, path=_absolute_entries(os.environ.get("PATH") if path is None else path)
-    )
+    entries = _absolute_entries(os.environ.get("PATH") if path is None else path)
+    if outside is not None:
+        folder = os.path.realpath(outside)
+        kept = [e for e in entries.split(os.pathsep) if not _is_below(os.path.realpath(e), folder)]
+        entries = os.pathsep.join(kept)
+    return shutil.which(name, path=entries)
 
 
 def reader_environment(
@@ -173,6 +177,10 @@ def _environment_of(pid: int) -> list[bytes]:
     with suppress(OSError), open(f"/proc/{pid}/environ", "rb") as file:
         return file.read().split(b"\0")
     return []
+
+
+def _is_below(path: str, folder: str) -> bool:
+    return os.path.commonpath((path, folder)) == folder
 
 
 def _absolute_entries(path: str | None) -> str:

@@ -113,6 +113,14 @@ RUN_CODE = {
     "plain data in an old protocol": b"(" + pickled(0),
     "a program": b"\x7fELF" + bytes(500),
     "a script": b"#!/bin/sh\ntouch opened\n",
+    "a web page": b"<!-- a --> <!DOCTYPE html><p onload=x>",
+    "a drawing": b'\xef\xbb\xbf\n<svg xmlns="http://www.w3.org/2000/svg" onload="x()"/>',
+    "XML": b'<?xml version="1.0"?><?xml-stylesheet href="x.xsl"?>',
+    "Hydra's YAML": b"model:\n  _target_: os.system\n  command: touch opened\n",
+    "Hydra's YAML with escapes": b'"\\x5ftarget\\u005f": os.system\n',
+    "Hydra's YAML on two lines": b'"_tar\\\n  get_": os.system\n',
+    "Hydra's JSON far inside": json.dumps({"a": "x" * 2_000_000, "b": {"_target_": "x"}}).encode(),
+    "Lightning's YAML": b"model:\n  class_path: os.system\n",
     "JSON that names code": json.dumps({"auto_map": {"AutoModel": "evil.Model"}}).encode(),
 }
 HOLD_DATA = {
@@ -124,6 +132,9 @@ HOLD_DATA = {
     "npz": arrays(a=np.zeros(3), b=np.zeros(4)),
     "packed npz": arrays(packed=True, a=np.zeros(3)),
     "JSON": b'{"depth": 4, "of": [1, 2]}',
+    "JSON with a template for chats": b'{"chat_template": "{% for m in messages %}{{ m }}"}',
+    "a card of a model": b'<div align="center">\n\n# M\ntitle={{LLaMA: Open}}, x_target_y\n',
+    "words of a tokenizer": b"<pad>\n<s>\n<script\n{%\n_target\n",
     "text": "Very good model\nby me\nImport it\né\n".encode(),
     "empty": b"",
 }
@@ -131,6 +142,8 @@ ARE_UNKNOWN = {
     "random": b"\xff" + bytes(random.Random(1).randbytes(5000)),
     "a zip in a zip": zipped(inner=zipped(weights=pickled())),
     "packed text": gzip.compress(b"hello"),
+    "a template": b"Hello {% if x %}{{ x.__class__ }}{% endif %}",
+    "an expression of a template": b"{{ ''.__class__.__mro__ }}",
     "control characters": b"a\x1b[31m",
     "YAML that makes objects": b"!!python/object/apply:os.system [touch opened]\n",
     "HDF5": b"\x89HDF\r\n\x1a\n" + bytes(600),
@@ -152,8 +165,9 @@ def test_what_may_run_is_code_whatever_it_is_called(tmp_path: Path, name: str) -
 def test_data_is_safe_but_for_the_name_of_a_program(tmp_path: Path, name: str) -> None:
     for called in ("model", "model.safetensors", "model.bin"):
         assert judged(tmp_path, HOLD_DATA[name], called) is Effect.DATA
-    for called in ("model.py", "model.pkl", "hooks.SO"):
+    for called in ("model.py", "model.pkl", "hooks.SO", "model.html", "plot.SVG"):
         assert judged(tmp_path, HOLD_DATA[name], called) is Effect.CODE
+    assert judged(tmp_path, HOLD_DATA[name], "chat_template.jinja") is Effect.UNKNOWN
 
 
 @pytest.mark.parametrize("name", ARE_UNKNOWN)

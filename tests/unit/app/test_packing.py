@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import dataclasses
 import hashlib
+import json
 import os
 import subprocess
 import sys
@@ -14,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.checkpoints import checkpoint
 from tests.pythons import found
 from trmcloud.app import working_tree
 from trmcloud.app.home import bundle_root
@@ -21,7 +23,9 @@ from trmcloud.app.packing import LATER, PACKAGE, own_sources, pack, strip_source
 from trmcloud.app.staging import code_item, content_key, hashes_of, remote_folder
 from trmcloud.app.working_tree import look_at, why_left_out
 from trmcloud.app.working_tree import pack as pack_tree
+from trmcloud.cli.views.html_page import head_of
 from trmcloud.cli.views.launch import tree_lines
+from trmcloud.core.contract import manifest as mf
 from trmcloud.core.contract.pod_contract import POD_ROOT
 from trmcloud.core.errors import DataError
 from trmcloud.pod.job.workspace import lay_data, unpack
@@ -430,6 +434,45 @@ def test_a_fetched_checkpoint_is_not_sent_with_the_code(root: Path, by_git: bool
     assert "best/own/step-3.pt" in look_at(root).names
 
 
+@pytest.mark.parametrize("by_git", [True, False], ids=["git", "no-git"])
+def test_what_trmcloud_wrote_is_not_sent(
+    root: Path, by_git: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each is told by its content: a user's file of such a name is sent."""
+    monkeypatch.setenv("TRMCLOUD_HOME", str(root / "state"))
+    monkeypatch.setenv("HOME", str(tmp_path))
+    put(root, "mine/receipt.html", "<!doctype html>\n<title>Receipt</title>\n")
+    put(root, "mine/ledger.db", "SQLite format 3")
+    put(root, "mine/standalone.json", "{}")
+    put(root, "mine/spec.json", "{}")
+    put(root, "mine/manifest.json", '{"name": "a web page"}')
+    before = set(look_at(root).names)
+    code = pack_tree(look_at(root), tmp_path / "home")
+    assert {"mine/receipt.html", "mine/ledger.db", "mine/manifest.json"} <= before
+
+    put(root, "state/plans/p-1234.json", "{}")
+    for name in ("ledger.db", "ledger.head", "code/34/code.tar", "plans/p-1.json"):
+        put(root, f"earlier/{name}")
+    put(root, "receipt.html", f"{head_of('Receipt of r-123456')}<p>of the account")
+    put(root, "receipt.html.sig", "signature")
+    put(root, "trmcloud-r-123456.tar.gz")
+    lives = {"run_id": "r-123456", "ledger": "l", "recipe": "trm", "lives": [], "version": 1}
+    put(root, "trmcloud-run/standalone.json", json.dumps(lives))
+    put(root, "trmcloud-run/spec.json", "{}")
+    put(root, "trmcloud-run/runs/r-123456/trm/weights.bin")
+    put(root, "best/manifest.json", mf.to_json(checkpoint(root / "best", 10, 1.5)))
+    if by_git:
+        git(root, "init", "-q")
+        git(root, "add", "-A")
+    tree = look_at(root)
+    assert set(tree.names) == before
+    assert pack_tree(tree, tmp_path / "home") == code, "it would count as another code"
+    assert tree.fetched == ("best/",)
+    lines = "\n".join(tree_lines(tree))
+    assert "  · not sent, written by trmcloud: earlier/, receipt.html, receipt.html.sig" in lines
+    assert why_left_out(tree, "receipt.html") == "trmcloud wrote it"
+
+
 @pytest.mark.parametrize(
     ("rules", "left"),
     [
@@ -583,3 +626,26 @@ def test_data_of_the_tree_stands_where_it_stood(tmp_path: Path) -> None:
     lay_data(tmp_path / "work", str(tmp_path / "elsewhere"), "data/shakespeare")
     assert (tmp_path / "work/data/shakespeare/train.bin").read_text() == "tokens"
     lay_data(tmp_path / "work", str(tmp_path / "elsewhere"), "data/shakespeare")
+
+
+@pytest.mark.parametrize("size", [3 << 20, 1 << 40], ids=["3 MB", "1 TB"])
+def test_an_archive_with_a_large_header_is_refused(tmp_path: Path, size: int) -> None:
+    """tarfile reads a PAX header whole: its author chooses how much memory that takes."""
+    (tmp_path / "code").mkdir()
+    header = tarfile.TarInfo("x")
+    header.type, header.size = tarfile.XHDTYPE, size
+    text = b"%d comment=" % size
+    content = header.tobuf(tarfile.GNU_FORMAT) + text + b"x" * ((3 << 20) - len(text))
+    (tmp_path / "code" / "code.tar").write_bytes(content)
+    with pytest.raises(ValueError, match="a header is larger than any that is sent"):
+        unpack(tmp_path / "code", tmp_path / "work")
+
+
+def test_an_archive_of_headers_of_headers_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "code").mkdir()
+    header = tarfile.TarInfo("x")
+    header.type, header.size = tarfile.GNUTYPE_LONGNAME, 1
+    one = header.tobuf(tarfile.GNU_FORMAT) + b"a".ljust(512, b"\0")
+    (tmp_path / "code" / "code.tar").write_bytes(one * 5000)
+    with pytest.raises(ValueError, match="cannot be read"):
+        unpack(tmp_path / "code", tmp_path / "work")

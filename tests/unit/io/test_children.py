@@ -57,6 +57,9 @@ def test_a_program_of_the_folder_looked_at_is_not_found(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert find_program("git", ".:") is None
     assert find_program("git", f".:{tmp_path}") == str(tmp_path / "git")
+    assert find_program("git", str(tmp_path), outside=tmp_path) is None
+    assert find_program("git", f"{tmp_path}:/usr/bin", outside=tmp_path) == "/usr/bin/git"
+    assert find_program("git", str(tmp_path), outside=tmp_path / "sub") == str(tmp_path / "git")
 
 
 def test_it_runs_in_an_empty_folder_without_our_variables(monkeypatch):

@@ -34,7 +34,9 @@ class Rig:
         self.state = folder / "state.json"
         self.set()
         program = stand_in(folder / "sky", self.state)
-        self.sky = Sky(str(program), {"PATH": "/usr/bin:/bin", "HOME": str(folder)})
+        self.sky = Sky(
+            str(program), {"PATH": "/usr/bin:/bin", "HOME": str(folder)}, folder / "empty"
+        )
         self.folder = folder
         self.now = NOW
 

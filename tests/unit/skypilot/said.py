@@ -15,7 +15,7 @@ class SaidSky(Sky):
     it prints and complains of where these words are among those that it is asked."""
 
     def __init__(self, out: Any = "", said: str = "", code: int = 0) -> None:
-        super().__init__("sky", {"PATH": "/usr/bin:/bin"})
+        super().__init__("sky", {"PATH": "/usr/bin:/bin"}, None)
         self.out, self.said, self.code = out, said, code
         self.by_words: dict[tuple[str, ...], tuple[int, Any, str]] = {}
         self.asked: list[tuple[str, ...]] = []

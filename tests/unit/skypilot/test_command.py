@@ -26,7 +26,9 @@ def program(folder: Path, script: str) -> Sky:
     path = folder / "sky"
     path.write_text(f"#!/bin/sh\n{script}\n")
     path.chmod(0o755)
-    return Sky(str(path), {"PATH": "/usr/bin:/bin", "PYTHONPATH": "/ours", "MINE": "1"})
+    return Sky(
+        str(path), {"PATH": "/usr/bin:/bin", "PYTHONPATH": "/ours", "MINE": "1"}, folder / "empty"
+    )
 
 
 # -- the command -------------------------------------------------------------------------------
@@ -47,7 +49,7 @@ def test_it_runs_without_our_packages_and_reports_nothing_unasked(tmp_path: Path
     sky = program(tmp_path, 'echo "$PYTHONPATH|$MINE|$SKYPILOT_DISABLE_USAGE_COLLECTION|$1 $2"')
     assert sky.run("check", "aws") == "|1|1|check aws\n"
     assert "PYTHONPATH" not in sky.environ
-    willing = Sky("/opt/sky", {"SKYPILOT_DISABLE_USAGE_COLLECTION": "0"})
+    willing = Sky("/opt/sky", {"SKYPILOT_DISABLE_USAGE_COLLECTION": "0"}, None)
     assert willing.program == "/opt/sky"
     assert willing.environ["SKYPILOT_DISABLE_USAGE_COLLECTION"] == "0"
 
@@ -67,7 +69,7 @@ def test_one_that_does_not_end_and_one_that_cannot_be_run(tmp_path: Path) -> Non
     with pytest.raises(ProviderError, match="sky status did not answer within 0 s"):
         sky.run("status", "-r", timeout_s=0.2)
     with pytest.raises(ProviderRefused, match="cannot be run: No such file"):
-        Sky(str(tmp_path / "none"), {}).run("status")
+        Sky(str(tmp_path / "none"), {}, tmp_path).run("status")
 
 
 def test_it_is_not_kept_waiting_for_words_of_ours(tmp_path: Path) -> None:

@@ -11,13 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.skypilot.rig import NAME, NOW, Rig, request
+from tests.unit.skypilot.rig import NAME, NOW, Rig, request, stand_in
 from trmcloud.core.catalog.providers import brokered
 from trmcloud.core.errors import AmbiguousCreate, ProviderRefused
 from trmcloud.ports.compute import PodKeys
 from trmcloud.providers.skypilot.command import Sky
 from trmcloud.providers.skypilot.compute import SkyPilotCompute, TwoHomeCompute
-from trmcloud.providers.skypilot.homes import BACKUPS_KEPT, SkyHome
+from trmcloud.providers.skypilot.homes import BACKUPS_KEPT, SkyHome, environ_of_user
+from trmcloud.providers.skypilot.provider import check_skypilot
 from trmcloud.providers.skypilot.secrets import FILES, NEVER, is_there, on_machine
 from trmcloud.providers.skypilot.traits import CLOUDS
 
@@ -73,6 +74,56 @@ def test_a_home_holds_one_clouds_credential_and_its_variables_alone(
     assert (given["HOME"], given["SKY_RUNTIME_DIR"]) == (str(home.path), str(home.path))
     for folder in (home.path, home.root):
         assert folder.stat().st_mode & 0o777 == 0o700
+
+
+def test_the_folder_that_a_command_is_typed_in_says_nothing_to_sky(
+    user: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That may be another party's tree: its ``.sky.yaml`` names a server, which would get keys."""
+    tree = tmp_path / "tree"
+    tree.mkdir()
+    (tree / ".sky.yaml").write_text("api_server:\n  endpoint: http://evil.example\n")
+    monkeypatch.chdir(tree)
+    state = tmp_path / "state.json"
+    state.write_text(json.dumps({"enabled": ["AWS"]}))
+    given = {
+        "PATH": "/usr/bin:/bin", "HOME": str(user), "RUNPOD_API_KEY": "canary",
+        "SKYPILOT_PROJECT_CONFIG": str(tree / ".sky.yaml"),
+        "TRMCLOUD_SKY": str(stand_in(tmp_path / "sky", state)), "AWS_ACCESS_KEY_ID": "mine",
+    }  # fmt: skip
+    homes = {name: SkyHome(tmp_path / "trm", name, user, given) for name in CLOUDS}
+    (found,) = check_skypilot(given, lambda name: name == "aws", homes.__getitem__)
+    assert found.state == "ok", found
+    seen = json.loads(state.read_text())["from"]
+    assert len(seen) > 3
+    for folder, server, names in seen:
+        assert not Path(folder).is_relative_to(tree)
+        assert server.removeprefix("http://127.0.0.1:").isdigit() or server == ""
+        assert "RUNPOD_API_KEY" not in names
+
+
+@pytest.mark.parametrize(
+    ("text", "server"),
+    [
+        ("api_server:\n  endpoint: http://ours.example  # of the team\n", "http://ours.example"),
+        ("aws:\n  a: 1\napi_server:\n\n  # x\n  service: 1\n  endpoint: 'http://o'\n", "http://o"),
+        ("aws:\n  endpoint: http://other\n", None),
+        ("", None),
+    ],
+)
+def test_the_users_own_sky_keeps_its_server_and_gets_no_other_key(
+    tmp_path: Path, text: str, server: str | None
+) -> None:
+    (tmp_path / ".sky").mkdir()
+    (tmp_path / ".sky" / "config.yaml").write_text(text)
+    given = environment() | {"HOME": str(tmp_path), "SKYPILOT_PROJECT_CONFIG": "/tree/.sky.yaml"}
+    made = environ_of_user(given)
+    assert made.get("SKYPILOT_API_SERVER_ENDPOINT") == server
+    assert made["SKYPILOT_PROJECT_CONFIG"] == "/dev/null"
+    assert not made.keys() & set(OTHERS)
+    assert made["AWS_PROFILE"] == "value-of-AWS_PROFILE"
+    named = given | {"SKYPILOT_API_SERVER_ENDPOINT": "http://named"}
+    assert environ_of_user(named)["SKYPILOT_API_SERVER_ENDPOINT"] == "http://named"
 
 
 def test_no_two_homes_share_a_port_and_each_keeps_its_own(user: Path, tmp_path: Path) -> None:
@@ -263,7 +314,7 @@ def in_home(rig: Rig, home: SkyHome) -> SkyPilotCompute:
     home.lay()
     return SkyPilotCompute(
         home.provider,
-        Sky(rig.sky.program, home.environ()),
+        Sky(rig.sky.program, home.environ(), home.empty),
         lambda name: PodKeys("PRIVATE", "ssh-ed25519 AAAA host", "ssh-ed25519 AAAA user"),
         lambda: b"payload",
         home.seen,

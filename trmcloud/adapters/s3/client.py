@@ -21,6 +21,7 @@ from trmcloud.core.errors import (
     TrmcloudError,
 )
 from trmcloud.core.values import dataclass
+from trmcloud.io.network import wrong_setting
 
 # Spans of a file that travel side by side.
 
@@ -219,6 +220,10 @@ def explain(error: Any, place: Place, doing: str = "") -> TrmcloudError:
         )
     if isinstance(error, be.InvalidEndpointDiscoveryConfigurationError | be.InvalidRegionError):
         return ProviderRefused("the region or endpoint is malformed", where=where)
+    if (wrong := wrong_setting(("AWS_CA_BUNDLE", "REQUESTS_CA_BUNDLE"))) is not None:
+        return ProviderError(
+            f"the bucket cannot be reached: {wrong.what}", where=where, next_step=wrong.next_step
+        )
     return ProviderError(
         f"the bucket cannot be reached: {named}",
         where=where,

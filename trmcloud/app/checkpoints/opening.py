@@ -78,7 +78,11 @@ def opening_of(path: Path, name: str = "") -> Opening:
             found = _of_file(file, os.fstat(handle).st_size)
     except OSError:
         return _NOT_READ
-    return _PROGRAM if by_name.endswith(_PROGRAMS) and found.effect is not Effect.CODE else found
+    if by_name.endswith(_PROGRAMS) and found.effect is not Effect.CODE:
+        return _PROGRAM
+    if found.effect is Effect.DATA:
+        return next((means for ends, means in _BY_NAME if by_name.endswith(ends)), found)
+    return found
 
 
 _PROGRAMS = (
@@ -87,6 +91,13 @@ _PROGRAMS = (
     ".pkl", ".pickle", ".joblib",
 )  # fmt: skip
 """Ends of names which say that a file is run, or unpickled; ``.pth`` is also PyTorch's."""
+_MARKUP = Opening(Effect.CODE, "a web page or drawing, whose scripts a browser runs")
+_TEMPLATE = Opening(Effect.UNKNOWN, "a template, whose statements some readers execute")
+_BY_NAME = (
+    ((".html", ".htm", ".xhtml", ".svg", ".xml", ".xsl", ".xslt", ".mhtml", ".hta"), _MARKUP),
+    ((".jinja", ".jinja2", ".j2", ".tmpl", ".mako"), _TEMPLATE),
+)
+"""Text that opens as more than text: by what a reader takes its name for."""
 
 
 def _of_file(file: BinaryIO, size: int) -> Opening:
@@ -513,25 +524,65 @@ def _gguf(file: BinaryIO, begin: bytes, size: int) -> Opening | None:
 
 
 _ODD = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]|!!python|tag:yaml\.org,2002:python")
-_OVERLAP = 32
+_TAG = re.compile(
+    rb"(\xef\xbb\xbf)?\s*(<!--.*?-->\s*)*"
+    rb"<(!doctype|\?xml|html|head|body|svg|script|style|iframe|title)\b",
+    re.IGNORECASE | re.DOTALL,
+)
+_STATEMENT = re.compile(
+    r"\{%[-+]?\s*(for|if|set|macro|include|import|from|block|extends|call|filter|raw|do|with)\b"
+    r"|\{\{[^{}]{0,200}__"
+)
+_TARGET = re.compile(r"(?<!\w)(_target_(?!\w)|class_path['\"]?\s*:)")
+"""Keys by whose values Hydra and Lightning import what they call."""
+_ESCAPED = re.compile(r"\\(?:x([0-9a-fA-F]{2})|u([0-9a-fA-F]{4})|U000([0-9a-fA-F]{5})|\r?\n[ \t]*)")
+_OVERLAP = 512
 
 
 def _text(file: BinaryIO, begin: bytes, size: int) -> Opening | None:
     """UTF-8 without control characters, nor tags with which YAML makes objects of Python."""
     file.seek(0)
     decoder, before = codecs.getincrementaldecoder("utf-8")(), ""
+    has_statement = names_code = False
     try:
         while chunk := file.read(_CHUNK):
             piece = before + decoder.decode(chunk)
             if _ODD.search(piece):
                 return None
+            has_statement = has_statement or bool(_STATEMENT.search(piece))
+            names_code = names_code or _names_target(piece)
             before = piece[-_OVERLAP:]
         decoder.decode(b"", final=True)
     except ValueError:
         return None
-    if begin.lstrip()[:1] == b"{" and _names_code(file, size):
-        return Opening(Effect.CODE, "JSON that names code to load")
+    if _TAG.match(begin):
+        return _MARKUP
+    is_json = begin.lstrip()[:1] in (b"{", b"[") and _is_json(file, size)
+    if names_code or (begin.lstrip()[:1] == b"{" and _names_code(file, size)):
+        return Opening(Effect.CODE, "text that names code to load")
+    if has_statement and not is_json:  # as a string in JSON it is data until something renders it
+        return _TEMPLATE
     return Opening(Effect.DATA, "text")
+
+
+def _names_target(piece: str) -> bool:
+    """Whether such a key is there, spelled with escapes or without."""
+    if _TARGET.search(piece):
+        return True
+    return "\\" in piece and bool(_TARGET.search(_ESCAPED.sub(_unescaped, piece)))
+
+
+def _unescaped(found: re.Match[str]) -> str:
+    digits = found[1] or found[2] or found[3]
+    return chr(int(digits, 16)) if digits else ""
+
+
+def _is_json(file: BinaryIO, size: int) -> bool:
+    file.seek(0)
+    try:
+        return size <= _MOST_JSON and json.loads(file.read(_MOST_JSON)) is not None
+    except (ValueError, RecursionError):
+        return False
 
 
 def _names_code(file: BinaryIO, size: int) -> bool:

@@ -9,9 +9,10 @@ from trmcloud.app.balances import plan_funds
 from trmcloud.app.checkpoints.fetching import FetchedCheckpoint, OwnNames, under_own_names
 from trmcloud.app.checkpoints.opening import Effect, worst
 from trmcloud.app.context import Context
+from trmcloud.app.ignore_rules import IGNORE_NAME
 from trmcloud.app.run_facts import report_run
 from trmcloud.app.run_queries import mark_reported
-from trmcloud.app.working_tree import IGNORE_NAME, WorkingTree
+from trmcloud.app.working_tree import WorkingTree
 from trmcloud.cli.views.plan import (
     age_days,
     balance_text,
@@ -278,6 +279,12 @@ def tree_lines(tree: WorkingTree, *, verbose: bool = False) -> list[str]:
     lines += _package_lines(tree, verbose=verbose)
     if tree.fetched:
         lines.append(f"  · not sent, fetched checkpoints: {_some(tree.fetched)}")
+    if tree.outputs:
+        lines.append(f"  · not sent, written by trmcloud: {_some(tree.outputs)}")
+    lines += [
+        f"  ! {IGNORE_NAME}: this rule takes too long and is not used: {one_line(rule)[:60]}"
+        for rule in tree.skipped_rules
+    ]
     if tree.keys:
         lines.append(f"  · not sent, keys: {_some(tree.keys)}")
         lines.append(f"    to send one anyway: a line !{one_line(tree.keys[0])} in {IGNORE_NAME}")

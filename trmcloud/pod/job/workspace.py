@@ -25,6 +25,7 @@ from trmcloud.core.contract.command import (
     is_inside,
 )
 from trmcloud.core.contract.command_terms import CheckpointTree
+from trmcloud.io.archives import open_tar
 from trmcloud.pod.job.shelf import first_of, on_disk
 from trmcloud.pod.job.watcher import why_half
 from trmcloud.pod.machine import packages
@@ -49,7 +50,7 @@ def unpack(code_dir: Path, work: Path) -> None:
     making.mkdir(parents=True)
     count = size = 0
     try:
-        with tarfile.open(code_dir / CODE_NAME, "r:") as archive:
+        with open_tar(code_dir / CODE_NAME) as archive:
             for member in archive:
                 count, size = count + 1, size + max(0, member.size)
                 if not member.isreg() or not is_inside(member.name):

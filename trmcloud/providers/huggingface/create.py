@@ -33,7 +33,9 @@ if sys.version_info < (3, 10):
 try:
     import base64, gzip, io, os, tarfile
     packed = gzip.decompress(base64.b64decode(os.environ["{contract.ENV_BOOT}"]))
-    tarfile.TarFile(fileobj=io.BytesIO(packed)).extractall("{PREFIX}")
+    tar = tarfile.TarFile(fileobj=io.BytesIO(packed))
+    tar.extraction_filter = getattr(tarfile, "data_filter", None)
+    tar.extractall("{PREFIX}")
     sys.path.insert(0, "{PREFIX}")
     import {POD_ENTRY}
 except Exception as error:

@@ -127,7 +127,9 @@ try:
     import base64, gzip, io, os, tarfile
     text = os.environ["{ENV_BOOT}"].translate(str.maketrans("{_INSTEAD}", "{_TAKEN}"))
     packed = gzip.decompress(base64.b85decode(text))
-    tarfile.TarFile(fileobj=io.BytesIO(packed)).extractall("{PREFIX}")
+    tar = tarfile.TarFile(fileobj=io.BytesIO(packed))
+    tar.extraction_filter = getattr(tarfile, "data_filter", None)
+    tar.extractall("{PREFIX}")
     sys.path.insert(0, "{PREFIX}")
     import {POD_ENTRY}
 except Exception as e:

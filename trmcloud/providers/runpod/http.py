@@ -29,6 +29,7 @@ from trmcloud.core.errors import (
 )
 from trmcloud.core.text import one_line
 from trmcloud.io.exchanges import ExchangeLog
+from trmcloud.io.network import wrong_setting
 from trmcloud.ports.compute import ThrottledError, TransientError
 
 USER_AGENT = "trmcloud"
@@ -127,12 +128,20 @@ class Http:
         self.sleep = sleep
         self._bound_s = bound_s
         self._budget, self._log = budget, log
-        self._client = httpx.Client(
-            headers=headers,
-            timeout=httpx.Timeout(REQUEST_S, connect=CONNECT_S),
-            transport=transport,
-            follow_redirects=False,
-        )
+        try:
+            self._client = httpx.Client(
+                headers=headers,
+                timeout=httpx.Timeout(REQUEST_S, connect=CONNECT_S),
+                transport=transport,
+                follow_redirects=False,
+            )
+        except (ImportError, OSError, ValueError) as error:  # it reads proxies and CAs at once
+            wrong = wrong_setting()
+            raise ProviderRefused(
+                f"RunPod cannot be reached: {wrong.what if wrong else error}",
+                where=wrong.name if wrong else "",
+                next_step=wrong.next_step if wrong else "check SSL_CERT_FILE and HTTPS_PROXY",
+            ) from None
         self.requests = 0
         self.skew_s: float | None = None
 

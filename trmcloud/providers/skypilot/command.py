@@ -10,14 +10,16 @@ import contextlib
 import json
 import os
 import re
-import shutil
 import subprocess
+import tempfile
 from collections.abc import Mapping, Sequence
 from itertools import islice
+from pathlib import Path
 from typing import Any
 
 from trmcloud.core.errors import AuthError, ProviderError, ProviderRefused
 from trmcloud.core.text import strip_control
+from trmcloud.io.children import find_program
 
 ENV_SKY = "TRMCLOUD_SKY"
 """Path of the ``sky`` command; the one on PATH where it is not set."""
@@ -42,12 +44,12 @@ def find_sky(environ: Mapping[str, str]) -> str:
         ProviderRefused: there is none.
     """
     named = environ.get(ENV_SKY, "").strip()
-    found = shutil.which(named or "sky", path=environ.get("PATH", os.defpath))
+    found = find_program(named or "sky", environ.get("PATH", os.defpath))
     if found is None:
         raise ProviderRefused(
             f"SkyPilot is not installed: there is no {named or 'sky'}", next_step=INSTALL
         )
-    return found
+    return os.path.abspath(found)
 
 
 def why_untested(version: str) -> str:
@@ -59,11 +61,15 @@ def why_untested(version: str) -> str:
 
 
 class Sky:
-    """``program`` is the ``sky`` command, ``environ`` what it runs in. SkyPilot's usage reports
-    are off unless the user has said otherwise."""
+    """The ``sky`` command. SkyPilot's usage reports are off unless the user has said otherwise.
 
-    def __init__(self, program: str, environ: Mapping[str, str]) -> None:
-        self._program = program
+    It runs in ``folder``, an empty one, and not where the user is: that may be another party's
+    tree, whose ``.sky.yaml`` it would obey. The folder stays, since the server that ``sky`` starts
+    is in it, too; None: a temporary one, for a command that starts no server.
+    """
+
+    def __init__(self, program: str, environ: Mapping[str, str], folder: Path | None) -> None:
+        self._program, self._folder = program, folder
         # It has a Python of its own, whose packages ours would shadow.
         own = {name: value for name, value in environ.items() if name != "PYTHONPATH"}
         self._environ = {"SKYPILOT_DISABLE_USAGE_COLLECTION": "1", **own}
@@ -115,11 +121,21 @@ class Sky:
 
     def _done(self, words: Sequence[str], timeout_s: float) -> tuple[int, str, str]:
         """Its exit status, what it printed and what it complained of, to be shown."""
+        if self._folder is None:
+            with tempfile.TemporaryDirectory(prefix="trmcloud-sky-") as made:
+                return self._done_in(Path(made), words, timeout_s)
+        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        return self._done_in(self._folder, words, timeout_s)
+
+    def _done_in(
+        self, folder: Path, words: Sequence[str], timeout_s: float
+    ) -> tuple[int, str, str]:
         try:
             done = subprocess.run(
                 [self._program, *words],
                 stdin=subprocess.DEVNULL,
                 capture_output=True,
+                cwd=folder,
                 env=self._environ,
                 timeout=timeout_s,
             )

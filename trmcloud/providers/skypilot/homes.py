@@ -37,13 +37,39 @@ from trmcloud.providers.skypilot.secrets import (
 )
 from trmcloud.providers.skypilot.traits import CLOUDS
 
-FOLDER = "skypilot"
+FOLDER, EMPTY = "skypilot", "empty"
+ENV_ENDPOINT = "SKYPILOT_API_SERVER_ENDPOINT"
+NO_PROJECT = {"SKYPILOT_PROJECT_CONFIG": os.devnull}
+"""No settings of the folder that a command is typed in (``.sky.yaml``): they name a server."""
+_OF_SKY = (
+    *("SKYPILOT_GLOBAL_CONFIG", "SKYPILOT_API_SERVER_LOCAL_PORT", "SKY_RUNTIME_DIR"),
+    *(ENV_ENDPOINT, "SKYPILOT_SERVICE_ACCOUNT_TOKEN", "SKYPILOT_USER"),
+)
+"""The variables that say which server and whose account the user's own ``sky`` uses."""
 BACKUPS_KEPT = 5
 FIRST_PORT, LAST_PORT = 46581, 46980
 """SkyPilot's own default is 46580: the user's server may have it."""
+_SERVER = re.compile(
+    r"(?m)^api_server:[ \t]*(?:#.*)?\n(?:[ \t]+\S.*\n|[ \t]*\n)*?"
+    r"[ \t]+endpoint:[ \t]*['\"]?([^\s'\"#]+)"
+)
 _IDENTITY = re.compile(r"\bremote_identity['\"]?\s*:\s*['\"]?([A-Za-z0-9_./@:-]+)")
 _KEPT_KEYS = (".sky/user_hash", ".sky/config.yaml", ".sky/clients", ".sky/generated", ".ssh")
 """The files that ``sky`` in this home needs beside its tables to reach and end its clusters."""
+
+
+def environ_of_user(environ: Mapping[str, str]) -> dict[str, str]:
+    """The environment of ``sky`` in the user's own home: variables of an allow-list, and the server
+    that the user's settings name."""
+    of_clouds = (name for files in FILES.values() for name in files.environment)
+    allowed = {"HOME", *COMMON_ENV, *REACH_ENV, *_OF_SKY, *of_clouds}
+    kept = {name: value for name, value in environ.items() if name in allowed}
+    named = environ.get("SKYPILOT_GLOBAL_CONFIG") or "~/.sky/config.yaml"
+    with contextlib.suppress(OSError, UnicodeDecodeError):
+        path = Path(environ.get("HOME") or Path.home()) / named.removeprefix("~/")
+        if (server := _SERVER.search(path.read_text(encoding="utf-8"))) is not None:
+            kept.setdefault(ENV_ENDPOINT, server[1])
+    return {**kept, **NO_PROJECT}
 
 
 class SkyHome:
@@ -54,6 +80,7 @@ class SkyHome:
         self.root, self.provider = root / FOLDER / provider, provider
         self.path = self.root / "home"
         self.seen = self.root / "seen"
+        self.empty = self.root / EMPTY
         self._user_home, self._given = user_home, environ
         self._lock = threading.Lock()
 
@@ -189,10 +216,13 @@ class SkyHome:
                 shutil.copy2(source, target)
 
     def _own(self) -> dict[str, str]:
+        port = self._port()
         return {
             "HOME": str(self.path),
             "SKY_RUNTIME_DIR": str(self.path),
-            "SKYPILOT_API_SERVER_LOCAL_PORT": str(self._port()),
+            "SKYPILOT_API_SERVER_LOCAL_PORT": str(port),
+            ENV_ENDPOINT: f"http://127.0.0.1:{port}",
+            **NO_PROJECT,
         }
 
     def _port(self) -> int:

@@ -13,7 +13,7 @@ from trmcloud.core.errors import NotSupported, ProviderError
 from trmcloud.core.money import ZERO, Usd
 from trmcloud.providers.protocol import Provider
 from trmcloud.providers.skypilot.command import ENV_SKY, INSTALL, Sky, find_sky, why_untested
-from trmcloud.providers.skypilot.homes import SkyHome
+from trmcloud.providers.skypilot.homes import EMPTY, FOLDER, SkyHome, environ_of_user
 from trmcloud.providers.skypilot.secrets import is_there
 from trmcloud.providers.skypilot.traits import (
     CLOUDS,
@@ -50,7 +50,8 @@ class SkyPilot(Provider):
     def _shared(self) -> tuple[Sky, Clusters]:
         from trmcloud.providers.skypilot.clusters import Clusters
 
-        sky = Sky(find_sky(self.site.environ), self.site.environ)
+        empty = self.site.home / FOLDER / EMPTY
+        sky = Sky(find_sky(self.site.environ), environ_of_user(self.site.environ), empty)
         return sky, Clusters(sky)
 
     def compute(self, name: str) -> TwoHomeCompute:
@@ -60,7 +61,7 @@ class SkyPilot(Provider):
         from trmcloud.providers.skypilot.compute import TwoHomeCompute
 
         home, seen = self.home_of(name), self.site.home / name
-        in_own = Sky(find_sky(self.site.environ), home.environ())
+        in_own = Sky(find_sky(self.site.environ), home.environ(), home.empty)
         own = self._made(name, in_own, Clusters(in_own), home.seen, home)
         earlier = self._made(name, *self._shared, seen, None)
         self._computes[name] = TwoHomeCompute(own, home, earlier, Path.home(), seen, time.time)
@@ -185,7 +186,7 @@ def enabled_in(program: str, home: SkyHome) -> bool:
         ProviderError: SkyPilot is too old, or cannot be asked.
     """
     home.lay()
-    sky = Sky(program, home.environ())
+    sky = Sky(program, home.environ(), home.empty)
     sky.version()
     is_enabled = CLOUDS[home.provider] in sky.enabled(CLOUDS[home.provider])
     if not home.has_clusters:
@@ -208,7 +209,7 @@ def check_skypilot(
     user_home = Path(environ.get("HOME") or Path.home())
     try:
         program = find_sky(environ)
-        version = Sky(program, environ).version()
+        version = Sky(program, environ_of_user(environ), None).version()
         untested = why_untested(version)
         version, state, fix = (untested, "warn", INSTALL) if untested else (version, "ok", "")
         if not needed:

@@ -85,7 +85,9 @@ while 1:
             if not r:break
             d+=r
         if hashlib.sha256(d).hexdigest()!=w["sha"]:c.close();continue
-        tarfile.open(fileobj=io.BytesIO(d)).extractall(p);open(p+"/ok","w").close()
+        t=tarfile.open(fileobj=io.BytesIO(d))
+        t.extraction_filter=getattr(tarfile,"data_filter",None)
+        t.extractall(p);open(p+"/ok","w").close()
         c.sendall(b"taken\\n");c.close();s.close()
     except OSError:continue
     go()

@@ -1,0 +1,345 @@
+"""What git lists of a folder, and whether its files are those of the commit that is checked out.
+
+The repository may be another party's, and its configuration may name programs. So only
+``rev-parse`` and ``ls-files`` run on it, apart from the user's keys, with all configuration off but
+the repository's own; ``status`` and ``diff`` would start its filters. The user's own ignore rules
+and trusted folders are read first, away from the repository, and passed on by name.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shlex
+import stat
+import tempfile
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+from trmcloud.core.errors import DataError
+from trmcloud.core.values import dataclass
+from trmcloud.io.children import ReaderStopped, find_program, reader_environment, run_reader
+
+_MOST_S = 60.0
+_MOST_BYTES = 256 << 20
+_DEEPEST, _MOST_FOLDERS = 256, 200_000
+"""Of an index that is compared with its commit."""
+_OPTIONS = (
+    "--no-pager", "--no-optional-locks", "--no-replace-objects",
+    "-c", "core.fsmonitor=", "-c", "safe.bareRepository=explicit", "-c", "core.hooksPath=/dev/null",
+    "-c", "core.untrackedCache=false",
+)  # fmt: skip
+_CLOSED = {
+    "GIT_CONFIG_NOSYSTEM": "1", "GIT_ATTR_NOSYSTEM": "1", "GIT_OPTIONAL_LOCKS": "0",
+    "GIT_TERMINAL_PROMPT": "0", "GIT_NO_LAZY_FETCH": "1", "GIT_ALLOW_PROTOCOL": "none",
+    "LC_ALL": "C",
+}  # fmt: skip
+"""An object that is missing is not fetched: ``GIT_ALLOW_PROTOCOL`` forbids it to versions that do
+not know ``GIT_NO_LAZY_FETCH``. Messages are in English: refusals are told apart by them."""
+_ASKED = r"^(core\.excludesfile|safe\.directory|includeif\..*\.path)$"
+_MOST_INCLUDED = 20
+_LINK, _SUBMODULE, _EXECUTABLE = "120000", "160000", "100755"
+_SHA1_DIGITS = 40
+
+
+class Entry(NamedTuple):
+    """A file in git's index: its mode in octal digits, and the id of its content."""
+
+    mode: str
+    id: str
+    is_skipped: bool
+    """Left out of the working folder by a sparse checkout."""
+
+
+@dataclass(frozen=True)
+class GitList:
+    """Git's list of a folder; names are relative to it."""
+
+    top: Path
+    """The folder of the repository's ``.git``."""
+    tracked: Mapping[str, Entry]
+    others: tuple[str, ...]
+    """Neither tracked nor ignored."""
+    commit: str
+    """Empty where there is none yet."""
+    is_staged: bool
+    """Whether the index of the folder differs from the commit."""
+
+
+def git_list(root: Path) -> GitList | None:
+    """Return git's list of ``root``; None where there is no repository around it, or no git.
+
+    Raises:
+        DataError: git refuses the repository, or does not answer: its ignore rules are not known.
+    """
+    root = Path(os.path.realpath(root))
+    tops = _candidates(root)
+    if not tops or find_program("git") is None:
+        return None
+    program = find_program("git", outside=root)
+    if program is None:
+        raise DataError(
+            "the only git on PATH is in the folder that is to be sent: it is not run",
+            where=str(root),
+            next_step="cd to the folder of the script, or install git elsewhere",
+        )
+    with tempfile.TemporaryDirectory(prefix="trmcloud-git-") as made:
+        ignores, trusted = _settings_of_user(program, Path(made))
+        config = Path(made) / "config"
+        config.write_bytes(
+            b"[safe]\n" + b"".join(b"\tdirectory = %s\n" % _quoted(each) for each in trusted)
+        )
+        for top in tops:
+            git = _Git(program, root, top, config)
+            # The nearest folder whose .git is a repository counts, as for git itself.
+            if git.ask("rev-parse", "--git-dir", may_be_none=True) is not None:
+                return _listed(git, [_existing(top, each) for each in ignores])
+    raise DataError(
+        "there is a .git here that git cannot read: the repository's ignore rules are not known",
+        where=str(tops[0]),
+        next_step=f"repair it, or move {shlex.quote(str(tops[0] / '.git'))} away",
+    )
+
+
+def _candidates(root: Path) -> list[Path]:
+    """The folders from ``root`` upwards on its file system that hold a ``.git``, nearest first; an
+    empty folder of that name does not count."""
+    found = []
+    try:
+        device = os.stat(root).st_dev
+        for folder in (root, *root.parents):
+            if os.stat(folder).st_dev != device:
+                break
+            git = folder / ".git"
+            if git.is_dir() and not any(git.iterdir()):
+                continue
+            if os.path.lexists(git):
+                found.append(folder)
+    except OSError:
+        return found
+    return found
+
+
+class _Git:
+    """Git on ``root`` with ``top`` as its working folder, whatever ``core.worktree`` says."""
+
+    def __init__(self, program: str, root: Path, top: Path, config: Path) -> None:
+        self._program, self.root, self.top = program, root, top
+        self._environment = reader_environment(
+            also={
+                **_homes(),
+                **_CLOSED,
+                "GIT_CONFIG_GLOBAL": str(config),
+                "GIT_WORK_TREE": str(top),
+                "GIT_CEILING_DIRECTORIES": str(top.parent),
+            }
+        )
+
+    def ask(self, *words: str, may_be_none: bool = False) -> bytes | None:
+        """Return git's answer; None where it has none for ``rev-parse``, if that may be.
+
+        Raises:
+            DataError: it refuses the repository, or does not answer.
+        """
+        command = [self._program, *_OPTIONS, *words]
+        code, out, said = _run(command, self.root, self._environment)
+        if code == 0:
+            return out
+        if "dubious ownership" in said or "unsafe repository" in said:
+            raise DataError(
+                "git refuses this repository, which belongs to another user: its ignore rules are "
+                "not known",
+                where=str(self.top),
+                next_step="git config --global --add safe.directory " + shlex.quote(str(self.top)),
+            )
+        if "cannot use bare repository" in said:
+            raise DataError(
+                "this is a bare git repository inside another one: its configuration is not used",
+                where=str(self.root),
+                next_step=f"cd {shlex.quote(str(self.top))}",
+            )
+        if may_be_none and (words[1:] != ("--git-dir",) or "not a git repository" in said):
+            return None
+        raise DataError(
+            "git cannot list this repository: its ignore rules are not known",
+            where=str(self.top),
+            next_step=f"git -c core.fsmonitor= -C {shlex.quote(str(self.root))} ls-files",
+        )
+
+
+def _run(
+    command: list[str], folder: Path, environment: Mapping[str, str]
+) -> tuple[int, bytes, str]:
+    """The exit status, the answer and the complaint of a git command.
+
+    Raises:
+        DataError: it cannot be started, or exceeds a limit.
+    """
+    try:
+        ended = run_reader(
+            command, most_s=_MOST_S, folder=folder, environment=environment, most_bytes=_MOST_BYTES
+        )
+    except ReaderStopped as error:
+        raise DataError(f"git was stopped: {error}", where=str(folder)) from None
+    except OSError as error:
+        raise DataError(f"git cannot be run: {error.strerror}", where=command[0]) from None
+    return ended.code, ended.out, ended.err.decode("utf-8", "replace")
+
+
+def _listed(git: _Git, ignores: Iterable[str]) -> GitList:
+    rules = [f"--exclude-from={each}" for each in ignores if each]
+    # What the repository's own configuration names in the place of the user's rules comes on top.
+    others = git.ask("ls-files", "-z", "--others", *rules, "--exclude-standard") or b""
+    tracked: dict[str, Entry] = {}
+    is_merged = True
+    for row in (git.ask("ls-files", "-z", "--stage", "-t") or b"").split(b"\0"):
+        about, _, name = row.partition(b"\t")
+        if name:
+            tag, mode, id_, stage = about.decode("ascii").split()
+            is_merged &= stage == "0"
+            tracked[os.fsdecode(name)] = Entry(mode, id_, tag == "S")
+    below = git.root.relative_to(git.top).as_posix()
+    tree = "HEAD^{tree}" if below == "." else f"HEAD:{below}"
+    commit = git.ask("rev-parse", "--verify", "HEAD^{commit}", may_be_none=True) or b""
+    of_commit = git.ask("rev-parse", "--verify", tree, may_be_none=True) if commit else b""
+    return GitList(
+        top=git.top,
+        tracked=tracked,
+        others=tuple(os.fsdecode(name) for name in others.split(b"\0") if name),
+        commit=commit.decode("ascii").strip(),
+        is_staged=not is_merged or (of_commit or b"").decode("ascii").strip() != _tree_id(tracked),
+    )
+
+
+# -- the user's own configuration -----------------------------------------------------------------
+
+
+def _homes() -> dict[str, str]:
+    """The variables by which git finds the user's files: a repository's own ``~/…`` needs them."""
+    names = ("HOME", "XDG_CONFIG_HOME")
+    return {name: os.environ[name] for name in names if os.path.isabs(os.environ.get(name, ""))}
+
+
+def _settings_of_user(program: str, empty: Path) -> tuple[list[str], list[str]]:
+    """(files of ignore rules, values of ``safe.directory``) of the user's own configuration.
+
+    Git reads it in an ``empty`` folder. Files that it includes on a condition are read as if each
+    held: a file that the user ignores in some repositories is left out of all.
+
+    Raises:
+        DataError: git cannot read it.
+    """
+    also = {name: value for name, value in os.environ.items() if name.startswith("GIT_CONFIG")}
+    environment = reader_environment(
+        also={
+            **_homes(), **also, "LC_ALL": "C",
+            "GIT_CEILING_DIRECTORIES": os.path.realpath(empty.parent),
+        }
+    )  # fmt: skip
+    ignores, trusted, waiting = [], [], [""]
+    for file in waiting:
+        words = ["--file", file, "--includes"] if file else []
+        command = [program, "config", *words, "-z", "--show-origin", "--get-regexp", _ASKED]
+        code, out, _ = _run(command, empty, environment)
+        if code not in (0, 1):  # 1: it has none of them
+            raise DataError(
+                "git cannot read your own configuration", where=file,
+                next_step="git config --list --show-origin",
+            )  # fmt: skip
+        fields = out.split(b"\0")
+        own = ""
+        for origin, row in zip(fields[::2], fields[1::2], strict=False):
+            key, _, value = os.fsdecode(row).partition("\n")
+            if key == "core.excludesfile":
+                own = os.path.expanduser(value)
+            elif key == "safe.directory":
+                trusted += [] if file else [value]
+            elif len(waiting) <= _MOST_INCLUDED and value:
+                beside = os.path.dirname(os.fsdecode(origin).removeprefix("file:"))
+                path = os.path.join(beside, os.path.expanduser(value))
+                waiting += [path] if os.path.isfile(path) and path not in waiting else []
+        ignores += [own] if own else []
+        if not file and not own:
+            usual = os.environ.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config")
+            ignores.append(os.path.join(usual, "git", "ignore"))
+    return ignores, trusted
+
+
+def _quoted(value: str) -> bytes:
+    """``value`` as a configuration file has it."""
+    plain = value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+    return b'"%s"' % os.fsencode(plain)
+
+
+def _existing(top: Path, name: str) -> str:
+    """The path of a file of ignore rules, relative to ``top``; empty where it cannot be read."""
+    path = top / name
+    return str(path) if path.is_file() and os.access(path, os.R_OK) else ""
+
+
+# -- comparison with the commit -------------------------------------------------------------------
+
+
+def _hash(kind: bytes, content: bytes, digits: int) -> str:
+    """The id that git gives an object."""
+    made = hashlib.sha1(usedforsecurity=False) if digits == _SHA1_DIGITS else hashlib.sha256()
+    made.update(b"%s %d\0" % (kind, len(content)))
+    made.update(content)
+    return made.hexdigest()
+
+
+def _tree_id(tracked: Mapping[str, Entry]) -> str:
+    """The id of a commit's folder that holds the files of an index; empty where none could."""
+    digits = len(next(iter(tracked.values())).id) if tracked else _SHA1_DIGITS
+    folders: dict[bytes, dict[bytes, tuple[bytes, str]]] = {b"": {}}
+    for name, entry in tracked.items():
+        folder, _, last = os.fsencode(name).rpartition(b"/")
+        if folder.count(b"/") > _DEEPEST or len(folders) > _MOST_FOLDERS:
+            return ""
+        above = folder
+        while above and above not in folders:
+            folders[above] = {}
+            above = above.rpartition(b"/")[0]
+        folders[folder][last] = (entry.mode.encode(), entry.id)
+    for folder in sorted(folders, key=lambda each: -1 if not each else each.count(b"/"))[::-1]:
+        # Git sorts a folder as if its name ended in a slash.
+        rows = sorted(
+            (name + b"/" * (mode == b"40000"), b"%s %s\0" % (mode, name) + bytes.fromhex(id_))
+            for name, (mode, id_) in folders[folder].items()
+        )
+        made = _hash(b"tree", b"".join(row for _, row in rows), digits)
+        above, _, last = folder.rpartition(b"/")
+        if folder:
+            folders[above][last] = (b"40000", made)
+    return made
+
+
+def is_as_committed(entry: Entry, mode: int, content: bytes, *, has_bits: bool) -> bool:
+    """Whether a file is the one in the index: no filter runs.
+
+    Line ends of Windows count as those that git would store, and a file of Git LFS as its pointer.
+    A file that another filter writes differs.
+
+    Args:
+        mode: the file's own.
+        content: the bytes of a regular file; the target of a link.
+        has_bits: whether its file system keeps the bit of an executable file.
+    """
+    if stat.S_ISLNK(mode) or entry.mode in (_LINK, _SUBMODULE):
+        is_link = stat.S_ISLNK(mode) and entry.mode == _LINK
+        return is_link and _hash(b"blob", content, len(entry.id)) == entry.id
+    if has_bits and bool(mode & stat.S_IXUSR) != (entry.mode == _EXECUTABLE):
+        return False
+    return any(_hash(b"blob", each, len(entry.id)) == entry.id for each in _stored(content))
+
+
+def _stored(content: bytes) -> Iterable[bytes]:
+    """The contents that git may have stored for a file, the likeliest first."""
+    yield content
+    if b"\r\n" in content:
+        yield content.replace(b"\r\n", b"\n")
+    sha256 = hashlib.sha256(content).hexdigest()
+    yield (
+        f"version https://git-lfs.github.com/spec/v1\noid sha256:{sha256}\nsize {len(content)}\n"
+    ).encode()
