@@ -180,7 +180,9 @@ class Observer:
     ) -> AgentReport | None:
         """Read the report that the agent left in the bucket, where it cannot be heard itself."""
         now = self.context.wall()
-        if found is not None and found.pod_name == generation.pod_name:
+        is_heard = found is not None and found.pod_name == generation.pod_name
+        # A pod that is gone is not heard: the report is an old one, or of a twin of its name.
+        if is_heard and run.state is not State.SETTLING:
             self._heard_at = now
             return None
         if self._heard_at is None or now < self._heard_at:
