@@ -124,6 +124,9 @@ class Observer:
         if generation is None:
             nothing = UnknownSince(now, "nothing was rented yet")
             return Observation(pods=nothing, report=nothing, bill=nothing)
+        asks = generation.open and generation.provider not in self.context.unasked
+        if generation.pod_id is not None and asks:
+            self.context.computes[generation.provider].expect(generation.pod_id)
         pods = list_pods(
             self.context,
             generation.provider,
