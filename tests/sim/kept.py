@@ -103,12 +103,12 @@ def _first_lost(data: Any, written: Any, where: str) -> str:
     A key that only ``written`` has is a field that was added since, at its default.
     """
     if isinstance(data, dict) and isinstance(written, dict):
-        pairs = [(f"{where}.{key}", value, written.get(key)) for key, value in data.items()]
+        inner = ((f"{where}.{key}", value, written.get(key)) for key, value in data.items())
     elif isinstance(data, list) and isinstance(written, list) and len(data) == len(written):
-        pairs = [(f"{where}[{n}]", *pair) for n, pair in enumerate(zip(data, written, strict=True))]
+        inner = ((f"{where}[{n}]", value, written[n]) for n, value in enumerate(data))
     else:
         return "" if (type(data), data) == (type(written), written) else where
-    return next((lost for place, *pair in pairs if (lost := _first_lost(*pair, place))), "")
+    return next((lost for place, a, b in inner if (lost := _first_lost(a, b, place))), "")
 
 
 @dataclass(frozen=True)

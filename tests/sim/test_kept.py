@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -78,7 +79,7 @@ def test_each_kept_world_says_what_it_teaches_in_its_own_file() -> None:
 def test_a_world_that_breaks_is_kept_by_the_command_that_a_failing_test_prints(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(keep, "write", lambda *made: write(*made, tmp_path))
+    monkeypatch.setattr(keep, "write", partial(write, folder=tmp_path))
     assert keep.main(["1", "--taught", "caps are judged"]) == 1
     assert "nothing was kept" in capsys.readouterr().err
     monkeypatch.setattr(bookkeeping, "admit", lambda *anything: None)

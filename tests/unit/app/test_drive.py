@@ -28,10 +28,11 @@ RUN = RunState(
 def test_a_driver_whose_run_a_restored_ledger_has_forgotten_stays_and_ends_its_pod() -> None:
     """Nothing is driven that the ledger does not know, and its machine is not left alone."""
     runs, did, now, wall = {"r-1": RUN}, list[str](), [1000.0], RUN.generations[0].hard_stop_at
+    state: Any = SimpleNamespace(runs=runs, quarantined={}, unread={})
     ledger = SimpleNamespace(
-        read=lambda: SimpleNamespace(runs=runs, quarantined={}, unread={}),
+        read=lambda: state,
         driver=lambda run_id: None,
-        append=lambda *given: bookkeeping.require_run(ledger.read(), "r-1"),
+        append=lambda *given: bookkeeping.require_run(state, "r-1"),
     )
 
     class Driver(RunDriver):

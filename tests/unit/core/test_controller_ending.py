@@ -434,7 +434,7 @@ def test_answers_that_a_restored_ledger_has_forgotten_do_not_answer_the_next_req
     """The agent counts, too: it ignores a request that has the number of one that it answered."""
     run = running()
     report = a_report(run, saves=SaveAnswers(2, "fast", 120))
-    seen = {"pods": [the_pod(run)], "report": report}
+    seen: dict[str, Any] = {"pods": [the_pod(run)], "report": report}
     assert ask(run, AT + 31, **seen).events == (ev.SaveRequested(1, "pod"),) * 2
     run, _ = follow(run, AT + 31, **seen)
     assert actions(run, AT + 32, report={"saves": report.saves}) == []
