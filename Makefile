@@ -345,7 +345,7 @@ JOBS ?= 2
 soak: $(READY)
 	@mkdir -p build
 	$(BIN)/python -m tests.sim.soak --seeds $(SEEDS) --jobs $(JOBS) --state build/soak.json \
-		--page docs/soak/README.md --kept tests/sim/kept.json --date "$$(date +%F)"
+		--page docs/soak/README.md --date "$$(date +%F)"
 
 # The pure core of sweeps against trials and machines that fail; the hash of its code draws the
 # worlds; resumable as long as that hash stays.

@@ -60,6 +60,7 @@ def record(python: str, folder: Path) -> dict[str, Any]:
         )  # fmt: skip
         number = str(json.loads(made)["new_contract"])
         run("list", "show", "instances", "--raw")
+        run("show", "show", "instance", number, "--raw")
         run("attach", "attach", "ssh", number, KEY, "--raw")
         run("logs", "logs", number, "--tail", "200", "--raw")
         run("stop", "stop", "instance", number)
@@ -67,6 +68,8 @@ def record(python: str, folder: Path) -> dict[str, Any]:
             "--end-date", "2026-09-30", "--raw")  # fmt: skip
         run("user", "show", "user", "--raw")
         run("destroy", "destroy", "instance", number, "-y", "--raw")
+        gone = run("show-ended", "show", "instance", number, "--raw")
+        assert json.loads(gone) == {"instances": None}, gone
         return table
 
 

@@ -205,6 +205,18 @@ def test_a_job_that_vanishes_from_the_list_lives_until_its_own_page_says_so(rig:
     assert pod.ended_at is not None
 
 
+def test_a_job_that_another_home_made_is_asked_for_by_the_id_in_the_ledger(rig: HubRig) -> None:
+    job_id = rig.compute.create(job_request(rig))
+    rig.on(10)
+    rig.hub.knobs.hidden.add(job_id)
+    other = another(rig.standin, rig.clock).compute
+    assert other.list_pods() == ()
+    rig.on(5)
+    other.expect(job_id)
+    (pod,) = other.list_pods()
+    assert (pod.pod_id, pod.status) == (job_id, PodStatus.RUNNING)
+
+
 def test_a_job_without_our_label_is_in_the_second_list_alone(rig: HubRig) -> None:
     wanted = job_request(rig)
     with rig.hub.lock:

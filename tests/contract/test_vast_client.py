@@ -87,6 +87,7 @@ def test_the_list_the_log_the_end_and_the_money_are_asked_for_alike(rig: Rig) ->
     made = rig.compute.create(request(rig))
     calls: dict[str, Callable[[], object]] = {
         "list": rig.api.instances,
+        "show": lambda: rig.api.instance(made),
         "logs": lambda: rig.api.log(made, 200),
         "user": rig.api.credit,
         "charges": lambda: rig.api.charges(rig.clock() - 60, rig.clock()),
@@ -101,7 +102,7 @@ def test_the_list_the_log_the_end_and_the_money_are_asked_for_alike(rig: Rig) ->
         assert (sent.method, sent.path.strip("/")) == (client["method"], path.strip("/")), name
         assert sent.body == client["body"], name
         assert set(sent.query) <= set(client["query"]) | {"latest_first"}, name
-        if name == "list":
+        if name in ("list", "show"):
             assert dict(sent.query) == client["query"]
 
 

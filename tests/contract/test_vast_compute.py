@@ -327,15 +327,66 @@ def test_a_container_that_runs_though_it_is_to_stop_counts_as_spending(rig: Rig)
     assert status(rig) is PodStatus.UNKNOWN
 
 
-def test_an_instance_that_vanishes_from_the_list_is_ended_by_its_name(rig: Rig) -> None:
+def test_an_instance_that_the_list_omits_lives_until_its_own_answer_says_so(rig: Rig) -> None:
     wanted = request(rig)
     made = rig.compute.create(wanted)
     assert status(rig) is PodStatus.RUNNING
     rig.standin.set(vanish=(int(made),))
     rig.on(10)
-    assert rig.compute.list_pods() == ()
+    (pod,) = rig.compute.list_pods()
+    assert (pod.pod_id, pod.name, pod.status) == (made, wanted.name, PodStatus.RUNNING)
+    bill = rig.compute.bill(made)
+    assert bill is not None
+    assert not bill.final
     assert rig.compute.terminate(wanted.name)
     assert rig.standin.live() == []
+    rig.on(10)
+    assert rig.compute.list_pods() == ()
+    asked = len(rig.asked("GET", f"/api/v0/instances/{made}"))
+    rig.on(10)
+    assert rig.compute.list_pods() == ()
+    assert len(rig.asked("GET", f"/api/v0/instances/{made}")) == asked, "it has ended"
+
+
+def test_a_list_that_omits_an_instance_is_no_list_where_the_instance_cannot_be_asked_for(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = rig.compute.create(request(rig))
+    rig.compute.list_pods()
+    rig.standin.set(vanish=(int(made),))
+    rig.on(10)
+
+    def unanswered(instance_id: str) -> None:
+        raise ProviderError("503")
+
+    monkeypatch.setattr(rig.api, "instance", unanswered)
+    with pytest.raises(ProviderError, match="503"):
+        rig.compute.list_pods()
+
+
+def test_what_another_home_made_is_asked_for_by_the_id_in_the_ledger(rig: Rig) -> None:
+    """A home whose lists never had an instance knows of it by its ledger alone."""
+    made = rig.compute.create(request(rig))
+    rig.standin.set(vanish=(int(made),))
+    other = build(rig.standin, rig.clock).compute
+    assert other.list_pods() == ()
+    for _ in range(2):  # at each look, for as long as the ledger says that it may live
+        rig.on(10)
+        other.expect(made)
+        assert [pod.pod_id for pod in other.list_pods()] == [made]
+    rig.standin.world.destroy(only(rig), "account")
+    rig.on(10)
+    other.expect(made)
+    assert other.list_pods() == ()
+
+
+@pytest.mark.parametrize("answer", [{}, {"instances": []}, {"instances": {"id": 1}}])
+def test_an_answer_about_one_instance_that_cannot_be_read_proves_nothing(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch, answer: dict[str, Any]
+) -> None:
+    monkeypatch.setattr(rig.api, "_read", lambda *args, **more: answer)
+    with pytest.raises(ProviderError):
+        rig.api.instance("20000001")
 
 
 def test_long_lists_are_read_to_their_end(rig: Rig) -> None:

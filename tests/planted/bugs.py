@@ -72,6 +72,15 @@ BUGS: tuple[Bug, ...] = (
         "    traits = find_traits(candidate.provider) or traits\n    hard_stop_s = ", "    hard_stop_s = "),
     Bug("a machine that was ended from here counts as lost", CONTINUING,
         "return not tried or why == {ReasonKind.HOST_STOPPED}", "return True"),
+    # -- what a list, a report and a backup leave out -------------------------------------------
+    Bug("an idle twin's report stands for the word of the pod that worked", OBSERVE,
+        "if is_heard and run.state is not State.SETTLING:", "if is_heard:"),
+    Bug("a restored ledger numbers its requests for checkpoints from one again", ABSENCE,
+        "missing = min(answered, _MOST_SAVES_FORGOTTEN) - generation.saves_asked", "missing = 0", timing=True),
+    Bug("a run that the ledger has forgotten is driven on", DRIVE,
+        "        if run is None:\n            raise self._forgotten()\n", "        run = run or RunState(self.run_id)\n", timing=True),
+    Bug("a report counts as old if its pod's clock was set back", ABSENCE,
+        "return abs(at - heard_at) > LAST_REPORTS_S", "return at - heard_at > LAST_REPORTS_S", timing=True),
     # -- waiting for a machine ----------------------------------------------------------------
     Bug("a run that waits asks at every look", WAITING,
         "return pause_s - passed_s if -pause_s < passed_s else 0.0", "return 0.0"),

@@ -37,32 +37,30 @@ _START_S = 300.0
 
 _LOOK = """
 import json, signal, sys
-from trmcloud.wiring_plans import simulate_providers
+from tests.sim.kept import KEPT
 from trmcloud.sim.faults.table import MARKET, MOVES, NAMES, arm_all
 from trmcloud.sim.play import play
-from trmcloud.sim.scenario import draw, with_balance, with_grants, with_moves, with_paces
+from trmcloud.sim.scenario import draw, with_grants, with_moves, with_paces
 from trmcloud.sim.scenario import with_squeeze, with_time_to_spare
-simulate_providers()
-kept, beyond, first = json.loads(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
-broken = set(json.loads(sys.argv[4]))
+beyond, first, broken = int(sys.argv[1]), int(sys.argv[2]), set(json.loads(sys.argv[3]))
 class Stuck(BaseException):
     pass
 def stuck(*what):
     raise Stuck
 signal.signal(signal.SIGVTALRM, stuck)
 def worlds(seed):
-    yield seed, len(NAMES), None, None, False, ""
+    yield seed, len(NAMES), ""
     # Beside it the same world in which machines are rare, or runs move, or give money to others, or
     # a host has other GPUs, or machines time their steps, or principals spend within grants.
     more, kind = seed // 4 % 2, ("", "boards", "moves", "market")[seed % 4]
     kind = kind or ("paces" if more else "squeeze")
-    yield seed, len(NAMES) if more else 0, None, None, False, kind
+    yield seed, len(NAMES) if more else 0, kind
     if seed % 4 == 1:
-        yield seed, len(NAMES) if more else 0, None, None, False, "grants"
-def drawn(seed, faults, among, elsewhere, kind):
+        yield seed, len(NAMES) if more else 0, "grants"
+def drawn(seed, faults, kind):
     names = ("96",) if kind == "boards" else NAMES[:faults]
     market = tuple(MARKET) if kind == "market" else ()
-    made = draw(seed, names, among=among, elsewhere=elsewhere, market=market)
+    made = draw(seed, names, market=market)
     if kind == "boards" and not faults:
         made = with_time_to_spare(made)
     if kind == "grants":
@@ -73,19 +71,21 @@ def drawn(seed, faults, among, elsewhere, kind):
         made = with_squeeze(made)
     return with_moves(made, tuple(MOVES), tuple(MARKET)) if kind == "moves" else made
 fresh = [list(worlds(seed)) for seed in range(beyond)]
-early, late = [sum(part, []) for part in (fresh[:first], fresh[first:])]
-for seed, faults, among, elsewhere, balance, kind in [*early, *kept, *late]:
-    world = drawn(seed, faults, among, elsewhere, kind)
+def scenarios():
+    for part in (fresh[:first], KEPT, fresh[first:]):
+        for each in part:
+            if part is KEPT:
+                yield each.scenario.seed, each.scenario
+            else:
+                yield from ((row[0], drawn(*row)) for row in each)
+for seed, world in scenarios():
     if seed in broken or world is None:
         continue
     signal.setitimer(signal.ITIMER_VIRTUAL, 20.0)
     try:
-        played = play(with_balance(world) if balance else world, arm_all)
+        played = play(world, arm_all)
     except Stuck:
         print(json.dumps([seed, "hangs"]))
-        break
-    except Exception as error:
-        print(json.dumps([seed, "crash: " + type(error).__name__]))
         break
     if played.violation:
         print(json.dumps([seed, played.violation]))
@@ -127,17 +127,16 @@ def _play(bug: Bug | None, seeds: int, broken: Sequence[int]) -> tuple[int | Non
     with tempfile.TemporaryDirectory(prefix="planted-") as folder:
         copy = Path(folder) / "trmcloud"
         shutil.copytree(PACKAGE, copy, ignore=shutil.ignore_patterns("bundle"))
-        # The families' plans and the recipes stand beside the package.
+        # The families' plans, the recipes and the kept worlds stand beside the package.
         (Path(folder) / "model").symlink_to(PACKAGE.parent / "model")
+        (Path(folder) / "tests").symlink_to(ROOT / "tests")
         if bug is not None:
             path = copy / bug.path
             # What is compiled saves each hunt a second; not that of the file which changes now.
             for compiled in (path.parent / "__pycache__").glob(f"{path.stem}.*"):
                 compiled.unlink()
             path.write_text(planted(bug, path.read_text(encoding="utf-8")), encoding="utf-8")
-        rows = [(k.seed, k.faults, k.providers, k.elsewhere, k.balance, "") for k in KEPT]
-        kept = json.dumps(rows)
-        given = (kept, str(seeds), str(_FIRST), json.dumps(list(broken)))
+        given = (str(seeds), str(_FIRST), json.dumps(list(broken)))
         try:
             done = subprocess.run(
                 [sys.executable, "-B", "-c", _LOOK, *given],

@@ -8,9 +8,6 @@ from __future__ import annotations
 from tests.sim.playing import Played
 from trmcloud.sim.faults.table import NAMES
 from trmcloud.sim.scenario import Scenario, draw, with_grants
-from trmcloud.wiring_plans import simulate_providers
-
-simulate_providers()
 
 
 def granted_scenario(seed: int) -> Scenario:
@@ -19,7 +16,7 @@ def granted_scenario(seed: int) -> Scenario:
 
 
 def main() -> None:
-    played = Played(granted_scenario)
+    played = Played("grants", granted_scenario)
     judged = refused = revoked = launched = 0
     for one in played.each():
         judged += one.grants[0]

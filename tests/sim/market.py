@@ -10,9 +10,6 @@ from collections import Counter
 from tests.sim.playing import Played
 from trmcloud.sim.faults.table import MARKET, NAMES
 from trmcloud.sim.scenario import Scenario, draw
-from trmcloud.wiring_plans import simulate_providers
-
-simulate_providers()
 
 
 def market_scenario(seed: int) -> Scenario:
@@ -21,7 +18,7 @@ def market_scenario(seed: int) -> Scenario:
 
 
 def main() -> None:
-    played = Played(market_scenario)
+    played = Played("market", market_scenario)
     observed: Counter[str] = Counter()
     for one in played.each():
         observed.update(one.observed & set(MARKET))

@@ -10,9 +10,6 @@ from collections import Counter
 from tests.sim.playing import Played
 from trmcloud.sim.faults.table import MARKET, MOVES, NAMES
 from trmcloud.sim.scenario import Scenario, draw, with_moves
-from trmcloud.wiring_plans import simulate_providers
-
-simulate_providers()
 
 
 def moving_scenario(seed: int) -> Scenario | None:
@@ -23,7 +20,7 @@ def moving_scenario(seed: int) -> Scenario | None:
 
 
 def main() -> None:
-    played = Played(moving_scenario)
+    played = Played("moves", moving_scenario)
     observed: Counter[str] = Counter()
     totals: Counter[str] = Counter()
     for one in played.each():

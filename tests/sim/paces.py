@@ -10,9 +10,6 @@ from collections import Counter
 from tests.sim.playing import Played
 from trmcloud.sim.faults.table import NAMES
 from trmcloud.sim.scenario import Scenario, draw, with_paces
-from trmcloud.wiring_plans import simulate_providers
-
-simulate_providers()
 
 
 def paced_scenario(seed: int) -> Scenario:
@@ -21,7 +18,7 @@ def paced_scenario(seed: int) -> Scenario:
 
 
 def main() -> None:
-    played = Played(paced_scenario)
+    played = Played("paces", paced_scenario)
     totals: Counter[str] = Counter()
     for one in played.each():
         names = ("measured", "believed", "slow", "stopped")

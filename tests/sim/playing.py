@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 
+from tests.sim.kept import KEEP_IT
 from trmcloud.sim.faults.table import arm_all
 from trmcloud.sim.play import PlayResult, play
 from trmcloud.sim.scenario import Scenario
@@ -25,9 +26,10 @@ def seeds_of(scenario_of: ScenarioOf, first: int) -> Iterator[int]:
 
 class Played:
     """The worlds of ``--worlds`` seeds from ``--from`` on, and the totals of what came of them.
-    Each violation is printed as it is found."""
+    Each violation is printed as it is found, with the command that keeps it."""
 
-    def __init__(self, scenario_of: ScenarioOf) -> None:
+    def __init__(self, kind: str, scenario_of: ScenarioOf) -> None:
+        self._kind = kind
         parser = argparse.ArgumentParser()
         parser.add_argument("--from", dest="first", type=int, default=1)
         parser.add_argument("--worlds", type=int, default=200)
@@ -51,7 +53,8 @@ class Played:
                 self._over_usd = max(self._over_usd, played.over_exposed_usd)
                 if played.violation:
                     self._failures += 1
-                    print(f"{played.seed}: {played.detail}", flush=True)
+                    keep_it = KEEP_IT.format(seed=played.seed, kind=self._kind)
+                    print(f"{played.seed}: {played.detail}\n{keep_it}", flush=True)
                 yield played
 
     def print_totals(self, *more: str) -> None:

@@ -1,7 +1,7 @@
 """Playing seeds by the hundred thousand: resumable, and on one version of the code.
 
     python -m tests.sim.soak --state build/soak.json [--seeds 200000] [--jobs 2]
-        [--page docs/soak/README.md --kept tests/sim/kept.json]
+        [--page docs/soak/README.md]
 
 The seeds are a range that the hash of core, app, pod and sim draws: no version of the code was ever
 tried on its own before, and nobody chooses them. The state names that hash: where it differs,
@@ -16,7 +16,6 @@ import itertools
 import json
 import sys
 from collections import Counter
-from collections.abc import Mapping
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,12 +23,11 @@ from typing import Any
 
 import trmcloud
 from tests.sim.grants import granted_scenario
+from tests.sim.kept import KEEP_IT, KEPT
 from trmcloud.sim.faults.table import ALL, IMPOSSIBLE, NAMES, PAIRS, arm_all
 from trmcloud.sim.play import PlayResult, play
-from trmcloud.sim.scenario import draw, with_balance
-from trmcloud.wiring_plans import simulate_providers
+from trmcloud.sim.scenario import Scenario, draw, with_balance
 
-simulate_providers()
 _PACKAGE = Path(trmcloud.__file__).resolve().parent
 _ROOMS = ("core", "io", "ports", "app", "pod", "sim", "providers")
 SEEDS = 200_000
@@ -112,17 +110,22 @@ def first_seed(code: str) -> int:
     return (1 + int(code[:16], 16) % _RANGES) * _RANGE_SEEDS
 
 
+def soak_scenario(seed: int) -> Scenario:
+    """The world of ``seed``: every fourth with balances that end, every eighth with principals that
+    spend within grants."""
+    drawn = granted_scenario(seed) if seed % 8 == 2 else draw(seed, NAMES)
+    return with_balance(drawn) if seed % 4 == 0 else drawn
+
+
 def run_seeds(first: int, beyond: int, tally: Tally) -> Tally:
-    """Play seeds ``first`` ≤ seed < ``beyond`` into ``tally``: every fourth with balances that
-    end, every eighth with principals that spend within grants."""
+    """Play seeds ``first`` ≤ seed < ``beyond`` into ``tally``."""
     for seed in range(first, beyond):
-        drawn = granted_scenario(seed) if seed % 8 == 2 else draw(seed, NAMES)
-        tally.add(play(with_balance(drawn) if seed % 4 == 0 else drawn, arm_all))
+        tally.add(play(soak_scenario(seed), arm_all))
     return tally
 
 
-def page(tally: Tally, *, date: str, command: str, kept: Mapping[str, Any] | None = None) -> str:
-    """The published page, as Markdown. ``kept``: what each seed that broke something taught."""
+def page(tally: Tally, *, date: str, command: str) -> str:
+    """The published page, as Markdown."""
     at_least_100 = sum(count >= 100 for count in tally.pairs.values())
     rarest = sorted(PAIRS, key=lambda pair: tally.pairs[f"{pair[0]}+{pair[1]}"])[:10]
     bad = sum(tally.violations.values())
@@ -174,10 +177,9 @@ def page(tally: Tally, *, date: str, command: str, kept: Mapping[str, Any] | Non
     if tally.failures:
         lines += ["", "Violations:", ""]
         lines += [f"- seed {f['seed']}: {f['what']}" for f in tally.failures]
-    if kept:
-        lines += ["", "Seeds that once broke something are kept. Every test run plays them.", ""]
-        lines += ["| seed | what it taught |", "|---|---|"]
-        lines += [f"| {seed} | {row['taught']} |" for seed, row in kept.items()]
+    lines += ["", "Worlds that once broke something are kept. Every test run plays them.", ""]
+    lines += ["| world | what it taught |", "|---|---|"]
+    lines += [f"| {kept.name} | {kept.taught} |" for kept in KEPT]
     return "\n".join(lines) + "\n"
 
 
@@ -201,7 +203,6 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--jobs", type=int, default=1, help="processes side by side")
     parser.add_argument("--state", type=Path, required=True)
     parser.add_argument("--page", type=Path)
-    parser.add_argument("--kept", type=Path, help="JSON: the kept seeds")
     parser.add_argument("--date", default="", help="what the page is dated with")
     given = parser.parse_args(arguments)
     code = code_hash()
@@ -212,9 +213,8 @@ def main(arguments: list[str] | None = None) -> int:
         command = "python -m tests.sim.soak" + (
             f" --from {first}" if given.first is not None else ""
         )
-        kept = json.loads(given.kept.read_text(encoding="utf-8")) if given.kept else None
         given.page.parent.mkdir(parents=True, exist_ok=True)
-        text = page(tally, date=given.date, command=f"{command} --seeds {given.seeds}", kept=kept)
+        text = page(tally, date=given.date, command=f"{command} --seeds {given.seeds}")
         given.page.write_text(text, encoding="utf-8")
     return 1 if tally.violations else 0
 
@@ -248,6 +248,7 @@ def _play(tally: Tally, first: int, beyond: int, jobs: int, state: Path) -> None
                 )
                 for failure in done.result().failures:
                     print(f"  seed {failure['seed']}: {failure['what']}", flush=True)
+                    print("  " + KEEP_IT.format(seed=failure["seed"], kind="soak"), flush=True)
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             raise

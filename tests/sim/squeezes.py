@@ -8,9 +8,6 @@ from __future__ import annotations
 from tests.sim.playing import Played
 from trmcloud.sim.faults.table import NAMES
 from trmcloud.sim.scenario import Scenario, draw, with_squeeze
-from trmcloud.wiring_plans import simulate_providers
-
-simulate_providers()
 
 
 def squeezed_scenario(seed: int) -> Scenario | None:
@@ -19,7 +16,7 @@ def squeezed_scenario(seed: int) -> Scenario | None:
 
 
 def main() -> None:
-    played = Played(squeezed_scenario)
+    played = Played("squeezes", squeezed_scenario)
     lowering = lowered = second = 0
     for one in played.each():
         lowering += one.squeezes[0]

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.sim.kept import EARLIER, KEPT, Kept
+from tests.sim.kept import KEPT, Kept
 from trmcloud.app.drive import RunDriver
 from trmcloud.core.clock import Instant
 from trmcloud.core.contract.pod_contract import (
@@ -23,6 +23,7 @@ from trmcloud.core.money import Usd
 from trmcloud.pod.agent.lease_clock import AnchorNote
 from trmcloud.pod.agent.watchdog import Watchdog
 from trmcloud.ports.compute import PodRequest
+from trmcloud.sim.faults.controller import _to_be_ended
 from trmcloud.sim.faults.table import arm_all
 from trmcloud.sim.oracle.invariants import Invariants
 from trmcloud.sim.play import PlayResult, play
@@ -37,9 +38,13 @@ from trmcloud.sim.world.world import SimWorld
 SHAPE = Shape("fast", 10_000, 1.0, 1000, 2.0, 1000, 3.0, 5.0, 15.0)
 
 
-@pytest.mark.parametrize("kept", KEPT, ids=lambda kept: str(kept.seed))
-def test_a_kept_seed_breaks_nothing(kept: Kept) -> None:
-    played = play(kept.scenario(), arm_all)
+EARLIER = ("local", "runpod", "skypilot", "aws")
+"""The providers that could be drawn until 2026-11-25."""
+
+
+@pytest.mark.parametrize("kept", KEPT, ids=lambda kept: kept.name)
+def test_a_kept_world_breaks_nothing(kept: Kept) -> None:
+    played = play(kept.scenario, arm_all)
     assert played.violation == "", played.detail
 
 
@@ -363,3 +368,64 @@ def test_a_pod_that_nobody_hears_is_due_once_it_can_be_heard(late_s: float, brok
         made.queue.now = now + later_s
         check.accrue()
     assert (check.violation.name if check.violation is not None else "") == broken
+
+
+@pytest.mark.parametrize(
+    ("stops", "late_s", "broken"),
+    [(True, 1.0, ""), (True, 200.0, "I2"), (False, 1.0, "I2")],
+)
+def test_a_stopped_pod_that_no_list_has_is_due_once_a_list_has_it(
+    stops: bool, late_s: float, broken: str
+) -> None:
+    """One that still runs says by its agent that it is done: no list is needed for that."""
+    made, pod = pod_at_work()
+    check, now, rented = made.check, made.queue.now, pod.rented
+    check.forgotten = False
+    check.exposure.able["r-1"] = now - 10_000.0
+    rented.land_by = now
+    rented.hidden_until = now + 3000.0
+    if stops:
+        rented.stop(now)
+    for later_s in (10.0, 3000.0 + late_s):
+        made.queue.now = now + later_s
+        check.accrue()
+    assert (check.violation.name if check.violation is not None else "") == broken
+
+
+def test_a_person_can_end_by_name_what_a_list_has_and_nothing_else() -> None:
+    made, pod = pod_at_work()
+    made.check.forgotten = False
+    assert _to_be_ended(made, "r-1") == [pod.rented]
+    pod.rented.hidden_until = made.queue.now + 60.0
+    assert _to_be_ended(made, "r-1") == []
+    made.queue.now += 61.0
+    assert _to_be_ended(made, "r-1") == [pod.rented]
+
+
+def test_a_report_is_dated_by_the_pods_clock_and_heard_by_the_true_one() -> None:
+    made, pod = pod_at_work()
+    link = Process(made, made.laptop, "user").world.links["runpod"]
+    first = link.report(pod.name)
+    assert first is not None
+    pod.machine.offset_s -= 86_400.0
+    pod.rented.hidden_until = made.queue.now + 3000.0
+    made.queue.now += 300.0
+    later = link.report(pod.name)
+    assert later is not None
+    assert later.at == pytest.approx(made.queue.now - 86_400.0)
+    assert pod.rented.heard
+    pod.stop_agent()
+    made.queue.now += 300.0
+    assert link.report(pod.name) == later, "one that is stopped writes nothing"
+    assert not pod.rented.heard
+
+
+def test_an_agent_that_does_nothing_is_not_heard() -> None:
+    made, pod = pod_at_work()
+    made.off = frozenset({"agent"})
+    link = Process(made, made.laptop, "user").world.links["runpod"]
+    pod.rented.hidden_until = made.queue.now + 3000.0
+    before = link.report(pod.name)
+    made.queue.now += 300.0
+    assert link.report(pod.name) == before
+    assert not pod.rented.heard

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.sim.grants import granted_scenario
+from tests.sim.kept import KEEP_IT
 from tests.sim.soak import code_hash, first_seed
 from trmcloud.core.control import bookkeeping
 from trmcloud.sim.faults.table import arm_all
@@ -16,7 +17,8 @@ SEEDS = 60
 @pytest.mark.parametrize("offset", range(SEEDS))
 def test_grants_keep_every_promise(offset: int) -> None:
     played = play(granted_scenario(first_seed(code_hash()) + offset), arm_all)
-    assert not played.violation, f"{played.seed}: {played.detail}"
+    keep_it = KEEP_IT.format(seed=played.seed, kind="grants")
+    assert not played.violation, f"{played.seed}: {played.detail}\n{keep_it}"
 
 
 @pytest.mark.parametrize("seed", [356, 532])

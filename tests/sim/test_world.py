@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.sim.kept import KEPT
 from tests.sim.soak import Tally, code_hash, first_seed, page, run_seeds
 from tests.sim.soak import _missing as missing
 from tests.sim.soak import main as soak
@@ -199,16 +200,15 @@ def test_each_version_of_the_code_draws_seeds_of_its_own() -> None:
 def test_a_soak_goes_on_where_it_was_and_begins_anew_with_the_code(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    state, shown, kept = (tmp_path / name for name in ("soak.json", "page.md", "kept.json"))
-    kept.write_text('{"711": {"faults": 64, "taught": "what it taught"}}', encoding="utf-8")
+    state, shown = (tmp_path / name for name in ("soak.json", "page.md"))
     assert soak(["--seeds", "3", "--state", str(state)]) == 0
-    arguments = ["--seeds", "7", "--state", str(state), "--page", str(shown), "--kept", str(kept)]
+    arguments = ["--seeds", "7", "--state", str(state), "--page", str(shown)]
     assert soak(arguments) == 0
     first = first_seed(code_hash())
     text = shown.read_text(encoding="utf-8")
     assert f"| seeds | {first:,} to {first + 6:,}, drawn by the hash |" in text
     assert "| worlds played | 7 |" in text
-    assert "| 711 | what it taught |" in text
+    assert f"| {KEPT[0].name} | {KEPT[0].taught} |" in text
     data = json.loads(state.read_text(encoding="utf-8"))
     state.write_text(json.dumps({**data, "code": "another"}), encoding="utf-8")
     assert soak(["--from", "9", "--seeds", "2", "--state", str(state), "--page", str(shown)]) == 0

@@ -58,6 +58,7 @@ class Sightings:
         self._folder = folder
         self._kept: dict[str, Sighting] = {}
         self._written: dict[str, Sighting] = {}
+        self._expected: set[str] = set()
         for sighting in _read_all(folder):
             self._kept[sighting.pod_id] = self._written[sighting.pod_id] = sighting
 
@@ -106,6 +107,18 @@ class Sightings:
                 else None,
             )
         )
+
+    def expect(self, pod_id: str) -> None:
+        """A ledger says that this pod may live: the next list should have it, though another home
+        made it, or an earlier list lacked it."""
+        self._expected.add(pod_id)
+
+    def unlisted(self, present: Iterable[str]) -> list[str]:
+        """Return the pods that may live and that a list, which holds ``present``, lacks: each is to
+        be asked for by its id before it counts as missed."""
+        living = {each.pod_id for each in self._kept.values() if each.gone_at is None}
+        expected, self._expected = self._expected, set()
+        return sorted((living | expected) - set(present))
 
     def missed(self, present: Iterable[str], at: float) -> None:
         """A whole list at ``at`` held only ``present``."""

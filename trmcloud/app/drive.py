@@ -47,7 +47,7 @@ from trmcloud.core.control.moving import may_move, move_events
 from trmcloud.core.control.observation import Observation
 from trmcloud.core.control.pace import pace_events, phase_to_time
 from trmcloud.core.control.pod_facts import (
-    LAST_REPORTS_S,
+    is_new_report,
     late_report,
     orders_for,
     own_report,
@@ -78,8 +78,10 @@ from trmcloud.core.errors import (
     CheckpointError,
     FinalRefusal,
     LedgerError,
+    LedgerOlder,
     LinkError,
     NoCapacity,
+    NotFoundError,
     ProviderError,
     ProviderRefused,
     StaleEpoch,
@@ -169,13 +171,26 @@ class RunDriver:
         self._beside = Observer(self.context, self.list_age_s)
 
     def run(self) -> RunState:
-        """The run as the ledger has it now: the fold of its events, which the ledger keeps."""
+        """The run as the ledger has it now: the fold of its events, which the ledger keeps.
+
+        Raises:
+            LedgerOlder: it was restored from a backup that does not know the run.
+        """
         ledger = self.context.ledger.read()
         require_whole(ledger, self.run_id)
-        run = ledger.runs.get(self.run_id) or RunState(self.run_id)
+        run = ledger.runs.get(self.run_id)
+        if run is None:
+            raise self._forgotten()
         if run.epoch <= self.epoch:
             self._known = run
         return run
+
+    def _forgotten(self) -> LedgerOlder:
+        return LedgerOlder(
+            f"the ledger does not know {self.run_id} any more: it was restored from a backup that "
+            "is older than the run",
+            next_step="end its machine, which no run owns now: trmcloud reap",
+        )
 
     def step(self) -> RunState:
         """Once around: facts are appended until none follow, then actions are carried out.
@@ -287,10 +302,10 @@ class RunDriver:
             self._missed_at = None
             return False
         report = self.context.links[generation.provider].report(generation.pod_name)
-        heard_at = report.at if report is not None else 0.0
         if self._missed_at is None:
-            self._missed_at, self._missed_heard_at = now, heard_at
-        if not pods and heard_at > (self._missed_heard_at or self._missed_at) + LAST_REPORTS_S:
+            self._missed_at, self._missed_heard_at = now, report.at if report is not None else 0.0
+        before = self._missed_heard_at, self._missed_at
+        if not pods and report is not None and is_new_report(report.at, *before):
             self._missed_at = None  # its agent has reported since
             return False
         proof_s = 0.0 if pods else traits_of(generation.provider).absent_s
@@ -712,7 +727,10 @@ class RunDriver:
         self._append(ev.ActionFailed(action.id, action.verb, kind, why, retry_s))
 
     def _append(self, *events: ev.RunEvent) -> None:
-        append_events(self.context, self.run_id, self.epoch, *events)
+        try:
+            append_events(self.context, self.run_id, self.epoch, *events)
+        except NotFoundError:
+            raise self._forgotten() from None
         note_outcomes(self.context, self._known, events, self.context.wall())
 
 

@@ -124,6 +124,9 @@ class Observer:
         if generation is None:
             nothing = UnknownSince(now, "nothing was rented yet")
             return Observation(pods=nothing, report=nothing, bill=nothing)
+        asks = generation.open and generation.provider not in self.context.unasked
+        if generation.pod_id is not None and asks:
+            self.context.computes[generation.provider].expect(generation.pod_id)
         pods = list_pods(
             self.context,
             generation.provider,
@@ -180,7 +183,9 @@ class Observer:
     ) -> AgentReport | None:
         """Read the report that the agent left in the bucket, where it cannot be heard itself."""
         now = self.context.wall()
-        if found is not None and found.pod_name == generation.pod_name:
+        is_heard = found is not None and found.pod_name == generation.pod_name
+        # A pod that is gone is not heard: the report is an old one, or of a twin of its name.
+        if is_heard and run.state is not State.SETTLING:
             self._heard_at = now
             return None
         if self._heard_at is None or now < self._heard_at:

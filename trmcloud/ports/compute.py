@@ -332,6 +332,11 @@ class Compute(ABC):
     @abstractmethod
     def list_pods(self) -> Sequence[PodSeen]: ...
 
+    def expect(self, pod_id: str) -> None:
+        """The ledger says that this pod may live. Where the provider can be asked for one pod, the
+        next list asks for it by its id if it lacks it: an omission is no proof of an end."""
+        return None
+
     @abstractmethod
     def terminate(self, pod_id: str) -> bool:
         """End the pod; no error where it is gone already.

@@ -5,7 +5,9 @@ from __future__ import annotations
 import hashlib
 import itertools
 import random
+import traceback
 from collections.abc import Callable
+from pathlib import Path
 
 from trmcloud.core.values import dataclass, replace
 from trmcloud.sim.faults.table import arm_all
@@ -76,17 +78,23 @@ def play(scenario: Scenario, arm: Callable[[SimWorld, Scenario], None] | None = 
             check.fail("I7", f"{_MOST_EVENTS:,} events, and no end")
         return check.violation is not None
 
-    world.queue.run_until(calm_at, check.accrue, check.look, broken)
-    if check.violation is None:
-        story.heal()
-        # A machine that slept on may have let the world come far beyond that moment; and a pod that
-        # is left alone lives until its hard stop.
-        stops = [g.hard_stop_at for r in world.ledger.read().runs.values() for g in r.generations]
-        last = max([world.queue.now, *stops])
-        world.queue.run_until(last + _LONGEST_S, check.accrue, check.look, over)
-    if check.violation is None:
-        check.finish()
-        story.judge()
+    try:
+        world.queue.run_until(calm_at, check.accrue, check.look, broken)
+        if check.violation is None:
+            story.heal()
+            # A machine that slept on may have let the world come far beyond that moment; and a pod
+            # that is left alone lives until its hard stop.
+            runs = world.ledger.read().runs.values()
+            last = max([world.queue.now, *(g.hard_stop_at for r in runs for g in r.generations)])
+            world.queue.run_until(last + _LONGEST_S, check.accrue, check.look, over)
+        if check.violation is None:
+            check.finish()
+            story.judge()
+    except Exception as error:
+        # A process that dies of what no fault did to it. As a violation it has its seed and story.
+        place = traceback.extract_tb(error.__traceback__)[-1]
+        where = f"{Path(place.filename).name}:{place.lineno}"
+        check.fail("crash", f"{type(error).__name__}: {error}, at {where}")
     return _played(world, scenario, check)
 
 

@@ -5,11 +5,15 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
 from trmcloud.app.drive import RunDriver
+from trmcloud.core.clock import Instant
+from trmcloud.core.control import bookkeeping
 from trmcloud.core.control import events as ev
 from trmcloud.core.control.reason import ReasonKind, make_reason
 from trmcloud.core.control.run_state import Generation, RunState, State
-from trmcloud.core.errors import LedgerLocked
+from trmcloud.core.errors import LedgerLocked, LedgerOlder
 from trmcloud.core.money import Usd
 from trmcloud.core.values import replace
 
@@ -19,6 +23,53 @@ RUN = RunState(
     epoch=1,
     generations=(Generation(1, "pod", "runpod", "c0", Usd(1), 9e9, 9e9, 0.0, pod_id="runpod-1"),),
 )
+
+
+def test_a_driver_whose_run_a_restored_ledger_has_forgotten_stays_and_ends_its_pod() -> None:
+    """Nothing is driven that the ledger does not know, and its machine is not left alone."""
+    runs, did, now, wall = {"r-1": RUN}, list[str](), [1000.0], RUN.generations[0].hard_stop_at
+    state: Any = SimpleNamespace(runs=runs, quarantined={}, unread={})
+    ledger = SimpleNamespace(
+        read=lambda: state,
+        driver=lambda run_id: None,
+        append=lambda *given: bookkeeping.require_run(state, "r-1"),
+    )
+
+    class Driver(RunDriver):
+        def _step(self) -> RunState:
+            self.run()
+            return RUN
+
+    pods = [SimpleNamespace(name="pod", gone=False)]
+    context: Any = SimpleNamespace(
+        wall=lambda: now[0],
+        clock=SimpleNamespace(now=lambda: Instant(now[0], now[0], "here")),
+        ledger=ledger,
+        computes={
+            "runpod": SimpleNamespace(
+                list_pods=lambda: pods, terminate=lambda pod: did.append(f"ends {pod}")
+            )
+        },
+        workers=SimpleNamespace(cancel=lambda: None),
+        troubles={},
+        listed={},
+        unasked=frozenset(),
+    )
+    driver = Driver(context, "r-1", 1)
+    driver.step()
+    runs.clear()
+    assert driver.step() is RUN, "as it was known last"
+    assert isinstance(context.troubles["r-1"], LedgerOlder)
+    assert "does not know r-1 any more" in str(context.troubles["r-1"])
+    assert did == []
+    with pytest.raises(LedgerOlder):
+        driver._append(ev.AgentUp(1))
+    now[0] = wall + 1.0
+    driver.step()
+    assert did == ["ends runpod-1"]
+
+    with pytest.raises(LedgerOlder, match="does not know r-1 any more"):
+        RunDriver(context, "r-1", 1).step()  # it knows of no pod to stay for
 
 
 def test_a_stop_that_another_wrote_is_tried_to_be_acted_on_by_the_ledger_first() -> None:

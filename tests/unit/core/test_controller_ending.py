@@ -49,6 +49,7 @@ from trmcloud.core.control.actions import (
 from trmcloud.core.control.controller import foreseen_end
 from trmcloud.core.control.events import FailureKind
 from trmcloud.core.control.observation import Bill, PodStatus
+from trmcloud.core.control.pod_facts import orders_for
 from trmcloud.core.control.reason import ReasonKind, make_reason
 from trmcloud.core.control.run_state import STAGE, RunState, State, apply_event, fold
 from trmcloud.core.errors import Outcome
@@ -427,6 +428,30 @@ def test_a_request_to_save_is_passed_on_once_and_tried_again_where_that_fails() 
     assert actions(again, AT + 901) == [(SAVE, "r1/g1/save-2/1")]
     answered = {"saves": SaveAnswers(2, "fast", 120)}
     assert actions(again, AT + 901, report=answered) == []
+
+
+def test_answers_that_a_restored_ledger_has_forgotten_do_not_answer_the_next_request() -> None:
+    """The agent counts, too: it ignores a request that has the number of one that it answered."""
+    run = running()
+    report = a_report(run, saves=SaveAnswers(2, "fast", 120))
+    seen: dict[str, Any] = {"pods": [the_pod(run)], "report": report}
+    assert ask(run, AT + 31, **seen).events == (ev.SaveRequested(1, "pod"),) * 2
+    run, _ = follow(run, AT + 31, **seen)
+    assert actions(run, AT + 32, report={"saves": report.saves}) == []
+    again = asked(run, AT + 40)
+    (action,) = ask(again, AT + 41, **seen).actions
+    assert str(action.id) == "r1/g1/save-3/1"
+    assert orders_for(again, again.generations[0], 1).save == 3
+
+
+def test_a_pod_that_claims_answers_without_end_fills_no_ledger() -> None:
+    run = running()
+    for answered in (1_000_000, 1_000_000, 999_999):
+        claims = a_report(run, saves=SaveAnswers(answered, "fast", 120))
+        run, _ = follow(run, AT + 31, pods=[the_pod(run)], report=claims)
+        assert run.generations[0].saves_asked == 100
+    (action,) = ask(asked(run, AT + 40), AT + 41, pods=[the_pod(run)]).actions
+    assert action.verb == SAVE
 
 
 def test_a_run_that_lands_is_asked_for_nothing_else() -> None:

@@ -599,6 +599,9 @@ def heard(run: RunState, at: float) -> DatedFact[AgentReport]:
         (MISSED - 3600.0, MISSED - 3590.0, MISSED + 90.0, False),
         (MISSED - 3600.0, MISSED - 3589.5, MISSED + 90.0, True),
         (MISSED + 3600.0, MISSED + 3600.0, MISSED + 90.0, False),
+        # By a clock of the pod that was set back since it is missed.
+        (MISSED, MISSED - 86_400.0, MISSED + 90.0, True),
+        (MISSED, MISSED - 10.0, MISSED + 90.0, False),
         # A host that is not honest could send reports for ever.
         (0.0, AT + 2999.0, AT + 2999.0, True),
         (0.0, AT + 3000.0, AT + 3000.0, False),

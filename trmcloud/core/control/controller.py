@@ -45,6 +45,7 @@ from trmcloud.core.control.pod_facts import (
     absence_needed_s,
     failed_late,
     find_pod,
+    forgotten_saves,
     has_reported_since,
     is_owed_an_end,
     last_word,
@@ -297,6 +298,8 @@ def _watch(
             return Decision(events=tuple(accounts))
         if run.state is State.RUNNING and knows_earlier_stop(generation, report):
             return Decision(events=(ev.StopKnown(generation.number),))
+        if run.state is State.RUNNING and (forgotten := forgotten_saves(generation, report)):
+            return Decision(events=forgotten)
         boards = board_events(run, plan, generation, phases_to_run(run, candidate), report)
         if boards and report.result is None:
             return Decision(events=boards)

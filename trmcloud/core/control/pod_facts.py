@@ -162,13 +162,22 @@ def is_owed_an_end(run: RunState, seen: Observation, generation: Generation) -> 
 
 
 def _is_heard_though_missed(seen: Observation, generation: Generation) -> bool:
-    """Both dates are by the pod's clock, which need not agree with ours: the last report of a pod
-    that is gone stays where it was."""
     report = own_report(seen, generation)
     if report is None or generation.missed_at is None:
         return False
-    since = generation.missed_heard_at or generation.missed_at
-    return report.at > since + LAST_REPORTS_S
+    return is_new_report(report.at, generation.missed_heard_at, generation.missed_at)
+
+
+def is_new_report(at: float, heard_at: float, missed_at: float) -> bool:
+    """Whether a report dated ``at`` was written since a pod is missed (``missed_at``); ``heard_at``
+    is the date of the report that was at hand then (0: none was).
+
+    Both dates of reports are by the pod's clock, which need not agree with ours and may be set
+    back meanwhile. The last report of a pod that is gone keeps its date.
+    """
+    if heard_at:
+        return abs(at - heard_at) > LAST_REPORTS_S
+    return at > missed_at + LAST_REPORTS_S
 
 
 def own_report(seen: Observation, generation: Generation) -> AgentReport | None:
@@ -302,6 +311,18 @@ def moving_reason(run: RunState, more: Reason | None = None) -> Reason:
     """Why the working machine lands: another one stands by, or stood by."""
     after = run.generations[-1]
     return make_reason(ReasonKind.MOVING, more, provider=after.provider)
+
+
+_MOST_SAVES_FORGOTTEN = 100
+"""A hostile pod could claim to have answered ever more requests: so many are put on record."""
+
+
+def forgotten_saves(generation: Generation, report: AgentReport) -> tuple[ev.RunEvent, ...]:
+    """Return requests for a checkpoint that the pod has answered and that the ledger does not know,
+    since it was restored from a backup: the agent ignores the next one if it has their number."""
+    answered = report.saves.answered if report.saves is not None else 0
+    missing = min(answered, _MOST_SAVES_FORGOTTEN) - generation.saves_asked
+    return tuple(ev.SaveRequested(generation.number, "pod") for _ in range(missing))
 
 
 def last_word(

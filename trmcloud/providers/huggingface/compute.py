@@ -381,14 +381,15 @@ class HuggingFaceCompute(Compute):
     def _list(self, *, fresh: bool = False) -> list[Job]:
         return self._pods.read() if fresh else self._pods.get(LIST_FRESH_S)
 
+    def expect(self, pod_id: str) -> None:
+        self._seen.expect(pod_id)
+
     def _look(self) -> list[Job]:
         """The live jobs: those of the list, and those that it lacks and that live all the same."""
         live = {job.id: job for job in self._api.jobs(labels={LABEL: "pod"})}
         at = self._now()
-        for sighting in self._seen.all():
-            if sighting.gone_at is not None or sighting.pod_id in live:
-                continue
-            job = self._api.job(sighting.pod_id)
+        for pod_id in self._seen.unlisted(live):
+            job = self._api.job(pod_id)
             if job is not None and job.ended:
                 self._ended[job.id] = (job, self._why_ended(job))
             elif job is not None:

@@ -22,6 +22,8 @@ TRAITS = (
         boot_deadline_s=1200.0,
         silence_s=120.0,
         end_grace_s=60.0,
+        # Of a list and of a 404 to its id; a terminal stage proves it at once (huggingface_hub
+        # 2.4.0, TERMINAL_JOB_STAGES).
         absent_s=300.0,
         absent_deleted_s=30.0,
         kill_layers=(*OUR_LAYERS, "timeout"),

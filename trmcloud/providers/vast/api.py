@@ -175,6 +175,25 @@ class VastApi:
             token = following
         raise self._odd("GET", path, "next_token")
 
+    def instance(self, instance_id: str) -> Instance | None:
+        """One instance by its id; None where the account has no such one (any more): vast.ai then
+        answers ``{"instances": null}`` (vastai 1.9.1, ``show_instance``), or 404.
+
+        Raises:
+            AuthError, ThrottledError, ProviderError
+        """
+        path = f"/api/v0/instances/{instance_id}/"
+        try:
+            data = self._read("GET", path, params={"owner": "me"}, priority=Priority.LIST)
+        except NotThere:
+            return None
+        if data.get("instances", "") is None:
+            return None
+        found = self._instance(data.get("instances"))
+        if found.id != instance_id:
+            raise self._odd("GET", path, "instances")
+        return found
+
     def create(self, ask_id: int, body: Mapping[str, Any]) -> str:
         """Accept the offer ``ask_id``; returns the new instance's id.
 

@@ -291,8 +291,15 @@ class VastCompute(Compute):
     def _list(self, *, fresh: bool = False) -> list[Instance]:
         return self._pods.read() if fresh else self._pods.get(LIST_FRESH_S)
 
+    def expect(self, pod_id: str) -> None:
+        self._seen.expect(pod_id)
+
     def _look(self) -> list[Instance]:
+        """All instances: those of the list, and those that it lacks and that exist all the same."""
         listed = self._api.instances()
+        lacking = self._seen.unlisted(each.id for each in listed)
+        asked = (self._api.instance(each) for each in lacking if each.isdecimal())
+        listed += [each for each in asked if each is not None]
         at = self._now()
         for each in listed:
             self._seen.alive(

@@ -26,6 +26,7 @@ TRAITS = (
         boot_deadline_s=1200.0,
         silence_s=120.0,
         end_grace_s=60.0,
+        # Of a list and of the instance's own answer: {"instances": null}, or 404 (vastai 1.9.1).
         absent_s=300.0,
         absent_deleted_s=30.0,
         # Its credit is no layer: some accounts may go below zero ("debit mode"), and the API does

@@ -217,7 +217,7 @@ def _to_be_ended(world: SimWorld, run_id: str) -> list[RentedMachine]:
     if knobs.list_flickers or world.check.forgotten or world.armed:
         return []
     mine = [rented for rented in world.living() if rented.run_id == run_id]
-    return [rented for rented in mine if now >= rented.visible_at]
+    return [rented for rented in mine if now >= max(rented.visible_at, rented.hidden_until)]
 
 
 FAULTS: dict[str, tuple[str, Fault]] = {

@@ -205,7 +205,8 @@ def _timer_ignored(arms: FaultContext) -> None:
 
 
 def _vanishes(arms: FaultContext) -> None:
-    """No list has a pod that runs: mostly for no longer than lists may lag."""
+    """No list has a pod that runs, and it is not found by its id: mostly for no longer than lists
+    may lag."""
     seconds = arms.rng.uniform(20, 240) if arms.rng.random() < 0.6 else 300 * 6 ** arms.rng.random()
 
     def hide(rented: RentedMachine) -> None:

@@ -172,6 +172,9 @@ class Invariants:
             boot_s = traits_of(rented.account.habits.provider).boot_deadline_s
             silent = self._was_heard(rented)
             rented.land_by = max(rented.land_by, now if silent else rented.created_at + boot_s)
+        if rented.is_stopped and not rented.heard:
+            # Neither its agent nor a list says that it has stopped.
+            rented.land_by = max(rented.land_by, min(now, rented.hidden_until))
         # What is over by now may have ended long after the last event.
         deaf_until = max(knobs.link_down_until, rented.undeletable_until)
         rented.land_by = max(rented.land_by, min(now, deaf_until))

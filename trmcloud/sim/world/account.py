@@ -465,6 +465,7 @@ class Pod(Protocol):
     orders: contract.Orders | None
     report: contract.AgentReport | None
     durable_report: contract.AgentReport | None
+    reported_at: float
     anchor: AnchorNote | None
     trainer_note: Trainer | None
     trainer: SimTrainer | None
@@ -505,6 +506,9 @@ class Pod(Protocol):
     ) -> int: ...
     def save_now(self) -> None: ...
     def resume_watchdog(self) -> None: ...
+    @property
+    def speaks(self) -> bool: ...
+    def date_report(self) -> None: ...
 
 
 class Process(Protocol):

@@ -78,7 +78,7 @@ class SimHost:
         if pod.world.knobs.pod_disk_full:
             pod.world.observed("47")
             return
-        pod.report = report
+        pod.report, pod.reported_at = report, pod.world.queue.now
         pod.written.hear(report)
         pod.uploader.report_written(report)
         if durable:

@@ -57,6 +57,8 @@ class SimPod:
         self.orders: contract.Orders | None = None
         self.report: contract.AgentReport | None = None
         self.durable_report: contract.AgentReport | None = None
+        self.reported_at = 0.0
+        """When the agent wrote its last report, in true epoch s."""
         self.anchor: AnchorNote | None = None
         self.trainer_note: Trainer | None = None
         self.trainer: SimTrainer | None = None
@@ -228,21 +230,27 @@ class SimPod:
     def kill_agent(self) -> None:
         """SIGKILL to the agent alone; its trainer goes on."""
         if self.agent is not None:
-            self._date_report()
+            self.date_report()
             self.agent, self.agent_stopped = None, False
             self._agent_event.cancel()
             self._guard_after(0.25)
 
     def stop_agent(self) -> None:
         """SIGSTOP to the agent alone."""
-        self._date_report()
+        self.date_report()
         self.agent_stopped = self.agent is not None
 
-    def _date_report(self) -> None:
+    @property
+    def speaks(self) -> bool:
+        """Whether its agent writes reports."""
+        return self.agent is not None and not self.agent_stopped and "agent" not in self.world.off
+
+    def date_report(self) -> None:
         """A real agent writes its report every few seconds; here it is only dated when read, so
         the last one of an agent that speaks no more is dated now."""
-        if self.agent is not None and self.report is not None and not self.agent_stopped:
-            self.report = replace(self.report, at=max(self.report.at, self.machine.now().wall))
+        if self.report is not None and self.speaks:
+            self.report = replace(self.report, at=self.machine.now().wall)
+            self.reported_at = self.world.queue.now
 
     def stop_watchdog(self) -> None:
         """SIGSTOP to the first process alone."""

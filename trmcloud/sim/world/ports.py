@@ -312,12 +312,11 @@ class SimLink(PodLink):
         return found.pod
 
     def report(self, pod_name: str) -> contract.AgentReport | None:
-        told = self._report(pod_name)
-        world = self._account.world
+        told, pod = self._report(pod_name), self._pod(pod_name)
+        mine = told is not None and pod is not None and told.pod_name == pod_name
+        heard = mine and pod is not None and pod.reported_at > pod.world.queue.now - HEARD_S
         for rented in self._account.named(pod_name):
-            at = told.at - rented.pod.machine.offset_s if told is not None else 0.0
-            mine = told is not None and told.pod_name == pod_name
-            rented.heard = mine and at > world.queue.now - HEARD_S
+            rented.heard = heard
         return told
 
     def _report(self, pod_name: str) -> contract.AgentReport | None:
@@ -327,10 +326,10 @@ class SimLink(PodLink):
         if pod is None or pod.report is None:
             return None
         report = pod.report if pod.running else pod.durable_report
-        now, speaks = pod.world.queue.now, pod.agent is not None and not pod.agent_stopped
-        if report is not None and speaks and now < pod.rented.hidden_until:
+        if pod.running and pod.speaks and pod.world.queue.now < pod.rented.hidden_until:
             # Between two events an agent's reports say nothing new but when they are of.
-            report = replace(report, at=max(report.at, pod.machine.now().wall))
+            pod.date_report()
+            report = pod.report
         if report is not None and pod.world.knobs.crossed_reports:
             # Another machine has the pod's old address.
             pod.world.observed("64")
