@@ -285,6 +285,7 @@ class Home:
         if self.principal and is_plan_id(hardware):
             quotes.require_quote(self._context, planner, hardware)
         ready = preparing.prepare(self._context, planner, request, _nothing)
+        check_capped(self._context, ready.plan, confirmed=False)
         grants.require_allowed(self._context, ready.plan)
         self._require_rehearsed(ready.plan)
         return self._begin(ready, progress or _nothing, labels, detached=request.detach)
