@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from trmcloud.adapters.ledger.place import (
     ENV_LEDGER,
@@ -253,11 +253,18 @@ def _build(named: Path | None = None) -> tuple[Context, Providers]:
         was_used=lambda name: providers[name].was_used(name),
         pod_webhook=lambda: pod_webhook(home),
         backup_trouble=ledger.backup_trouble,
+        hurried_ledger=lambda: _hurried(ledger),
         intents=IntentFiles(home, intent_folders(os.environ)),
         note_machine=partial(_note_machine, home),
         is_elsewhere=partial(_is_elsewhere, home, bool(ledger_url(home, os.environ))),
     )
     return world, providers
+
+
+def _hurried(ledger: RecordedLedger) -> Any:
+    from trmcloud.adapters.ledger.hurried import HurriedLedger
+
+    return HurriedLedger(ledger)
 
 
 def _is_elsewhere(home: Path, is_shared: bool, run_id: str) -> bool:

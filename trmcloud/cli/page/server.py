@@ -29,9 +29,9 @@ from starlette.routing import Route
 
 from trmcloud.api import Home
 from trmcloud.app.checkpoints.fetching import default_folder, find_best
-from trmcloud.app.context import find_run
+from trmcloud.app.context import find_run, run_by_id
 from trmcloud.app.grants import OPEN
-from trmcloud.app.steering import Forecast
+from trmcloud.app.steering import STOP, Forecast
 from trmcloud.cli.documents import Serving
 from trmcloud.cli.page import details, shown
 from trmcloud.cli.page.feed import CurveStore, Feed
@@ -222,10 +222,10 @@ class Page:
     def one_run(self, visitor: Visitor, run_id: str) -> dict[str, Any]:
         with self._lock:
             context, run = self._home.context, self._home.run(run_id)
-            told = shown.whole_json(context, find_run(context, run_id), run)
-            found = self._home.checkpoints(run_id)
+            told = shown.whole_json(context, run_by_id(context, run.id), run)
+            found = self._home.checkpoints(run.id)
         told["checkpoints"] = [shown.checkpoint_json(each) for each in found]
-        jobs = [job for job in self.jobs.to_json() if job["run"] == run_id or not visitor.projects]
+        jobs = [job for job in self.jobs.to_json() if job["run"] == run.id or not visitor.projects]
         return {**told, "version": self._version, "jobs": jobs}
 
     def run_curves(self, run_id: str) -> dict[str, Any]:
@@ -262,10 +262,18 @@ class Page:
         return shown.foreseen_json(seen, str(self._folder))
 
     def do(self, run_id: str, wish: dict[str, str]) -> dict[str, Any]:
-        """Do what was agreed to, if it still costs no more dollars than the question named."""
+        """Do what was agreed to, if it still costs no more dollars than the question named. The run
+        is named by its id: its name may have become another's since the question."""
         verb, cap = wish.get("verb", ""), _amount(wish.get("cap", ""))
         home = self._act()
-        seen = home.foresee(verb, run_id, cap=cap)
+        try:
+            seen = home.foresee(verb, run_id, cap=cap)
+        except LedgerError:
+            if verb != STOP:
+                raise
+            seen = Forecast(STOP, run_id)  # what is known of it is in the way of no end
+        if seen.run != run_id:
+            raise UsageError(f"name the run by its id: {run_id!r:.80} is the name of {seen.run}")
         if seen.refused:
             raise ConflictError(f"{run_id}: {seen.refused}")
         agreed = _amount(wish.get("agreed", "")) or Usd(0)
@@ -274,7 +282,7 @@ class Page:
                 f"it would spend {seen.at_most} at most by now, and {agreed} was agreed to",
                 next_step="look at the question again",
             )
-        return {"job": self.jobs.start(verb, run_id, partial(self._work, home, seen))}
+        return {"job": self.jobs.start(verb, seen.run, partial(self._work, home, seen))}
 
     def _work(self, home: Home, seen: Forecast, progress: Progress) -> str:
         """Do what was agreed to; return what came of it."""
@@ -282,10 +290,12 @@ class Page:
         match seen.verb:
             case "land":
                 home.land(run_id)
+                self._stay(home, run_id)
                 return f"{run_id}: soft stop requested; it saves, then its pod ends"
             case "stop":
-                home.stop(run_id)
-                return f"{run_id}'s pod is being ended"
+                told = home.stop(run_id).trouble
+                self._stay(home, run_id)
+                return told or f"{run_id}'s pod is being ended"
             case "save":
                 return (
                     f"{run_id} has saved; the checkpoint is {shown.place_text(home.save(run_id))}"
@@ -293,16 +303,26 @@ class Page:
             case "fetch":
                 into = None
                 if not seen.rents:
-                    best = find_best(home.context, find_run(home.context, run_id)).manifest
+                    best = find_best(home.context, run_by_id(home.context, run_id)).manifest
                     into = default_folder(best, self._folder)
                 made = home.fetch_best(run_id, into=into, rent=bool(seen.rents), progress=progress)
                 return f"{made.checkpoint} is in {made.folder}, verified: sha256 {made.sha256}"
         run = home.resume(run_id, cap=seen.cap)
         if run.live:
-            threading.Thread(target=home.wait, args=(run_id,), daemon=True).start()
+            self._stay(home, run_id)
             return f"{run_id} trains again, within {seen.cap} for the whole of it"
         ended = run.outcome.value if run.outcome is not None else run.state
         return f"{run_id} has ended again: {ended}"
+
+    def _stay(self, home: Home, run_id: str) -> None:
+        """Drive the run until it has ended, where no other process does, whether or not a page is
+        open."""
+
+        def stay() -> None:
+            with suppress(TrmcloudError):
+                home.wait(run_id)
+
+        threading.Thread(target=stay, daemon=True).start()
 
     def raise_level(self, level: str, wish: dict[str, str]) -> dict[str, Any]:
         amount = _amount(wish.get("cap", ""))
