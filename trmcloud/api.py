@@ -1003,7 +1003,7 @@ class Home:
         """A deadline such as 12h is counted from the quote, not from its launch."""
         if not quote or spec.deadline_at is None:
             return spec
-        quoted = load_plan(self._context.home, quote, 0.0)
+        quoted = load_plan(self._context.home, quote, 0.0, self.principal)
         return replace(spec, deadline_at=quoted.spec.deadline_at)
 
     def _informed_as_quoted(
@@ -1012,20 +1012,21 @@ class Home:
         """Trials of earlier sweeps that are used are those of the quote, and so is the deadline."""
         if not quote or spec.sweep is None:
             return sweeping.informed(self._context, planner, spec, search, folder)
-        quoted = load_plan(self._context.home, quote, 0.0).spec.sweep
+        quoted = load_plan(self._context.home, quote, 0.0, self.principal).spec.sweep
         if quoted is not None:
             known = replace(spec.sweep, first=quoted.first, earlier=quoted.earlier)
             spec = replace(spec, sweep=known)
         return self._timed_as_quoted(spec, quote)
 
     def _loaded(self, plan_id: str) -> Plan:
-        return load_plan(self._context.home, plan_id, self._context.wall())
+        return load_plan(self._context.home, plan_id, self._context.wall(), self.principal)
 
     def _facts(self, state: RunState) -> Run:
         return facts_of(self._context, state)
 
     def _planner(self) -> Planner:
-        return build_planner(self._context.home, funds=funds_reader(self._context))
+        funds = funds_reader(self._context)
+        return build_planner(self._context.home, funds=funds, principal=self.principal)
 
     def _begin(
         self, ready: PreparedLaunch, progress: Progress, labels: Labels, *, detached: bool

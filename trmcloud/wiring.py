@@ -21,14 +21,19 @@ from trmcloud.adapters.ledger.place import (
 from trmcloud.adapters.local.machine import SystemClock, ThreadWorkers
 from trmcloud.adapters.local.run_files import IntentFiles, LocalRunFiles, intent_folders
 from trmcloud.app.context import Context, UnreachableProvider
-from trmcloud.app.home import bundle_root, close_home, families_folder, home_dir
+from trmcloud.app.home import (
+    bound_principal,
+    bundle_root,
+    close_home,
+    families_folder,
+    home_dir,
+)
 from trmcloud.core.catalog.providers import (
     TRAITS,
     direct,
     find_traits,
     rentable,
 )
-from trmcloud.core.control.grants import is_principal
 from trmcloud.core.errors import LedgerError, NotFoundError, TrmcloudError, UsageError
 from trmcloud.core.spec.settings import FAMILIES
 from trmcloud.io.families import FamilyFolders
@@ -59,9 +64,6 @@ if TYPE_CHECKING:
 
 FAMILIES.provide(FamilyFolders(families_folder))
 ENV_PROJECT = "TRMCLOUD_PROJECT"
-ENV_PRINCIPAL = "TRMCLOUD_PRINCIPAL"
-"""Whose grant pays: set by a server for a command that it runs for a person, or in a shell, say of
-a CI job. It can only take rights away."""
 _AT_SERVER = "TRMCLOUD_AT_SERVER"
 ENV_PROJECTS = "TRMCLOUD_PROJECTS"
 """Likewise: the projects whose runs the command shows, separated by commas."""
@@ -223,12 +225,7 @@ def _build(named: Path | None = None) -> tuple[Context, Providers]:
             return None if processes.stopped(controller.pid) else True
         return False
 
-    principal = os.environ.get(ENV_PRINCIPAL, "")
-    if principal and not is_principal(principal):
-        raise UsageError(
-            f"{ENV_PRINCIPAL}: {principal[:80]!r} is no name of a principal",
-            next_step="up to 64 letters, digits and ._@-: ci-nightly; owner is taken",
-        )
+    principal = bound_principal(os.environ)
     world = Context(
         home=home,
         clock=clock,

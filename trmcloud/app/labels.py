@@ -123,7 +123,7 @@ def find_earlier(context: Context, labels: Labels) -> RunState | None:
     earlier = run_of_key(ledger, labels.key)
     if earlier is None:
         if labels.name:
-            require_free_name(ledger, labels.name)
+            require_free_name(ledger, labels.name, context.principal)
         return None
     if context.principal and earlier.creator != context.principal:
         raise UsageError(
