@@ -235,7 +235,7 @@ def is_plan_id(text: str) -> bool:
 
 
 def new_plan_id(home: Path, spec: RunSpec, now: float, principal: str = "") -> str:
-    """An id no saved plan of the principal's bears: ``p-`` and four to eight hex digits of a hash."""
+    """An id that no saved plan of the principal's bears: ``p-`` and four to eight hex digits."""
     digest = hashlib.sha256(f"{now!r} {json.dumps(spec.to_json())}".encode()).hexdigest()
     for length in range(4, 9):
         if not _path(home, f"p-{digest[:length]}", principal).exists():

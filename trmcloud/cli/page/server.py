@@ -20,6 +20,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from anyio import CapacityLimiter, to_thread
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
@@ -31,10 +32,10 @@ from trmcloud.api import Home
 from trmcloud.app.checkpoints.fetching import default_folder, find_best
 from trmcloud.app.context import find_run, run_by_id
 from trmcloud.app.grants import OPEN
-from trmcloud.app.steering import STOP, Forecast
+from trmcloud.app.steering import LAND, STOP, Forecast
 from trmcloud.cli.documents import Serving
 from trmcloud.cli.page import details, shown
-from trmcloud.cli.page.feed import CurveStore, Feed
+from trmcloud.cli.page.feed import MOST_STREAMS, CurveStore, Feed
 from trmcloud.cli.page.views import FILES as FILES_OF_VIEWS
 from trmcloud.cli.page.views import PATHS, Views
 from trmcloud.cli.page.watch import Jobs, Watch
@@ -52,12 +53,15 @@ from trmcloud.core.money import Usd, parse_budget
 from trmcloud.core.text import one_line
 from trmcloud.io.web_guard import (
     ANY_ADDRESS,
+    BUSY,
     LOOPBACK,
     OF_LOOPBACK,
     AllowedHosts,
     BodyRefused,
     Refusal,
     headers_of,
+    is_spare,
+    mark_ending,
     mark_trusted,
     names_of,
     read_body,
@@ -117,6 +121,8 @@ class GuardedApp:
             await self._app(scope, receive, send)
             return
         refused = self._why_not(scope, headers_of(scope))
+        if refused is None and is_spare(scope) and not _may_end(scope):
+            refused = BUSY
         if refused is not None:
             await _refuse(send, *refused)
             return
@@ -137,6 +143,20 @@ class GuardedApp:
             if kind != "application/json":
                 return 415, "say that it is JSON: Content-Type: application/json"
         return refused
+
+
+def _may_end(scope: Any) -> bool:
+    """Whether a request may be one that ends a run, or denies money: its body says so; or the
+    question before it."""
+    return _ENDING.fullmatch(f"{scope['method']} {scope['path']}") is not None
+
+
+_ENDING = re.compile(r"POST /api/(runs/[^/]+/do|approvals/[^/]+)|GET /api/runs/[^/]+/foreseen")
+_ENDS = (STOP, LAND)
+
+
+def _is_end(wish: Mapping[str, str]) -> bool:
+    return wish.get("verb") in _ENDS or wish.get("answer") == "deny"
 
 
 async def _refuse(send: Any, status: int, why: str) -> None:
@@ -167,6 +187,14 @@ FILES = {
 }
 MAX_BODY_BYTES = 1 << 14
 BODY_WITHIN_S = 30.0
+SPARE_BODY_WITHIN_S = 2.0
+"""Of a connection in reserve."""
+AT_ONCE = 8
+"""Requests that are answered at the same time: more would only wait for the interpreter."""
+ENDS_AT_ONCE = 8
+"""Of those that end a run, which wait for no other."""
+QUESTIONS_AT_ONCE = 2
+"""Of the questions before those."""
 _STATUS: dict[type[TrmcloudError], int] = {
     NotFoundError: 404, ConflictError: 409, UsageError: 422, LedgerError: 503,
 }  # fmt: skip
@@ -355,6 +383,11 @@ def application(page: Page, *, of_team: bool = False) -> Starlette:
         finally:
             await run_in_threadpool(page.watch.end)
 
+    usual, ending, questions = map(CapacityLimiter, (AT_ONCE, ENDS_AT_ONCE, QUESTIONS_AT_ONCE))
+
+    async def in_thread(ask: Callable[..., Any], *about: Any, lane: CapacityLimiter = usual) -> Any:
+        return await to_thread.run_sync(partial(ask, *about), limiter=lane)
+
     read = {name: (STATIC / name).read_bytes() for name in FILES}
     packed = {name: gzip.compress(content, mtime=0) for name, content in read.items()}
     # Their address says what they are, so that a browser reads them once for all pages.
@@ -384,12 +417,20 @@ def application(page: Page, *, of_team: bool = False) -> Starlette:
 
         async def answer(request: Request) -> Response:
             wish = [await _wish(request)] if method == "POST" else []
-            told = await run_in_threadpool(ask, *request.path_params.values(), *wish)
+            ends = any(map(_is_end, wish))
+            if is_spare(request.scope) and not ends:
+                raise HTTPException(*BUSY)
+            if ends:
+                mark_ending(request.scope)
+            lane = ending if ends else usual
+            told = await in_thread(ask, *request.path_params.values(), *wish, lane=lane)
             return JSONResponse(told, status)
 
         return Route(path, answer, methods=[method])
 
     async def stream(request: Request) -> Response:
+        if page.feed.is_full:
+            raise HTTPException(503, f"{MOST_STREAMS} pages are open: close one")
         listener = page.feed.listen(request.query_params.get("run", ""))
 
         async def messages() -> AsyncIterator[str]:
@@ -408,7 +449,7 @@ def application(page: Page, *, of_team: bool = False) -> Starlette:
 
         async def answer(request: Request) -> Response:
             asked = [request.query_params.get(name, "") for name in names]
-            return JSONResponse(await run_in_threadpool(ask, *asked))
+            return JSONResponse(await in_thread(ask, *asked))
 
         return Route(path, answer)
 
@@ -418,19 +459,23 @@ def application(page: Page, *, of_team: bool = False) -> Starlette:
         async def answer(request: Request) -> Response:
             asked = [request.query_params.get(name, "") for name in names]
             about = visitor_of(request.scope), *request.path_params.values(), *asked
-            return JSONResponse(await run_in_threadpool(ask, *about))
+            return JSONResponse(await in_thread(ask, *about))
 
         return Route(path, answer)
 
     async def foreseen(request: Request) -> Response:
         asked = request.query_params
         about = request.path_params["run"], asked.get("verb", ""), asked.get("cap", "")
-        return JSONResponse(await run_in_threadpool(page.foreseen, *about))
+        ends = about[1] in _ENDS
+        if is_spare(request.scope) and not ends:
+            raise HTTPException(*BUSY)
+        lane = questions if ends else usual
+        return JSONResponse(await in_thread(page.foreseen, *about, lane=lane))
 
     async def log(request: Request) -> Response:
         asked = request.query_params
         about = request.path_params["run"], asked.get("phase", ""), asked.get("after", "")
-        return JSONResponse(await run_in_threadpool(page.run_log, *about))
+        return JSONResponse(await in_thread(page.run_log, *about))
 
     return Starlette(
         routes=[
@@ -481,7 +526,8 @@ def _amount(text: str) -> Usd | None:
 
 async def _wish(request: Request) -> dict[str, str]:
     try:
-        body = await read_body(request.stream(), MAX_BODY_BYTES, BODY_WITHIN_S)
+        within_s = SPARE_BODY_WITHIN_S if is_spare(request.scope) else BODY_WITHIN_S
+        body = await read_body(request.stream(), MAX_BODY_BYTES, within_s)
     except BodyRefused as error:
         raise HTTPException(error.status, error.what, {"Connection": "close"}) from None
     except ClientDisconnect:
@@ -535,7 +581,7 @@ def page_of(home: Path | None, folder: Path, *, live: bool) -> Page:
 def server(page: Page, token: str, host: str = LOOPBACK[0]) -> Any:
     """uvicorn's server of it, silent; ``run(sockets=[…])`` serves until it is told to end."""
     guarded = GuardedApp(application(page), token, names=names_of(host))
-    return silent_server(guarded, leave_within_s=_LEAVE_WITHIN_S)
+    return silent_server(guarded, leave_within_s=_LEAVE_WITHIN_S, ends=True)
 
 
 def open_socket(host: str, port: int) -> socket.socket:
