@@ -703,7 +703,7 @@ class Home:
         except LedgerError as error:
             if not named:
                 raise
-            told = end_without_record(context, named, error)
+            told = end_without_record(context, quick, named, error)
             try:
                 return replace(facts_of(quick, run_by_id(quick, named)), trouble=told)
             except LedgerError:

@@ -133,14 +133,15 @@ def list_named(
     return PodListing(tuple(pods), tuple(unreachable), tuple(asked))
 
 
-def end_run(patient: Context, run_id: str) -> NamedPodEnds:
+def end_run(patient: Context, run_id: str, quick: Context | None = None) -> NamedPodEnds:
     """End every pod of the run with this id, whether or not anything can be written: the ledger is
-    waited for a moment before, and once more after the ends were sent.
+    waited for a moment before, and once more after the ends were sent. ``quick`` is the context
+    with which it was asked in vain already, if it was.
 
     Raises:
         ConflictError: see ``pods_of_run``.
     """
-    context = hurried(patient)
+    context = quick or hurried(patient)
     run = _runs(_readable(context)).get(run_id)
     recorded = _record(context, run_id)
     if recorded:
@@ -166,7 +167,7 @@ def end_run(patient: Context, run_id: str) -> NamedPodEnds:
         if not (done and same):
             ending.end(each.provider, each.pod.name, each.pod.pod_id)
     if not recorded:
-        recorded = _record(patient, run_id)
+        recorded = _record(hurried(patient), run_id)
         if not recorded:
             kept_at = _keep(context, run_id, at, tuple(name for _, name in ending.asked)) or kept_at
         elif context.intents is not None:
@@ -196,14 +197,14 @@ def _with_its_pod(context: Context, run: RunState) -> RunState:
     return run
 
 
-def end_without_record(context: Context, run_id: str, error: LedgerError) -> str:
+def end_without_record(context: Context, quick: Context, run_id: str, error: LedgerError) -> str:
     """End a run's pods where ``error`` kept that from being recorded first; return what was done
-    in a line.
+    in a line. ``quick``: see ``end_run``.
 
     Raises:
         LedgerError: no pod was found, or one could not be ended.
     """
-    ended = end_run(context, run_id)
+    ended = end_run(context, run_id, quick)
     told = [f"asked {provider} to end {name}" for provider, name in ended.asked]
     told += [f"could not end {name} on {provider}: {why}" for provider, name, why in ended.failed]
     told += [f"{provider} gave no list: {why}" for provider, why in ended.listed.unreachable]

@@ -168,7 +168,7 @@ def _end_now(context: Context, run: str, *, detach: bool, yes: bool, as_json: bo
         if named:
             if not is_agreed and not is_confirmed(f"{error}\nend all pods of {named} now?"):
                 return
-            _end_by_name(context, named, error, as_json=as_json)
+            _end_by_name(context, quick, named, error, as_json=as_json)
         if not named and not context.is_bound and isinstance(error, LedgerError):
             error.next_step = "give the run's id: trmcloud stop --now r-1f3a9c"
         raise
@@ -234,9 +234,11 @@ def _only_live(context: Context, *, now: bool) -> RunState:
     )
 
 
-def _end_by_name(context: Context, run: str, error: TrmcloudError, *, as_json: bool) -> None:
+def _end_by_name(
+    context: Context, quick: Context, run: str, error: TrmcloudError, *, as_json: bool
+) -> None:
     """End the run's pods without the ledger; returns where none is listed."""
-    ended = end_run(context, run)
+    ended = end_run(context, run, quick)
     if ended.asked or ended.failed or ended.listed.unreachable:
         tell_ending(run, ended, str(error))
         if as_json:
