@@ -283,6 +283,13 @@ class Page:
             context = self._home.context
             return details.launched_json(context, find_run(context, run_id))
 
+    def warm(self) -> None:
+        """Load what a click needs, so that the first one waits no longer than others."""
+        with suppress(TrmcloudError, OSError):
+            home = self._act()
+            for run in home.states()[-1:]:
+                home.foresee(STOP, run.run_id)
+
     # -- clicking ----------------------------------------------------------------------------------
 
     def foreseen(self, run_id: str, verb: str, cap: str) -> dict[str, Any]:
@@ -378,6 +385,7 @@ def application(page: Page, *, of_team: bool = False) -> Starlette:
     @contextlib.asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
         page.watch.start()
+        threading.Thread(target=page.warm, daemon=True).start()
         try:
             yield
         finally:
