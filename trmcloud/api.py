@@ -38,9 +38,10 @@ from trmcloud.app.checkpoints import fetching
 from trmcloud.app.checkpoints.inventory import Checkpoint, Place, checkpoints_of
 from trmcloud.app.checkpoints.saving import SaveWaiter, request_save
 from trmcloud.app.commands import CommandRequest
-from trmcloud.app.context import Context, find_run, is_quiet
+from trmcloud.app.context import Context, find_run, hurried, is_quiet, run_by_id, shown_runs
 from trmcloud.app.curves import Curves, Series, draw_curves, metrics_files
 from trmcloud.app.drive import RunDriver
+from trmcloud.app.ending import end_without_record, is_run_id
 from trmcloud.app.grants import ApprovalRequest, GrantAccount
 from trmcloud.app.kill_layers import Layer, MaxOverspend
 from trmcloud.app.labels import Labels, find_earlier, is_left_alone, labels_of
@@ -62,7 +63,7 @@ from trmcloud.app.room import make_room
 from trmcloud.app.run_facts import Money, Run, Training, facts_of, report_run
 from trmcloud.app.run_logs import LogPiece, logs_of, read_log
 from trmcloud.app.short_rentals import is_needed
-from trmcloud.app.steering import FETCH, VERBS, Forecast, foresee
+from trmcloud.app.steering import FETCH, STOP, VERBS, Forecast, foresee
 from trmcloud.app.sweep_facts import SweepFacts, sweep_of
 from trmcloud.app.sweep_terms import expected_trials, first_words
 from trmcloud.app.sweeping import SweepRequest
@@ -78,8 +79,10 @@ from trmcloud.core.control.report import RunReport
 from trmcloud.core.control.run_state import RunState
 from trmcloud.core.errors import (
     ConflictError,
+    LedgerError,
     NotFoundError,
     NotSupported,
+    StaleEpoch,
     TrialFailed,
     TrmcloudError,
     UsageError,
@@ -218,8 +221,9 @@ class Home:
         if principal is not None:
             grants.require_principal(principal)
         self._uses_machine = uses_machine
+        whom = principal or context.principal
         self._context = replace(
-            context, unasked=frozenset(unasked), principal=principal or context.principal
+            context, unasked=frozenset(unasked), principal=whom, is_bound=bool(whom)
         )
 
     @property
@@ -275,6 +279,7 @@ class Home:
         if self.principal and is_plan_id(hardware):
             quotes.require_quote(self._context, planner, hardware)
         ready = preparing.prepare(self._context, planner, request, _nothing)
+        check_capped(self._context, ready.plan, confirmed=False)
         grants.require_allowed(self._context, ready.plan)
         self._require_rehearsed(ready.plan)
         return self._begin(ready, progress or _nothing, labels, detached=request.detach)
@@ -528,7 +533,7 @@ class Home:
 
     def states(self) -> tuple[RunState, ...]:
         """The runs as the ledger has them, and nothing else: quick, however many there are."""
-        known = grants.own_runs(self._context, tuple(self._context.ledger.read().runs.values()))
+        known = shown_runs(self._context).values()
         return tuple(sorted(known, key=lambda run: run.created_at))
 
     def budgets(self) -> tuple[Line, ...]:
@@ -649,7 +654,8 @@ class Home:
         """Return the most that ``land``, ``save``, ``stop``, ``fetch`` or ``raise`` would cost, or
         the reason why it cannot be done now. ``cap``: the whole run's budget that a raise would
         set."""
-        context, state = self._context, self._find(run_id)
+        context = hurried(self._context) if verb == STOP else self._context
+        state = find_run(context, run_id)
         offers, disk_rate = self._offers(state) if verb == FETCH else ((), Usd(0))
         whole = parse_money("cap", cap)
         return foresee(context, state, verb, cap=whole, offers=offers, disk_rate=disk_rate)
@@ -660,15 +666,34 @@ class Home:
         Raises:
             ConflictError: it has ended, or was told to before.
         """
-        return self._tell_to_end(run_id, ReasonKind.STOP_COMMAND)
+        mine = grants.judge_run(self._context, run_id)
+        return self._tell_to_end(self._context, mine, ReasonKind.STOP_COMMAND)
 
     def stop(self, run_id: str) -> Run:
-        """Have its pod ended at once: what is not saved is lost.
+        """Have its pod ended at once: what is not saved is lost. A ledger that cannot be written
+        is in the way of no end: ``trouble`` says then what was done, and is not in it yet.
 
         Raises:
-            ConflictError: it has ended, or was told to before.
+            ConflictError: it has ended, or was told to before. LedgerError: nothing can be written
+                or read, and what was done is said.
         """
-        return self._tell_to_end(run_id, ReasonKind.STOP_NOW)
+        context, named, quick = self._context, "", hurried(self._context)
+        if not self.principal and is_run_id(run_id):
+            named = run_id
+        try:
+            mine = grants.judge_run(quick, run_id)
+            named = mine.run_id
+            return self._tell_to_end(quick, mine, ReasonKind.STOP_NOW)
+        except StaleEpoch:
+            raise
+        except LedgerError as error:
+            if not named:
+                raise
+            told = end_without_record(context, quick, named, error)
+            try:
+                return replace(facts_of(quick, run_by_id(quick, named)), trouble=told)
+            except LedgerError:
+                raise LedgerError(told, next_step=f"trmcloud status {named}") from error
 
     def save(self, run_id: str, *, timeout_s: float = 300.0) -> Place:
         """Have a checkpoint made now, and wait until it is where the run's checkpoints are kept, or
@@ -678,7 +703,7 @@ class Home:
             ConflictError: it is not training. NotSupported: its pod cannot be asked. LinkError: it
                 could not be confirmed in time.
         """
-        mine = grants.require_paying(self._context, self._find(run_id)).run_id
+        mine = grants.judge_run(self._context, run_id).run_id
         asked = request_save(self._context, mine, self.principal or "trmcloud.api")
         waiting = SaveWaiter(self._context, asked, timeout_s)
         state = follow_or_drive(self._context, asked.run_id, waiting.is_over, _nothing)
@@ -704,15 +729,15 @@ class Home:
             NotFoundError, CheckpointError, ConflictError, DoesNotFit: see ``fetch-best``.
             UsageError: it would have to be rented for.
         """
-        context = self._context
+        context, state = self._context, self._find(run_id)
         if not self._uses_machine:
             if into is not None:
                 raise NotSupported(
                     "a folder of your own is refused: it would be written as the ledger's owner",
                     next_step="leave out into",
                 )
-            into = context.home / "fetched" / self.principal / self._find(run_id).run_id
-        state = self._from_volume(self._find(run_id), rent=rent)
+            into = context.home / "fetched" / self.principal / state.run_id
+        state = self._from_volume(state, rent=rent)
         found = fetching.find_best(context, state, weights_only=weights_only)
         folder = (
             Path(into) if into is not None else fetching.default_folder(found.manifest, Path.cwd())
@@ -748,14 +773,13 @@ class Home:
             ConflictError: there is nothing to go on with. BudgetRefused: its budget is spent, or a
                 level above it lacks the money.
         """
-        run_id = grants.require_paying(self._context, self._find(run_id)).run_id
-        state = self._find(run_id)
+        state = grants.judge_run(self._context, run_id)
         self._require_machine(state.plan)
         check_bucket(self._context, state.spec)
         policy = str(parse_balance_policy("balance", balance)) if balance else ""
         driver = resume(
             self._context,
-            run_id,
+            state.run_id,
             cap=parse_money("cap", cap),
             balance=policy,
             fit_balance=fit_balance,
@@ -871,19 +895,7 @@ class Home:
         Raises:
             NotFoundError: there is none, or it is not the principal's.
         """
-        context = self._context
-        if not context.principal:
-            return find_run(context, run_id)
-        mine = self.states()
-        if run_id is None and mine:
-            return mine[-1]
-        named = [run for run in mine if run_id and run_id in (run.run_id, run.name)]
-        if not named:
-            raise NotFoundError(
-                f"{context.principal} has no run {run_id or 'yet'}",
-                next_step=", ".join(run.run_id for run in mine[-5:]) or "launch one",
-            )
-        return max(named, key=lambda run: (run.run_id == run_id, run.live, run.created_at))
+        return find_run(self._context, run_id)
 
     def _require_user(self, what: str) -> None:
         """
@@ -961,7 +973,7 @@ class Home:
         """A deadline such as 12h is counted from the quote, not from its launch."""
         if not quote or spec.deadline_at is None:
             return spec
-        quoted = load_plan(self._context.home, quote, 0.0)
+        quoted = load_plan(self._context.home, quote, 0.0, self.principal)
         return replace(spec, deadline_at=quoted.spec.deadline_at)
 
     def _informed_as_quoted(
@@ -970,20 +982,21 @@ class Home:
         """Trials of earlier sweeps that are used are those of the quote, and so is the deadline."""
         if not quote or spec.sweep is None:
             return sweeping.informed(self._context, planner, spec, search, folder)
-        quoted = load_plan(self._context.home, quote, 0.0).spec.sweep
+        quoted = load_plan(self._context.home, quote, 0.0, self.principal).spec.sweep
         if quoted is not None:
             known = replace(spec.sweep, first=quoted.first, earlier=quoted.earlier)
             spec = replace(spec, sweep=known)
         return self._timed_as_quoted(spec, quote)
 
     def _loaded(self, plan_id: str) -> Plan:
-        return load_plan(self._context.home, plan_id, self._context.wall())
+        return load_plan(self._context.home, plan_id, self._context.wall(), self.principal)
 
     def _facts(self, state: RunState) -> Run:
         return facts_of(self._context, state)
 
     def _planner(self) -> Planner:
-        return build_planner(self._context.home, funds=funds_reader(self._context))
+        funds = funds_reader(self._context)
+        return build_planner(self._context.home, funds=funds, principal=self.principal)
 
     def _begin(
         self, ready: PreparedLaunch, progress: Progress, labels: Labels, *, detached: bool
@@ -1006,7 +1019,7 @@ class Home:
             )
         except KeyUsed as used:  # by another process, while this one prepared its data
             find_earlier(self._context, labels)
-            return self._again(find_run(self._context, used.run_id))
+            return self._again(run_by_id(self._context, used.run_id))
         return self._once_begun(driver)
 
     def _again(self, run: RunState) -> Run:
@@ -1026,10 +1039,9 @@ class Home:
             self._context.ledger.release(state.run_id, driver.epoch)
         return self.run(state.run_id)
 
-    def _tell_to_end(self, run_id: str, kind: ReasonKind) -> Run:
-        mine = grants.require_paying(self._context, self._find(run_id))
-        require_no_stop_order(mine, kind)
-        return self._facts(request_stop(self._context, mine.run_id, make_reason(kind)))
+    def _tell_to_end(self, context: Context, run: RunState, kind: ReasonKind) -> Run:
+        require_no_stop_order(run, kind)
+        return facts_of(context, request_stop(context, run.run_id, make_reason(kind)))
 
     def _offers(self, state: RunState) -> tuple[Sequence[Any], Usd]:
         """Return the offers for fetching checkpoints, where that needs a rented machine."""

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from trmcloud.adapters.ledger.place import (
     ENV_LEDGER,
@@ -21,14 +21,19 @@ from trmcloud.adapters.ledger.place import (
 from trmcloud.adapters.local.machine import SystemClock, ThreadWorkers
 from trmcloud.adapters.local.run_files import IntentFiles, LocalRunFiles, intent_folders
 from trmcloud.app.context import Context, UnreachableProvider
-from trmcloud.app.home import bundle_root, close_home, families_folder, home_dir
+from trmcloud.app.home import (
+    bound_principal,
+    bundle_root,
+    close_home,
+    families_folder,
+    home_dir,
+)
 from trmcloud.core.catalog.providers import (
     TRAITS,
     direct,
     find_traits,
     rentable,
 )
-from trmcloud.core.control.grants import is_principal
 from trmcloud.core.errors import LedgerError, NotFoundError, TrmcloudError, UsageError
 from trmcloud.core.spec.settings import FAMILIES
 from trmcloud.io.families import FamilyFolders
@@ -58,8 +63,6 @@ if TYPE_CHECKING:
 
 FAMILIES.provide(FamilyFolders(families_folder))
 ENV_PROJECT = "TRMCLOUD_PROJECT"
-ENV_PRINCIPAL = "TRMCLOUD_PRINCIPAL"
-"""Whose grant pays: set in a shell, say of a CI job. It can only take rights away."""
 ENV_TRAINER = "TRMCLOUD_TRAINER"
 """A folder that holds another ``model`` package: a trainer of your own that keeps the contract of
 ``trmcloud.core.contract.trainer_contract``."""
@@ -206,12 +209,7 @@ def _build(named: Path | None = None) -> tuple[Context, Providers]:
             return None if processes.stopped(controller.pid) else True
         return False
 
-    principal = os.environ.get(ENV_PRINCIPAL, "")
-    if principal and not is_principal(principal):
-        raise UsageError(
-            f"{ENV_PRINCIPAL}: {principal[:80]!r} is no name of a principal",
-            next_step="up to 64 letters, digits and ._@-: ci-nightly; owner is taken",
-        )
+    principal = bound_principal(os.environ)
     world = Context(
         home=home,
         clock=clock,
@@ -235,11 +233,18 @@ def _build(named: Path | None = None) -> tuple[Context, Providers]:
         was_used=lambda name: providers[name].was_used(name),
         pod_webhook=lambda: pod_webhook(home),
         backup_trouble=ledger.backup_trouble,
+        hurried_ledger=lambda: _hurried(ledger),
         intents=IntentFiles(home, intent_folders(os.environ)),
         note_machine=partial(_note_machine, home),
         is_elsewhere=partial(_is_elsewhere, home, bool(ledger_url(home, os.environ))),
     )
     return world, providers
+
+
+def _hurried(ledger: RecordedLedger) -> Any:
+    from trmcloud.adapters.ledger.hurried import HurriedLedger
+
+    return HurriedLedger(ledger)
 
 
 def _is_elsewhere(home: Path, is_shared: bool, run_id: str) -> bool:

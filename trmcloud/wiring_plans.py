@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trmcloud.app.home import bundle_root, families_folder, home_dir
+from trmcloud.app.home import bound_principal, bundle_root, families_folder, home_dir
 from trmcloud.app.planning import FundsReader, Planner, no_funds
 from trmcloud.core.catalog.providers import TRAITS, direct, find_traits
 from trmcloud.core.spec.settings import FAMILIES
@@ -97,11 +97,14 @@ def build_planner(
     home: Path | None = None,
     clock: Callable[[], float] = time.time,
     funds: FundsReader = no_funds,
+    principal: str | None = None,
 ) -> Planner:
     """Return the planner of one command, under ``home`` or the user's own; ``funds`` reads what is
-    free of a provider's balance."""
+    free of a provider's balance. ``principal``: whose plans it makes; None: as the environment
+    says."""
     where = home_dir(os.environ) if home is None else home
-    return Planner(LocalPlanInputs(where), where, clock, funds)
+    whose = bound_principal(os.environ) if principal is None else principal
+    return Planner(LocalPlanInputs(where), where, clock, funds, whose)
 
 
 def local_machine() -> LocalMachine:

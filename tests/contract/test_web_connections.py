@@ -19,7 +19,7 @@ import uvicorn
 
 from tests.standins.loopback import until
 from trmcloud.io.web_connections import BoundedServer, Connections, most_connections
-from trmcloud.io.web_guard import mark_trusted
+from trmcloud.io.web_guard import is_spare, mark_ending, mark_trusted
 from trmcloud.io.web_server import listening
 
 WITHIN_S = 30.0
@@ -47,18 +47,21 @@ async def _app(scope: Any, receive: Any, send: Any) -> None:
     itself; ``/large``: much. Anything else: a word."""
     if scope["type"] != "http":
         return
-    if scope["path"] == "/kept":
+    if scope["path"] in ("/kept", "/ends"):
         mark_trusted(scope)
+    if scope["path"] == "/ends":
+        mark_ending(scope)
     await send({"type": "http.response.start", "status": 200, "headers": []})
     if scope["path"] == "/large":
         for _ in range(200):
             body = {"type": "http.response.body", "body": b"x" * (1 << 20), "more_body": True}
             await send(body)
-    if scope["path"] in ("/held", "/kept"):
+    if scope["path"] in ("/held", "/kept", "/ends"):
         await send({"type": "http.response.body", "body": b"begun", "more_body": True})
         while (await receive())["type"] != "http.disconnect":
             pass
-    await send({"type": "http.response.body", "body": b"word"})
+    word = b"spare" if is_spare(scope) else b"word"
+    await send({"type": "http.response.body", "body": word})
 
 
 @contextmanager
@@ -132,6 +135,27 @@ def test_what_is_answered_stays_while_others_wait_and_what_proved_itself_longest
         with server.connect(ASK) as refused:
             until(lambda: is_closed(refused))
         assert not is_closed(kept)
+
+
+def test_a_reserve_takes_in_what_may_end_something_while_all_others_are_under_way() -> None:
+    bounds = Connections(2, spare=2)
+    with serving(bounds) as server, ExitStack() as stack:
+        for _ in range(2):
+            stack.enter_context(begun(server, b"/kept"))
+        with server.connect(ASK) as one:
+            told = b"".join(iter(lambda: one.recv(1000), b""))  # closed after one answer
+        assert told.endswith(b"spare\r\n0\r\n\r\n"), told
+        ends = stack.enter_context(begun(server, b"/ends"))
+        for _ in range(20):
+            stack.enter_context(server.connect(HALF))
+        with server.connect(ASK) as one:
+            assert b"spare" in b"".join(iter(lambda: one.recv(1000), b""))
+        assert not is_closed(ends), "what ends something gives way to nothing"
+        assert len(bounds) <= 4
+        waiting = stack.enter_context(server.connect(HALF))
+        began = time.monotonic()
+        until(lambda: is_closed(waiting))
+        assert time.monotonic() - began < 8, "it waits less long there"
 
 
 def test_headers_have_to_come_in_time_though_bytes_do() -> None:

@@ -13,6 +13,7 @@ from tests.e2e.user import User
 from tests.standins import scripts
 from trmcloud.api import Home
 from trmcloud.app.run_facts import Run
+from trmcloud.core.control.events import CapSet
 from trmcloud.core.errors import BudgetRefused, ConflictError, NotFoundError, Outcome, UsageError
 from trmcloud.core.money import Usd
 
@@ -197,3 +198,13 @@ def test_another_home_by_its_path(home: Home, tmp_path: Path) -> None:
     other = Home(tmp_path / "other")
     assert other.runs() == ()
     assert other.context.home == tmp_path / "other"
+
+
+def test_a_launch_without_any_budget_is_refused_as_the_command_refuses_it(home: Home) -> None:
+    plan = home.plan(hardware="local", steps=40, **SMALL)
+    for hardware, wish in ((plan.id, {}), ("local", {"steps": 40, **SMALL})):
+        with pytest.raises(BudgetRefused, match="no budget is set: this would spend without"):
+            home.launch(hardware, **wish)
+    assert home.runs() == ()
+    home.context.ledger.set_cap(CapSet("month", "", Usd(5), by="owner"), home.context.wall())
+    assert home.wait(home.launch(plan.id).id).outcome is Outcome.FINISHED

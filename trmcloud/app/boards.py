@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from trmcloud.app.context import Context, find_run
+from trmcloud.app.context import Context, run_by_id
 from trmcloud.app.curves import MetricsLines
 from trmcloud.core import codec
 from trmcloud.core.contract.metric_names import PAID_HOURS, SPENT_USD, figures_of
@@ -34,7 +34,7 @@ class BoardFeed:
 
     def look(self) -> int:
         """Send new lines to the board and return their number."""
-        run = find_run(self._context, self._run_id)
+        run = run_by_id(self._context, self._run_id)
         folder, told = Path(self._context.files.folder(run.run_id)), 0
         for phase in self._context.files.phases(run.run_id):
             file = self._files.setdefault(phase, MetricsLines(folder / phase / METRICS_NAME))

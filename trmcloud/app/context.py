@@ -14,7 +14,7 @@ from trmcloud.core.clock import DatedFact, Maybe, UnknownSince
 from trmcloud.core.control import bookkeeping, ledger_facts
 from trmcloud.core.control.actions import owes_sweep
 from trmcloud.core.control.billing import awaiting_bill
-from trmcloud.core.control.bookkeeping import require_whole
+from trmcloud.core.control.bookkeeping import require_run, require_whole
 from trmcloud.core.control.run_book import (
     NAME,
     PROVIDER,
@@ -32,7 +32,7 @@ from trmcloud.core.errors import (
     ProviderRefused,
     TrmcloudError,
 )
-from trmcloud.core.values import dataclass
+from trmcloud.core.values import dataclass, replace
 from trmcloud.ports.compute import Compute, PodLink
 
 if TYPE_CHECKING:
@@ -120,13 +120,16 @@ class Context:
     """Why a run, by its id, could not be brought up to date by the last ``reconcile``."""
     unasked: frozenset[str] = frozenset()
     """Providers that this command leaves alone: what is known of their pods is what was heard."""
+    hurried_ledger: Callable[[], Ledger] | None = None
+    """Makes this ledger anew for one command that ends pods: it is waited for a moment in all, and
+    then raises at once; see ``hurried``."""
     intents: Intents | None = None
     """The stops that users requested while the ledger could not be written."""
     principal: str = ""
     """Whom this process acts for, under a grant; empty: the ledger's owner."""
     is_bound: bool = False
-    """Whether this shell's own environment names the principal: a command then shows and steers
-    that principal's runs alone, and changes no cap."""
+    """Whether the process shows and steers the principal's runs alone, and changes no cap: a shell
+    whose environment names one, or a ``Home`` of one."""
     configured_bucket: str = ""
     """The s3:// place of TRMCLOUD_BUCKET, which every principal may use; empty: none."""
     unswept: dict[str, float] = field(default_factory=dict)
@@ -134,6 +137,13 @@ class Context:
 
     def wall(self) -> float:
         return self.clock.now().wall
+
+
+def hurried(context: Context) -> Context:
+    """Return the context for ending pods: its ledger keeps nobody waiting."""
+    if context.hurried_ledger is None:
+        return context
+    return replace(context, ledger=context.hurried_ledger())
 
 
 def bucket_at(context: Context, place: str) -> Bucket:
@@ -256,8 +266,11 @@ def _shown_with(context: Context, tags: Tags) -> list[RunState]:
 
 
 def find_run(context: Context, name: str | None) -> RunState:
-    """The run of that id or name, or the newest one where none is given. Of runs of one name the
-    live one is meant, else the newest.
+    """The run of that id or name, or the newest one where none is given, of those that may be
+    shown. Of runs of one name the live one is meant, else the newest.
+
+    This is the only place where a name becomes a run. What is done after that is given the run's
+    id (``run_by_id``): the name may be another run's by then.
 
     Raises:
         NotFoundError: naming what there is.
@@ -265,8 +278,9 @@ def find_run(context: Context, name: str | None) -> RunState:
     if name is None:
         newest = newest_shown_run(context)
         if newest is None:
+            who = f"{context.principal} has" if context.is_bound else "there are"
             raise NotFoundError(
-                "there are no runs yet",
+                f"{who} no runs yet",
                 next_step="trmcloud launch local --recipe trm-tiny --budget 0.06 --rate 3.60",
             )
         return newest
@@ -280,7 +294,17 @@ def find_run(context: Context, name: str | None) -> RunState:
     require_whole(context.ledger.read(), name)
     shown = sorted(shown_runs(context) if context.is_bound else runs)
     known = ", ".join(shown[-5:]) or "none"
-    raise NotFoundError(f"no run {name!r}", next_step=f"trmcloud status (runs: {known})")
+    what = f"{context.principal} has no run" if context.is_bound else "no run"
+    raise NotFoundError(f"{what} {name!r}", next_step=f"trmcloud status (runs: {known})")
+
+
+def run_by_id(context: Context, run_id: str) -> RunState:
+    """Return the run of that id as it stands now; no name is looked up.
+
+    Raises:
+        NotFoundError: there is none. RunQuarantined: its records are damaged.
+    """
+    return require_run(context.ledger.read(), run_id)
 
 
 # A provider that is out of reach: it has no key here, or its client is not installed. This class

@@ -6,13 +6,14 @@ as soon as something can be written.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import field
 from datetime import datetime, timezone
 
 from trmcloud.app import reap
-from trmcloud.app.context import Context, UnreachableProvider, providers_in_use
+from trmcloud.app.context import Context, UnreachableProvider, hurried, providers_in_use
 from trmcloud.app.drive import RunDriver
 from trmcloud.app.run_queries import is_driven
 from trmcloud.core.catalog.providers import is_brokered, load_all, traits_of
@@ -29,6 +30,14 @@ from trmcloud.ports.ledger import Intent
 
 _FORGET_AFTER_S = 30 * 86400.0
 """An intent that no ledger here has a run for is kept for so long."""
+
+
+_RUN_ID = re.compile(r"[a-z]-[a-z0-9]{1,18}")
+
+
+def is_run_id(text: str) -> bool:
+    """Whether a run may have this id. By a name alone no pod is known."""
+    return _RUN_ID.fullmatch(text) is not None
 
 
 @dataclass(frozen=True)
@@ -89,11 +98,10 @@ def pods_of_run(context: Context, run_id: str) -> PodListing:
         ConflictError: pods of two ledgers bear it, and this home's own cannot be read.
     """
     ledger = _readable(context)
-    mine = run_id.replace("-", "")
     own = ledger.ledger_id if ledger is not None and ledger.runs else ""
 
     def is_meant(name: PodName) -> bool:
-        return name.run_id == mine and own in ("", name.ledger)
+        return _run_id(name) == run_id and own in ("", name.ledger)
 
     found = list_named(context, is_meant, everywhere=not own or run_id not in _runs(ledger))
     ledgers = sorted({each.name.ledger for each in found.pods})
@@ -125,14 +133,19 @@ def list_named(
     return PodListing(tuple(pods), tuple(unreachable), tuple(asked))
 
 
-def end_run(context: Context, run_id: str) -> NamedPodEnds:
-    """End every pod of a run that a person named, whether or not anything can be written.
+def end_run(patient: Context, run_id: str, quick: Context | None = None) -> NamedPodEnds:
+    """End every pod of the run with this id, whether or not anything can be written: the ledger is
+    waited for a moment before, and once more after the ends were sent. ``quick`` is the context
+    with which it was asked in vain already, if it was.
 
     Raises:
         ConflictError: see ``pods_of_run``.
     """
+    context = quick or hurried(patient)
     run = _runs(_readable(context)).get(run_id)
     recorded = _record(context, run_id)
+    if recorded:
+        context = patient
     at = context.wall()
     kept_at = "" if recorded else _keep(context, run_id, at, ())
     ending = _Ending(context)
@@ -154,7 +167,7 @@ def end_run(context: Context, run_id: str) -> NamedPodEnds:
         if not (done and same):
             ending.end(each.provider, each.pod.name, each.pod.pod_id)
     if not recorded:
-        recorded = _record(context, run_id)
+        recorded = _record(hurried(patient), run_id)
         if not recorded:
             kept_at = _keep(context, run_id, at, tuple(name for _, name in ending.asked)) or kept_at
         elif context.intents is not None:
@@ -184,23 +197,44 @@ def _with_its_pod(context: Context, run: RunState) -> RunState:
     return run
 
 
+def end_without_record(context: Context, quick: Context, run_id: str, error: LedgerError) -> str:
+    """End a run's pods where ``error`` kept that from being recorded first; return what was done
+    in a line. ``quick``: see ``end_run``.
+
+    Raises:
+        LedgerError: no pod was found, or one could not be ended.
+    """
+    ended = end_run(context, run_id, quick)
+    told = [f"asked {provider} to end {name}" for provider, name in ended.asked]
+    told += [f"could not end {name} on {provider}: {why}" for provider, name, why in ended.failed]
+    told += [f"{provider} gave no list: {why}" for provider, why in ended.listed.unreachable]
+    if not ended.recorded:
+        told.append(f"this is not in the ledger yet: {error}")
+    if ended.asked and not ended.failed:
+        return f"{run_id}: {'; '.join(told)}"
+    raise LedgerError(
+        f"{run_id}: {'; '.join(told) or 'no pod was found'}",
+        next_step=f"trmcloud stop --now {run_id}",
+    ) from error
+
+
 def end_all(context: Context, found: PodListing) -> NamedPodEnds:
     """End pods that were listed by name alone; of runs that this ledger knows, that is recorded."""
-    ending = _Ending(context)
+    quick, ending = hurried(context), _Ending(context)
     at, recorded, kept_at = context.wall(), True, ""
-    ledger = _readable(context)
+    ledger = _readable(quick)
     own = ledger.ledger_id if ledger is not None else ""
     for each in found.pods:
         if own in ("", each.name.ledger):
             run_id = _run_id(each.name)
             if ledger is None or run_id in ledger.runs:
-                known = _record(context, run_id)
+                known = _record(quick, run_id)
                 if not known:
-                    kept_at = _keep(context, run_id, at, (each.pod.name,)) or kept_at
+                    kept_at = _keep(quick, run_id, at, (each.pod.name,)) or kept_at
                 elif ledger is not None:
                     _with_its_pod(context, ledger.runs[run_id])
                 recorded = recorded and known
-        _charge(context, (each,))
+        _charge(quick, (each,))
         ending.end(each.provider, each.pod.name, each.pod.pod_id)
     return NamedPodEnds(tuple(ending.asked), tuple(ending.failed), found, recorded, kept_at)
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
-from trmcloud.app.context import Context
+from trmcloud.app.context import Context, find_run
 from trmcloud.app.reconciling import reconcile
 from trmcloud.core.catalog.hardware import parse_hardware
 from trmcloud.core.contract.bucket_layout import parse_place
@@ -380,16 +380,14 @@ def require_bucket(context: Context, bucket: str) -> None:
         raise GrantRefused(refused.why, next_step=refused.allowed)
 
 
-def require_own(context: Context, run: RunState) -> RunState:
-    """
+def judge_run(context: Context, name: str | None) -> RunState:
+    """Find the run that a user named, and judge whether the process may change it. What is done
+    then is given this run's id, whatever has its name by then.
+
     Raises:
-        NotFoundError: the run is not the principal's.
+        NotFoundError: see ``find_run``. ConflictError: see ``require_paying``.
     """
-    if context.principal and context.principal not in (run.principal, run.creator):
-        raise NotFoundError(
-            f"{context.principal} has no run {run.run_id}", next_step="list your own runs"
-        )
-    return run
+    return require_paying(context, find_run(context, name))
 
 
 def require_paying(context: Context, run: RunState) -> RunState:
@@ -403,9 +401,3 @@ def require_paying(context: Context, run: RunState) -> RunState:
             next_step="start a run of your own",
         )
     return run
-
-
-def own_runs(context: Context, runs: Sequence[RunState]) -> tuple[RunState, ...]:
-    """Those that the process may see."""
-    mine = context.principal
-    return tuple(run for run in runs if not mine or mine in (run.principal, run.creator))

@@ -6,11 +6,13 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from trmcloud.core.errors import NotFoundError
+from trmcloud.core.errors import NotFoundError, UsageError
 
 # Where trmcloud keeps what is the user's: ledger, plans, runs, snapshots.
 
 ENV_HOME = "TRMCLOUD_HOME"
+ENV_PRINCIPAL = "TRMCLOUD_PRINCIPAL"
+"""Whose grant pays, in a shell, say of a CI job. It can only take rights away."""
 
 
 def make_home(home: Path) -> None:
@@ -65,3 +67,22 @@ def bundle_root() -> Path:
 
 def families_folder() -> Path:
     return bundle_root() / "model" / "families"
+
+
+def bound_principal(environ: Mapping[str, str]) -> str:
+    """Return the principal to which this process is bound; empty: it is the ledger's owner's.
+
+    Raises:
+        UsageError: no principal has such a name.
+    """
+    principal = environ.get(ENV_PRINCIPAL, "")
+    if not principal:
+        return ""
+    from trmcloud.core.control.grants import is_principal  # with what reads records
+
+    if not is_principal(principal):
+        raise UsageError(
+            f"{ENV_PRINCIPAL}: {principal[:80]!r} is no name of a principal",
+            next_step="up to 64 letters, digits and ._@-: ci-nightly; owner is taken",
+        )
+    return principal

@@ -14,7 +14,7 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from trmcloud.app.context import Context, find_run
+from trmcloud.app.context import Context, run_by_id
 from trmcloud.app.launching import has_begun
 from trmcloud.app.run_queries import is_driven
 from trmcloud.core.control.bookkeeping import require_free_name, run_of_key
@@ -123,7 +123,7 @@ def find_earlier(context: Context, labels: Labels) -> RunState | None:
     earlier = run_of_key(ledger, labels.key)
     if earlier is None:
         if labels.name:
-            require_free_name(ledger, labels.name)
+            require_free_name(ledger, labels.name, context.principal)
         return None
     if context.principal and earlier.creator != context.principal:
         raise UsageError(
@@ -141,5 +141,5 @@ def find_earlier(context: Context, labels: Labels) -> RunState | None:
 
 def is_left_alone(context: Context, run: RunState) -> bool:
     """Whether a run that has not begun to train is driven by no process: its launch was killed."""
-    run = find_run(context, run.run_id)
+    run = run_by_id(context, run.run_id)
     return not has_begun(run) and not is_driven(context, context.ledger.driver(run.run_id))

@@ -8,7 +8,7 @@ from typing import Any
 
 from trmcloud.app import short_rentals as smoke_plan
 from trmcloud.app.balances import AT_LAUNCH_S, read_funds
-from trmcloud.app.context import Context, find_run, require_reach
+from trmcloud.app.context import Context, require_reach, run_by_id
 from trmcloud.app.drive import RunDriver, append_events, wish_to_stop
 from trmcloud.app.launch_checks import (
     check_account,
@@ -24,6 +24,7 @@ from trmcloud.app.steering import changed_settings
 from trmcloud.core.catalog.providers import is_brokered, traits_of
 from trmcloud.core.control import events as ev
 from trmcloud.core.control.balance import require_funds, require_known
+from trmcloud.core.control.bookkeeping import require_run
 from trmcloud.core.control.controller import foreseen_end
 from trmcloud.core.control.reason import Reason, ReasonKind
 from trmcloud.core.control.run_state import RunState, State
@@ -106,14 +107,14 @@ def wait_from_now(
 ) -> None:
     """Put on record that the run waits where no machine can be had, and for how long."""
     tried = [plan.candidate(name) for name in plan.launchable]
-    budget = boot_budget(tried, find_run(context, run_id).reserved, most_rate)
+    budget = boot_budget(tried, run_by_id(context, run_id).reserved, most_rate)
     wait = ev.WaitStarted(context.wall() + wait_s, budget, most_rate)
     append_events(context, run_id, epoch, wait)
 
 
 def resume(
     context: Context,
-    run_id: str | None,
+    run_id: str,
     *,
     cap: Usd | None,
     settings: Sequence[tuple[str, Any]] = (),
@@ -152,9 +153,8 @@ def resume(
         )
     require_fitting_policy(balance, fits=fit_balance)
     reconcile(context)
-    named = find_run(context, run_id).run_id
     ledger = context.ledger.read()  # once: another command may reopen the run between two readings
-    run = ledger.runs[named]
+    run = require_run(ledger, run_id)
     if run.live:
         if run.generation is not None:
             require_reach(context, run.generation.provider)
@@ -226,20 +226,20 @@ def resume(
     return RunDriver(context, run.run_id, epoch)
 
 
-def request_stop(context: Context, run_id: str | None, reason: Reason) -> RunState:
+def request_stop(context: Context, run_id: str, reason: Reason) -> RunState:
     """Ask a run to land, or, with a reason of ``STOP_NOW``, to end without that.
 
     Raises:
         ConflictError: it has ended already.
     """
-    run = find_run(context, run_id)
+    run = run_by_id(context, run_id)
     if not run.live or not wish_to_stop(context, run.run_id, by="user", reason=reason):
-        run = find_run(context, run.run_id)
+        run = run_by_id(context, run_id)
         ended = run.outcome.value if run.outcome else run.state.value
         raise ConflictError(
             f"{run.run_id} has already ended: {ended}", next_step="trmcloud status --all"
         )
-    return find_run(context, run.run_id)
+    return run_by_id(context, run_id)
 
 
 def require_no_stop_order(run: RunState, kind: ReasonKind) -> None:
@@ -272,7 +272,7 @@ def follow_or_drive(
                 continue  # another command has taken it over
             context.ledger.release(run_id, epoch)
             return run
-        run = find_run(context, run_id)
+        run = run_by_id(context, run_id)
         watch(run)
         if done(run) or not run.live:
             return run

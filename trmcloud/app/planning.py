@@ -234,25 +234,26 @@ def is_plan_id(text: str) -> bool:
     return _ID.fullmatch(text) is not None
 
 
-def new_plan_id(home: Path, spec: RunSpec, now: float) -> str:
-    """An id no saved plan bears: ``p-`` and four to eight hex digits of a hash."""
+def new_plan_id(home: Path, spec: RunSpec, now: float, principal: str = "") -> str:
+    """An id that no saved plan of the principal's bears: ``p-`` and four to eight hex digits."""
     digest = hashlib.sha256(f"{now!r} {json.dumps(spec.to_json())}".encode()).hexdigest()
     for length in range(4, 9):
-        if not _path(home, f"p-{digest[:length]}").exists():
+        if not _path(home, f"p-{digest[:length]}", principal).exists():
             break
     return f"p-{digest[:length]}"
 
 
-def save_plan(home: Path, plan: Plan) -> Path:
-    """Writes ``plan``; the oldest beyond two hundred go.
+def save_plan(home: Path, plan: Plan, principal: str = "") -> Path:
+    """Writes ``plan``, apart from the owner's where it is a principal's: who may launch a plan is
+    who made it. The oldest beyond two hundred go.
 
     Raises:
         ConflictError: the folder cannot be written.
     """
-    path = _path(home, plan.id)
+    path = _path(home, plan.id, principal)
     try:
         make_home(home)
-        path.parent.mkdir(exist_ok=True)
+        path.parent.mkdir(parents=True, exist_ok=True)
         write_atomic(path, json.dumps(plan_to_json(plan)))
         _forget_old(path.parent)
     except OSError as error:
@@ -264,8 +265,8 @@ def save_plan(home: Path, plan: Plan) -> Path:
     return path
 
 
-def load_plan(home: Path, plan_id: str, now: float) -> Plan:
-    """The saved plan ``plan_id``.
+def load_plan(home: Path, plan_id: str, now: float, principal: str = "") -> Plan:
+    """The saved plan ``plan_id`` of the principal; empty: of the ledger's owner.
 
     Raises:
         UsageError: not a plan's id, damaged, or expired at ``now`` (epoch s).
@@ -273,7 +274,7 @@ def load_plan(home: Path, plan_id: str, now: float) -> Plan:
     """
     if not is_plan_id(plan_id):
         raise UsageError(f"{plan_id!r} is not the id of a plan", next_step="ids look like p-7f3a")
-    path = _path(home, plan_id)
+    path = _path(home, plan_id, principal)
     try:
         plan = plan_from_json(json.loads(path.read_text(encoding="utf-8")))
     except FileNotFoundError:
@@ -298,22 +299,23 @@ def load_plan(home: Path, plan_id: str, now: float) -> Plan:
     return plan
 
 
-def saved_plans(home: Path, now: float, most: int) -> list[Plan]:
+def saved_plans(home: Path, now: float, most: int, principal: str = "") -> list[Plan]:
     """Return the plans that ``load_plan`` would load, the newest first: of the newest ``most``
     files, so that a home with many old ones is no slower."""
     dated: list[tuple[float, str]] = []
-    for path in (home / PLANS_DIR).glob("p-*.json"):
+    for path in _path(home, "", principal).parent.glob("p-*.json"):
         with suppress(OSError):  # it was just removed
             dated.append((path.stat().st_mtime, path.stem))
     found = []
     for _, plan_id in sorted(dated, reverse=True)[:most]:
         with suppress(UsageError, NotFoundError):
-            found.append(load_plan(home, plan_id, now))
+            found.append(load_plan(home, plan_id, now, principal))
     return sorted(found, key=lambda plan: -plan.created_at)
 
 
-def _path(home: Path, plan_id: str) -> Path:
-    return home / PLANS_DIR / f"{plan_id}.json"
+def _path(home: Path, plan_id: str, principal: str) -> Path:
+    folder = home / PLANS_DIR / f"of-{principal}" if principal else home / PLANS_DIR
+    return folder / f"{plan_id}.json"
 
 
 def _forget_old(folder: Path) -> None:
@@ -373,7 +375,7 @@ class Planner:
 
     Where one with live prices is among those that may be rented from, and there is a key, they are
     asked for; where they do not come within seconds the dated ones serve, and each plan says so
-    among its limits. ``clock`` gives epoch seconds.
+    among its limits. ``clock`` gives epoch seconds; ``principal`` is whose plans they are.
     """
 
     def __init__(
@@ -382,8 +384,10 @@ class Planner:
         home: Path,
         clock: Callable[[], float],
         funds: FundsReader = no_funds,
+        principal: str = "",
     ) -> None:
         self.inputs, self._home, self._clock, self._funds = inputs, home, clock, funds
+        self._principal = principal
         self._recipes: dict[str, Recipe] = {}
         self._machine: LocalMachine | None = None
         self._live: dict[tuple[str, ...], tuple[Sequence[Offer], str]] = {}
@@ -496,7 +500,7 @@ class Planner:
             recipe,
             offers,
             now,
-            new_plan_id(self._home, spec, now),
+            new_plan_id(self._home, spec, now, self._principal),
             local=machine or self.machine(),
             tokens_available=tokens_available or _tokens_in(spec, recipe),
             measured=measurements.load_probes(self._home),
@@ -518,7 +522,7 @@ class Planner:
         Raises:
             ConflictError: the folder cannot be written.
         """
-        save_plan(self._home, plan)
+        save_plan(self._home, plan, self._principal)
         return plan
 
     def others(

@@ -357,7 +357,7 @@ def ready_data(
 
 def _load(context: Context, request: LaunchRequest) -> Plan:
     refuse_changes(request)
-    plan = planning.load_plan(context.home, request.hardware, context.wall())
+    plan = planning.load_plan(context.home, request.hardware, context.wall(), context.principal)
     if plan.spec.sweep is not None:
         raise UsageError(
             f"plan {plan.id} is for a sweep, and launch trains once",

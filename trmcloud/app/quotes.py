@@ -47,7 +47,7 @@ def require_quote(context: Context, planner: Planner, plan_id: str) -> None:
         QuoteRefused: it has expired, or what it would rent costs more by now or is not offered.
         UsageError, NotFoundError: there is no such plan.
     """
-    quoted = planning.load_plan(context.home, plan_id, 0.0)
+    quoted = planning.load_plan(context.home, plan_id, 0.0, context.principal)
     if context.wall() > quoted.expires_at:
         why = f"quote {plan_id} has expired"
         raise QuoteRefused(why, planner.save(planner.plan(quoted.spec)))
@@ -63,7 +63,7 @@ def require_same(context: Context, planner: Planner, quote: str, plan: Plan) -> 
     Raises:
         QuoteRefused, NotFoundError: as above. UsageError: the quote is for something else.
     """
-    quoted = planning.load_plan(context.home, quote, 0.0)
+    quoted = planning.load_plan(context.home, quote, 0.0, context.principal)
     if _wish(quoted) != _wish(plan):
         raise UsageError(
             f"quote {quote} is for another command or other options",

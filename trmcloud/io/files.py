@@ -52,13 +52,14 @@ def sync_folder(folder: Path) -> None:
 
 
 def read_small(path: Path, limit_bytes: int = SMALL_BYTES) -> str | None:
-    """The text of a small file that may be hostile; None where there is none.
+    """The text of a small file that may be hostile, a pipe that nothing writes to among others;
+    None where there is none.
 
     Raises:
         ValueError: larger than ``limit_bytes``, a link, or not UTF-8.
     """
     try:
-        handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
+        handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     except FileNotFoundError:
         return None
     except OSError as error:

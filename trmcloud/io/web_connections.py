@@ -4,6 +4,9 @@ uvicorn waits without end for a request's headers, and its ``limit_concurrency``
 requests while open connections that sent nothing stay. Here a connection without a complete
 request is closed after some seconds, and when there are as many connections as may be, the
 oldest of those gives way to a new one.
+
+A server whose requests end something keeps connections in reserve for them. Where all others are
+under way, a new one comes into the reserve: there only a request that ends something is answered.
 """
 
 from __future__ import annotations
@@ -17,13 +20,17 @@ import h11
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from trmcloud.io.web_guard import KEEP
+from trmcloud.io.web_guard import ENDS, KEEP, SPARE
 
 HEADERS_WITHIN_S = 10.0
 """From a connection's opening, or its last answer, to the end of the next request's headers."""
 WRITTEN_WITHIN_S = 60.0
 """A client that takes nothing of its answer for so long is left."""
 MOST_CONNECTIONS = 256
+SPARE_CONNECTIONS = 96
+"""More than are accepted at once: each is looked at before another one takes its place."""
+SPARE_WITHIN_S = 2.0
+"""As ``HEADERS_WITHIN_S``, in the reserve."""
 ACCEPTED_AT_ONCE = 64
 """asyncio accepts so many connections before it looks at any of them."""
 _PENDING = 1024
@@ -46,26 +53,39 @@ class Connections:
         most: int,
         headers_within_s: float = HEADERS_WITHIN_S,
         written_within_s: float = WRITTEN_WITHIN_S,
+        spare: int = 0,
     ) -> None:
-        self.most = most
+        self.most, self.spare = most, spare
         self.headers_within_s, self.written_within_s = headers_within_s, written_within_s
         self._open: dict[BoundedProtocol, None] = {}
+        self._spare: dict[BoundedProtocol, None] = {}
 
     def __len__(self) -> int:
-        return len(self._open)
+        return len(self._open) + len(self._spare)
 
     def add(self, one: BoundedProtocol) -> None:
         """Takes in a connection; where there are too many, one is closed: the one that waits
-        longest for a request, else the oldest that did not prove itself, else the new one."""
+        longest for a request, else the oldest that did not prove itself, else the oldest of the
+        reserve, into which the new one comes."""
         if len(self._open) >= self.most:
             victim = next((each for each in self._open if each.is_waiting), None)
             victim = victim or next((each for each in self._open if not each.kept), None)
             if victim is None:
-                one.leave()
+                self._add_spare(one)
                 return
             self.remove(victim)
             victim.leave()
         self._open[one] = None
+
+    def _add_spare(self, one: BoundedProtocol) -> None:
+        if len(self._spare) >= self.spare:
+            victim = next((each for each in self._spare if not each.ends), one)
+            self.remove(victim)
+            victim.leave()
+            if victim is one:
+                return
+        one.is_spare = True
+        self._spare[one] = None
 
     def again(self, one: BoundedProtocol) -> None:
         """Its wait for a request begins now."""
@@ -75,16 +95,18 @@ class Connections:
 
     def remove(self, one: BoundedProtocol) -> None:
         self._open.pop(one, None)
+        self._spare.pop(one, None)
 
 
 class BoundedProtocol(H11Protocol):
-    """One connection. ``kept``: its request proved that it may be here."""
+    """One connection. ``kept``: its request proved that it may be here; ``is_spare``: it is one of
+    the reserve, and ``ends``: it has sent what that is for."""
 
     bounds: Connections
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.kept = False
+        self.kept = self.is_spare = self.ends = False
         self._deadline: asyncio.TimerHandle | None = None
         self._unread: asyncio.TimerHandle | None = None
         self._begun = False
@@ -95,7 +117,7 @@ class BoundedProtocol(H11Protocol):
                 if not self.transport.is_closing():  # asyncio warns of writes to a client that left
                     await send(message)
 
-            scope[KEEP] = self._keep
+            scope[KEEP], scope[SPARE], scope[ENDS] = self._keep, self.is_spare, self._note_end
             await served(scope, receive, send_on)
 
         self.app = app
@@ -128,6 +150,8 @@ class BoundedProtocol(H11Protocol):
     def on_response_complete(self) -> None:
         self.kept = self._begun = False
         self.bounds.again(self)
+        if self.is_spare:  # for one request
+            self.transport.close()
         super().on_response_complete()  # which may begin a request that came meanwhile
         if self.is_waiting:
             self._wait()
@@ -164,10 +188,16 @@ class BoundedProtocol(H11Protocol):
     def _keep(self) -> None:
         self.kept = True
 
+    def _note_end(self) -> None:
+        self.ends = True
+
     def _wait(self) -> None:
         self._cancel_deadline()
         if not self.transport.is_closing():
-            self._deadline = self.loop.call_later(self.bounds.headers_within_s, self._too_slow)
+            within_s = self.bounds.headers_within_s
+            if self.is_spare:
+                within_s = min(within_s, SPARE_WITHIN_S)
+            self._deadline = self.loop.call_later(within_s, self._too_slow)
 
     def _too_slow(self) -> None:
         self._deadline = None

@@ -23,6 +23,13 @@ _LOOPBACK_NAMES = frozenset({"127.0.0.1", "localhost", "[::1]"})
 KEEP = "trmcloud.keep"
 """Key of a request's scope: called without arguments, its connection is not closed for others."""
 
+SPARE = "trmcloud.spare"
+"""Key of a request's scope: whether its connection is one of the reserve, where only a request is
+answered that ends something."""
+ENDS = "trmcloud.ends"
+"""Key of a request's scope: called without arguments, it is such a request."""
+BUSY = 503, "too many requests are under way: only what ends a run is answered now"
+
 Refusal = tuple[int, str]
 """A status, and why in one line."""
 
@@ -111,6 +118,16 @@ def mark_trusted(scope: Any) -> None:
     """This request proved that it may be here: its connection gives way to no other."""
     if KEEP in scope:
         scope[KEEP]()
+
+
+def is_spare(scope: Any) -> bool:
+    return bool(scope.get(SPARE))
+
+
+def mark_ending(scope: Any) -> None:
+    """This request ends something: in the reserve, its connection gives way to no other."""
+    if ENDS in scope:
+        scope[ENDS]()
 
 
 def _is_address(name: str) -> bool:

@@ -8,13 +8,24 @@ from typing import Any
 _MOST_HEADER_BYTES = 1 << 14
 
 
-def silent_server(application: Any, *, leave_within_s: int, requests: int = 0) -> Any:
+def silent_server(
+    application: Any, *, leave_within_s: int, requests: int = 0, ends: bool = False
+) -> Any:
     """uvicorn's server of an ASGI application; ``run(sockets=[one])`` serves until it has to end,
     and gives requests under way so many seconds. Its connections are bounded in number and time;
-    ``requests`` is how many may be under way at once where that is more than usual."""
+    ``requests`` is how many may be under way at once where that is more than usual. ``ends``: some
+    of its requests end a run, and connections are kept in reserve for them."""
     import uvicorn
 
-    from trmcloud.io.web_connections import BoundedServer, Connections, most_connections
+    from trmcloud.io.web_connections import (
+        SPARE_CONNECTIONS,
+        BoundedServer,
+        Connections,
+        most_connections,
+    )
+
+    most = most_connections(requests)
+    spare = min(SPARE_CONNECTIONS, most // 2) if ends else 0
 
     return BoundedServer(
         uvicorn.Config(
@@ -30,7 +41,7 @@ def silent_server(application: Any, *, leave_within_s: int, requests: int = 0) -
             server_header=False,
             timeout_graceful_shutdown=leave_within_s,
         ),
-        Connections(most_connections(requests)),
+        Connections(most, spare=spare),
     )
 
 

@@ -13,6 +13,7 @@ import json
 import os
 import sys
 import threading
+import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from functools import partial
 from importlib.metadata import version
@@ -32,10 +33,15 @@ from trmcloud.core.nearest import nearest
 from trmcloud.core.values import replace
 from trmcloud.io.redaction import Redactor, secrets_of
 from trmcloud.io.web_guard import (
+    BUSY,
     OF_LOOPBACK,
+    BodyRefused,
     Refusal,
     headers_of,
+    is_spare,
+    mark_ending,
     mark_trusted,
+    read_body,
     refusal_of_origin,
 )
 from trmcloud.io.web_server import listening, silent_server
@@ -48,9 +54,15 @@ from trmcloud.mcp.tools import Desk, Refused, Tool, call, money_json, tools
 PATH = "/mcp"
 _AT_ONCE = 6
 """Tools that run at the same time."""
+_ENDS_AT_ONCE = 6
+"""Of those that end a run."""
 _MOST_MESSAGE_BYTES = 1 << 20
 _MOST_LINE_BYTES = 1 << 24
 _KEEP_EVERY_S = 5.0
+_SPARE_BYTES, _SPARE_BODY_WITHIN_S = 1 << 14, 2.0
+"""Of a message over a connection in reserve."""
+_LOOK_EVERY_S = 0.5
+"""So often a request that is under way is held against its grant."""
 _LEAVE_WITHIN_S = 2
 _GRANT = "trmcloud.grant"
 """Key of a request's scope: whose token it bears."""
@@ -75,7 +87,7 @@ def make_server(desk_for: Callable[[Any], Desk]) -> Server[Any]:
     """Return the SDK's server of the tools; ``desk_for`` finds the desk of a request."""
     table = tools()
     listed = [_listed(each) for each in table.values()]
-    at_once = anyio.CapacityLimiter(_AT_ONCE)
+    at_once, ending = anyio.CapacityLimiter(_AT_ONCE), anyio.CapacityLimiter(_ENDS_AT_ONCE)
 
     async def on_list(context: Any, params: Any) -> types.ListToolsResult:
         return types.ListToolsResult(tools=listed)
@@ -87,7 +99,8 @@ def make_server(desk_for: Callable[[Any], Desk]) -> Server[Any]:
         desk = desk_for(context.request)
         # Not abandoned where the client leaves: what was begun is done whole.
         return await anyio.to_thread.run_sync(
-            partial(answer, desk, tool, params.arguments or {}), limiter=at_once
+            partial(answer, desk, tool, params.arguments or {}),
+            limiter=ending if tool.ends else at_once,
         )
 
     return Server(
@@ -227,10 +240,20 @@ def serve_stdio(desk: Desk) -> None:
 
 
 class GuardedApp:
-    """``app`` for clients on this machine that bear a grant's token."""
+    """``app`` for clients on this machine that bear a grant's token. ``was_revoked`` says whether a
+    grant was since an instant: what is under way for it then gets no answer. There is no stream:
+    each message is answered by one document."""
 
-    def __init__(self, app: Any, tokens: Tokens) -> None:
-        self._app, self._tokens = app, tokens
+    def __init__(
+        self,
+        app: Any,
+        tokens: Tokens,
+        was_revoked: Callable[[str, float], bool] = lambda grant, since: False,
+        now: Callable[[], float] = time.time,
+    ) -> None:
+        self._app, self._tokens, self._was_revoked, self._now = app, tokens, was_revoked, now
+        self._ends = frozenset(name for name, tool in tools().items() if tool.ends)
+        self._looking = anyio.CapacityLimiter(2)
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         if scope["type"] != "http":
@@ -238,19 +261,105 @@ class GuardedApp:
             return
         headers = headers_of(scope)
         refused = OF_LOOPBACK.refusal(headers.get("host", "")) or refusal_of_origin(headers)
+        token = headers.get("authorization", "").removeprefix("Bearer ")
         grant = None
         if refused is None:
-            given = headers.get("authorization", "")
-            grant = self._tokens.grant_of(given.removeprefix("Bearer "))
-            refused = None if grant is not None else _NO_TOKEN
-        if refused is not None:
-            await _refuse(send, refused)
+            grant = self._tokens.grant_of(token)
+            refused = _NO_TOKEN if grant is None else _NO_STREAM if _is_get(scope) else None
+        if grant is None or refused is not None:
+            await _refuse(send, refused or _NO_TOKEN)
             return
         mark_trusted(scope)
         scope[_GRANT] = grant
-        await self._app(scope, receive, send)
+        if is_spare(scope):
+            spared = await self._spared(scope, receive, send)
+            if spared is None:
+                return
+            receive = spared
+        await self._while_granted(scope, receive, send, token, grant)
+
+    async def _spared(self, scope: Any, receive: Any, send: Any) -> Any:
+        """What gives the message of a connection in reserve, which ends a run or is a client's
+        first words; None where it was refused."""
+
+        async def parts() -> AsyncIterator[bytes]:
+            more = True
+            while more:
+                message = await receive()
+                if message["type"] != "http.request":
+                    return
+                yield message.get("body", b"")
+                more = message.get("more_body", False)
+
+        try:
+            body = await read_body(parts(), _SPARE_BYTES, _SPARE_BODY_WITHIN_S)
+        except BodyRefused as error:
+            await _refuse(send, (error.status, error.what))
+            return None
+        told = _json(body)
+        asked = told.get("params") if isinstance(told, dict) else None
+        if isinstance(told, dict) and told.get("method") == "tools/call":
+            if not isinstance(asked, dict) or asked.get("name") not in self._ends:
+                await _refuse(send, BUSY)
+                return None
+            mark_ending(scope)
+        elif not isinstance(told, dict):
+            await _refuse(send, BUSY)
+            return None
+        given = False
+
+        async def again() -> Any:
+            nonlocal given
+            if given:
+                return await receive()
+            given = True
+            return {"type": "http.request", "body": body, "more_body": False}
+
+        return again
+
+    async def _while_granted(
+        self, scope: Any, receive: Any, send: Any, token: str, grant: str
+    ) -> None:
+        """Answer, unless the grant is revoked meanwhile: what was begun is done whole, and its
+        answer is not sent."""
+        is_begun, is_over, since = False, False, self._now()
+
+        async def send_on(message: Any) -> None:
+            nonlocal is_begun
+            is_begun = True
+            await send(message)
+
+        async with anyio.create_task_group() as tasks:
+
+            async def watch() -> None:
+                nonlocal is_over
+                while True:
+                    await anyio.sleep(_LOOK_EVERY_S)
+                    if self._tokens.grant_of(token) != grant or await anyio.to_thread.run_sync(
+                        self._was_revoked, grant, since, limiter=self._looking
+                    ):
+                        is_over = True
+                        tasks.cancel_scope.cancel()
+
+            tasks.start_soon(watch)
+            await self._app(scope, receive, send_on)
+            tasks.cancel_scope.cancel()
+        if is_over and not is_begun:
+            await _refuse(send, _NO_TOKEN)
 
 
+def _is_get(scope: Any) -> bool:
+    return bool(scope["method"] in ("GET", "HEAD"))
+
+
+def _json(body: bytes) -> Any:
+    try:
+        return json.loads(body)
+    except (ValueError, RecursionError):
+        return None
+
+
+_NO_STREAM = 405, "this server sends no stream: each message has its answer"
 _NO_TOKEN = (
     401,
     "no grant has this token; ask the owner for one: trmcloud mcp --grant NAME --new-token",
@@ -264,9 +373,27 @@ async def _refuse(send: Any, refusal: Refusal) -> None:
     headers = {"content-type": "application/json", "content-length": str(len(body))}
     if status == 401:
         headers["www-authenticate"] = "Bearer"
+    if status == 405:
+        headers["allow"] = "POST"
     raw = [(name.encode(), text.encode()) for name, text in headers.items()]
     await send({"type": "http.response.start", "status": status, "headers": raw})
     await send({"type": "http.response.body", "body": body})
+
+
+class Revocations:
+    """When grants of a home were revoked, by its ledger: read on where it has grown."""
+
+    def __init__(self, home: Path) -> None:
+        self._path, self._lock = home, threading.Lock()
+        self._home: Home | None = None
+
+    def are_since(self, grant: str, since: float) -> bool:
+        with self._lock, contextlib.suppress(TrmcloudError, OSError):
+            self._home = self._home or Home(self._path)
+            known = self._home.context.ledger.read().grants.get(grant)
+            at = known.revoked_at if known is not None else None
+            return at is not None and at >= since
+        return False  # each call asks the ledger itself
 
 
 def http_app(desk: Desk, tokens: Tokens) -> GuardedApp:
@@ -278,7 +405,7 @@ def http_app(desk: Desk, tokens: Tokens) -> GuardedApp:
         stateless_http=True,
         max_request_body_size=_MOST_MESSAGE_BYTES,
     )
-    return GuardedApp(app, tokens)
+    return GuardedApp(app, tokens, Revocations(desk.path).are_since)
 
 
 def serve_http(desk: Desk, tokens: Tokens, port: int, begun: Callable[[str], None]) -> None:
@@ -291,6 +418,6 @@ def serve_http(desk: Desk, tokens: Tokens, port: int, begun: Callable[[str], Non
     desk = replace(desk, uses_machine=False)
     with listening("127.0.0.1", port) as sock, Keeper(desk.path):
         begun(f"http://127.0.0.1:{sock.getsockname()[1]}{PATH}")
-        served = silent_server(http_app(desk, tokens), leave_within_s=_LEAVE_WITHIN_S)
+        served = silent_server(http_app(desk, tokens), leave_within_s=_LEAVE_WITHIN_S, ends=True)
         with contextlib.suppress(KeyboardInterrupt):
             served.run(sockets=[sock])

@@ -18,6 +18,7 @@ from trmcloud.api import Home, Plan, Run, SweepQuote, TrmcloudError
 from trmcloud.core.errors import (
     ConflictError,
     DoesNotFit,
+    LedgerError,
     NotFoundError,
     NotSupported,
     UsageError,
@@ -84,7 +85,7 @@ class Refused(Exception):
 class Tool:
     """``reads``: it changes nothing. ``destroys``: what it ends cannot be had back. ``repeats``:
     calling it again with the same arguments changes nothing more. ``outside``: it asks a provider
-    or the network."""
+    or the network. ``ends``: it ends a run, and waits for no other call and for no record."""
 
     name: str
     title: str
@@ -95,6 +96,7 @@ class Tool:
     destroys: bool = False
     repeats: bool = False
     outside: bool = True
+    ends: bool = False
 
 
 def money_json(home: Home) -> dict[str, Any]:
@@ -631,13 +633,11 @@ def _save(desk: Desk, given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _land(desk: Desk, given: Mapping[str, Any]) -> dict[str, Any]:
-    home = desk.home()
-    return _run_json(desk, home.land(home.run(given["run"]).id))
+    return _run_json(desk, desk.home().land(given["run"]))
 
 
 def _stop(desk: Desk, given: Mapping[str, Any]) -> dict[str, Any]:
-    home = desk.home()
-    return _run_json(desk, home.stop(home.run(given["run"]).id))
+    return _run_json(desk, desk.home().stop(given["run"]))
 
 
 def _fetch(desk: Desk, given: Mapping[str, Any]) -> dict[str, Any]:
@@ -817,13 +817,13 @@ def tools() -> dict[str, Tool]:
             "land", "Land a run",
             "End a run after it has saved and evaluated; its reservation covers that. The dollars "
             "that it does not spend are free again.",
-            (_RUN,), _land,
+            (_RUN,), _land, ends=True,
         ),
         Tool(
             "stop", "Stop a run at once",
             "End a run's machine at once. What is not saved is lost; land saves first. The dollars "
             "that it did not spend are free again.",
-            (_RUN,), _stop, destroys=True,
+            (_RUN,), _stop, destroys=True, ends=True,
         ),
         Tool(
             "fetch", "Fetch the best checkpoint",
@@ -869,7 +869,12 @@ def call(desk: Desk, tool: Tool, given: Mapping[str, Any]) -> dict[str, Any]:
         TrmcloudError, Refused: it was refused.
     """
     document = tool.function(desk, given)
-    return {**document, "money": money_json(desk.home())}
+    try:
+        return {**document, "money": money_json(desk.home())}
+    except LedgerError:
+        if not tool.ends:
+            raise
+        return {**document, "money": None}  # what was ended is ended
 
 
 __all__ = ["Desk", "DoesNotFit", "Refused", "Tool", "call", "tools"]

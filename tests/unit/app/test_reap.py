@@ -50,7 +50,7 @@ class Case:
         self.context: Any = SimpleNamespace(
             ledger=SimpleNamespace(read=lambda: self.book, note=self.note, ledger_id="abcd1234"),
             wall=lambda: self.now, unasked=frozenset(), listed={}, owned_elsewhere=frozenset(),
-            computes={"runpod": compute},
+            computes={"runpod": compute}, hurried_ledger=None,
         )  # fmt: skip
 
     def note(self, event: ev.Note, at: float) -> None:

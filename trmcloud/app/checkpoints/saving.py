@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from trmcloud.app.checkpoints import inventory
-from trmcloud.app.context import Context, find_run
+from trmcloud.app.context import Context, run_by_id
 from trmcloud.app.run_queries import last_beat, last_report
 from trmcloud.core.catalog.hardware import LOCAL
 from trmcloud.core.contract.manifest import step_dir_name
@@ -54,13 +54,13 @@ class Place:
         return f"{self.kept.phase}/{step_dir_name(self.kept.step)}"
 
 
-def request_save(context: Context, run_id: str | None, by: str) -> SaveRequest:
+def request_save(context: Context, run_id: str, by: str) -> SaveRequest:
     """Put the wish on record; the run's driver passes it on.
 
     Raises:
         ConflictError: the run is not training. NotSupported: its pod cannot be asked.
     """
-    run = find_run(context, run_id)
+    run = run_by_id(context, run_id)
     if why := why_not_saved(context, run):
         raise ConflictError(
             f"{run.run_id} is not training: {why}", next_step=f"trmcloud status {run.run_id}"
@@ -80,7 +80,7 @@ def request_save(context: Context, run_id: str | None, by: str) -> SaveRequest:
         raise ConflictError(
             f"{run.run_id} is no longer training", next_step=f"trmcloud status {run.run_id}"
         ) from None
-    asked = find_run(context, run.run_id).generation
+    asked = run_by_id(context, run_id).generation
     number = asked.saves_asked if asked is not None else 1
     return SaveRequest(run.run_id, generation.number, number)
 

@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from trmcloud.app import short_rentals
+from trmcloud.app import grants, short_rentals
 from trmcloud.app.checkpoints import exporting, fetching, inventory
 from trmcloud.app.checkpoints.fetching import BestCheckpoint
 from trmcloud.app.checkpoints.inventory import SourcePruning
@@ -282,6 +282,7 @@ def prune(
     if keep_best is not None and keep_best < 1:
         raise UsageError("--keep-best must be at least 1: the best checkpoint is never deleted")
     context, state = find_caught_up(run)
+    grants.require_paying(context, state)
     if not run and not sys.stdin.isatty():
         raise UsageError(
             "not a terminal; name the run",
@@ -399,6 +400,7 @@ def delete(
     Example: trmcloud volumes delete 3k2j1h9g8f
     """
     context = build_context()
+    grants.require_owner(context)  # runs of others may have their checkpoints there
     there = _there(context)
     found = next((row for row in there if volume in (row[1].volume_id, row[1].place)), None)
     if found is None:

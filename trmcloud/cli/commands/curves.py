@@ -11,7 +11,7 @@ import typer
 
 from trmcloud.app.boards import BoardFeed, need_metrics
 from trmcloud.app.checkpoints.sources import live_pod
-from trmcloud.app.context import Context, find_run
+from trmcloud.app.context import Context, find_run, run_by_id
 from trmcloud.app.run_queries import is_driven
 from trmcloud.cli import documents as doc
 from trmcloud.cli import options
@@ -85,7 +85,7 @@ def _from_pod(context: Context, run: RunState, port: int, *, as_json: bool) -> N
         context.clock.sleep(_LOOK_S)
         if not is_driven(context, context.ledger.driver(run.run_id)):
             catch_up(context)
-        run = find_run(context, run.run_id)
+        run = run_by_id(context, run.run_id)
     print(f"{run.run_id}: its pod is gone", flush=True)
 
 
@@ -139,7 +139,7 @@ def wandb(
         print(f"{state.run_id}: {where}", flush=True)
         feed = BoardFeed(context, state.run_id, board)
         while True:
-            state = find_run(context, state.run_id)
+            state = run_by_id(context, state.run_id)
             # Asked first: what is logged in between is told.
             is_over = not state.live or state.state in (State.SETTLING, State.SETTLED)
             told += feed.look()

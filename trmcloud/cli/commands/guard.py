@@ -17,7 +17,7 @@ import typer
 from trmcloud.app.bundle import write_bundle
 from trmcloud.app.context import find_run
 from trmcloud.app.doctor import Finding, check_funds, examine
-from trmcloud.app.home import home_dir
+from trmcloud.app.home import bound_principal, home_dir
 from trmcloud.app.planning import load_plan
 from trmcloud.app.reap import last_visit
 from trmcloud.app.run_facts import report_run
@@ -150,7 +150,7 @@ def _diagnosis(findings: Sequence[Finding]) -> doc.Diagnosis:
 
 def _rates(plan_id: str) -> dict[str, Usd]:
     """The dearest USD/h that the plan may rent at, by provider."""
-    plan = load_plan(home_dir(os.environ), plan_id, time.time())
+    plan = load_plan(home_dir(os.environ), plan_id, time.time(), bound_principal(os.environ))
     rates: dict[str, Usd] = {}
     for candidate in map(plan.candidate, plan.launchable):
         known = rates.get(candidate.provider)
@@ -160,7 +160,7 @@ def _rates(plan_id: str) -> dict[str, Usd]:
 
 def _funds_for(plan_id: str) -> list[Finding]:
     """Hold the plan's worst case against the balance of its first provider."""
-    plan = load_plan(home_dir(os.environ), plan_id, time.time())
+    plan = load_plan(home_dir(os.environ), plan_id, time.time(), bound_principal(os.environ))
     chosen = plan.recommended
     funds, _ = funds_at(chosen.provider) if chosen is not None else (None, "")
     return [] if funds is None else [check_funds(funds, worst_at(plan, funds.provider))]

@@ -13,7 +13,7 @@ import typer
 from trmcloud.app import commands, grants, launching, measurements, preparing
 from trmcloud.app.balances import funds_reader, plan_funds
 from trmcloud.app.commands import CommandRequest
-from trmcloud.app.context import Context, find_run
+from trmcloud.app.context import Context, run_by_id
 from trmcloud.app.data import need_training_extra
 from trmcloud.app.drive import RunDriver
 from trmcloud.app.labels import Labels, find_earlier, is_left_alone, labels_of
@@ -126,7 +126,7 @@ def resume(
     Example: trmcloud resume r-1f3a9c --budget 0.40
     """
     context = build_context()
-    before = find_run(context, run or None)
+    before = grants.judge_run(context, run or None)
     changes = f"{'accepts' if accept_change else 'keeps'} what decides"
     labels = labels_of(f"resume {before.run_id} {changes}", request)
     if (earlier := find_earlier(context, labels)) is not None:
@@ -222,7 +222,7 @@ def again(context: Context, request: LaunchRequest, run: RunState, *, as_json: b
         driver = RunDriver(context, run.run_id, epoch)
         return carry(context, driver, detach=request.detach, as_json=as_json, existing=True)
     catch_up(context)
-    run = find_run(context, run.run_id)
+    run = run_by_id(context, run.run_id)
     if as_json:
         print_document(launched(context, run, detached=run.detached, existing=True))
     else:

@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from trmcloud.app.checkpoints.sources import live_pod
-from trmcloud.app.context import Context, find_run, require_reach
+from trmcloud.app.context import Context, find_run, require_reach, run_by_id
 from trmcloud.app.run_queries import data_progress_text, is_rented, last_beat, waits_for_data
 from trmcloud.app.trainings import find_symptoms
 from trmcloud.cli import documents as doc
@@ -64,7 +64,7 @@ def logs(
     _tell_mended(mended, state)
     health.print_new(state)
     while follow:
-        state = find_run(context, state.run_id)
+        state = run_by_id(context, state.run_id)
         newest = [phase] if phase else list(context.files.phases(state.run_id))
         if newest and (log is None or newest[-1] != phases[-1]):
             if log is not None:

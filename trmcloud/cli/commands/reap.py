@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from trmcloud.app import ending
-from trmcloud.app.context import Context, find_run
+from trmcloud.app import ending, grants
+from trmcloud.app.context import Context, hurried
 from trmcloud.app.drive import land_before_balance_ends
 from trmcloud.app.ending import NamedPodEnds, end_overdue
 from trmcloud.app.reap import end, look, note_visit
@@ -64,7 +64,12 @@ def reap(
     if run or all_of:
         if (run and all_of) or accept_restored:
             raise UsageError("give a run or a ledger, and no other option than --yes")
-        sys.exit(_end_named(context, _id_of(context, run), all_of, yes=yes, as_json=as_json))
+        if all_of:
+            grants.require_owner(context)
+        named = _judged_id(context, run) if run else ""
+        sys.exit(_end_named(context, named, all_of, yes=yes, as_json=as_json))
+    if accept_restored:
+        grants.require_owner(context)
     # When its timer starts it no user waits for it, and no other process may be awake.
     tell(context, GUARD_GRACE_S if guard_every else GRACE_S)
     if accept_restored and not context.ledger.accept_restored(context.wall()):
@@ -132,11 +137,18 @@ def reap(
     sys.exit(11 if found.unreachable else trouble_code(context))
 
 
-def _id_of(context: Context, run: str) -> str:
-    """Return the id of a run that is named; what was typed where no ledger says what it means."""
+def _judged_id(context: Context, run: str) -> str:
+    """Return the id of the run that is named. Where no ledger knows it, the id that was typed, for
+    the ledger's owner.
+
+    Raises:
+        TrmcloudError: the run is not the principal's, or no ledger says which run has that name.
+    """
     try:
-        return find_run(context, run).run_id if run else ""
+        return grants.judge_run(hurried(context), run).run_id
     except TrmcloudError:
+        if context.is_bound or not ending.is_run_id(run):
+            raise
         return run
 
 

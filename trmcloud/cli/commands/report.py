@@ -119,14 +119,15 @@ def report(
     if month:
         _show_month(context, run, as_json=as_json, html=html)
         sys.exit(trouble_code(context))
-    if plot:
-        _write_picture(context, find_run(context, run or None), plot)
-        sys.exit(trouble_code(context, find_run(context, run or None).run_id))
-    if html:
-        _write_receipt(context, find_run(context, run or None), html, as_json=as_json)
-        sys.exit(trouble_code(context, find_run(context, run or None).run_id))
-    if run:
-        states = [find_run(context, run)]
+    one = find_run(context, run or None) if run or plot or html else None
+    if one is not None and (plot or html):
+        if plot:
+            _write_picture(context, one, plot)
+        else:
+            _write_receipt(context, one, html, as_json=as_json)
+        sys.exit(trouble_code(context, one.run_id))
+    if one is not None:
+        states = [one]
     else:
         wanted = parse_tags("--tag", tag or ())
         known = sorted(shown_runs(context).values(), key=lambda r: r.created_at)

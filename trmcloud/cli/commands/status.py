@@ -53,6 +53,7 @@ def status(
             )  # fmt: skip
         if not watch or (run and not runs[0].live):
             sys.exit(code)
+        run = runs[0].run_id if run else ""  # its name may become another run's meanwhile
         try:
             context.clock.sleep(_WATCH_EVERY_S)
         except KeyboardInterrupt:

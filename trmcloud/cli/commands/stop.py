@@ -7,10 +7,18 @@ from typing import Annotated
 
 import typer
 
+from trmcloud.app import grants
 from trmcloud.app.checkpoints.inventory import HERE
 from trmcloud.app.checkpoints.saving import Place, SaveRequest, SaveWaiter, request_save
-from trmcloud.app.context import Context, find_run, require_reach
-from trmcloud.app.ending import end_run
+from trmcloud.app.context import (
+    Context,
+    find_run,
+    hurried,
+    require_reach,
+    run_by_id,
+    shown_present_runs,
+)
+from trmcloud.app.ending import end_run, is_run_id
 from trmcloud.app.launching import OnlyBillPending, follow_or_drive, request_stop
 from trmcloud.app.run_queries import mark_reported
 from trmcloud.app.steering import LAND, STOP, foresee
@@ -26,7 +34,6 @@ from trmcloud.cli.views.run_bar import RunBar
 from trmcloud.cli.views.text import bpb, fields
 from trmcloud.core.control.observation import BY_POD
 from trmcloud.core.control.reason import ReasonKind, make_reason
-from trmcloud.core.control.run_book import present_runs
 from trmcloud.core.control.run_state import RunState
 from trmcloud.core.errors import (
     LedgerError,
@@ -59,7 +66,7 @@ def save(
     """
     context = build_context()
     catch_up(context)
-    asked = request_save(context, run or None, "trmcloud save")
+    asked = request_save(context, grants.judge_run(context, run or None).run_id, "trmcloud save")
     print(f"{asked.run_id}: asked to save", flush=True)
     if detach:
         catch_up(context)
@@ -69,7 +76,7 @@ def save(
             )
             print_document(doc.Saved(run=asked.run_id, safe=False, kept=False, **nothing))
         return
-    state = find_run(context, asked.run_id)
+    state = run_by_id(context, asked.run_id)
     if state.generation is not None:
         require_reach(context, state.generation.provider)
     waiting = SaveWaiter(context, asked, wait)
@@ -124,43 +131,73 @@ def stop(
     Example: trmcloud stop r-1f3a9c
     """
     context = build_context()
+    if now:
+        _end_now(context, run, detach=detach, yes=yes, as_json=as_json)
+        return
     try:
-        _stop(context, run, detach=detach, now=now, yes=yes, as_json=as_json)
+        catch_up(context)
+        chosen = _chosen(context, run, now=False)
+        if yes or _agrees(context, chosen, LAND):
+            state = request_stop(context, chosen.run_id, make_reason(ReasonKind.STOP_COMMAND))
+            print(f"{state.run_id}: asked to stop and save")
+            _follow(context, state, "land", detach=detach, as_json=as_json)
+    except StaleEpoch:
+        raise
+    except LedgerError as error:
+        error.next_step = "trmcloud stop --now RUN ends the pod without the ledger"
+        raise
+
+
+def _end_now(context: Context, run: str, *, detach: bool, yes: bool, as_json: bool) -> None:
+    # Whose run it is, is not known before one is chosen: a shell of a principal ends none then.
+    named = run if is_run_id(run) and not context.is_bound else ""
+    quick, is_agreed = hurried(context), yes
+    try:
+        chosen = _chosen(quick, run, now=True)
+        named = chosen.run_id
+        is_agreed = is_agreed or _agrees(quick, chosen, STOP)
+        if not is_agreed:
+            return
+        state = request_stop(quick, named, make_reason(ReasonKind.STOP_NOW))
+        catch_up(context)  # not before: it may wait for whom this run has nothing to do with
+        print(f"{state.run_id}: its pod is ended")
+        _follow(context, state, "end", detach=detach, as_json=as_json)
     except StaleEpoch:
         raise
     except (LedgerError, NotFoundError) as error:
-        # Whose run it is, is not known then: a shell of a principal ends none.
-        if now and run and not context.is_bound:
-            if not yes and not is_confirmed(f"{error}\nend all pods of {run} now?"):
+        if named:
+            if not is_agreed and not is_confirmed(f"{error}\nend all pods of {named} now?"):
                 return
-            _end_by_name(context, run, error, as_json=as_json)
-        if isinstance(error, LedgerError) and not now:
-            error.next_step = "trmcloud stop --now RUN ends the pod without the ledger"
-        elif not run and isinstance(error, LedgerError):
-            error.next_step = "name the run: trmcloud stop --now RUN"
+            _end_by_name(context, quick, named, error, as_json=as_json)
+        if not named and not context.is_bound and isinstance(error, LedgerError):
+            error.next_step = "give the run's id: trmcloud stop --now r-1f3a9c"
         raise
 
 
-def _stop(context: Context, run: str, *, detach: bool, now: bool, yes: bool, as_json: bool) -> None:
-    if not now:
-        catch_up(context)
-    chosen = find_run(context, run) if run else _only_live(context, now=now)
-    if not yes and not (seen := foresee(context, chosen, STOP if now else LAND)).refused:
-        title, _, lines = question(seen)
-        print("\n".join([f"{chosen.run_id}: {title.lower()}", *(f"  {line}" for line in lines)]))
-        if not is_confirmed(f"  {'End it now' if now else 'Land it'}?"):
-            print("it continues")
-            return
-    kind = ReasonKind.STOP_NOW if now else ReasonKind.STOP_COMMAND
-    state = request_stop(context, chosen.run_id, make_reason(kind))
-    if now:
-        catch_up(context)  # not before: it may wait for whom this run has nothing to do with
-    print(f"{state.run_id}: {'its pod is ended' if now else 'asked to stop and save'}")
+def _chosen(context: Context, run: str, *, now: bool) -> RunState:
+    """Return the run that is to be stopped; what follows is given its id."""
+    found = find_run(context, run) if run else _only_live(context, now=now)
+    return grants.require_paying(context, found)
+
+
+def _agrees(context: Context, run: RunState, verb: str) -> bool:
+    """Show what it costs, and ask."""
+    if (seen := foresee(context, run, verb)).refused:
+        return True  # the request says so
+    title, _, lines = question(seen)
+    print("\n".join([f"{run.run_id}: {title.lower()}", *(f"  {line}" for line in lines)]))
+    if is_confirmed(f"  {'End it now' if verb == STOP else 'Land it'}?"):
+        return True
+    print("it continues")
+    return False
+
+
+def _follow(context: Context, state: RunState, asked: str, *, detach: bool, as_json: bool) -> None:
+    """Stay until nothing is left of the run but its bill; with ``detach`` only pass the word on."""
     if detach:
         catch_up(context)
         if as_json:
-            state = find_run(context, state.run_id)
-            asked = "end" if now else "land"
+            state = run_by_id(context, state.run_id)
             print_document(
                 doc.Stopped(run=state.run_id, asked=asked, state=state_of(state), live=state.live)
             )
@@ -185,8 +222,7 @@ def _only_live(context: Context, *, now: bool) -> RunState:
     Raises:
         UsageError: it is to be named, since several are live or there is no terminal.
     """
-    runs = present_runs(context.ledger.read().runs)
-    live = sorted((run for run in runs if run.live), key=lambda run: run.created_at)
+    live = [run for run in shown_present_runs(context) if run.live]
     if not live or (len(live) == 1 and sys.stdin.isatty()):
         return live[0] if live else find_run(context, None)
     command = "trmcloud stop --now" if now else "trmcloud stop"
@@ -198,9 +234,11 @@ def _only_live(context: Context, *, now: bool) -> RunState:
     )
 
 
-def _end_by_name(context: Context, run: str, error: TrmcloudError, *, as_json: bool) -> None:
+def _end_by_name(
+    context: Context, quick: Context, run: str, error: TrmcloudError, *, as_json: bool
+) -> None:
     """End the run's pods without the ledger; returns where none is listed."""
-    ended = end_run(context, run)
+    ended = end_run(context, run, quick)
     if ended.asked or ended.failed or ended.listed.unreachable:
         tell_ending(run, ended, str(error))
         if as_json:

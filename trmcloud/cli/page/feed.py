@@ -26,6 +26,7 @@ from trmcloud.core.control.run_state import RunState
 
 STILL_HERE_S = 15.0
 _MOST_WAITING = 256
+MOST_STREAMS = 64
 
 
 class Listener:
@@ -76,6 +77,12 @@ class Feed:
             self._listeners.discard(listener)
             if not self._listeners:
                 self.has_listeners.clear()
+
+    @property
+    def is_full(self) -> bool:
+        """Whether as many pages are open as may be."""
+        with self._lock:
+            return len(self._listeners) >= MOST_STREAMS
 
     @property
     def watched(self) -> frozenset[str]:

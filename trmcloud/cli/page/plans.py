@@ -63,7 +63,7 @@ _TYPED = "trmcloud launch {plan}"
 def plans_json(context: Context) -> dict[str, Any]:
     """Return the answer of ``GET /api/plans``: plans that have not expired, the newest first."""
     now = context.wall()
-    plans = saved_plans(context.home, now, MOST_PLANS)
+    plans = saved_plans(context.home, now, MOST_PLANS, context.principal)
     return {"now": now, "plans": [_plan_json(context, plan, now) for plan in plans]}
 
 
@@ -128,7 +128,7 @@ def foreseen_json(context: Context, plan_id: str) -> dict[str, Any]:
     Raises:
         UsageError, NotFoundError: there is no such plan, or it has expired.
     """
-    plan = load_plan(context.home, plan_id, context.wall())
+    plan = load_plan(context.home, plan_id, context.wall(), context.principal)
     answer = {
         "title": f"Launch {plan.id}",
         "lines": [one_line(line) for line in _lines(context, plan)],
@@ -158,7 +158,7 @@ def _check(context: Context, plan_id: str) -> None:
         TrmcloudError: what would keep the command from launching it.
     """
     request = request_from({"hardware": plan_id, "detach": True})
-    planner = build_planner(context.home, context.wall, funds_reader(context))
+    planner = build_planner(context.home, context.wall, funds_reader(context), context.principal)
     plan = check_saved(context, planner, request)
     check_capped(context, plan, confirmed=False)  # the command is started with -y
     room = room_for(context, plan, last_visit(context))
@@ -225,7 +225,7 @@ class Launches:
             raise UsageError("a launch takes a key of 16 to 64 letters and digits")
         with self._lock:
             if (begun := self._begun.get(key)) is None:
-                plan = load_plan(context.home, plan_id, context.wall())
+                plan = load_plan(context.home, plan_id, context.wall(), context.principal)
                 _require_agreed(plan, wish.get("agreed", ""))
                 started: queue.SimpleQueue[Ended] = queue.SimpleQueue()
                 job = self._jobs.start(VERB, plan.id, lambda _: _said(*started.get()()))

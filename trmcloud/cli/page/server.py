@@ -19,6 +19,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from anyio import CapacityLimiter, to_thread
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
@@ -28,12 +29,12 @@ from starlette.routing import Route
 
 from trmcloud.api import Home
 from trmcloud.app.checkpoints.fetching import default_folder, find_best
-from trmcloud.app.context import find_run
+from trmcloud.app.context import find_run, run_by_id
 from trmcloud.app.grants import OPEN
-from trmcloud.app.steering import Forecast
+from trmcloud.app.steering import LAND, STOP, Forecast
 from trmcloud.cli.documents import Serving
 from trmcloud.cli.page import details, shown
-from trmcloud.cli.page.feed import CurveStore, Feed
+from trmcloud.cli.page.feed import MOST_STREAMS, CurveStore, Feed
 from trmcloud.cli.page.views import FILES as FILES_OF_VIEWS
 from trmcloud.cli.page.views import PATHS, Views
 from trmcloud.cli.page.watch import Jobs, Watch
@@ -51,12 +52,15 @@ from trmcloud.core.money import Usd, parse_budget
 from trmcloud.core.text import one_line
 from trmcloud.io.web_guard import (
     ANY_ADDRESS,
+    BUSY,
     LOOPBACK,
     OF_LOOPBACK,
     AllowedHosts,
     BodyRefused,
     Refusal,
     headers_of,
+    is_spare,
+    mark_ending,
     mark_trusted,
     names_of,
     read_body,
@@ -99,6 +103,8 @@ class GuardedApp:
             await self._app(scope, receive, send)
             return
         refused = self._why_not(scope, headers_of(scope))
+        if refused is None and is_spare(scope) and not _may_end(scope):
+            refused = BUSY
         if refused is not None:
             await _refuse(send, *refused)
             return
@@ -129,6 +135,20 @@ class GuardedApp:
         return refused
 
 
+def _may_end(scope: Any) -> bool:
+    """Whether a request may be one that ends a run, or denies money: its body says so; or the
+    question before it."""
+    return _ENDING.fullmatch(f"{scope['method']} {scope['path']}") is not None
+
+
+_ENDING = re.compile(r"POST /api/(runs/[^/]+/do|approvals/[^/]+)|GET /api/runs/[^/]+/foreseen")
+_ENDS = (STOP, LAND)
+
+
+def _is_end(wish: Mapping[str, str]) -> bool:
+    return wish.get("verb") in _ENDS or wish.get("answer") == "deny"
+
+
 async def _refuse(send: Any, status: int, why: str) -> None:
     body = json.dumps({"error": why}).encode()
     headers = {**HEADERS, "content-type": "application/json", "cache-control": "no-store"}
@@ -157,6 +177,14 @@ FILES = {
 }
 MAX_BODY_BYTES = 1 << 14
 BODY_WITHIN_S = 30.0
+SPARE_BODY_WITHIN_S = 2.0
+"""Of a connection in reserve."""
+AT_ONCE = 8
+"""Requests that are answered at the same time: more would only wait for the interpreter."""
+ENDS_AT_ONCE = 8
+"""Of those that end a run, which wait for no other."""
+QUESTIONS_AT_ONCE = 2
+"""Of the questions before those."""
 _STATUS: dict[type[TrmcloudError], int] = {
     NotFoundError: 404, ConflictError: 409, UsageError: 422, LedgerError: 503,
 }  # fmt: skip
@@ -205,8 +233,8 @@ class Page:
     def one_run(self, run_id: str) -> dict[str, Any]:
         with self._lock:
             context, run = self._home.context, self._home.run(run_id)
-            told = shown.whole_json(context, find_run(context, run_id), run)
-            found = self._home.checkpoints(run_id)
+            told = shown.whole_json(context, run_by_id(context, run.id), run)
+            found = self._home.checkpoints(run.id)
         told["checkpoints"] = [shown.checkpoint_json(each) for each in found]
         return {**told, "version": self._version, "jobs": self.jobs.to_json()}
 
@@ -237,6 +265,13 @@ class Page:
             context = self._home.context
             return details.launched_json(context, find_run(context, run_id))
 
+    def warm(self) -> None:
+        """Load what a click needs, so that the first one waits no longer than others."""
+        with suppress(TrmcloudError, OSError):
+            home = self._act()
+            for run in home.states()[-1:]:
+                home.foresee(STOP, run.run_id)
+
     # -- clicking ----------------------------------------------------------------------------------
 
     def foreseen(self, run_id: str, verb: str, cap: str) -> dict[str, Any]:
@@ -244,10 +279,18 @@ class Page:
         return shown.foreseen_json(seen, str(self._folder))
 
     def do(self, run_id: str, wish: dict[str, str]) -> dict[str, Any]:
-        """Do what was agreed to, if it still costs no more dollars than the question named."""
+        """Do what was agreed to, if it still costs no more dollars than the question named. The run
+        is named by its id: its name may have become another's since the question."""
         verb, cap = wish.get("verb", ""), _amount(wish.get("cap", ""))
         home = self._act()
-        seen = home.foresee(verb, run_id, cap=cap)
+        try:
+            seen = home.foresee(verb, run_id, cap=cap)
+        except LedgerError:
+            if verb != STOP:
+                raise
+            seen = Forecast(STOP, run_id)  # what is known of it is in the way of no end
+        if seen.run != run_id:
+            raise UsageError(f"name the run by its id: {run_id!r:.80} is the name of {seen.run}")
         if seen.refused:
             raise ConflictError(f"{run_id}: {seen.refused}")
         agreed = _amount(wish.get("agreed", "")) or Usd(0)
@@ -256,7 +299,7 @@ class Page:
                 f"it would spend {seen.at_most} at most by now, and {agreed} was agreed to",
                 next_step="look at the question again",
             )
-        return {"job": self.jobs.start(verb, run_id, partial(self._work, home, seen))}
+        return {"job": self.jobs.start(verb, seen.run, partial(self._work, home, seen))}
 
     def _work(self, home: Home, seen: Forecast, progress: Progress) -> str:
         """Do what was agreed to; return what came of it."""
@@ -264,10 +307,12 @@ class Page:
         match seen.verb:
             case "land":
                 home.land(run_id)
+                self._stay(home, run_id)
                 return f"{run_id}: soft stop requested; it saves, then its pod ends"
             case "stop":
-                home.stop(run_id)
-                return f"{run_id}'s pod is being ended"
+                told = home.stop(run_id).trouble
+                self._stay(home, run_id)
+                return told or f"{run_id}'s pod is being ended"
             case "save":
                 return (
                     f"{run_id} has saved; the checkpoint is {shown.place_text(home.save(run_id))}"
@@ -275,16 +320,26 @@ class Page:
             case "fetch":
                 into = None
                 if not seen.rents:
-                    best = find_best(home.context, find_run(home.context, run_id)).manifest
+                    best = find_best(home.context, run_by_id(home.context, run_id)).manifest
                     into = default_folder(best, self._folder)
                 made = home.fetch_best(run_id, into=into, rent=bool(seen.rents), progress=progress)
                 return f"{made.checkpoint} is in {made.folder}, verified: sha256 {made.sha256}"
         run = home.resume(run_id, cap=seen.cap)
         if run.live:
-            threading.Thread(target=home.wait, args=(run_id,), daemon=True).start()
+            self._stay(home, run_id)
             return f"{run_id} trains again, within {seen.cap} for the whole of it"
         ended = run.outcome.value if run.outcome is not None else run.state
         return f"{run_id} has ended again: {ended}"
+
+    def _stay(self, home: Home, run_id: str) -> None:
+        """Drive the run until it has ended, where no other process does, whether or not a page is
+        open."""
+
+        def stay() -> None:
+            with suppress(TrmcloudError):
+                home.wait(run_id)
+
+        threading.Thread(target=stay, daemon=True).start()
 
     def raise_level(self, level: str, wish: dict[str, str]) -> dict[str, Any]:
         amount = _amount(wish.get("cap", ""))
@@ -311,10 +366,16 @@ def application(page: Page) -> Starlette:
     @contextlib.asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
         page.watch.start()
+        threading.Thread(target=page.warm, daemon=True).start()
         try:
             yield
         finally:
             await run_in_threadpool(page.watch.end)
+
+    usual, ending, questions = map(CapacityLimiter, (AT_ONCE, ENDS_AT_ONCE, QUESTIONS_AT_ONCE))
+
+    async def in_thread(ask: Callable[..., Any], *about: Any, lane: CapacityLimiter = usual) -> Any:
+        return await to_thread.run_sync(partial(ask, *about), limiter=lane)
 
     read = {name: (STATIC / name).read_bytes() for name in FILES}
     packed = {name: gzip.compress(content, mtime=0) for name, content in read.items()}
@@ -343,12 +404,20 @@ def application(page: Page) -> Starlette:
 
         async def answer(request: Request) -> Response:
             wish = [await _wish(request)] if method == "POST" else []
-            told = await run_in_threadpool(ask, *request.path_params.values(), *wish)
+            ends = any(map(_is_end, wish))
+            if is_spare(request.scope) and not ends:
+                raise HTTPException(*BUSY)
+            if ends:
+                mark_ending(request.scope)
+            lane = ending if ends else usual
+            told = await in_thread(ask, *request.path_params.values(), *wish, lane=lane)
             return JSONResponse(told, status)
 
         return Route(path, answer, methods=[method])
 
     async def stream(request: Request) -> Response:
+        if page.feed.is_full:
+            raise HTTPException(503, f"{MOST_STREAMS} pages are open: close one")
         listener = page.feed.listen(request.query_params.get("run", ""))
 
         async def messages() -> AsyncIterator[str]:
@@ -367,19 +436,23 @@ def application(page: Page) -> Starlette:
 
         async def answer(request: Request) -> Response:
             asked = [request.query_params.get(name, "") for name in names]
-            return JSONResponse(await run_in_threadpool(ask, *asked))
+            return JSONResponse(await in_thread(ask, *asked))
 
         return Route(path, answer)
 
     async def foreseen(request: Request) -> Response:
         asked = request.query_params
         about = request.path_params["run"], asked.get("verb", ""), asked.get("cap", "")
-        return JSONResponse(await run_in_threadpool(page.foreseen, *about))
+        ends = about[1] in _ENDS
+        if is_spare(request.scope) and not ends:
+            raise HTTPException(*BUSY)
+        lane = questions if ends else usual
+        return JSONResponse(await in_thread(page.foreseen, *about, lane=lane))
 
     async def log(request: Request) -> Response:
         asked = request.query_params
         about = request.path_params["run"], asked.get("phase", ""), asked.get("after", "")
-        return JSONResponse(await run_in_threadpool(page.run_log, *about))
+        return JSONResponse(await in_thread(page.run_log, *about))
 
     return Starlette(
         routes=[
@@ -430,7 +503,8 @@ def _amount(text: str) -> Usd | None:
 
 async def _wish(request: Request) -> dict[str, str]:
     try:
-        body = await read_body(request.stream(), MAX_BODY_BYTES, BODY_WITHIN_S)
+        within_s = SPARE_BODY_WITHIN_S if is_spare(request.scope) else BODY_WITHIN_S
+        body = await read_body(request.stream(), MAX_BODY_BYTES, within_s)
     except BodyRefused as error:
         raise HTTPException(error.status, error.what, {"Connection": "close"}) from None
     except ClientDisconnect:
@@ -484,7 +558,7 @@ def page_of(home: Path | None, folder: Path, *, live: bool) -> Page:
 def server(page: Page, token: str, host: str = LOOPBACK[0]) -> Any:
     """uvicorn's server of it, silent; ``run(sockets=[…])`` serves until it is told to end."""
     guarded = GuardedApp(application(page), token, names=names_of(host))
-    return silent_server(guarded, leave_within_s=_LEAVE_WITHIN_S)
+    return silent_server(guarded, leave_within_s=_LEAVE_WITHIN_S, ends=True)
 
 
 def open_socket(host: str, port: int) -> socket.socket:

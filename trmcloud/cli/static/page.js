@@ -634,7 +634,12 @@ async function begin() {
   }
   try {
     if (view) await openView(view);
-    else await (runId ? oneRun : allRuns)(await first);
+    else {
+      const told = await first;
+      // What is clicked is done to the run of this id, whatever has its name by then.
+      if (runId && told.id !== runId) location.replace(address(told.id));
+      else await (runId ? oneRun : allRuns)(told);
+    }
   } catch (error) {
     gone(error);
     if (error.status === 401 || error.status === 404) { linked(false, "not connected"); return; }

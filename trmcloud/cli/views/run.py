@@ -7,7 +7,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
-from trmcloud.app.context import Context, find_run
+from trmcloud.app.context import Context, run_by_id
 from trmcloud.app.drive import RunDriver
 from trmcloud.app.ending import NamedPodEnds, PodListing
 from trmcloud.app.launching import (
@@ -183,7 +183,7 @@ def look_on(context: Context, run_id: str, *, as_json: bool = False) -> int:
     outlive_the_reader()
     tell_troubles(context)
     over = OnlyBillPending(context)
-    run = find_run(context, run_id)
+    run = run_by_id(context, run_id)
     events = EventLines(context, run.run_id) if as_json else None
     with RunBar(context) as bar:
         watch = events.beside(bar.watch) if events is not None else bar.watch
@@ -191,7 +191,7 @@ def look_on(context: Context, run_id: str, *, as_json: bool = False) -> int:
             if not over(run):
                 run = follow_or_drive(context, run_id, over, watch)
         except KeyboardInterrupt:
-            run = find_run(context, run_id)
+            run = run_by_id(context, run_id)
     code = 0
     if run.live and not over.reached:
         _show_left(context, run)

@@ -598,7 +598,7 @@ def require_new(ledger: LedgerState, run_id: str, planned: ev.RunPlanned) -> Non
         )
     require_unused(ledger, planned.key)
     if planned.name:
-        require_free_name(ledger, planned.name)
+        require_free_name(ledger, planned.name, planned.principal)
 
 
 def require_unused(ledger: LedgerState, key: str) -> None:
@@ -628,13 +628,16 @@ def run_of_key(ledger: LedgerState, key: str) -> RunState | None:
     return mine
 
 
-def require_free_name(ledger: LedgerState, name: str) -> None:
+def require_free_name(ledger: LedgerState, name: str, principal: str = "") -> None:
     """
     Raises:
-        ConflictError: a live run has that name.
+        ConflictError: a live run has that name. A ``principal`` is not told which, where it is
+            another's.
     """
     for run in present_runs(ledger.runs):
         if run.live and run.name == name:
+            if principal and principal not in (run.principal, run.creator):
+                raise ConflictError(f"the name {name!r} is taken", next_step="use another --name")
             raise ConflictError(
                 f"{run.run_id} is live and has the name {name!r}",
                 next_step=f"use another --name, or trmcloud stop {run.run_id}",
