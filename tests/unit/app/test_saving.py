@@ -9,6 +9,7 @@ import tracemalloc
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -16,7 +17,7 @@ import pytest
 from tests.plans import a_generation
 from tests.reasons import quoted
 from tests.unit.core.manifests import manifest
-from trmcloud.app.checkpoints import fetching, inventory, sources
+from trmcloud.app.checkpoints import fetching, inventory, saving, sources
 from trmcloud.app.checkpoints.fetching import copy, read_manifest, sound_file
 from trmcloud.app.checkpoints.saving import SaveRequest, find_saved, why_not_saved
 from trmcloud.app.checkpoints.sources import Listing
@@ -99,6 +100,18 @@ def test_an_answer_counts_for_its_own_pod_and_request(world: Context, plan: Plan
     assert asked.answer(world, run) == SAVED
     assert SaveRequest("r-1", 1, 2).answer(world, run) is None
     assert SaveRequest("r-1", 2, 1).answer(world, run) is None, "another pod's"
+
+
+def test_a_request_has_a_number_that_its_pod_has_not_answered(
+    world: Context, plan: Plan, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A ledger that was restored from a backup has forgotten two, which the pod reports."""
+    run, wishes = run_of(plan), list[ev.RunEvent]()
+    monkeypatch.setattr(saving, "find_run", lambda context, run_id: run)
+    ledger = SimpleNamespace(request=lambda run_id, wish, at: wishes.append(wish))
+    say(world, replace(REPORT, saves=contract.SaveAnswers(2, "fast", 120)))
+    saving.request_save(replace(world, ledger=cast(Any, ledger)), "r-1", "user")
+    assert wishes == [ev.SaveRequested(1, by) for by in ("pod", "pod", "user")]
 
 
 def test_where_a_pull_saves_it_it_is_safe_once_it_is_pulled(world: Context, plan: Plan) -> None:

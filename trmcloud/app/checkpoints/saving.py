@@ -12,6 +12,7 @@ from trmcloud.core.contract.manifest import step_dir_name
 from trmcloud.core.contract.pod_contract import KeptCheckpoint, PhaseState, SaveAnswers
 from trmcloud.core.control import events as ev
 from trmcloud.core.control.actions import is_pulled
+from trmcloud.core.control.pod_facts import forgotten_saves
 from trmcloud.core.control.run_state import IllegalTransition, RunState, State
 from trmcloud.core.errors import ConflictError, LinkError, NotSupported
 from trmcloud.core.values import dataclass
@@ -73,9 +74,10 @@ def request_save(context: Context, run_id: str, by: str) -> SaveRequest:
             "request",
             next_step=f"trmcloud stop {run.run_id} saves; trmcloud resume continues from there",
         )
+    forgotten = forgotten_saves(generation, report) if report is not None else ()
     try:
-        wish = ev.SaveRequested(generation.number, by)
-        context.ledger.request(run.run_id, wish, context.wall())
+        for wish in (*forgotten, ev.SaveRequested(generation.number, by)):
+            context.ledger.request(run.run_id, wish, context.wall())
     except IllegalTransition:
         raise ConflictError(
             f"{run.run_id} is no longer training", next_step=f"trmcloud status {run.run_id}"
