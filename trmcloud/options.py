@@ -41,6 +41,7 @@ from trmcloud.core.spec.spec import (
 )
 from trmcloud.core.spec.stop_rules import checked_patience, parse_gain
 from trmcloud.core.values import dataclass, replace
+from trmcloud.io.redaction import find_token
 
 Parser = Callable[[str, Any], Any]
 """(flag, what was typed) → the value in its place; raises UsageError, which names the flag."""
@@ -116,6 +117,7 @@ def placed(request: Any) -> dict[str, Any]:
     Raises:
         UsageError: naming the option at fault.
     """
+    refuse_tokens(request)
     made: dict[str, Any] = {}
     for name, row in rows_of(type(request)).items():
         value = getattr(request, name)
@@ -125,6 +127,23 @@ def placed(request: Any) -> dict[str, Any]:
         found = row.parse(row.flag, value) if row.parse else value
         made[place] = (*made[place], *found) if place in made else found
     return made
+
+
+def refuse_tokens(request: Any) -> None:
+    """Refuse what would be stored with a plan, and shown, for whoever reads it then.
+
+    Raises:
+        UsageError: an option, or a word of the command, holds a token.
+    """
+    for name, row in rows_of(type(request)).items():
+        value = getattr(request, name)
+        for text in value if isinstance(value, tuple | list) else (value,):
+            if kind := find_token(str(text)):
+                what = "the command" if row.is_positional else row.flag
+                raise UsageError(
+                    f"{what} holds a token ({kind}…), which plans, records and reports would keep",
+                    next_step="export it, pass its name, and read it in the script: --env HF_TOKEN",
+                )
 
 
 def parse_money(flag: str, text: str | Usd | None) -> Usd | None:

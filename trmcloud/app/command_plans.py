@@ -15,7 +15,7 @@ from trmcloud.core.errors import NotFoundError
 from trmcloud.core.planner.command_outlook import CommandProbe
 from trmcloud.core.spec.spec import RunSpec
 from trmcloud.core.values import replace
-from trmcloud.options import LaunchRequest
+from trmcloud.options import LaunchRequest, refuse_tokens
 
 STEPS = 1000
 """Planned where nothing says how long it takes."""
@@ -30,6 +30,7 @@ def plan_command(
         NotFoundError: nothing was measured of it; the next step says what measures it.
         UsageError: naming the option at fault.
     """
+    refuse_tokens(CommandRequest(tuple(words)))
     probed = probe_of(planner.home, words)
     typed = shlex.join(words)
     if probed is None:

@@ -22,7 +22,7 @@ from trmcloud.core.control.run_state import RunState
 from trmcloud.core.errors import UsageError
 from trmcloud.core.money import Usd
 from trmcloud.core.values import dataclass
-from trmcloud.options import LaunchRequest
+from trmcloud.options import LaunchRequest, refuse_tokens
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 _ID = re.compile(r"[rp]-[0-9a-f]+|local|all|any")
@@ -52,6 +52,8 @@ def labels_of(command: str, request: LaunchRequest, *more: Any) -> Labels:
     Raises:
         UsageError: naming the option at fault.
     """
+    for each in (request, *more):
+        refuse_tokens(each)
     key = request.idempotency_key
     if "idempotency_key" in request.typed and not _KEY.fullmatch(key):
         raise UsageError(

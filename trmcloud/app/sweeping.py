@@ -49,6 +49,7 @@ from trmcloud.options import (
     option,
     parse_money,
     placed,
+    refuse_tokens,
     request_from,
     rows_of,
 )
@@ -168,6 +169,7 @@ def wish_of(
     Raises:
         UsageError: naming the option, or the setting, at fault.
     """
+    refuse_tokens(asked)
     named, words = divide_words(asked.words)
     for each in (search, request, replace(asked, words=words or ("command",))):
         placed(each)  # each value by itself, before what they say together

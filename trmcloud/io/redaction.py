@@ -28,6 +28,15 @@ TOKEN = (
     r"|dop_v1_[0-9a-f]{64}"  # DigitalOcean
     r")(?![0-9A-Za-z])"
 )
+MASK = "[removed: token]"
+_TYPED = re.compile(
+    TOKEN
+    + r"|(?<![0-9A-Za-z_])(?:hf_|rpa_)[0-9A-Za-z]{30,}(?![0-9A-Za-z_-])"
+    + r"|(?<![0-9A-Za-z_-])sk-[0-9A-Za-z]{32,}(?![0-9A-Za-z_-])"
+    + r"|(?<![0-9A-Za-z_])AKIA[0-9A-Z]{16}(?![0-9A-Za-z_-])"
+)
+"""A token as it is typed: in an argument, after ``=``, in a line for a shell. Names that begin like
+one, have words with dashes, or are shorter, are none."""
 _PRIVATE_KEY = re.compile(
     r"-----BEGIN ([A-Z ]{0,40}PRIVATE KEY)-----.*?(-----END \1-----|\Z)", re.DOTALL
 )
@@ -41,7 +50,6 @@ _USER_OF_URL = re.compile(r"\b([a-z][a-z0-9+.-]{1,15}://)[^\s/@\"'<>]+@", re.IGN
 _QUERY = re.compile(r"\b([a-z][a-z0-9+.-]{1,15}://[^\s?\"'<>]+\?)([^\s\"'<>#]+)", re.IGNORECASE)
 _LOOSE = re.compile(r"\bhf_[A-Za-z0-9]{16,}|\brpa_[0-9A-Za-z_]{16,}|\bsk-[0-9A-Za-z_-]{20,}")
 _MAIL = re.compile(r"\b[\w.+-]+@[\w-]+(?:\.[\w-]+)*\.[A-Za-z]{2,}\b")
-_TOKEN = re.compile(TOKEN)
 _NAMED = re.compile(
     r"(?<![A-Za-z0-9])([A-Za-z0-9_-]*(?:password|passwd|secret|token|api[_-]?key|access[_-]?key"
     r"|private[_-]?key|credential)[A-Za-z0-9_-]*[\"']?\s*[=:]\s*[\"']?)([^\s\"',;&}\[]{4,})",
@@ -62,6 +70,29 @@ _LONG = 2_000
 _LEAST_SECRET = 6
 _COMMON = frozenset(("root", "user", "ubuntu", "admin", "runner", "debian", "ec2-user", "jovyan"))
 _MOST_DEPTH = 40
+
+
+def find_token(text: str) -> str:
+    """Return the first characters of a token in the text, which say whose it is; empty where there
+    is none."""
+    found = _TYPED.search(text)
+    return found[0][:4] if found is not None else ""
+
+
+def mask_tokens(text: str) -> str:
+    """Return the text with ``MASK`` in the place of each token."""
+    return _TYPED.sub(MASK, text)
+
+
+def masked(value: Any) -> Any:
+    """Return JSON with ``MASK`` in the place of each token in its strings."""
+    if isinstance(value, str):
+        return mask_tokens(value)
+    if isinstance(value, Mapping):
+        return {name: masked(of) for name, of in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [masked(each) for each in value]
+    return value
 
 
 def is_secret_name(name: str) -> bool:
@@ -115,10 +146,10 @@ class Redactor:
         text = _SSH_KEY.sub(r"\1 [removed: key]", text)
         text = _USER_OF_URL.sub(r"\1[removed: user]@", text)
         text = _QUERY.sub(lambda found: found[1] + _without_values(found[2]), text)
-        text = _JWT.sub("[removed: token]", text)
-        text = _SCHEME.sub(r"\1 [removed: token]", text)
-        text = _TOKEN.sub("[removed: token]", text)
-        text = _LOOSE.sub("[removed: token]", text)
+        text = _JWT.sub(MASK, text)
+        text = _SCHEME.sub(rf"\1 {MASK}", text)
+        text = mask_tokens(text)
+        text = _LOOSE.sub(MASK, text)
         text = _NAMED.sub(r"\1[removed: secret]", text)
         text = _MAIL.sub("[removed: address]", text)
         for folder in self._folders:

@@ -30,6 +30,7 @@ from trmcloud.mcp.answers import MOST_ASKED_BYTES, MOST_BYTES, Writer, from_mach
 from trmcloud.mcp.arguments import Argument, Kind, options_for
 from trmcloud.mcp.paths import Project
 from trmcloud.mcp.quotes import Claim, Launches, Quote, Quotes
+from trmcloud.options import LaunchRequest, refuse_tokens
 
 _TEXT_BYTES = 2_600
 """Of text from a machine in an answer of usual size."""
@@ -393,6 +394,7 @@ def _launch_quote(desk: Desk, given: Mapping[str, Any], *, is_sweep: bool) -> di
     if given.get("tag"):
         labels["tag"] = list(given["tag"])
     key = given["idempotency_key"]
+    refuse_tokens(LaunchRequest(name=labels.get("name", ""), tag=tuple(labels.get("tag", ()))))
     claim = launches.find(key, quote, labels)
     if claim is None and (used := home.run_of_key(launches.ledger_key(key))) is not None:
         raise ConflictError(

@@ -16,7 +16,14 @@ import pytest
 
 from trmcloud.io import exchanges
 from trmcloud.io.exchanges import ExchangeLog, exchange_log, recorded_exchanges
-from trmcloud.io.redaction import Redactor, is_secret_name, secrets_of
+from trmcloud.io.redaction import (
+    Redactor,
+    find_token,
+    is_secret_name,
+    mask_tokens,
+    masked,
+    secrets_of,
+)
 
 KEY = "rpa_STANDIN0ACCOUNT0KEY"
 ODD = 'p"ss w/rd+é%41'
@@ -226,3 +233,58 @@ def test_a_record_that_cannot_be_written_is_no_error(tmp_path: Path) -> None:
     os.symlink(tmp_path / "elsewhere", path)
     log.record("POST", "https://api.example/b", status=200, answer="{}")
     assert not (tmp_path / "elsewhere").exists()
+
+
+# -- tokens as they are typed ------------------------------------------------------------------
+
+TYPED = (
+    "hf_" + "aB3" * 10, "hf_" + "Q" * 34, "hf_" + "7" * 40, "rpa_" + "Z9" * 15,
+    "rpa_" + "ABCDEF12" * 6, "sk-" + "a1B2" * 8, "sk-" + "x" * 48, "sk-proj-" + "Ab_9" * 12,
+    "AKIA" + "IOSFODNN7EXAMPL3", "ASIA" + "QWERTYUIOPASDFGH", "ghp_" + "a" * 36,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("token", TYPED)
+def test_a_typed_token_is_found_wherever_it_stands(token: str) -> None:
+    for text in (
+        token, f"--token={token}", f"HF_TOKEN={token}", f"'{token}'", f'{{"t": "{token}"}}',
+        f"export A={token}; python train.py", f"https://me:{token}@hub.example/x", f"a,{token},b",
+        f"--header=Authorization: Bearer {token}", f"({token})", f"{token}\n",
+    ):  # fmt: skip
+        assert find_token(text) == token[:4], text
+        assert token not in mask_tokens(text)
+        assert token not in json.dumps(masked({"a": [text, {"b": (text,)}], "n": 1}))
+        assert token not in Redactor().text(text)
+
+
+def _ordinary() -> list[str]:
+    """Arguments that begin like tokens, or look like some."""
+    rng = random.Random(51)
+    letters = string.ascii_lowercase
+    found = [
+        "hf_hub", "hf_hub_download", "hf_transfer=1", "--use_hf_hub", "hf_", "rpa_", "sk-", "AKIA",
+        "hf_model-name-with-dashes-that-is-longer-than-thirty-characters", "rpa_short",
+        "hf_datasets/squad_v2/train-00000-of-00001.parquet", "sk-learn", "sk-learn==1.5.2",
+        "sk-SK", "risk-" + "a" * 40, "AKIA_bucket", "AKIAKO", "s3://AKIA/models",
+        "task-" + "0" * 32, "disk-0123456789abcdef0123456789abcdef", "--mask-" + "b" * 32,
+        "sk-learn-pipeline-of-trees",
+        "hf_cache/models--org--name/snapshots/0123456789abcdef0123456789abcdef01234567/x.bin",
+        "checkpoint_hf_" + "a" * 30, "my_rpa_" + "b" * 30, "XAKIA" + "A" * 16,
+    ]  # fmt: skip
+    while len(found) < 200:
+        prefix = rng.choice(("hf_", "rpa_", "sk-", "AKIA"))
+        most = {"hf_": 29, "rpa_": 29, "sk-": 31, "AKIA": 15}[prefix]
+        alphabet = letters.upper() if prefix == "AKIA" else letters + string.digits
+        words = [
+            "".join(rng.choices(alphabet, k=rng.randint(1, most))) for _ in range(rng.randint(1, 4))
+        ]
+        joint = rng.choice(("-", "_", "/", ".")) if prefix != "AKIA" else "-"
+        found.append(prefix + joint.join(words))
+    return found
+
+
+def test_two_hundred_ordinary_arguments_pass() -> None:
+    found = _ordinary()
+    assert len(found) == 200
+    assert [each for each in found if find_token(each)] == []
+    assert [each for each in found if mask_tokens(each) != each] == []

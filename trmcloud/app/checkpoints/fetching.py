@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
@@ -23,7 +24,7 @@ from trmcloud.app.run_queries import is_rented
 from trmcloud.core.contract import manifest as mf
 from trmcloud.core.contract import shards
 from trmcloud.core.contract.command import RECIPE
-from trmcloud.core.contract.command_terms import OWN_DIR
+from trmcloud.core.contract.command_terms import OWN_DIR, TREE_NAME
 from trmcloud.core.contract.manifest import (
     CheckpointFile,
     CheckpointManifest,
@@ -297,6 +298,8 @@ def find_best(
             raise listing.trouble
         missed.append(listing.missed)
     best = choose(context, run, phase=phase, step=step, also=also, told=told, half=half)
+    if best.run_id != run.run_id:
+        raise CheckpointError(f"{best.label}: its manifest is of {best.run_id}, not {run.run_id}")
     return BestCheckpoint(best, lacking.get((best.label, best.sha256), here), tuple(missed))
 
 
@@ -337,6 +340,11 @@ def copy(
             says. DoesNotFit: too little room.
     """
     names = sorted(wanted_names(manifest, weights_only=weights_only))
+    partial = into.with_name(into.name + _PARTIAL_SUFFIX)
+    _require_names(manifest)
+    for folder in (into, partial):
+        _require_no_links(folder)
+    _require_ours(partial, names)
     if into.exists() and (there := _held(into, manifest, names, source, progress)) is not None:
         return FetchedCheckpoint(there, into, already_there=True)
     needed = sum(file.size_bytes for file in manifest.files if file.name in names)
@@ -350,7 +358,6 @@ def copy(
             where=str(parent),
             next_step="--into a larger disk, or --for-inference",
         )
-    partial = into.with_name(into.name + _PARTIAL_SUFFIX)
     source(manifest, names, str(partial), progress)
     kept = tuple(file for file in manifest.files if file.name in names)
     manifest = gather_shards(partial, replace(manifest, files=kept))
@@ -363,6 +370,55 @@ def copy(
     partial.rename(into)
     sync_folder(into.parent)
     return FetchedCheckpoint(manifest, into, already_there=False)
+
+
+def _require_names(manifest: CheckpointManifest) -> None:
+    """
+    Raises:
+        CheckpointError: a file has a name that no checkpoint of its kind has: in the folder it
+            could be taken for another program's.
+    """
+    for file in manifest.files:
+        if manifest.recipe == RECIPE:
+            is_known = file.name == TREE_NAME or _COMMAND_FILE.fullmatch(file.name) is not None
+        else:
+            is_known = file.name.startswith((f"{file.kind}.", f"{file.kind}-"))
+        if not is_known:
+            raise CheckpointError(f"its manifest calls a file of kind {file.kind} {file.name}")
+
+
+def _require_no_links(folder: Path) -> None:
+    """
+    Raises:
+        ConflictError: the folder, or what stands in it, is a link: what is written would be
+            elsewhere.
+    """
+    entries = folder.iterdir() if folder.is_dir() else ()
+    for path in (folder, *entries):
+        if path.is_symlink():
+            raise ConflictError(
+                "there is a link in the place of the checkpoint",
+                where=str(path),
+                next_step="remove the link, or use another folder: --into FOLDER",
+            )
+
+
+def _require_ours(partial: Path, names: Sequence[str]) -> None:
+    """
+    Raises:
+        ConflictError: it holds what no interrupted fetch has left, and would be removed.
+    """
+    for entry in partial.iterdir() if partial.exists() else ():
+        ours = any(name in entry.name for name in (*names, mf.MANIFEST_NAME, _MAKING, *mf.KINDS))
+        if not ours or not entry.is_file():
+            raise ConflictError(
+                "the folder for what is being fetched holds other files, which were not changed",
+                where=str(entry),
+                next_step="use another folder: --into FOLDER",
+            )
+
+
+_COMMAND_FILE = re.compile(r"file-[0-9]{4}\.bin")
 
 
 def default_folder(manifest: CheckpointManifest, cwd: Path) -> Path:

@@ -26,6 +26,7 @@ from trmcloud.core.contract.command import Command
 from trmcloud.core.errors import NotSupported, UsageError
 from trmcloud.core.spec.plan import Candidate
 from trmcloud.core.text import one_line
+from trmcloud.io.redaction import mask_tokens
 from trmcloud.options import LaunchRequest, refuse_others
 from trmcloud.sim import rehearsal
 from trmcloud.sim.play import timeline
@@ -185,7 +186,8 @@ def _simulated(command: Command, candidate: Candidate, faults: Sequence[str]) ->
     habits = [name for name in faults if name in HABITS] or [Habit.PLAIN.value]
     again = "restarted from its checkpoint" if command.resume else "not restarted"
     return [
-        f"  simulated in place of {one_line(' '.join(command.words))[:60]}, which is not run:",
+        f"  simulated in place of {mask_tokens(one_line(' '.join(command.words)))[:60]}, "
+        "which is not run:",
         f"    length    {length}",
         f"    saves     every {often:.0%} to {seldom:.0%} of its length",
         f"    script    {', '.join(habits)}",

@@ -23,6 +23,7 @@ from trmcloud.app.curves import (
     sample_metrics,
 )
 from trmcloud.core.control.run_state import RunState
+from trmcloud.io.redaction import mask_tokens
 
 STILL_HERE_S = 15.0
 _MOST_WAITING = 256
@@ -101,7 +102,7 @@ class Feed:
 
 
 def _message(kind: str, data: Any) -> str:
-    return f"event: {kind}\ndata: {json.dumps(data, separators=(',', ':'))}\n\n"
+    return f"event: {kind}\ndata: {mask_tokens(json.dumps(data, separators=(',', ':')))}\n\n"
 
 
 # Curves of the runs that are looked at: sampled at once where their metrics are long, read whole

@@ -50,6 +50,7 @@ from trmcloud.core.errors import (
 )
 from trmcloud.core.money import Usd, parse_budget
 from trmcloud.core.text import one_line
+from trmcloud.io.redaction import mask_tokens
 from trmcloud.io.web_guard import (
     ANY_ADDRESS,
     BUSY,
@@ -360,6 +361,13 @@ class Page:
         raise UsageError("the answer to a request is approve or deny")
 
 
+class Answer(JSONResponse):
+    """JSON in which no token stands."""
+
+    def render(self, content: Any) -> bytes:
+        return mask_tokens(super().render(content).decode()).encode()
+
+
 def application(page: Page) -> Starlette:
     """Return the ASGI application, to stand behind ``GuardedApp``."""
 
@@ -411,7 +419,7 @@ def application(page: Page) -> Starlette:
                 mark_ending(request.scope)
             lane = ending if ends else usual
             told = await in_thread(ask, *request.path_params.values(), *wish, lane=lane)
-            return JSONResponse(told, status)
+            return Answer(told, status)
 
         return Route(path, answer, methods=[method])
 
@@ -436,7 +444,7 @@ def application(page: Page) -> Starlette:
 
         async def answer(request: Request) -> Response:
             asked = [request.query_params.get(name, "") for name in names]
-            return JSONResponse(await in_thread(ask, *asked))
+            return Answer(await in_thread(ask, *asked))
 
         return Route(path, answer)
 
@@ -447,12 +455,12 @@ def application(page: Page) -> Starlette:
         if is_spare(request.scope) and not ends:
             raise HTTPException(*BUSY)
         lane = questions if ends else usual
-        return JSONResponse(await in_thread(page.foreseen, *about, lane=lane))
+        return Answer(await in_thread(page.foreseen, *about, lane=lane))
 
     async def log(request: Request) -> Response:
         asked = request.query_params
         about = request.path_params["run"], asked.get("phase", ""), asked.get("after", "")
-        return JSONResponse(await in_thread(page.run_log, *about))
+        return Answer(await in_thread(page.run_log, *about))
 
     return Starlette(
         routes=[
@@ -525,18 +533,18 @@ async def _failed(request: Request, error: Exception) -> Response:
     assert isinstance(error, TrmcloudError)
     status = next((code for kind, code in _STATUS.items() if isinstance(error, kind)), 502)
     told = {"error": one_line(str(error)), "next": one_line(error.next_step)}
-    return JSONResponse(told, status)
+    return Answer(told, status)
 
 
 async def _not_here(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     text = f"{error.detail.lower()}: {request.method} {one_line(request.url.path)}"
-    return JSONResponse({"error": text}, error.status_code, error.headers)
+    return Answer({"error": text}, error.status_code, error.headers)
 
 
 async def _unexpected(request: Request, error: Exception) -> Response:
     """A fault of ours: it ends this request alone."""
-    return JSONResponse({"error": f"unexpected {type(error).__name__}; the page stays"}, 500)
+    return Answer({"error": f"unexpected {type(error).__name__}; the page stays"}, 500)
 
 
 _TOKEN_BYTES = 24

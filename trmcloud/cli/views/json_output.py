@@ -18,6 +18,7 @@ from typing import Any
 from trmcloud.cli.views.streams import documents_out
 from trmcloud.core.errors import TrmcloudError
 from trmcloud.core.money import Usd
+from trmcloud.io.redaction import mask_tokens
 
 AMOUNT, INSTANT = "_usd", "_at"
 _PER = re.compile(r"^(.*_)?usd_per_(.+)$")
@@ -101,7 +102,7 @@ def as_object(document: Any) -> dict[str, Any]:
 def print_document(document: Any) -> None:
     """Print the one document of a command."""
     _printed.append(document.schema)
-    print(json.dumps(as_object(document), indent=1), file=documents_out(), flush=True)
+    print(mask_tokens(json.dumps(as_object(document), indent=1)), file=documents_out(), flush=True)
 
 
 def print_line(document: Any) -> None:
@@ -109,7 +110,7 @@ def print_line(document: Any) -> None:
     if document.schema not in _printed:
         _printed.append(document.schema)
     _lines.append(True)
-    print(json.dumps(as_object(document)), file=documents_out(), flush=True)
+    print(mask_tokens(json.dumps(as_object(document))), file=documents_out(), flush=True)
 
 
 _lines: list[bool] = []

@@ -29,6 +29,7 @@ from trmcloud.core.control.run_state import RunState
 from trmcloud.core.spec.plan import Candidate, PhasePlan, Plan
 from trmcloud.core.spec.settings import CommandSettings
 from trmcloud.core.text import one_line
+from trmcloud.io.redaction import mask_tokens
 
 
 def plan_credential_rows(context: Context, plan: Plan) -> list[tuple[str, str]]:
@@ -176,7 +177,7 @@ def frozen_rows(
 
 def command_rows(command: Command) -> list[tuple[str, str]]:
     """Return rows about a command: its words, its stop signal, its metric."""
-    rows = [("command", one_line(shlex.join(command.words)))]
+    rows = [("command", mask_tokens(one_line(shlex.join(command.words))))]
     ways = [f"the file {command.stop_file}"] if command.stop_file else []
     if command.stop_signal != NO_SIGNAL:
         ways.append(f"SIG{command.stop_signal}")

@@ -28,6 +28,7 @@ from trmcloud.core.spec.plan import (
 from trmcloud.core.spec.spec import GUIDE_HOUR_VALUE
 from trmcloud.core.storage import traffic_price
 from trmcloud.core.text import one_line
+from trmcloud.io.redaction import mask_tokens
 
 if TYPE_CHECKING:
     from trmcloud.core.control.balance import Funds
@@ -374,7 +375,7 @@ def _headline(plan: Plan) -> str:
     tokens = sum(phase.tokens for phase in first.phases) if first is not None else 0
     if spec.command is not None:
         steps = f"{spec.steps:,} steps" if spec.steps else "until its limits"
-        parts = [one_line(" ".join(spec.command.words))[:_COMMAND_COLUMNS], steps]
+        parts = [mask_tokens(one_line(" ".join(spec.command.words)))[:_COMMAND_COLUMNS], steps]
     else:
         most = "at most " if spec.fills else ""
         parts = [spec.recipe, " + ".join(spec.phases), f"{most}{count(tokens)} tokens"]
@@ -561,7 +562,7 @@ def _run_line(plan: Plan, chosen: Candidate) -> str:
         words += [flag, f"{value:g}"] if value else []
     if spec.budget is not None:
         words += ["--budget", spec.budget.plain()]
-    return shlex.join([*words, "--", *spec.command.words])
+    return mask_tokens(shlex.join([*words, "--", *spec.command.words]))
 
 
 def _short(number: float) -> str:

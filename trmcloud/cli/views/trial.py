@@ -15,6 +15,7 @@ from trmcloud.cli.views.text import duration
 from trmcloud.core.catalog.hardware import LOCAL
 from trmcloud.core.spec.plan import Plan
 from trmcloud.core.text import one_line
+from trmcloud.io.redaction import mask_tokens
 
 _MARKS = {Result.PASSED: "✔", Result.FAILED: "✘", Result.UNKNOWN: "·"}
 _NAME_COLUMNS = 9
@@ -53,7 +54,8 @@ def trial_lines(context: Context, plan: Plan, code: Callable[[], Path]) -> list[
         return []
     trial = find_trial(context.home, code(), command.words)
     if trial is None:
-        return [f"  · not tried here yet: trmcloud try -- {one_line(shlex.join(command.words))}"]
+        typed = mask_tokens(one_line(shlex.join(command.words)))
+        return [f"  · not tried here yet: trmcloud try -- {typed}"]
     return record_lines(trial, context.wall())
 
 

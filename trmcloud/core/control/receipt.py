@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from typing import Annotated, Any
 
 from trmcloud.core import codec
@@ -173,12 +173,13 @@ def records_of(sources: Sources) -> list[ev.Record]:
     return made
 
 
-def broken_link(sources: Sources, genesis: str) -> str:
+def broken_link(sources: Sources, genesis: str, masked: Container[int] = ()) -> str:
     """Return the first fault in the chain, of which only the run's own records are here; '' where
-    there is none. ``genesis`` is what the ledger's first record follows."""
+    there is none. ``genesis`` is what the ledger's first record follows; ``masked`` are the numbers
+    of records from which a token was removed: they are not what their hashes are of."""
     before: ChainedRecord | None = None
     for row in sources.ledger.records:
-        if not row.link.is_whole:
+        if not row.link.is_whole and row.seq not in masked:
             return f"record {row.seq} ({row.kind}) was changed after it was written"
         follows = before.sha256 if before is not None and row.seq == before.seq + 1 else row.before
         if row.seq == 1:

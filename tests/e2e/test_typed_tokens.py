@@ -1,0 +1,178 @@
+"""A token that is typed in a command is refused at every door before anything is stored; where an
+earlier version has kept one, no screen, document, page or receipt shows it.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.documents import document_in
+from tests.e2e.serving import UiServer
+from tests.e2e.user import User
+from trmcloud.api import Home
+from trmcloud.core.errors import ReceiptError, UsageError
+
+TOKEN = "hf_" + "aB3dE6gH9jK" * 3
+COMMAND = ("python3", "train.py", "--token", TOKEN)
+TRAINS = """
+import os
+os.makedirs("out", exist_ok=True)
+for step in range(1, 31):
+    print(f"step {step} val_loss={9 / step:.4f}", flush=True)
+open("out/step-30.pt", "w").write("30")
+"""
+HERE = ("local", "--rate", "3.60", "--budget", "0.05")
+OWN = ("--checkpoints", "out", "--checkpoint-gb", "0.001", "--metric", "val_loss=([0-9.]+)")
+
+
+@pytest.fixture
+def project(user: User) -> Path:
+    made = user.folder / "project"
+    made.mkdir()
+    (made / "train.py").write_text(TRAINS)
+    user.cwd = made
+    return made
+
+
+def kept(user: User) -> list[str]:
+    """Files below the user's folder that hold the token."""
+    paths = [path for path in user.folder.rglob("*") if path.is_file()]
+    return [str(path) for path in paths if TOKEN.encode() in path.read_bytes()]
+
+
+DOORS: Sequence[tuple[str, ...]] = (
+    ("plan", "--budget", "1", "--", *COMMAND),
+    ("run", *HERE, *OWN, "--dry-run", "--", *COMMAND),
+    ("run", *HERE, *OWN, "-y", "--", *COMMAND),
+    ("run", *HERE, *OWN, "-y", "--", "sh", "-c", f"HF_TOKEN={TOKEN} python3 train.py"),
+    ("run", *HERE, *OWN, "-y", "--resume", f"python3 train.py --key={TOKEN}", "--", "python3",
+     "train.py"),
+    ("run", *HERE, *OWN, "-y", "--tag", f"key={TOKEN}", "--", "python3", "train.py"),
+    ("run", *HERE, *OWN, "-y", "--env", f"HF_TOKEN={TOKEN}", "--", "python3", "train.py"),
+    ("try", "--for", "2", "--", *COMMAND),
+    ("sweep", *HERE, *OWN, "-y", "lr=1|2", "--", *COMMAND, "{lr}"),
+    ("sweep", *HERE, *OWN, "--dry-run", f"lr={TOKEN}|2", "--", "python3", "train.py", "{lr}"),
+    ("rehearse", *HERE, *OWN, "--", *COMMAND),
+    ("export", *HERE, "--as", "sbatch", "--set", f"data=https://me:{TOKEN}@hub.example/x"),
+    ("launch", "local", "--recipe", "trm-tiny", "--rate", "3.60", "--budget", "0.05", "-y",
+     "--set", f"data=https://me:{TOKEN}@hub.example/x"),
+    ("launch", "local", "--recipe", "trm-tiny", "--rate", "3.60", "--budget", "0.05", "-y",
+     "--tag", f"key={TOKEN}"),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("words", DOORS, ids=lambda words: " ".join(words[:1]))
+def test_a_command_refuses_it_before_anything_is_stored(
+    user: User, project: Path, words: tuple[str, ...]
+) -> None:
+    process = user.start(*words)
+    out, err = process.communicate(timeout=200)
+    assert process.returncode == UsageError.exit_code, out + err
+    assert "holds a token (hf_a…)" in err
+    assert "--env HF_TOKEN" in err
+    assert TOKEN not in out + err
+    assert kept(user) == []
+
+
+def test_a_program_and_an_agent_are_refused_too(
+    user: User, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in user.env().items():
+        monkeypatch.setenv(name, value)
+    home = Home()
+    wish: dict[str, Any] = {
+        "here": project, "hardware": "local", "rate": "3.60", "budget": "0.05",
+        "checkpoints": "out", "checkpoint_gb": 0.001, "metric": "val_loss",
+    }  # fmt: skip
+    trial = {name: wish[name] for name in ("here", "checkpoints", "metric")}
+    home.give_grant("agent", "1")
+    agent = Home(principal="agent")
+    for each in (home, agent):
+        for call, more in (
+            (each.plan_command, wish), (each.run_command, wish), (each.try_command, trial),
+        ):  # fmt: skip
+            with pytest.raises(UsageError, match="holds a token"):
+                call(COMMAND, **more)
+        for sweep in (each.plan_sweep, each.sweep):
+            with pytest.raises(UsageError, match="holds a token"):
+                sweep(["lr=1|2"], (*COMMAND, "{lr}"), **wish)
+    assert kept(user) == []
+    pytest.importorskip("mcp", reason="the SDK of the Model Context Protocol is not installed")
+    from tests.e2e.agents import connected, own, stdio
+
+    with connected(stdio(user)) as client:
+        for tool, given in (
+            ("plan", own(COMMAND)), ("try", {"command": list(COMMAND)}),
+            ("plan_sweep", {**own((*COMMAND, "{lr}")), "space": ["lr=1|2"]}),
+        ):  # fmt: skip
+            told = client.refused(tool, **given)["error"]
+            assert "holds a token" in told["message"]
+            assert TOKEN not in json.dumps(told)
+    assert kept(user) == []
+
+
+def test_one_that_an_earlier_version_kept_is_shown_nowhere(
+    user: User, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in user.env().items():
+        monkeypatch.setenv(name, value)
+    wish: dict[str, Any] = {
+        "here": project, "hardware": "local", "rate": "3.60", "budget": "0.05", "grace": 2.0,
+        "checkpoints": "out", "checkpoint_gb": 0.001, "metric": "val_loss=([0-9.]+)",
+    }  # fmt: skip
+    with monkeypatch.context() as earlier:
+        earlier.setattr("trmcloud.options.find_token", lambda text: "", raising=False)
+        home = Home()
+        plan = home.plan_command(COMMAND, **wish)
+        run = home.wait(home.run_command(COMMAND, **wish).id)
+    assert kept(user), "the plan, the ledger and the manifest have it"
+    receipt = user.folder / "receipt.html"
+    shown = []
+    for words in (
+        ("status", "--all", "-v"), ("status", run.id, "--json"), ("report", run.id, "--json"),
+        ("report", run.id, "-v"), ("fetch-best", run.id, "--json"), ("logs", run.id),
+        ("report", run.id, "--html", str(receipt)), ("report", run.id, "--html", str(receipt),
+        "--json"), ("budget", "history", "--json"), ("attach", run.id, "--json"),
+    ):  # fmt: skip
+        process = user.start(*words)
+        out, err = process.communicate(timeout=200)
+        assert process.returncode == 0, f"{words}: {out}{err}"
+        shown.append(out + err)
+    shown.append(receipt.read_text())
+    process = user.start("doctor", "--bundle", run.id, "--into", str(user.folder / "bundle.tar.gz"))
+    shown.append("".join(process.communicate(timeout=200)))
+    assert plan.id
+    assert not [text[:200] for text in shown if TOKEN in text]
+    assert any("[removed: token]" in text for text in shown)
+    # What was removed is no damage, and no proof: its record's hash cannot be checked.
+    process = user.start("verify", str(receipt), "--json")
+    out, err = process.communicate(timeout=200)
+    assert process.returncode in (0, ReceiptError.exit_code), out + err
+    told = {each["code"]: each for each in document_in(out)["checks"]}
+    assert told["chain"]["verdict"] == "open", told
+    assert {told[name]["verdict"] for name in ("seal", "account", "ledger")} == {"matches"}, told
+    _page_shows_nothing(user, run.id)
+
+
+def _page_shows_nothing(user: User, run_id: str) -> None:
+    pytest.importorskip("uvicorn", reason="the extra `ui`")
+    page = UiServer(user)
+    try:
+        for path in (
+            "/api/runs", f"/api/runs/{run_id}", f"/api/runs/{run_id}/launched", "/api/plans",
+            f"/api/runs/{run_id}/log",
+        ):  # fmt: skip
+            made = http.client.HTTPConnection("127.0.0.1", page.port, timeout=60)
+            made.request("GET", path, headers={"Authorization": f"Bearer {page.token}"})
+            answer = made.getresponse()
+            assert answer.status == 200, path
+            assert TOKEN.encode() not in answer.read(), path
+            made.close()
+    finally:
+        page.kill()
