@@ -250,6 +250,8 @@ class Judge:
                 continue
             if path.startswith(_DEVICES) or path.startswith("/proc/"):
                 continue
+            if "/__pycache__" in path and not _below(path, world.folder):
+                continue  # of its own modules
             if not any(_below(path, place) for place in places):
                 shown = _below(path, world.folder) or path
                 yield Finding("wrote", f"{shown!r:.160}: by {_short(event.program)}")
