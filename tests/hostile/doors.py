@@ -18,7 +18,7 @@ OUT = "outputs"
 """A folder of the tree that a door may be asked to write into."""
 TINY = (
     "--recipe", "trm-tiny", "--rate", "3.60", "--budget", "1", "--set", "depth=1", "--set",
-    "width=32", "--set", "vocab_size=256", "--set", "sequence=64", "--set", "eval_tokens=1024",
+    "width=32", "--set", "vocab_size=512", "--set", "sequence=64", "--set", "eval_tokens=1024",
 )  # fmt: skip
 QUICK = ("--checkpoints", "out", "--checkpoint-gb", "0.001", "--grace", "2")
 
@@ -40,6 +40,8 @@ class Visit:
     talk: Talk | None = None
     has_sky: bool = False
     """The user has SkyPilot's command."""
+    has_quick_trainer: bool = False
+    """The trainer is the stand-in that the other tests use, for its speed."""
 
 
 def _start(tree: Tree, rng: random.Random) -> str:
@@ -98,7 +100,7 @@ def launch(tree: Tree, rng: random.Random) -> Visit:
     if rng.random() < 0.3:
         data = _data(tree, rng) or ("--data", "data")
         words = ("launch", "local", *TINY, *data, "--phase", "fast", "--steps", "10", "-y")
-        return Visit("launch local", words, start)
+        return Visit("launch local", words, start, has_quick_trainer=rng.random() < 0.7)
     pip = _pip(tree, rng) if rng.random() < 0.25 else ()
     words = (
         "run",
@@ -127,7 +129,9 @@ def export(tree: Tree, rng: random.Random) -> Visit:
     rate = ("--rate", "3.60") if hardware == "local" else ()
     target = rng.choice((f"{OUT}.yaml", f"{OUT}.sh"))
     words = ("export", hardware, "--as", form, *recipe, *rate, "--budget", "1", *data, "-o", target)
-    return Visit("export", words, _start(tree, rng), outputs=(f"{OUT}.yaml", f"{OUT}.sh"))
+    outputs = (f"{OUT}.yaml", f"{OUT}.sh")
+    is_quick = rng.random() < 0.8
+    return Visit("export", words, _start(tree, rng), outputs=outputs, has_quick_trainer=is_quick)
 
 
 def mcp(tree: Tree, rng: random.Random) -> Visit:

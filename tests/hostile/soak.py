@@ -34,6 +34,7 @@ from trmcloud.io.files import write_atomic
 
 ROOT = Path(__file__).resolve().parents[2]
 TREES = 5000
+_TRAINER = ROOT / "tests" / "standins" / "trainer"
 MOST_S = 90.0
 """Real time of a visit; a usual one takes one to six seconds on a busy machine."""
 
@@ -122,6 +123,7 @@ class Place:
             environment={
                 **self._environment(),
                 **({"TRMCLOUD_SKY": str(self._sky)} if visit.has_sky else {}),
+                **({"TRMCLOUD_TRAINER": str(_TRAINER)} if visit.has_quick_trainer else {}),
             },
             cwd=self.world.tree / visit.start,
             log=kept,
