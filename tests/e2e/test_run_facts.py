@@ -169,7 +169,7 @@ class TestInABucket:
         for folder in (*saver.home.glob("runs/*/*/checkpoints"), *saver.home.glob("runs/*/*/work")):
             shutil.rmtree(folder)
         assert not saver.checkpoints(), "only the bucket has them"
-        saver.run("resume", run_id, code=Outcome.LANDED.exit_code)
+        saver.run("resume", "-y", run_id, code=Outcome.LANDED.exit_code)
         assert not saver.live_pods()
         log = saver.run("logs", run_id, "-n", "1000")
         begun = re.findall(r"BEGINS (\d+) from (\S*)", log)
@@ -192,7 +192,7 @@ class TestInABucket:
         run_id = saver.only_run().run_id
         for folder in (*saver.home.glob("runs/*/*/checkpoints"), *saver.home.glob("runs/*/*/work")):
             shutil.rmtree(folder)
-        saver.run("resume", run_id, code=Outcome.LANDED.exit_code)
+        saver.run("resume", "-y", run_id, code=Outcome.LANDED.exit_code)
         found = re.findall(r"FINDS (\[.*\])", saver.run("logs", run_id, "-n", "1000"))
         assert found[0] == "[]"
         assert "'best.pt: of epoch 1'" in found[-1]

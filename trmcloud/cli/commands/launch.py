@@ -4,6 +4,7 @@ that ended.
 
 from __future__ import annotations
 
+import shlex
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -114,10 +115,14 @@ def resume(
             help="Continue although settings differ that decide what is trained.",
         ),
     ] = False,
+    yes: options.Yes = False,
     as_json: options.Json = False,
     verbose: options.Verbose = False,
 ) -> None:
     """Continue from the last checkpoint, within the rest of the run's budget.
+
+    It shows what it may spend, on which machine and from which step, and asks.
+    A command without --resume starts again from its beginning.
 
     --set may change rates, steps and intervals. Settings that decide what is
     trained (sequence, seed, batch, optimizer, …) are refused without
@@ -132,10 +137,10 @@ def resume(
     if (earlier := find_earlier(context, labels)) is not None:
         sys.exit(again(context, request, earlier, as_json=as_json))
     plan = before.plan
-    if first_candidate(plan).provider == LOCAL:
+    if first_candidate(plan).provider == LOCAL and plan.spec.command is None:
         need_training_extra()
     check_bucket(context, plan.spec)
-    driver = launching.resume(
+    checked = launching.check_resume(
         context,
         before.run_id,
         cap=parse_money("--budget", request.budget),
@@ -149,8 +154,18 @@ def resume(
         key=labels.key,
         request=labels.request,
     )
-    if not before.live:
-        show_resume(context, driver.run(), driver.run().plan, verbose=verbose)
+    if isinstance(checked, launching.Continuation):
+        named = "" if run else ", the newest run"
+        print(f"{before.run_id}{named}")
+        show_resume(context, checked, verbose=verbose)
+        typed = sys.argv[2:] if sys.argv[1:2] == ["resume"] else []
+        words = typed if run and typed else [before.run_id, *typed]
+        line = shlex.join(["trmcloud", "resume", *words, "-y"])
+        question = f"  Resume {before.run_id} for at most {checked.time.at_most}?"
+        if not yes and not is_confirmed(question, before=before.run_id + named, line=line):
+            print("nothing was started, nothing was spent")
+            return
+    driver = launching.carry_on(context, checked)
     tell(context)
     code = carry(context, driver, detach=request.detach, as_json=as_json)
     if code == Outcome.NOT_STARTED.exit_code and is_sold_out(driver.run()):

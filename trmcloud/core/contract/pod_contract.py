@@ -292,6 +292,9 @@ class PhaseLease:
     stop: StopRules = field(default_factory=StopRules)
 
 
+BUDGET, HOURS = "budget", "hours"
+
+
 @dataclass(frozen=True)
 class Lease:
     """The agent's right to spend: what to run, and when it must have ended.
@@ -325,6 +328,8 @@ class Lease:
     ready_within_s: float = 0.0
     """The time after the agent's start within which code and data must arrive; 0: they are in
     place."""
+    ends_by: str = BUDGET
+    """What the soft stop comes from: ``budget``, or ``hours``, the run's limit on them."""
     version: int = CONTRACT_VERSION
 
 
