@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
-from trmcloud.app.commands import CommandRequest, command_of, spec_to_run
+from trmcloud.app.commands import CommandRequest, command_of, misplaced, spec_to_run
 from trmcloud.app.measurements import probe_of
 from trmcloud.app.planning import Planner
 from trmcloud.app.trial import TRIALS_DIR
@@ -22,7 +22,7 @@ STEPS = 1000
 
 
 def plan_command(
-    planner: Planner, request: LaunchRequest, words: Sequence[str], here: Path
+    planner: Planner, request: LaunchRequest, own: CommandRequest, here: Path
 ) -> tuple[RunSpec, list[str]]:
     """The checked wish of a command that is planned before it is run, and what the plan rests on.
 
@@ -30,6 +30,8 @@ def plan_command(
         NotFoundError: nothing was measured of it; the next step says what measures it.
         UsageError: naming the option at fault.
     """
+    command = command_of(own, request.data, here)  # first, so that a misspelt one is not probed
+    words = command.words
     probed = probe_of(planner.home, words)
     typed = shlex.join(words)
     if probed is None:
@@ -37,11 +39,11 @@ def plan_command(
             _unmeasured(planner.home, words),
             next_step=f"trmcloud run any --memory 24 --probe 30 --budget 1 -- {typed}",
         )
-    command = command_of(CommandRequest(tuple(words)), request.data, here)
     asked = request
     if not request.hardware:
         asked = replace(request, hardware=f"{probed.gpus}xany" if probed.gpus > 1 else "any")
     told = [f"planned from its probe {probed.run_id}: {_measured(probed)}"]
+    told += [note] if (note := misplaced(words, here)) else []
     is_open = not (request.steps or request.hours or request.budget or request.deadline)
     if is_open:
         asked = replace(asked, steps=STEPS)

@@ -53,6 +53,8 @@ app.command()(plan_command.plan)
 def own_home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     monkeypatch.setenv("TRMCLOUD_HOME", str(tmp_path / "home"))
     monkeypatch.chdir(tmp_path)
+    for name in ("train.py", "other file.py"):
+        (tmp_path / name).touch()
     return tmp_path / "home"
 
 

@@ -208,14 +208,14 @@ def run(
             return
         show_plan(context, plan, verbose=verbose)
         tried = trial_lines(context, plan, lambda: pack(tree, context.home))
-        print("\n".join([*tree_lines(tree, verbose=verbose), *tried]))
+        print("\n".join([*tree_lines(tree, verbose=verbose), *tried, *_notes(asked, here)]))
         return
     if (earlier := find_earlier(context, labels)) is not None:
         sys.exit(again(context, request, earlier, as_json=as_json))
     ready, tree = commands.prepare(context, planner, request, spec, here)
     show_plan(context, ready.plan, verbose=verbose)
     tried = trial_lines(context, ready.plan, lambda: Path(ready.data.code))
-    print("\n".join([*tree_lines(tree, verbose=verbose), *tried]))
+    print("\n".join([*tree_lines(tree, verbose=verbose), *tried, *_notes(asked, here)]))
     driver = start(context, request, ready, labels, yes=yes, as_json=as_json)
     if driver is None:
         return
@@ -225,6 +225,11 @@ def run(
     if asked.probe and not request.detach:
         print("\n".join(probe_lines(measurements.probed_in(context, driver.run()), request.steps)))
     sys.exit(code)
+
+
+def _notes(asked: CommandRequest, here: Path) -> list[str]:
+    note = commands.misplaced(asked.words, here)
+    return [f"  note: {note}"] if note else []
 
 
 def again(context: Context, request: LaunchRequest, run: RunState, *, as_json: bool) -> int:

@@ -521,6 +521,8 @@ def _why_terminate(
         return make_reason(ReasonKind.HARD_STOP)
     if run.stop is not None and run.stop.at_once:
         return replace(run.stop.reason, more=None)
+    if (why := _why_not_sent(run)) is not None:
+        return why
     pod = find_pod(seen, generation)
     if pod is not None and pod.status is PodStatus.STOPPED and report is None:
         return make_reason(ReasonKind.HOST_STOPPED)
@@ -577,6 +579,14 @@ def _why_terminate(
     return None
 
 
+def _why_not_sent(run: RunState) -> Reason | None:
+    """Why the files that the run's machine waits for will never arrive; None where they may."""
+    _, last = last_try(run, STAGE)
+    if last is None or last.failed_kind is not FailureKind.FINAL:
+        return None
+    return make_reason(ReasonKind.LINK_FAILED, text=last.error)
+
+
 def _is_misplaced(pod: PodSeen, wanted: str) -> bool:
     """Whether it stands in another data centre than was asked for: what a region was chosen for,
     a network volume, the law or the distance, does not hold there."""
@@ -597,6 +607,8 @@ def _closing(run: RunState, plan: Plan, now: float) -> ev.Closed:
         unreported = make_reason(ReasonKind.STOPPED_UNREPORTED)
         why = replace(run.stop.reason, more=None) if run.stop.at_once else unreported
         return ev.Closed(Outcome.STOPPED.value, why)
+    if (why_not_sent := _why_not_sent(run)) is not None:
+        return ev.Closed(Outcome.FAILED.value, why_not_sent)
     ended = run.actions.get(action_key(run, TERMINATE, 1))
     if ended is not None and ended.reason is not None:
         return ev.Closed(Outcome.LOST.value, make_reason(ReasonKind.POD_ENDED, ended.reason))
