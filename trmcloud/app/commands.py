@@ -15,6 +15,7 @@ from typing import Any
 
 from trmcloud.app.context import Context
 from trmcloud.app.launch_checks import check_disk
+from trmcloud.app.measurements import probe_of
 from trmcloud.app.packing import commands_share
 from trmcloud.app.planning import Planner
 from trmcloud.app.pod_request import LaunchData
@@ -40,6 +41,7 @@ from trmcloud.core.contract.command_objects import why_not_in_bucket
 from trmcloud.core.contract.pod_contract import SENDABLE, is_sendable
 from trmcloud.core.errors import DataError, UsageError
 from trmcloud.core.nearest import nearest
+from trmcloud.core.planner.command_outlook import CommandProbe
 from trmcloud.core.spec.plan import Plan
 from trmcloud.core.spec.spec import RunSpec
 from trmcloud.core.text import one_line
@@ -476,11 +478,14 @@ def spec_to_run(planner: Planner, request: LaunchRequest, command: Command) -> R
         )
     unlimited = request.budget is None and request.hours is None and request.deadline is None
     is_free = request.hardware.strip().lower() == LOCAL and request.rate is None
-    if unlimited and not is_free and not request.steps:
-        raise UsageError(
-            "the run needs a limit, because the machine costs money every hour",
-            next_step="--budget 5, or --hours 2",
-        )
+    if unlimited and not is_free:
+        probed = probe_of(planner.home, command.words) if request.steps else None
+        if probed is None or not predicts(probed, word):
+            told = ", and how long its steps take there was not measured" if request.steps else ""
+            raise UsageError(
+                f"the run needs a limit, because the machine costs money every hour{told}",
+                next_step="--budget 5, or --hours 2",
+            )
     data = str(Path(request.data).expanduser().absolute()) if request.data else ""
     if data and not Path(data).is_dir():
         raise UsageError(
@@ -500,6 +505,17 @@ def spec_to_run(planner: Planner, request: LaunchRequest, command: Command) -> R
             "pull checkpoints to this machine",
         )
     return spec
+
+
+def predicts(probed: CommandProbe, hardware: str) -> bool:
+    """Whether a probe gives an estimate for ``hardware``, as it is typed: for this machine only if
+    it ran here, for GPUs only if it ran on as many."""
+    text = check_hardware(hardware)
+    if text == LOCAL:
+        return probed.here
+    any_of = _ANY.fullmatch(text)
+    count = int(any_of[1] or 1) if any_of is not None else parse_hardware(text).count
+    return probed.is_of_gpus and count == probed.gpus
 
 
 def _check_names(data: Path) -> None:

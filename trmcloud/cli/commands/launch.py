@@ -44,7 +44,7 @@ from trmcloud.core.errors import Outcome
 from trmcloud.core.spec.plan import Plan
 from trmcloud.core.spec.settings import parse_setting
 from trmcloud.core.spec.spec import parse_wait
-from trmcloud.options import LaunchRequest, parse_balance_policy, parse_money
+from trmcloud.options import LaunchRequest, parse_balance_policy, parse_money, rows_of, words_of
 from trmcloud.wiring import build_context
 from trmcloud.wiring_plans import build_planner
 
@@ -74,7 +74,9 @@ def launch(
             return
         show_plan(context, plan, verbose=verbose)
         if plan.launchable:
-            print(f"Launch it: trmcloud launch {plan.id}")
+            beside = [name for name, row in rows_of(LaunchRequest).items() if row.place == ""]
+            words = words_of(request, "launch", [name for name in beside if name != "goal"])
+            print(f"Launch it: {shlex.join(['trmcloud', 'launch', plan.id, *words])}")
         return
     if (earlier := find_earlier(context, labels)) is not None:
         sys.exit(again(context, request, earlier, as_json=as_json))

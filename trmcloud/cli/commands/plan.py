@@ -8,7 +8,7 @@ import typer
 
 from trmcloud.cli import options
 from trmcloud.core.values import replace
-from trmcloud.options import LaunchRequest
+from trmcloud.options import LaunchRequest, words_of
 
 if TYPE_CHECKING:
     from trmcloud.app.planning import OwnHardware, Planner
@@ -134,7 +134,8 @@ def plan(
     funds, unread = planner.funds(plan)
     compared = None
     shown: dict[str, Any] = {"balance": plan_view.balance_text(plan, funds, unread)}
-    if rests_on:
+    if words:
+        shown["typed"] = words_of(request, "run", request.typed) + ["--unsent"] * unsent
         shown["more"] = rests_on
     elif spec.budget is not None and not as_json and _leaves_recipe_open(request):
         from trmcloud.app.planning import OTHERS, OTHERS_SHOWN
