@@ -76,7 +76,7 @@ def test_options_of_other_tools_are_known(capsys: pytest.CaptureFixture[str]) ->
 
 
 def test_h_means_help_everywhere(capsys: pytest.CaptureFixture[str]) -> None:
-    paths = [()]
+    paths: list[tuple[str, ...]] = [()]
     for name in COMMANDS:
         below = getattr(load_command(name), "commands", {})
         paths += [(name,), *((name, each) for each in below)]

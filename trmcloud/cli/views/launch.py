@@ -13,6 +13,7 @@ from trmcloud.app.launching import Continuation
 from trmcloud.app.run_facts import report_run
 from trmcloud.app.run_queries import mark_reported
 from trmcloud.app.working_tree import IGNORE_NAME, WorkingTree
+from trmcloud.cli.views.metrics import score_words
 from trmcloud.cli.views.plan import (
     age_days,
     balance_text,
@@ -20,7 +21,7 @@ from trmcloud.cli.views.plan import (
     reasons_to_show,
 )
 from trmcloud.cli.views.reasons import sentence
-from trmcloud.cli.views.text import CHECKPOINTS, bpb, count, duration, fields
+from trmcloud.cli.views.text import CHECKPOINTS, count, duration, fields
 from trmcloud.core.catalog.hardware import LOCAL
 from trmcloud.core.catalog.providers import is_brokered
 from trmcloud.core.contract.command import NO_SIGNAL, Command
@@ -117,9 +118,9 @@ def show_resume(context: Context, found: Continuation, *, verbose: bool = False)
 
 def _score(run: RunState, made: CheckpointManifest) -> str:
     """A checkpoint's metric by its name."""
-    scored = made.val_bpb is not None
-    text = mark_reported(run, made.val_bpb).as_reported(bpb) if scored else bpb(None)
-    return f"bpb {text}"
+    if made.val_bpb is None:
+        return "not evaluated"
+    return score_words(run.spec.command, mark_reported(run, made))
 
 
 def resumed_rows(run: RunState) -> list[tuple[str, str]]:

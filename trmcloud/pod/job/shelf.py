@@ -51,9 +51,8 @@ from trmcloud.pod.job.watcher import Watcher, why_half
 MAKING = ".making-"
 _CHUNK = 1 << 20
 _TREE_BYTES = 1 << 20
-METRIC, TREE_SHA256 = "metric", "tree_sha256"
-"""Keys of a manifest's ``extra``: what its metric is called, its value, and how that was found;
-the hash of ``tree.json``, which stands for all of it."""
+TREE_SHA256 = "tree_sha256"
+"""The key in a manifest's ``extra`` of the hash of ``tree.json``, which stands for all of it."""
 _SPARE_BYTES, _SPARE_SHARE = 256 << 20, 8
 """Of the disk, left to the command when a checkpoint is copied: no more than an eighth of it."""
 _PENDING = 2
@@ -328,7 +327,7 @@ class CommandCheckpoints:
         """The metric of a checkpoint with the very same weights: the final model of a trainer that
         loads its best one, or has just saved its last one."""
         for manifest in made:
-            told = manifest.extra.get(METRIC)
+            told = manifest.extra.get(mf.METRIC)
             if not isinstance(told, dict) or type(told.get("value")) is not float:
                 continue
             if any(f.sha256 == sha256 for f in manifest.weights):
@@ -353,7 +352,7 @@ class CommandCheckpoints:
             words["step"] = metric.step
         if metric.other is not None and math.isfinite(metric.other):
             words["other"] = metric.other
-        return {METRIC: words}
+        return {mf.METRIC: words}
 
     def _free_step(self, step: int | None, made: list[CheckpointManifest]) -> int:
         taken = {manifest.step for manifest in made}
@@ -674,7 +673,7 @@ class CheckpointTaker:
             self.largest_bytes = max(self.largest_bytes, artifact.size_bytes)
             if made is not None:
                 self._last = made
-                if METRIC not in made.extra and made.extra[mf.LAYOUT] not in (OUTPUTS, *STATES):
+                if mf.METRIC not in made.extra and made.extra[mf.LAYOUT] not in (OUTPUTS, *STATES):
                     self._unscored[made.step] = saved
                 self._tell.saved(made.trained_to, made.val_bpb, time.time())
                 final = (
