@@ -307,6 +307,8 @@ def _watch(
             return Decision(events=(known,))
     elif run.state is State.RUNNING and (left := last_word(run, plan, generation, seen.word)):
         return Decision(events=left)
+    if run.state is State.RUNNING and (why := _why_not_sent(run)) is not None:
+        return Decision(events=(ev.ResultKnown(Outcome.FAILED.value, why),))
     if run.state is State.BOOTING and (late := failed_late(run, seen, generation)):
         return Decision(events=late)
     gone = _proven_end(run, seen, generation, traits)
@@ -607,8 +609,6 @@ def _closing(run: RunState, plan: Plan, now: float) -> ev.Closed:
         unreported = make_reason(ReasonKind.STOPPED_UNREPORTED)
         why = replace(run.stop.reason, more=None) if run.stop.at_once else unreported
         return ev.Closed(Outcome.STOPPED.value, why)
-    if (why_not_sent := _why_not_sent(run)) is not None:
-        return ev.Closed(Outcome.FAILED.value, why_not_sent)
     ended = run.actions.get(action_key(run, TERMINATE, 1))
     if ended is not None and ended.reason is not None:
         return ev.Closed(Outcome.LOST.value, make_reason(ReasonKind.POD_ENDED, ended.reason))
