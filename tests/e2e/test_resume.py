@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.test_run import LANDED, RATE, kept, log_of, script
-from tests.e2e.user import User
+from tests.e2e.user import LAUNCH, User
 from tests.standins import scripts
 from trmcloud.core.control.run_state import RunState
-from trmcloud.core.errors import BudgetRefused, Outcome, UsageError
+from trmcloud.core.errors import BudgetRefused, ConflictError, Outcome, UsageError
 from trmcloud.core.money import Usd
 
 SHORT = ("--budget", "0.02", "--grace", "2", "--checkpoints", "out")
@@ -77,3 +77,29 @@ def test_hours_are_the_runs_and_end_it_by_their_own_name(user: User) -> None:
     err = user.refused("resume", run.run_id, "-y", code=5)
     assert f"{run.run_id} has used its 0.00111111 h" in err
     assert "budget" not in log_of(user)
+
+
+def test_a_recipe_whose_rest_trains_no_step_keeps_its_outcome(user: User) -> None:
+    """It would be rented, refuse its phase with seconds left, and no longer count as landed."""
+    user.run(*LAUNCH, "--budget", "0.05", code=LANDED)
+    run = user.only_run()
+    err = user.refused("resume", "-y", code=BudgetRefused.exit_code)
+    assert f"too little of {run.run_id}'s budget is left" in err
+    assert user.only_run().outcome is Outcome.LANDED
+    assert user.only_run().settled == run.settled
+
+
+def test_a_command_that_has_ended_has_nothing_to_resume(user: User) -> None:
+    script(user, "open('model.pt', 'wb').write(b'x' * 5000)")
+    user.run("run", "local", *RATE, "--budget", "0.20", "--grace", "2", "--", "python3", "train.py")
+    err = user.refused("resume", "-y", code=ConflictError.exit_code)
+    assert "has finished: there is nothing to resume" in err
+    assert f"  try: trmcloud fetch-best {user.only_run().run_id}\n" in err
+
+
+def test_one_that_names_how_it_resumes_says_from_where(user: User) -> None:
+    landed(user, "--resume", "python3 train.py", "--metric", "val_loss=([0-9.]+)")
+    out = user.run("resume", "--budget", "0.04", "-y", code=LANDED)
+    [row] = [line for line in out.splitlines() if "continues from" in line]
+    assert "train/step-" in row
+    assert " · val_loss " in row

@@ -462,7 +462,7 @@ def spec_to_run(planner: Planner, request: LaunchRequest, command: Command) -> R
     ):
         typed_words = shlex.join([word, *command.words])
         raise UsageError(
-            f"no hardware is named before --, and {one_line(word)[:40]!r} is none",
+            f"no hardware is named before --: {one_line(word)[:40]!r} is not hardware",
             next_step=f"trmcloud run local --budget 1 -- {one_line(typed_words)[:200]}",
         )
     check_hardware(word)

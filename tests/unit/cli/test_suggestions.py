@@ -195,7 +195,7 @@ def test_a_command_without_hardware_says_what_is_missing(
     project: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     told = said(capsys, "run", "--budget", "5", "--", "python", "train.py", "--lr", "1")
-    assert "no hardware is named before --, and 'python' is none" in told
+    assert "no hardware is named before --: 'python' is not hardware" in told
     assert "  try: trmcloud run local --budget 1 -- python train.py --lr 1\n" in told
 
 

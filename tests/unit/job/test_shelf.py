@@ -155,13 +155,18 @@ def test_an_attempt_from_the_beginning_prunes_nothing_of_an_earlier_one(
 def test_a_full_disk_costs_no_earlier_attempt_a_checkpoint(
     tmp_path: Path, work: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (work / "out" / "model.pt").write_bytes(os.urandom(50))
-    shelf_at(tmp_path).take(seen(work, "out/model.pt"), 10, None)
+    def save(shelf: CommandCheckpoints, step: int) -> None:
+        (work / "out" / "model.pt").write_bytes(os.urandom(50))
+        shelf.take(seen(work, "out/model.pt"), step, Metric(1.0 - step / 100, "report"))
+
+    first = shelf_at(tmp_path)
+    save(first, 10)
+    save(first, 20)
     monkeypatch.setattr(shelves, "_room", lambda folder: 0)
-    (work / "out" / "model.pt").write_bytes(os.urandom(50))
+    again = shelf_at(tmp_path, 1_900_000_000)
     with pytest.raises(ArtifactRefused, match="the disk has room for"):
-        shelf_at(tmp_path, 1_900_000_000).take(seen(work, "out/model.pt"), 20, None)
-    assert [made.step for made in shelf_at(tmp_path).manifests()] == [10]
+        save(again, 30)
+    assert [made.step for made in again.manifests()] == [10, 20]
 
 
 def test_a_final_model_says_the_step_that_another_checkpoint_has(
