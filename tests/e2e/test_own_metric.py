@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import re
+from typing import Any
 
 import pytest
 
 from tests.e2e.test_run import RATE, script
 from tests.e2e.user import ROOT, User
 from trmcloud.api import Home
+from trmcloud.app.curves import metrics_files
 from trmcloud.cli.page import compare, shown
 from trmcloud.cli.views.reasons import words_of
 from trmcloud.core.contract.metric_names import figures_of
@@ -59,7 +61,7 @@ def test_it_is_named_in_every_screen_page_receipt_and_document(in_project: User)
     home = Home(user.home)
     state, run = home._find(run_id), home.run(run_id)
     phases = [file.phase for file in _read(home, run_id)]
-    pages = {
+    pages: dict[str, Any] = {
         "row": shown.run_json(run),
         "page": shown.whole_json(home.context, state, run),
         "checkpoints": [shown.checkpoint_json(each) for each in home.checkpoints(run_id)],
@@ -77,7 +79,8 @@ def test_it_is_named_in_every_screen_page_receipt_and_document(in_project: User)
     ):
         assert "val_acc" in told[name], name
     assert run.training is not None
-    assert (run.training.metric, run.training.best) == ("val_acc", pytest.approx(0.7))
+    assert run.training.metric == "val_acc"
+    assert run.training.best == pytest.approx(0.7)
     assert pages["curves"]["evals"]["value"][0] == pytest.approx(0.51)
     assert max(each.value or 0.0 for each in home.checkpoints(run_id)) == pytest.approx(0.7)
     rows = json.loads(told["status --all --json"])["runs"]
@@ -88,9 +91,7 @@ def test_it_is_named_in_every_screen_page_receipt_and_document(in_project: User)
     assert "its checkpoints are kept" in told["run"] or "ended normally" in told["run"]
 
 
-def _read(home: Home, run_id: str) -> list:  # type: ignore[type-arg]
-    from trmcloud.app.curves import metrics_files
-
+def _read(home: Home, run_id: str) -> list[Any]:
     files = list(metrics_files(home.context, home._find(run_id)))
     for file in files:
         file.read_all()
@@ -106,7 +107,13 @@ def test_boards_get_it_by_its_name() -> None:
 
 
 def test_a_notice_names_it() -> None:
-    facts = {"outcome": "landed", "spent_usd": "0.1", "cap_usd": "1", "phase": "train", "step": 30}
+    facts: dict[str, Any] = {
+        "outcome": "landed",
+        "spent_usd": "0.1",
+        "cap_usd": "1",
+        "phase": "train",
+        "step": 30,
+    }
     own = {**facts, "kind": "command", "metric": "val_acc", "value": 0.7}
     text = words_of(Notice("x", NoticeKind.ENDED, "r-1", 0.0, own))["text"]
     assert "train step 30, val_acc 0.7" in text

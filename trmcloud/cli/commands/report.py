@@ -298,7 +298,7 @@ def _show(reports: list[RunReport], names: Mapping[str, str], *, verbose: bool) 
         print("no runs yet")
         return
     of_commands = [r.recipe == RECIPE for r in reports]
-    heads = _MONEY_OF_COMMANDS if any(of_commands) else _MONEY
+    heads: tuple[str, ...] = _MONEY_OF_COMMANDS if any(of_commands) else _MONEY
     heads = heads[:-1] if all(of_commands) else heads
     rows = [_money_row(r, names[r.run_id])[: len(heads)] for r in reports]
     print("\n".join(table(heads, rows)))
