@@ -72,6 +72,7 @@ from trmcloud.app.trial import Trial, TrialBounds, keep_trial, log_path, try_com
 from trmcloud.app.trial_checks import Check, RequestedMachine
 from trmcloud.core.catalog.hardware import LOCAL, find_gpu
 from trmcloud.core.catalog.offers import Offer
+from trmcloud.core.contract.command import shown_metric
 from trmcloud.core.control.bookkeeping import KeyUsed, require_money, run_of_key
 from trmcloud.core.control.budget import Line
 from trmcloud.core.control.reason import ReasonKind, make_reason
@@ -128,6 +129,9 @@ class CheckpointCopy:
     sha256: str
     val_bpb: float | None
     folder: str
+    metric: str | None = None
+    """As in ``Training``; ``value`` is that metric."""
+    value: float | None = None
 
 
 @dataclass(frozen=True)
@@ -747,9 +751,14 @@ class Home:
             context, state, found, folder, weights_only=weights_only, progress=told
         )
         best = made.manifest
-        if state.plan.spec.command is not None:
+        command = state.spec.command
+        if command is not None:
             fetching.under_own_names(best, made.folder)
-        return CheckpointCopy(best.label, best.sha256, best.val_bpb, str(made.folder.absolute()))
+        return CheckpointCopy(
+            best.label, best.sha256, best.val_bpb, str(made.folder.absolute()),
+            command.metric_name if command is not None else None,
+            shown_metric(command, best.val_bpb),
+        )  # fmt: skip
 
     def resume(
         self,

@@ -587,6 +587,22 @@ def require_fitting_policy(policy: str, *, fits: bool) -> None:
         raise UsageError("--fit-balance needs the balance, and --balance ignore does not read it")
 
 
+def words_of(request: Any, command: str, names: Sequence[str]) -> list[str]:
+    """The words that ``command`` takes for those of the options ``names`` that were typed, as they
+    would be typed again; those that it does not take are left out."""
+    words: list[str] = []
+    for name, row in rows_of(type(request), command).items():
+        if name not in names or name not in request.typed or row.is_positional:
+            continue
+        value = getattr(request, name)
+        for each in value if isinstance(value, (tuple, list)) else (value,):
+            if isinstance(each, bool):
+                words += [row.flag] if each else []
+            else:
+                words += [row.flag, f"{each:.15g}" if isinstance(each, float) else str(each)]
+    return words
+
+
 def refuse_others(request: Any, command: str, why: str) -> None:
     """
     Raises:

@@ -50,10 +50,10 @@ def ended(process: subprocess.Popen[str]) -> tuple[int, str, str]:
 def test_a_stopped_command_is_overtaken_and_writes_nothing_when_it_wakes(user: CrashUser) -> None:
     first, held = launch(user)
     stop_at_rest(first, user.ledger_path)
-    err = user.fails("resume", code=8)
+    err = user.fails("resume", "-y", code=8)
     assert "is running already" in err, "it may wake any moment"
     time.sleep(1.2)
-    second = user.start_with(("--stale", "1"), "resume")
+    second = user.start_with(("--stale", "1"), "resume", "-y")
     user.drives_on(second.pid)
     first.send_signal(signal.SIGCONT)
     assert processes.started(second.pid) is not None, "the run goes on under the second"
@@ -89,7 +89,7 @@ def test_of_two_commands_that_take_a_run_over_at_once_one_acts(user: CrashUser) 
     process, held = launch(user)
     process.kill()
     process.wait()
-    racing = [user.start("resume") for _ in range(2)]
+    racing = [user.start("resume", "-y") for _ in range(2)]
     until(lambda: user.driver_pid() in {each.pid for each in racing}, what="one of them drives")
     held.unlink()
     for code, out, err in map(ended, racing):
@@ -108,7 +108,7 @@ def test_of_two_commands_that_reopen_a_run_at_once_one_acts(user: CrashUser) -> 
     ended(process)
     held.unlink()
     assert user.only_run().outcome is Outcome.STOPPED
-    racing = [user.start("resume") for _ in range(2)]
+    racing = [user.start("resume", "-y") for _ in range(2)]
     codes = sorted(code for code, _, _ in map(ended, racing))
     assert codes in ([0, 8], [0, 0]), codes
     run = user.settled()

@@ -150,9 +150,11 @@ def _command_of(said: list[str]) -> list[str]:
     made = command(name)
     ended = said[0] != name
     takes_value = False
-    for word in said[1:]:
+    for place, word in enumerate(said[1:], 1):
         if ended:
             break
+        if word == "--" and len(found) > 1:
+            return [*found, *said[place:]][: len(found) + 2]  # and a command, whatever it is
         plain = word.rstrip(".,;:)'`")
         ended = plain != word
         if takes_value:

@@ -160,9 +160,9 @@ def test_the_guard_lands_a_run_whose_balance_ends(renter_in: RentedUser) -> None
     user.close_books()
     run_id = user.only_run().run_id
     user.standin.control.set_balance(1.0)
-    err = user.refused("resume", run_id, "-d", code=14)
+    err = user.refused("resume", "-y", run_id, "-d", code=14)
     assert "--fit-balance reserves only the free balance" in err
-    user.run("resume", run_id, "-d", "--fit-balance", "--balance", "warn")
+    user.run("resume", "-y", run_id, "-d", "--fit-balance", "--balance", "warn")
     again = user.only_run()
     assert again.reserved <= Usd("0.98")
     assert again.balance_policy == "warn"

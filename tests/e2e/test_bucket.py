@@ -85,7 +85,7 @@ def test_a_run_left_alone_goes_on_from_the_bucket_when_it_is_resumed(saver: User
     stopped_at = first.phases["fast"].step or 0
     assert 0 < stopped_at < 200
     forget(saver)
-    saver.run("resume", run_id)
+    saver.run("resume", "-y", run_id)
     run = saver.only_run()
     assert run.outcome is Outcome.FINISHED
     assert len(run.generations) == 2
@@ -125,7 +125,7 @@ def test_a_rented_pod_that_is_lost_and_one_left_alone_live_on_in_the_bucket(
     assert lost.outcome is Outcome.UNREPORTED
 
     image_env["TRMCLOUD_STANDIN_FAULT"] = "hang@30"  # where one that begins anew comes by
-    renter_in.run("resume", lost.run_id, "-d")
+    renter_in.run("resume", "-y", lost.run_id, "-d")
     until(lambda: not renter_in.live(), within_s=90, what="it ends by itself")
     run = renter_in.close_books()
     assert run.outcome is Outcome.FINISHED

@@ -131,7 +131,7 @@ def test_killing_everything_is_settled_and_resumed(user: User) -> None:
     run = settle(user, budget)
     assert run.outcome is Outcome.LOST
     assert ZERO < run.settled < budget
-    user.run("resume", run.run_id, code=20)
+    user.run("resume", "-y", run.run_id, code=20)
     run = user.only_run()
     assert run.outcome is Outcome.LANDED
     assert len(run.generations) == 2

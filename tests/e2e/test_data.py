@@ -114,7 +114,7 @@ def test_data_that_cannot_come_ends_the_run_with_its_cost(reader: User, host: Da
     assert run.phases["fast"].outcome == "bad_data"
     assert reader.live_pods() == []
     del host.faults[f"{SETS}/shard_00003.parquet"]
-    reader.run("resume", run.run_id)
+    reader.run("resume", "-y", run.run_id)
     assert reader.only_run().outcome is Outcome.FINISHED
 
 

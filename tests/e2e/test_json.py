@@ -102,7 +102,7 @@ def test_a_followed_launch_is_lines_and_ends_with_the_run(user: User) -> None:
 
     *_, again = lines_in(user.run("attach", ended["run"], "--json"))
     assert (again["schema"], again["run"], again["state"]) == ("run/1", ended["run"], "finished")
-    more = ("resume", ended["run"], "--budget", "2", "--set", "steps=60")
+    more = ("resume", "-y", ended["run"], "--budget", "2", "--set", "steps=60")
     keyed = (*more, "--idempotency-key", "again-1", "--json")
     resumed, *_, ended = lines_in(user.run(*keyed))
     assert (resumed["schema"], resumed["cap_usd"]) == ("launch/1", "2")

@@ -76,7 +76,7 @@ def test_another_command_looks_on_leaves_and_comes_back(user: User) -> None:
     assert watching.returncode == 0, out + err
     assert f"{run.run_id} continues without this command and stops at its limits." in seen + out
     assert first.poll() is None, "whoever drives it drives on"
-    assert "is running already" in user.fails("resume", run.run_id, code=8)
+    assert "is running already" in user.fails("resume", "-y", run.run_id, code=8)
     first.kill()
     first.wait()
     again = user.start("attach", run.run_id)
@@ -98,7 +98,7 @@ def test_a_failing_gate_ends_the_run_before_extreme(user: User) -> None:
     assert list(run.phases) == ["fast"]
     user.run("gate", run.run_id, code=22)
     assert "gate after fast: FAILED" in user.run("attach", code=22)
-    err = user.fails("resume", run.run_id, code=8)
+    err = user.fails("resume", "-y", run.run_id, code=8)
     assert "the gate after" in err
 
 
@@ -114,13 +114,13 @@ def test_stop_lands_and_resume_finishes(user: User) -> None:
     assert run.phases["fast"].outcome == "landed_signal"
     stopped_at = run.phases["fast"].step or 0
     assert 0 < stopped_at < 100
-    user.run("resume", run.run_id)
+    user.run("resume", "-y", run.run_id)
     run = user.only_run()
     assert run.outcome is Outcome.FINISHED
     assert run.phases["fast"].step == 100
     assert len(run.generations) == 2
     assert run.settled <= run.cap
-    err = user.fails("resume", run.run_id, code=8)
+    err = user.fails("resume", "-y", run.run_id, code=8)
     assert "has finished" in err
 
 

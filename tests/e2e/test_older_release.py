@@ -110,7 +110,7 @@ def test_one_that_waits_is_taken_up(user: RentedUser, waits: str) -> None:
     command.kill()
     command.communicate()
     if waits != "for its bill":
-        user.drive("resume", user.only_run().run_id)
+        user.drive("resume", "-y", user.only_run().run_id)
     for _ in range(2):
         user.clock.advance(BILLED_AFTER_S)
         user.run("status")
@@ -139,7 +139,7 @@ def test_one_in_a_bucket_goes_on_after_its_pod_was_lost(
     user.standin.control.end(pod.id)
     assert user.close_books().outcome is Outcome.UNREPORTED
     del image_env["TRMCLOUD_STANDIN_FAULT"]
-    user.drive("resume", run.run_id)
+    user.drive("resume", "-y", run.run_id)
     again = settled(user)
     assert again.outcome is Outcome.FINISHED
     account = again.phases["fast"]

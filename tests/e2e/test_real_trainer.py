@@ -63,7 +63,7 @@ def test_a_run_that_landed_is_topped_up_from_before_its_cooldown(trainee: User) 
     places = trainee.json("prune", run.run_id, "--json")["places"]
     assert before in places[0]["keep"]
 
-    told = trainee.run("resume", "--budget", "0.08", code=20)
+    told = trainee.run("resume", "-y", "--budget", "0.08", code=20)
     assert f"the cooldown began after step {first:,}: a longer run continues from" in told
     assert before in told
     start = trainee.metrics("start")[-1]
@@ -194,15 +194,25 @@ def test_a_changed_training_is_refused_by_name_then_accepted_and_trained_on(
     trainee.run("launch", "local", *TINY, *one)
     run = trainee.only_run()
     assert run.outcome is Outcome.FINISHED
-    refusal = trainee.refused("resume", run.run_id, code=8)
+    refusal = trainee.refused("resume", "-y", run.run_id, code=8)
     assert "--set steps=40 continues it" in refusal
-    changed = ("resume", run.run_id, "--set", "steps=30", "--set", "seed=7", "--set", "batch=2")
+    changed = (
+        "resume",
+        "-y",
+        run.run_id,
+        "--set",
+        "steps=30",
+        "--set",
+        "seed=7",
+        "--set",
+        "batch=2",
+    )
     refusal = trainee.refused(*changed, code=10)
     assert "trained with other settings: seed 1337 → 7, sequences a step " in refusal
     assert " --set seed=7 --set batch=2 --accept-change" in refusal
     refusal = trainee.refused(*changed[:4], "--accept-change", code=2)
     assert "has the same settings already" in refusal
-    refusal = trainee.refused("resume", "--set", "steps=30", "--set", "width=128", code=2)
+    refusal = trainee.refused("resume", "-y", "--set", "steps=30", "--set", "width=128", code=2)
     assert "width is 64 in this run" in refusal
     assert trainee.only_run() == run, "nothing was reserved, rented or written down"
 
@@ -218,7 +228,7 @@ def test_a_changed_training_is_refused_by_name_then_accepted_and_trained_on(
     assert "fast from here  seed = 7, batch = 2, steps = 30" in status
     assert "a different training from here on" in status
     # What was accepted is the run's now: more of the same needs no word.
-    trainee.run("resume", run.run_id, "--set", "steps=32")
+    trainee.run("resume", "-y", run.run_id, "--set", "steps=32")
     assert trainee.only_run().phases["fast"].step == 32
 
 
@@ -234,7 +244,7 @@ def test_resume_passes_over_a_damaged_checkpoint(trainee: User) -> None:
     data = bytearray(path.read_bytes())
     data[-1] ^= 1
     path.write_bytes(data)
-    trainee.run("resume", run.run_id)
+    trainee.run("resume", "-y", run.run_id)
     assert trainee.only_run().outcome is Outcome.FINISHED
     assert trainee.only_run().phases["fast"].step == STEPS
     assert (latest.parent / f"damaged-{latest.name}").is_dir()

@@ -121,7 +121,7 @@ def test_a_terminal_shows_every_stage_and_leaves_before_the_bill(
     (report,) = lodger.json("report", run.run_id, "--json")["runs"]
     assert report["best"]["checkpoint"] == "fast/step-00000200"
     # resume takes it up where it stands: only the bill is waited for, and not for long.
-    assert "its bill is not final yet" in lodger.run("resume", run.run_id)
+    assert "its bill is not final yet" in lodger.run("resume", "-y", run.run_id)
 
 
 def test_a_pipe_gets_plain_lines_and_the_link_s_trouble_once(lodger: User, runpod: StandIn) -> None:

@@ -159,7 +159,7 @@ class TestInABucket:
 
         script(saver, RESUMABLE)
         shown = saver.run(
-            *("run", "local", "--budget", "0.06", *RATE, "--hours", "0.003", "--grace", "5"),
+            *("run", "local", "--budget", "0.026", *RATE, "--grace", "5"),
             *("--metric", "val_loss", "--bucket", f"s3://{BUCKET}/to-resume"),
             *("--resume", "python3 train.py --from {checkpoint}", *PYTHON),
             code=Outcome.LANDED.exit_code,
@@ -169,7 +169,7 @@ class TestInABucket:
         for folder in (*saver.home.glob("runs/*/*/checkpoints"), *saver.home.glob("runs/*/*/work")):
             shutil.rmtree(folder)
         assert not saver.checkpoints(), "only the bucket has them"
-        saver.run("resume", run_id, code=Outcome.LANDED.exit_code)
+        saver.run("resume", "-y", run_id, "--budget", "0.06", code=Outcome.LANDED.exit_code)
         assert not saver.live_pods()
         log = saver.run("logs", run_id, "-n", "1000")
         begun = re.findall(r"BEGINS (\d+) from (\S*)", log)
@@ -185,14 +185,14 @@ class TestInABucket:
 
         script(saver, LAST_AND_BEST)
         saver.run(
-            *("run", "local", "--budget", "0.06", *RATE, "--hours", "0.004", "--grace", "5"),
+            *("run", "local", "--budget", "0.026", *RATE, "--grace", "5"),
             *("--bucket", f"s3://{BUCKET}/last-and-best", "--resume", "python3 train.py", *PYTHON),
             code=Outcome.LANDED.exit_code,
         )
         run_id = saver.only_run().run_id
         for folder in (*saver.home.glob("runs/*/*/checkpoints"), *saver.home.glob("runs/*/*/work")):
             shutil.rmtree(folder)
-        saver.run("resume", run_id, code=Outcome.LANDED.exit_code)
+        saver.run("resume", "-y", run_id, "--budget", "0.06", code=Outcome.LANDED.exit_code)
         found = re.findall(r"FINDS (\[.*\])", saver.run("logs", run_id, "-n", "1000"))
         assert found[0] == "[]"
         assert "'best.pt: of epoch 1'" in found[-1]

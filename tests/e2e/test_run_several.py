@@ -102,7 +102,7 @@ def test_a_command_meets_itself_on_two_machines_and_goes_on_where_it_was(
     assert "fetched and verified" in fetched
     [whole] = (sailor.cwd / "best").glob(f"own/step-{reached}")
     assert value_of_each_rank(whole) == [reached, reached], "both machines' halves, of one step"
-    again = sailor.start("resume", run.run_id)
+    again = sailor.start("resume", "-y", run.run_id)
     until(
         lambda: max(kept(sailor)) > reached or again.poll() is not None,
         what="a newer checkpoint",

@@ -139,7 +139,7 @@ def test_two_machines_train_together_until_one_is_lost_and_go_on_anew(sailor: Sa
     assert ZERO < run.settled <= run.cap
     reached = _furthest(sailor)
     # Two others go on from what was pulled, and land when they are told to.
-    again = sailor.start("resume", run.run_id)
+    again = sailor.start("resume", "-y", run.run_id)
     until(lambda: sailor.only_run().live, what="it is reopened")
     until(lambda: _furthest(sailor) > reached, within_s=120.0, what="a newer checkpoint")
     assert len(sailor.live()) == 2

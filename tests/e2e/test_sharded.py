@@ -53,8 +53,8 @@ def test_two_processes_share_it_out_are_killed_and_one_goes_on(trainee: User) ->
     scored = trainee.json("eval", "sharded", "--json")["values"]
     assert scored["val_bpb"] == pytest.approx(best.val_bpb, abs=1e-4)
 
-    trainee.refused("resume", run.run_id, "--processes", "3", code=2)
-    trainee.run("resume", run.run_id, "--processes", "1")
+    trainee.refused("resume", "-y", run.run_id, "--processes", "3", code=2)
+    trainee.run("resume", "-y", run.run_id, "--processes", "1")
     run = trainee.only_run()
     assert run.outcome is Outcome.FINISHED
     assert ZERO < run.settled <= BUDGET

@@ -88,7 +88,7 @@ def test_a_run_whose_command_was_killed_is_left_to_its_own_home(
     run = the_run(postgres_url, tmp_path)
     assert (run.epoch, run.state) == (1, State.RUNNING)
     held.unlink()
-    ada.run("resume")
+    ada.run("resume", "-y")
     assert the_run(postgres_url, tmp_path).outcome is Outcome.FINISHED
 
 

@@ -256,7 +256,7 @@ def test_offers_that_all_refuse_are_tried_in_turn_and_nothing_is_held(
     assert len(run.generations) == 6
     assert float(run.reserved) == 0.0
     assert paper.control.world.all_pods() == []
-    assert "smoke run" in user.refused("resume", run.run_id, code=8)
+    assert "smoke run" in user.refused("resume", "-y", run.run_id, code=8)
     out, _ = ended(smoke(user, "1", "-y", "--json"), 11)
     *steps, failure = lines_in(out)
     assert {step["schema"] for step in steps} == {"smoke-step/1"}

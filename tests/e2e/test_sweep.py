@@ -193,7 +193,7 @@ def test_a_sweep_that_is_stopped_keeps_its_best_and_resumes(user: User) -> None:
     assert run.outcome is Outcome.STOPPED
     before = swept(user)
     user.run("fetch-best", "--into", "first")
-    user.run("resume", "-d")
+    user.run("resume", "-y", "-d")
     until(lambda: len(journal(user)) > len(before.trials) + 6)
     user.stop()
     after = swept(user)

@@ -72,7 +72,7 @@ def test_a_run_is_not_resumed_from_where_it_cannot_be_reached(renter: RentedUser
     renter.see_out(launch, code=Outcome.LOST.exit_code)
     run = renter.close_books()
     leave_only(renter, "sh", "env", "ssh-keygen")
-    assert "ssh: it is not installed" in renter.refused("resume", run.run_id, code=6)
+    assert "ssh: it is not installed" in renter.refused("resume", "-y", run.run_id, code=6)
     assert len(renter.truth()) == 1
 
 

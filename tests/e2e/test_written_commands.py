@@ -371,7 +371,7 @@ HINT_ENDS = {
     "logs -f": "has no log yet",  # the newest, which hoped for a GPU
     "stop": "has already ended",
     "resume r-": "has finished: there is nothing to resume",
-    "resume": "nothing could be rented",  # the newest, which hoped for a GPU
+    "resume": "this is not a terminal",  # the newest, which hoped for a GPU
     "budget raise project": "the project cap is not set",
     "budget raise project-month": "the project-month cap is not set",
     "data get gsm8k": "was not found: the host answered 404",

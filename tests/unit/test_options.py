@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import shlex
+from collections.abc import Sequence
 from dataclasses import fields
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,14 +13,14 @@ import typer
 from typer.testing import CliRunner
 
 from trmcloud.app.commands import CommandRequest
-from trmcloud.cli.main import COMMANDS
+from trmcloud.cli.main import COMMANDS, main
 from trmcloud.cli.options import with_options
 from trmcloud.core.contract.command import Command
 from trmcloud.core.errors import UsageError
 from trmcloud.core.spec.settings import PHASES
 from trmcloud.core.spec.spec import RunSpec
 from trmcloud.core.values import dataclass
-from trmcloud.options import LaunchRequest, option, request_from, rows_of, spec_of
+from trmcloud.options import LaunchRequest, option, request_from, rows_of, spec_of, words_of
 
 NOW = 1_795_000_000.0
 
@@ -68,7 +71,7 @@ def test_every_row_has_a_place_and_every_field_of_a_plans_wish_a_row() -> None:
     known = {field.name for field in fields(RunSpec)}
     # A goal is a name on the command line, and the whole row of it in the wish.
     assert filled == known - {"command", "bucket_relayed", "goal", "sweep"}
-    of_commands = {row.place_of(name) for name, row in rows_of(CommandRequest).items()}
+    of_commands = {row.place_of(name) for name, row in rows_of(CommandRequest).items()} - {""}
     assert of_commands == {field.name for field in fields(Command)} - {"data", "source"}
 
 
@@ -127,3 +130,41 @@ def test_an_option_given_as_nothing_is_checked_too() -> None:
 def test_a_name_that_is_no_option_is_refused() -> None:
     with pytest.raises(UsageError, match="there is no option 'budgt'"):
         request_from({"budgt": "1"})
+
+
+SAMPLES: dict[Any, tuple[str, ...]] = {
+    str: ("6h; $x 'y'",), int: ("7",), float: ("0.00111111111111",), bool: (),
+    Sequence[str]: ("a=1", "b c"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("command", ["plan", "run", "launch"])
+def test_every_option_that_was_typed_is_repeated_in_the_line_to_type(command: str) -> None:
+    """``Run it:`` and ``Launch it:`` are made by ``words_of``: no row may be lost by it."""
+    rows, kinds = rows_of(LaunchRequest, command), LaunchRequest.__annotations__
+    hardware = [] if command == "plan" else ["1xH100"]
+    for name, row in rows.items():
+        if row.is_positional:
+            continue
+        [kind] = [each for each in SAMPLES if each == kinds[name] or kinds[name] == each | None]
+        typed = [row.flag] if kind is bool else []
+        for value in SAMPLES[kind]:
+            typed += [row.flag, value]
+        first = heard([*hardware, *typed], command)
+        assert name in first.typed, name
+        words = words_of(first, command, first.typed)
+        again = heard([*hardware, *words], command)
+        assert again == first, name
+
+
+def test_a_launch_from_a_plan_repeats_what_is_no_part_of_it(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TRMCLOUD_HOME", str(tmp_path))
+    beside = ("--name", "first", "--tag", "a=1", "--accept-exposure", "5", "--detach")
+    with pytest.raises(SystemExit) as left:
+        main(["launch", "8xH100", "--budget", "200", *beside, "--dry-run"])
+    assert left.value.code == 0
+    line = capsys.readouterr().out.splitlines()[-1]
+    assert line.startswith("Launch it: trmcloud launch p-")
+    assert sorted(shlex.split(line)[5:]) == sorted(beside)

@@ -7,10 +7,11 @@ import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
-from trmcloud.app.commands import CommandRequest, command_of, spec_to_run
+from trmcloud.app.commands import CommandRequest, command_of, misplaced, predicts, spec_to_run
 from trmcloud.app.measurements import probe_of
 from trmcloud.app.planning import Planner
 from trmcloud.app.trial import TRIALS_DIR
+from trmcloud.core.catalog.hardware import LOCAL
 from trmcloud.core.errors import NotFoundError
 from trmcloud.core.planner.command_outlook import CommandProbe
 from trmcloud.core.spec.spec import RunSpec
@@ -22,7 +23,7 @@ STEPS = 1000
 
 
 def plan_command(
-    planner: Planner, request: LaunchRequest, words: Sequence[str], here: Path
+    planner: Planner, request: LaunchRequest, own: CommandRequest, here: Path
 ) -> tuple[RunSpec, list[str]]:
     """The checked wish of a command that is planned before it is run, and what the plan rests on.
 
@@ -30,7 +31,9 @@ def plan_command(
         NotFoundError: nothing was measured of it; the next step says what measures it.
         UsageError: naming the option at fault.
     """
-    refuse_tokens(CommandRequest(tuple(words)))
+    refuse_tokens(own)
+    command = command_of(own, request.data, here)  # first, so that a misspelt one is not probed
+    words = command.words
     probed = probe_of(planner.home, words)
     typed = shlex.join(words)
     if probed is None:
@@ -38,11 +41,25 @@ def plan_command(
             _unmeasured(planner.home, words),
             next_step=f"trmcloud run any --memory 24 --probe 30 --budget 1 -- {typed}",
         )
-    command = command_of(CommandRequest(tuple(words)), request.data, here)
-    asked = request
-    if not request.hardware:
-        asked = replace(request, hardware=f"{probed.gpus}xany" if probed.gpus > 1 else "any")
+    hardware, limits = request.hardware, (request.budget, request.hours, request.deadline)
+    buys = request.budget is not None and request.rate is None
+    if not hardware and (probed.is_of_gpus or buys):
+        several = probed.gpus > 1 and probed.is_of_gpus
+        hardware = f"{probed.gpus}xany" if several else "any"
+    asked = replace(request, hardware=hardware or LOCAL)
     told = [f"planned from its probe {probed.run_id}: {_measured(probed)}"]
+    rented = asked.hardware if asked.hardware not in (LOCAL, "any") else "any --memory 24"
+    probing = f"trmcloud run {rented} --probe 30 --budget 1 -- {typed}"
+    if not predicts(probed, asked.hardware):
+        where = "there" if probed.is_of_gpus else "on a GPU"
+        why = f"not measured {where}, so no estimate: its probe {probed.run_id} ran on "
+        why += _place(probed)
+        if all(limit is None for limit in limits):
+            raise NotFoundError(why, next_step=probing)
+        told = [f"{why}; {probing} measures it"]
+    elif not hardware:
+        told.append(f"  not measured on a GPU, so no estimate for one: {probing} measures it")
+    told += [note] if (note := misplaced(words, here)) else []
     is_open = not (request.steps or request.hours or request.budget or request.deadline)
     if is_open:
         asked = replace(asked, steps=STEPS)
@@ -50,9 +67,12 @@ def plan_command(
     return spec_to_run(planner, asked, command), told
 
 
+def _place(probed: CommandProbe) -> str:
+    return "this machine" if probed.here else f"{probed.gpus} × {probed.sku}"
+
+
 def _measured(probed: CommandProbe) -> str:
-    where = "this machine" if probed.here else f"{probed.gpus} × {probed.sku}"
-    text = f"{probed.measured.step_s:.3g} s a step on {where}"
+    text = f"{probed.measured.step_s:.3g} s a step on {_place(probed)}"
     return text + (f", {probed.used_gb:.1f} GB in use" if probed.used_gb else "")
 
 

@@ -1,6 +1,7 @@
 """``run``: a command of the user's own under the same plan, reservation and guards as a recipe."""
 
 # Annotations are values here: a command's parameters are made from them.
+import contextlib
 import functools
 import hashlib
 import math
@@ -15,10 +16,12 @@ from typing import Any
 
 from trmcloud.app.context import Context
 from trmcloud.app.launch_checks import check_disk
+from trmcloud.app.measurements import probe_of
 from trmcloud.app.packing import commands_share
 from trmcloud.app.planning import Planner
 from trmcloud.app.pod_request import LaunchData
 from trmcloud.app.preparing import PreparedLaunch, check_launch
+from trmcloud.app.staging import is_hidden
 from trmcloud.app.working_tree import (
     WorkingTree,
     differs_from_commit,
@@ -26,7 +29,7 @@ from trmcloud.app.working_tree import (
     pack,
     why_left_out,
 )
-from trmcloud.core.catalog.hardware import LOCAL, parse_hardware
+from trmcloud.core.catalog.hardware import LOCAL, looks_like_hardware, parse_hardware
 from trmcloud.core.catalog.providers import TRAITS, rentable
 from trmcloud.core.contract.command import (
     CODE_NAME,
@@ -43,9 +46,13 @@ from trmcloud.core.contract.command import (
     is_inside,
 )
 from trmcloud.core.contract.command_objects import why_not_in_bucket
+from trmcloud.core.contract.pod_contract import SENDABLE, is_sendable
 from trmcloud.core.errors import DataError, UsageError
+from trmcloud.core.nearest import nearest
+from trmcloud.core.planner.command_outlook import CommandProbe
 from trmcloud.core.spec.plan import Plan
 from trmcloud.core.spec.spec import RunSpec
+from trmcloud.core.text import one_line
 from trmcloud.core.values import dataclass, replace
 from trmcloud.io.children import ReaderStopped, find_program, reader_environment, run_reader
 from trmcloud.io.hashing import file_sha256
@@ -313,6 +320,11 @@ class CommandRequest:
             lambda n: 0 <= n <= 1_000_000, "{flag} must be from 1 to 1000000 steps, not {value}"
         ),
     )
+    unsent: bool = option(
+        "--unsent", False,
+        "Also run a script that is not among the files sent: the machine or image has it.",
+        _TRIED, _OWN, place="",
+    )
     typed: tuple[str, ...] = ()
 # fmt: on
 
@@ -375,7 +387,65 @@ def command_of(request: CommandRequest, data: str, here: Path) -> Command:
         raise UsageError(f"--pip {request.pip}: there is no such file here")
     folder = _folder_below(request.root, here) if request.root else ""
     made = Command(**placed(replace(request, root=folder)))
-    return replace(made, data=_name_in(root_of(made, here), data))
+    made = replace(made, data=_name_in(root_of(made, here), data))
+    if not request.unsent:
+        _check_script(made, root_of(made, here))
+    return made
+
+
+_INTERPRETER = re.compile(r"(?:python|pypy)[0-9.]*|(?:ba|da|z)?sh")
+
+
+def _check_script(command: Command, root: Path) -> None:
+    """
+    Raises:
+        UsageError: an interpreter is the first word, and the script that follows it is not among
+            the files that are sent.
+    """
+    script = command.words[1] if len(command.words) > 1 else ""
+    is_script = script.endswith((".py", ".sh")) and not script.startswith(("/", "~", "-"))
+    if not is_script or not _INTERPRETER.fullmatch(Path(command.words[0]).name):
+        return
+    name = os.path.normpath(os.path.join(command.folder, script))
+    if command.data and name.startswith(f"{command.data}/") and (root / name).is_file():
+        return  # it goes with the data
+    try:
+        names = look_at(root, [command.data] if command.data else [], command.folder).names
+    except DataError:
+        return  # what sends them says why it cannot
+    if name in names:
+        return
+    why, step = "there is no such file", ""
+    if (root / name).is_file():
+        why = "git or .trmcloudignore excludes it" if is_inside(name) else "it is outside"
+        step = f"a line !{name} in .trmcloudignore" if is_inside(name) else "--root .. sends it"
+    else:
+        beside = [os.path.relpath(each, command.folder or ".") for each in names]
+        if near := nearest(script, [each for each in beside if each.endswith(script[-3:])]):
+            step = f"-- {shlex.join([command.words[0], near, *command.words[2:]])}"
+    raise UsageError(
+        f"{one_line(script)[:80]} is not among the files that are sent: {why}",
+        next_step=f"{one_line(step)}{'; or ' if step else ''}--unsent, if the machine has it",
+    )
+
+
+def misplaced(words: Sequence[str], here: Path) -> str:
+    """Return a note about options of ``run`` that stand among a command's own, and that its script
+    does not name; empty where there are none."""
+    rows = [*rows_of(LaunchRequest, "run").values(), *rows_of(CommandRequest, "run").values()]
+    ours = {flag for row in rows for flag in row.flags if flag.startswith("--")}
+    typed = [word.partition("=")[0] for word in words]
+    found = dict.fromkeys(flag for flag in typed if flag in (*ours, "--yes", "--dry-run"))
+    if not found:
+        return ""
+    text = ""
+    for word in (word for word in words if word.endswith((".py", ".sh"))):
+        with contextlib.suppress(OSError):
+            text += (here / word).read_text("utf-8", "replace").replace("-", "_")
+    left = [flag for flag in found if flag.strip("-").replace("-", "_") not in text]
+    if not left:
+        return ""
+    return f"{', '.join(left)} after -- goes to the command; trmcloud's own options stand before --"
 
 
 def root_of(command: Command, here: Path) -> Path:
@@ -394,7 +464,17 @@ def spec_to_run(planner: Planner, request: LaunchRequest, command: Command) -> R
             "choose a machine: the needs of a command are not known",
             next_step="run local … -- COMMAND, or 1xH100, or any --memory 24",
         )
-    check_hardware(request.hardware)
+    word = request.hardware
+    is_program = _INTERPRETER.fullmatch(Path(word).name) or shutil.which(word)
+    if not (looks_like_hardware(word) or _ANY.fullmatch(word.strip().lower())) and (
+        is_program or word.endswith((".py", ".sh"))
+    ):
+        typed_words = shlex.join([word, *command.words])
+        raise UsageError(
+            f"no hardware is named before --: {one_line(word)[:40]!r} is not hardware",
+            next_step=f"trmcloud run local --budget 1 -- {one_line(typed_words)[:200]}",
+        )
+    check_hardware(word)
     if (any_of := _ANY.fullmatch(request.hardware.strip().lower())) is not None:
         if request.rate is not None:
             raise UsageError("--rate is the price of this machine: it cannot be used with any")
@@ -407,11 +487,14 @@ def spec_to_run(planner: Planner, request: LaunchRequest, command: Command) -> R
         )
     unlimited = request.budget is None and request.hours is None and request.deadline is None
     is_free = request.hardware.strip().lower() == LOCAL and request.rate is None
-    if unlimited and not is_free and not request.steps:
-        raise UsageError(
-            "the run needs a limit, because the machine costs money every hour",
-            next_step="--budget 5, or --hours 2",
-        )
+    if unlimited and not is_free:
+        probed = probe_of(planner.home, command.words) if request.steps else None
+        if probed is None or not predicts(probed, word):
+            told = ", and how long its steps take there was not measured" if request.steps else ""
+            raise UsageError(
+                f"the run needs a limit, because the machine costs money every hour{told}",
+                next_step="--budget 5, or --hours 2",
+            )
     data = str(Path(request.data).expanduser().absolute()) if request.data else ""
     if data and not Path(data).is_dir():
         raise UsageError(
@@ -419,6 +502,8 @@ def spec_to_run(planner: Planner, request: LaunchRequest, command: Command) -> R
         )
     wished = replace(request, recipe=RECIPE, phase="train", data=data)
     spec = planner.spec_to_launch(wished)
+    if data and spec.hardware != LOCAL:
+        _check_names(Path(data))
     if spec.idle_s:  # its pod sees to that without any process here
         command = replace(command, silent_s=min(command.silent_s, spec.idle_s))
     spec = replace(spec, command=command)
@@ -429,6 +514,35 @@ def spec_to_run(planner: Planner, request: LaunchRequest, command: Command) -> R
             "pull checkpoints to this machine",
         )
     return spec
+
+
+def predicts(probed: CommandProbe, hardware: str) -> bool:
+    """Whether a probe gives an estimate for ``hardware``, as it is typed: for this machine only if
+    it ran here, for GPUs only if it ran on as many."""
+    text = check_hardware(hardware)
+    if text == LOCAL:
+        return probed.here
+    any_of = _ANY.fullmatch(text)
+    count = int(any_of[1] or 1) if any_of is not None else parse_hardware(text).count
+    return probed.is_of_gpus and count == probed.gpus
+
+
+def _check_names(data: Path) -> None:
+    """
+    Raises:
+        DataError: a file of ``data`` cannot be sent to a rented machine under its name.
+    """
+    try:
+        files = [path.relative_to(data) for path in data.rglob("*") if path.is_file()]
+    except OSError as error:
+        raise DataError(f"it cannot be read: {error.strerror}", where=str(data)) from None
+    sent = (path.as_posix() for path in sorted(files) if not is_hidden(path))
+    if wrong := next((name for name in sent if not is_sendable(name)), ""):
+        raise DataError(
+            f"--data: {ascii(wrong)[1:-1]:.140} cannot be sent: {SENDABLE}",
+            where=one_line(str(data)),
+            next_step="rename it, or put the folder's files into one archive: tar -cf data.tar",
+        )
 
 
 def check_hardware(text: str) -> str:

@@ -14,11 +14,12 @@ from pathlib import Path
 from typing import Any
 
 from trmcloud.app.context import Context
+from trmcloud.core.contract.command import shown_metric
 from trmcloud.core.contract.pod_contract import MAX_METRICS_BYTES, METRICS_NAME
 from trmcloud.core.contract.records import MAX_LINE_BYTES, parse_lines
 from trmcloud.core.control.billing import paid_by
 from trmcloud.core.control.run_state import RunState
-from trmcloud.core.values import dataclass
+from trmcloud.core.values import dataclass, replace
 
 # The lines of a phase's ``metrics.jsonl``, read on as they grow. The file may be hostile.
 
@@ -302,7 +303,7 @@ def draw_curves(run: RunState, phases: Sequence[Phase], points: int = POINTS) ->
     placed = [(phase, offset) for phase, (_, offset) in zip(phases, begun, strict=True)]
     return Curves(
         train=_series(run, ((p.train, at, _kept(p.train, points)) for p, at in placed)),
-        evals=_series(run, ((p.evals, at, _kept(p.evals, points)) for p, at in placed)),
+        evals=_evaluated(run, ((p.evals, at, _kept(p.evals, points)) for p, at in placed)),
         phases=tuple(begun),
         saves=tuple((p.name, step, at) for p in phases for step, at in p.saves),
         whole=all(phase.whole for phase in phases),
@@ -319,7 +320,7 @@ def curves_since(
         trained, judged = known.get(name, (0, 0))
         train.append((phase.train, offset, range(trained, len(phase.train))))
         evals.append((phase.evals, offset, range(judged, len(phase.evals))))
-    return Curves(_series(run, train), _series(run, evals), tuple(begun), (), whole=True)
+    return Curves(_series(run, train), _evaluated(run, evals), tuple(begun), (), whole=True)
 
 
 def _kept(rows: Rows, points: int) -> Sequence[int]:
@@ -334,6 +335,12 @@ def _kept(rows: Rows, points: int) -> Sequence[int]:
         if known:
             kept |= {min(known, key=value.__getitem__), max(known, key=value.__getitem__)}
     return sorted(kept)
+
+
+def _evaluated(run: RunState, parts: Iterable[tuple[Rows, int, Sequence[int]]]) -> Series:
+    """Its values are of a command's metric as it logged it."""
+    made = _series(run, parts)
+    return replace(made, value=[shown_metric(run.spec.command, each) for each in made.value])
 
 
 def _series(run: RunState, parts: Iterable[tuple[Rows, int, Sequence[int]]]) -> Series:

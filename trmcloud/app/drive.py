@@ -58,6 +58,7 @@ from trmcloud.core.control.renting import NOT_MADE
 from trmcloud.core.control.run_book import present_runs
 from trmcloud.core.control.run_state import (
     GRANT,
+    STAGE,
     Generation,
     IllegalTransition,
     RunState,
@@ -76,12 +77,14 @@ from trmcloud.core.errors import (
     AmbiguousCreate,
     BudgetRefused,
     CheckpointError,
+    DataError,
     FinalRefusal,
     LedgerError,
     LedgerOlder,
     LinkError,
     NoCapacity,
     NotFoundError,
+    NotSendable,
     ProviderError,
     ProviderRefused,
     StaleEpoch,
@@ -668,8 +671,11 @@ class RunDriver:
         if known is None or known.ended_at is not None or run.state is State.CLOSED:
             return run
         if done.error is not None:
-            damaged = isinstance(done.error, CheckpointError)
-            kind = FailureKind.DAMAGED if damaged else FailureKind.ERROR
+            kind = FailureKind.ERROR
+            if isinstance(done.error, CheckpointError):
+                kind = FailureKind.DAMAGED
+            elif verb == STAGE and isinstance(done.error, (NotSendable, DataError)):
+                kind = FailureKind.FINAL
             self._append(ev.ActionFailed(action_id, verb, kind, str(done.error)))
             return run
         events: list[ev.RunEvent] = [ev.ActionFinished(action_id, verb, "")]

@@ -20,20 +20,32 @@ from trmcloud.app.launch_checks import (
 from trmcloud.app.pod_request import LaunchData, drop_launch_note, write_launch_note
 from trmcloud.app.reconciling import reconcile
 from trmcloud.app.run_queries import is_driven
-from trmcloud.app.steering import changed_settings
+from trmcloud.app.steering import changed_settings, known_checkpoints
 from trmcloud.core.catalog.providers import is_brokered, traits_of
+from trmcloud.core.contract.command_resuming import checkpoints_to_put_back
+from trmcloud.core.contract.manifest import CheckpointManifest
+from trmcloud.core.contract.pod_contract import HOURS
 from trmcloud.core.control import events as ev
 from trmcloud.core.control.balance import require_funds, require_known
 from trmcloud.core.control.bookkeeping import require_run
 from trmcloud.core.control.controller import foreseen_end
 from trmcloud.core.control.reason import Reason, ReasonKind
-from trmcloud.core.control.run_state import RunState, State
-from trmcloud.core.errors import BudgetRefused, ConflictError, Outcome, StaleEpoch, UsageError
+from trmcloud.core.control.renting import TimeLeft, next_candidate, time_left
+from trmcloud.core.control.run_state import RunState, State, apply_event
+from trmcloud.core.durations import duration
+from trmcloud.core.errors import (
+    BudgetRefused,
+    ConflictError,
+    DoesNotFit,
+    Outcome,
+    StaleEpoch,
+    UsageError,
+)
 from trmcloud.core.money import ZERO, Usd
 from trmcloud.core.spec.boots import boot_budget
-from trmcloud.core.spec.plan import Plan, plan_to_json
+from trmcloud.core.spec.plan import Candidate, Plan, plan_to_json
 from trmcloud.core.spec.spec import IGNORE
-from trmcloud.core.values import replace
+from trmcloud.core.values import dataclass, replace
 from trmcloud.options import require_fitting_policy
 
 
@@ -112,7 +124,59 @@ def wait_from_now(
     append_events(context, run_id, epoch, wait)
 
 
-def resume(
+@dataclass(frozen=True)
+class Continuation:
+    """A resume that was checked; nothing has changed yet.
+
+    ``after`` is the run as it would be reopened, with ``reopened`` and its reservation.
+    ``begins_at``: the checkpoint that a command continues from.
+    """
+
+    after: RunState
+    reopened: ev.Reopened
+    candidate: Candidate
+    time: TimeLeft
+    begins_at: CheckpointManifest | None = None
+    wait_s: float = 0.0
+    most_rate: Usd | None = None
+
+    @property
+    def starts_again(self) -> bool:
+        """Whether a command begins at its beginning, since nothing says how it would continue, or
+        nothing is known that it could continue from."""
+        spec = self.after.spec
+        if spec.command is None or spec.sweep is not None:
+            return False
+        return not spec.command.resume or (self.begins_at is None and not spec.volume)
+
+
+def resume(context: Context, run_id: str, *, cap: Usd | None, **more: Any) -> RunDriver:
+    """Continue a run: take a live one over if it has no driver, reopen a closed one.
+
+    Args and errors: as in ``check_resume``.
+    """
+    return carry_on(context, check_resume(context, run_id, cap=cap, **more))
+
+
+def carry_on(context: Context, checked: RunState | Continuation) -> RunDriver:
+    """Do what ``check_resume`` has allowed.
+
+    Raises:
+        ConflictError, KeyUsed, BudgetRefused: what it found has changed since.
+    """
+    if isinstance(checked, RunState):
+        epoch = context.ledger.take_over(checked.run_id, context.who, context.wall())
+        return RunDriver(context, checked.run_id, epoch)
+    run, amount = checked.after, checked.after.reserved
+    epoch = context.ledger.reopen_run(
+        run.run_id, checked.reopened, amount, context.who, context.wall()
+    )
+    if checked.wait_s:
+        wait_from_now(context, run.plan, run.run_id, epoch, checked.wait_s, checked.most_rate)
+    return RunDriver(context, run.run_id, epoch)
+
+
+def check_resume(
     context: Context,
     run_id: str,
     *,
@@ -126,8 +190,9 @@ def resume(
     most_rate: Usd | None = None,
     key: str = "",
     request: str = "",
-) -> RunDriver:
-    """Continue a run: take a live one over if it has no driver, reopen a closed one.
+) -> RunState | Continuation:
+    """Check that a run can be resumed, and return what would follow: a live run without a driver,
+    or how a closed one would be reopened. The run and its outcome stay as they are.
 
     Args:
         cap: the whole run's budget from now on; None: as it is.
@@ -142,9 +207,9 @@ def resume(
 
     Raises:
         ConflictError: it is being driven, or there is nothing left to do. KeyUsed: the key was.
-        BudgetRefused: its budget is spent.
+        BudgetRefused: its budget is spent, or too little of it is left to train and save.
         PaymentRequired: the provider's balance does not cover what would be reserved.
-        UsageError, CheckpointError, DoesNotFit: see ``changed_settings``.
+        UsageError, CheckpointError, DoesNotFit: see ``changed_settings``; or its hours are used.
     """
     if most_rate is not None and not wait_s:
         raise UsageError(
@@ -168,8 +233,7 @@ def resume(
                 f"{run.run_id} is running already",
                 next_step=f"trmcloud status, or trmcloud logs -f {run.run_id}",
             )
-        epoch = context.ledger.take_over(run.run_id, context.who, context.wall())
-        return RunDriver(context, run.run_id, epoch)
+        return run
     if run.spec.recipe == smoke_plan.RECIPE:
         raise ConflictError(
             f"{run.run_id} was a smoke run: there is nothing to resume",
@@ -186,15 +250,16 @@ def resume(
     whole = run.cap if cap is None else cap
     line = replace(ledger.line("run", run.run_id), cap=whole)
     left = line.remaining or ZERO
-    rate = run.generation.rate if run.generation is not None else ZERO
+    rate = run.generation.rate if run.generation is not None else first_candidate(run.plan).rate
     if whole < run.cap:
         raise UsageError(
             f"{whole} is less than the run's budget of {run.cap}",
             next_step="--budget is the budget of the whole run, the spent part included",
         )
+    spent = line.settled + line.reserved
     if rate and left <= ZERO:
         raise BudgetRefused(
-            f"{run.run_id} has spent {line.settled + line.reserved} of {run.cap}",
+            f"{run.run_id} has spent {spent} of {run.cap}",
             next_step=f"trmcloud resume {run.run_id} --budget USD (for the whole run)",
         )
     if run.generation is not None:
@@ -220,10 +285,37 @@ def resume(
         request=request,
         principal=context.principal,
     )
-    epoch = context.ledger.reopen_run(run.run_id, reopened, amount, context.who, context.wall())
-    if wait_s:
-        wait_from_now(context, run.plan, run.run_id, epoch, wait_s, most_rate)
-    return RunDriver(context, run.run_id, epoch)
+    after, now = run, context.wall()
+    for event in (reopened, ev.Reserved(amount)):
+        after = apply_event(after, ev.Record(0, run.run_id, run.epoch, now, event))
+    candidate = next_candidate(after, after.plan) or first_candidate(after.plan)
+    time = time_left(after, after.plan, candidate, traits_of(candidate.provider), now)
+    _require_time(run, candidate, time, spent)
+    begins_at = None
+    if run.spec.command is not None and run.spec.command.resume and run.spec.sweep is None:
+        begins_at = next(iter(checkpoints_to_put_back(known_checkpoints(context, run))), None)
+    return Continuation(after, reopened, candidate, time, begins_at, wait_s, most_rate)
+
+
+def _require_time(run: RunState, candidate: Candidate, time: TimeLeft, spent: Usd) -> None:
+    """
+    Raises:
+        BudgetRefused: the rest of the budget ends before a step could be trained and saved.
+        DoesNotFit: the run's hours do.
+    """
+    if time.is_enough:
+        return
+    needs = f"start-up, a step and a save need {duration(time.needs_s)} on {candidate.hardware}"
+    if time.by == HOURS:
+        raise DoesNotFit(
+            f"{run.run_id} has used its {run.spec.hours:g} h: {needs}",
+            next_step=f"trmcloud fetch-best {run.run_id}; or another run, with more --hours",
+        )
+    cents = -(-(spent + time.least).micros // 10_000)
+    raise BudgetRefused(
+        f"too little of {run.run_id}'s budget is left: {needs}, which cost {time.least}",
+        next_step=f"trmcloud resume {run.run_id} --budget {cents / 100:.2f}",
+    )
 
 
 def request_stop(context: Context, run_id: str, reason: Reason) -> RunState:

@@ -26,9 +26,9 @@ from trmcloud.core.contract.scoring import ScoringJob
 from trmcloud.core.contract.trainer_contract import DataJob, PhaseJob
 from trmcloud.core.control.actions import is_held
 from trmcloud.core.control.boards import slower_boards
-from trmcloud.core.control.continuing import trained_s
+from trmcloud.core.control.continuing import hours_left_s
 from trmcloud.core.control.moving import stands_by_s
-from trmcloud.core.control.renting import HOUR_S, make_lease, phases_to_run
+from trmcloud.core.control.renting import make_lease, phases_to_run
 from trmcloud.core.control.run_state import Generation, RunState
 from trmcloud.core.control.waiting import allows_waiting
 from trmcloud.core.errors import DataError, ProviderRefused
@@ -261,11 +261,9 @@ def _scoring(
 
 
 def _most_s(run: RunState, plan: Plan) -> float:
-    """Seconds that a command may run from its start; 0: as long as the lease lasts. Machines that
-    were lost have used up some of its hours."""
-    if plan.spec.hours is None:
-        return 0.0
-    return max(1.0, plan.spec.hours * HOUR_S - trained_s(run, plan))
+    """Seconds that a command may run from its start; 0: as long as the lease lasts. Earlier
+    machines have used up some of its hours."""
+    return 0.0 if plan.spec.hours is None else max(1.0, hours_left_s(run, plan))
 
 
 def command_variables(command: Command | None) -> dict[str, str]:

@@ -19,6 +19,7 @@ from trmcloud.app.run_queries import (
 )
 from trmcloud.core.catalog.goals import OF_CHECKPOINTS, Scores
 from trmcloud.core.clock import DatedFact
+from trmcloud.core.contract.command import shown_metric
 from trmcloud.core.contract.gate import gain_per_usd, gain_soon
 from trmcloud.core.contract.manifest import of_last_phase
 from trmcloud.core.contract.trainer_contract import Heartbeat
@@ -74,6 +75,12 @@ class Training:
     next_hour_buys: float | None
     trained_here: bool = False
     """Whether this machine measured it; a rented pod said it otherwise."""
+    metric: str | None = None
+    """The name of a command's own metric, empty where it has none; None: ``val_bpb``, of a recipe.
+    ``value`` and ``best`` are the metric as it was logged. ``val_bpb`` and ``best_bpb`` of a
+    command are its score, by which checkpoints are compared: less is better."""
+    value: float | None = None
+    best: float | None = None
 
 
 @dataclass(frozen=True)
@@ -112,6 +119,8 @@ class Run:
     tags: Mapping[str, str] = field(default_factory=dict)
     principal: str = ""
     """Who launched it; empty: the ledger's owner."""
+    metric: str | None = None
+    """As in ``Training``."""
 
 
 def gains_of(run: RunState, beat: Heartbeat) -> tuple[float | None, float | None]:
@@ -125,6 +134,7 @@ def gains_of(run: RunState, beat: Heartbeat) -> tuple[float | None, float | None
 
 def training_of(run: RunState, beat: Heartbeat) -> Training:
     usd, hour = gains_of(run, beat)
+    command = run.spec.command
     return Training(
         phase=beat.phase,
         state=beat.state,
@@ -144,6 +154,9 @@ def training_of(run: RunState, beat: Heartbeat) -> Training:
         next_usd_buys=usd,
         next_hour_buys=hour,
         trained_here=run.trained_here,
+        metric=command.metric_name if command is not None else None,
+        value=shown_metric(command, beat.val_bpb),
+        best=shown_metric(command, beat.best_bpb),
     )
 
 
@@ -190,6 +203,7 @@ def facts_of(context: Context, run: RunState) -> Run:
         name=run.name,
         tags=dict(run.tags),
         principal=run.creator,
+        metric=run.spec.command.metric_name if run.spec.command is not None else None,
     )
 
 

@@ -14,7 +14,7 @@ from trmcloud.core.catalog.offers import Offer
 from trmcloud.core.catalog.providers import ProviderTraits, traits_of
 from trmcloud.core.control import events as ev
 from trmcloud.core.control.ledger_facts import is_deleted
-from trmcloud.core.control.reason import MEANINGS
+from trmcloud.core.control.reason import MEANINGS, OF_KINDS, kind_of
 from trmcloud.core.control.run_state import RunState
 from trmcloud.core.errors import BudgetRefused, ConflictError, NoCapacity, NotFoundError, Outcome
 from trmcloud.core.money import Usd, cost
@@ -37,29 +37,13 @@ _MEANINGS: Mapping[Outcome, str] = {
     Outcome.FAILED: "its pod could not be set up, and has ended",
 }
 """Nothing is trained in a smoke run, and nothing saved."""
-_OF_A_COMMAND: Mapping[Outcome, str] = {
-    Outcome.FINISHED: "the command ended normally",
-    Outcome.LANDED: "stopped at its budget or time limit; its checkpoints are kept",
-    Outcome.STOPPED: "stopped on request; its checkpoints are kept",
-    Outcome.FAILED: "the command failed",
-}
-"""Nothing is known of what one trains, nor whether it was evaluated."""
-_OF_A_SWEEP: Mapping[Outcome, str] = {
-    Outcome.FINISHED: "the sweep has ended",
-    Outcome.LANDED: "stopped at its budget or time limit; its checkpoints are kept",
-    Outcome.STOPPED: "stopped on request; its checkpoints are kept",
-    Outcome.FAILED: "the sweep has no result",
-}
 _NOTHING = Interval(0.0, 0.0, 0.0)
 
 
 def meaning_of(run: RunState, outcome: Outcome) -> str:
     """Describe an outcome of this run in a sentence."""
-    own = _MEANINGS.get(outcome) if run.spec.recipe == RECIPE else None
-    if run.spec.sweep is not None:
-        own = _OF_A_SWEEP.get(outcome)
-    elif run.spec.command is not None:
-        own = _OF_A_COMMAND.get(outcome)
+    kind = kind_of(run.spec)
+    own = _MEANINGS.get(outcome) if run.spec.recipe == RECIPE else OF_KINDS[kind].get(outcome)
     if own is None and outcome is Outcome.LOST and never_heard(run):
         return "no machine of the run ever reported: nothing was trained"
     if outcome is Outcome.FINISHED and any(

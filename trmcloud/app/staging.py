@@ -54,7 +54,7 @@ def hashes_of(folder: Path) -> Mapping[str, str]:
         files = tuple(
             (path.relative_to(folder).as_posix(), path.stat().st_size, path.stat().st_mtime_ns)
             for path in sorted(folder.rglob("*"))
-            if path.is_file() and not _hidden(path.relative_to(folder))
+            if path.is_file() and not is_hidden(path.relative_to(folder))
         )
         found = _hashes(folder, files)
     except OSError as error:
@@ -136,7 +136,7 @@ def code_item(package: Path, home: Path, beside: Mapping[str, bytes] | None = No
         for path in sorted(package.rglob("*"))
         if path.suffix in _CODE_SUFFIXES
         and path.is_file()
-        and not _hidden(path.relative_to(package))
+        and not is_hidden(path.relative_to(package))
     }
     if not files:
         raise DataError("the trainer's package has no source files", where=str(package))
@@ -214,7 +214,7 @@ def _item(kind: str, local: Path) -> StageItem:
     return StageItem(local, remote_folder(kind, local), hashes_of(local))
 
 
-def _hidden(path: Path) -> bool:
+def is_hidden(path: Path) -> bool:
     return any(part.startswith((".", "__pycache__")) for part in path.parts)
 
 

@@ -184,17 +184,19 @@ def _phases_ahead(
     """
     finished = {name for name, ended in run.phases.items() if ended.outcome in DONE}
     ahead = tuple(phase for phase in candidate.phases if phase.name not in finished)
-    if run.outcome is not Outcome.FINISHED:
+    of_command = run.spec.command is not None
+    if run.outcome is not Outcome.FINISHED and (ahead or not candidate.phases):
         return ahead
     last = candidate.phases[-1] if candidate.phases else None
     done = (run.phases[last.name].step or 0) if last is not None and not ahead else 0
     if done and last is not None and run.phases[last.name].outcome == "stopped_paying":
         done = last.settings.steps  # fewer are none more than it might have had
-    if last is None or ahead or overrides.get("steps", 0) <= done:
+    if last is None or ahead or overrides.get("steps", 0) <= done or of_command:
         more = f"trmcloud resume {run.run_id} --set steps={2 * done} continues it; " if done else ""
+        anew = f"{more}launch --from starts a new run from these weights"
         raise ConflictError(
             f"{run.run_id} has finished: there is nothing to resume",
-            next_step=f"{more}launch --from starts a new run from these weights",
+            next_step=f"trmcloud fetch-best {run.run_id}" if of_command else anew,
         )
     return (last,)
 
@@ -210,14 +212,26 @@ def _trained(
 ) -> Mapping[str, CheckpointManifest]:
     """Return the checkpoint that each phase would continue from, as far as that is known from
     here."""
+    found = known_checkpoints(context, run, must_know=must_know)
+    latest = {name: pick_latest(m for m in found if m.phase == name) for name in phases}
+    return {name: manifest for name, manifest in latest.items() if manifest is not None}
+
+
+def known_checkpoints(
+    context: Context, run: RunState, *, must_know: bool = False
+) -> list[CheckpointManifest]:
+    """Return the whole checkpoints of a run, as far as they are known from here.
+
+    Raises:
+        TrmcloudError: a place cannot be asked, and all ``must_know`` be.
+    """
     found: list[CheckpointManifest] = []
     for source in sources_of(context, run):
         listing = source.list()
         if listing.trouble is not None and must_know:
             raise listing.trouble
         found += listing.whole
-    latest = {name: pick_latest(m for m in found if m.phase == name) for name in phases}
-    return {name: manifest for name, manifest in latest.items() if manifest is not None}
+    return found
 
 
 def _check_memory(

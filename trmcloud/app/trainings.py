@@ -10,6 +10,7 @@ from typing import Any
 from trmcloud.app.context import Context
 from trmcloud.app.run_queries import last_beat, last_report, report_of
 from trmcloud.core.codec import to_json
+from trmcloud.core.contract.command import own_facts
 from trmcloud.core.contract.gate import number_of
 from trmcloud.core.contract.manifest import CheckpointManifest
 from trmcloud.core.contract.phase_account import with_skips
@@ -218,10 +219,13 @@ class Event:
 
 def events_since(context: Context, run_id: str | None, after: int = 0) -> Iterator[Event]:
     """Those of one run, or of all and of the ledger itself, that came after the one of that id."""
+    runs = context.ledger.read().runs
     for record in context.ledger.records(run_id):
         if record.seq > after:
-            kind = type(record.event).__name__
-            yield Event(record.seq, record.run_id, record.at, kind, _facts(record.event))
+            kind, facts = type(record.event).__name__, _facts(record.event)
+            if "val_bpb" in facts and record.run_id in runs:  # a plan is read for these alone
+                facts = own_facts(runs[record.run_id].spec.command, facts)
+            yield Event(record.seq, record.run_id, record.at, kind, facts)
 
 
 def _facts(event: ev.Event) -> Mapping[str, Any]:

@@ -15,8 +15,9 @@ from trmcloud.core.errors import UsageError
 _ANSWERS = {"y": True, "yes": True, "n": False, "no": False, "": False}
 
 
-def is_confirmed(question: str, *, before: str = "") -> bool:
-    """Whether the user says yes. ``before``: what the question is about, where that is not plain.
+def is_confirmed(question: str, *, before: str = "", line: str = "pass -y") -> bool:
+    """Whether the user says yes. ``before``: what the question is about, where that is not plain;
+    ``line``: what to type where it cannot be asked.
 
     Raises:
         UsageError: stdin is no terminal, or JSON is printed.
@@ -24,11 +25,11 @@ def is_confirmed(question: str, *, before: str = "") -> bool:
         typer.Abort: the terminal says that nothing more is typed.
     """
     if is_for_documents():
-        raise UsageError("--json cannot ask", next_step="pass -y")
+        raise UsageError("--json cannot ask", next_step=line)
     if not sys.stdin.isatty():
         about = f"{before}, and " if before else ""
         raise UsageError(
-            f"{about}this is not a terminal, so the question cannot be asked", next_step="pass -y"
+            f"{about}this is not a terminal, so the question cannot be asked", next_step=line
         )
     while True:
         sys.stdout.write(f"{question} [y/N]: ")

@@ -52,9 +52,18 @@ class Guard:
 
 
 @dataclass(frozen=True, kw_only=True)
+class OwnMetric:
+    """A command's own metric, as it logged it; ``val_bpb`` beside it is null then."""
+
+    name: str
+    value: float | None
+
+
+@dataclass(frozen=True, kw_only=True)
 class BestCheckpoint:
     checkpoint: str
     val_bpb: float | None
+    metric: OwnMetric | None
     sha256: str
     reported_by: str | None
 
@@ -354,6 +363,7 @@ class RunStatus(RunAccount):
     hard_stop_at: float | None
     step: int | None
     val_bpb: float | None
+    metric: OwnMetric | None
     reported_by: str | None
     next_usd_buys_bpb: float | None
     next_hour_buys_bpb: float | None
@@ -1288,6 +1298,7 @@ class Saved:
     run: str
     checkpoint: str | None
     val_bpb: float | None
+    metric: OwnMetric | None
     sha256: str | None
     size_bytes: int | None
     place: str | None
@@ -1404,6 +1415,7 @@ class Fetched:
     run: str
     checkpoint: str
     val_bpb: float | None
+    metric: OwnMetric | None
     sha256: str
     folder: str
     already_there: bool

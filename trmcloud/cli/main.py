@@ -95,6 +95,37 @@ _MODULES = {
 }
 
 
+_MEANT = {
+    "stop": "cancel kill down delete rm remove terminate abort halt destroy end shutdown teardown",
+    "status": "ls ps list runs jobs show queue history stat",
+    "launch": "train start up create submit",
+    "run": "exec execute python",
+    "prices": "gpus gpu price offers cost costs pricing",
+    "fetch-best": "download get pull fetch best",
+    "logs": "log tail output",
+    "ssh": "shell connect",
+    "ui": "dashboard web",
+    "ledger": "db database",
+    "--help": "help man usage",
+    "--version": "version",
+    # of groups
+    "list": "ls status",
+    "remove": "rm delete",
+    "revoke": "rm delete remove",
+    "show": "get info",
+    # options
+    "--budget": "--cost --max-cost --max-usd --usd --dollars --limit --price --spend",
+    "--hours": "--time --timeout --duration --max-hours --walltime",
+    "--hardware": "--gpu --gpus --gpu-type --accelerator --accelerators --machine --instance",
+    "--env": "-e --environment",
+    "--image": "--docker --container",
+    "--detach": "--background --no-wait --bg",
+}
+"""Name → what people type for it, from the command lines of other tools."""
+_LIKENESS = 0.75
+"""Below this, a guess is more often wrong than right."""
+_SPENDING = ("launch", "run", "sweep", "resume", "rehearse")
+_ENDING = ("stop", "reap", "prune")
 _COMPLETES = "_TRMCLOUD_COMPLETE"
 """Set by a shell that asks how the words so far may go on."""
 
@@ -151,10 +182,21 @@ def load_command(name: str) -> Any:
         app.command(name)(getattr(module, own))
         made = typer.main.get_command(app)
     made.name = name
+    _take_short_help(made)
     take_as_typed(made)
     in_groups(made)
     _keep_documents_apart(made)
     return made
+
+
+_HELP = {"help_option_names": ["-h", "--help"]}
+
+
+def _take_short_help(command: Any) -> None:
+    """Have ``-h`` mean ``--help`` for ``command``, and for each command of a group."""
+    command.context_settings.update(_HELP)
+    for each in getattr(command, "commands", {}).values():
+        _take_short_help(each)
 
 
 def completion_table() -> str:
@@ -189,6 +231,7 @@ def _keep_documents_apart(command: Any) -> None:
 
 app = typer.Typer(
     cls=LazyGroup,
+    context_settings=_HELP,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     help="Turn a budget and a recipe into a trained, verified checkpoint on your own disk.\n\n"
@@ -338,23 +381,39 @@ def as_ours(error: Any) -> UsageError:
     context = getattr(error, "ctx", None)
     path = context.command_path if context is not None else "trmcloud"
     what = str(error.format_message())
+    command = getattr(context, "command", None)
     if option := getattr(error, "option_name", ""):
-        near = getattr(error, "possibilities", None) or ()
-        what = f"{error.message}{_nearest(option, near)}"
+        params = getattr(command, "params", ())
+        known = [flag for param in params for flag in getattr(param, "opts", ())]
+        what = f"{error.message}{_nearest(option, known)}"
+        if option in _MEANT["--hardware"].split() and "hardware" in known:
+            what += "; the hardware is the first word: 1xH100"
     elif ". Did you mean " in what:  # a group's own command
         words, _, _ = what.partition(". Did you mean ")
         typed = words.split()[-1].strip("'")
-        what = words + _nearest(typed, getattr(getattr(context, "command", None), "commands", ()))
+        what = words + _nearest(typed, getattr(command, "commands", ()))
     what = what.rstrip(".").replace("\n", " ")
+    if path == "trmcloud launch" and "unexpected extra argument" in what:
+        return UsageError(
+            "launch takes a plan or hardware, and no command: run does",
+            next_step="trmcloud run local --budget 1 -- python train.py",
+        )
     return UsageError(what[:1].lower() + what[1:], next_step=f"{path} --help")
 
 
 def _nearest(typed: str, known: Iterable[str]) -> str:
-    """``; did you mean 'launch'?``, where one of ``known`` is near."""
-    from trmcloud.core.nearest import nearest
+    """``; did you mean 'launch'?``, where one of ``known`` is meant by, or near, what was typed.
+    Between a command that spends and one that ends, nothing is suggested."""
+    import difflib  # for an error alone
 
-    near = nearest(typed, known, likeness=0.5)
-    return f"; did you mean {near!r}?" if near else ""
+    names = [*known, "--help", "--version"]
+    meant = {word: name for name in reversed(names) for word in _MEANT.get(name, "").split()}
+    meant |= {name: name for name in names}
+    word = typed.lower()
+    near = difflib.get_close_matches(word, meant, n=5, cutoff=_LIKENESS)
+    found = [meant[word]] if word in meant else [meant[each] for each in near]
+    kinds = {name in _ENDING for name in found if name in (*_SPENDING, *_ENDING)}
+    return f"; did you mean {found[0]!r}?" if found and len(kinds) < 2 else ""
 
 
 def print_error(error: TrmcloudError) -> None:

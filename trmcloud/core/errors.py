@@ -40,6 +40,7 @@ from enum import Enum
 #     └── LinkError (13)            a pod cannot be reached over SSH, or does not do as asked
 #         ├── HostKeyChanged        something else answers at the pod's address: nothing was sent
 #         ├── LoginRefused          the pod does not take the key it was made with
+#         ├── NotSendable           files cannot be sent as they are, however often it is tried
 #         └── Dropped               the connection ended, or never came about; trying again may help
 #             └── NoAddress         the pod has none yet: nothing was tried
 #
@@ -209,6 +210,10 @@ class HostKeyChanged(LinkError):
 
 class LoginRefused(LinkError):
     pass
+
+
+class NotSendable(LinkError):
+    """Trying again does not help."""
 
 
 class ConnectionDropped(LinkError):

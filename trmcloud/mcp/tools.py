@@ -507,7 +507,8 @@ def _run_json(desk: Desk, run: Run) -> dict[str, Any]:
         told = run.training
         made["training"] = from_machine(
             phase=told.phase, step=told.step, steps=told.steps, loss=told.loss,
-            best=told.best_bpb, best_step=told.best_step, saved_step=told.saved_step,
+            metric=told.metric, best=told.best, best_step=told.best_step,
+            saved_step=told.saved_step,
         )  # fmt: skip
     if run.reason is not None:
         made["reason"] = run.reason.kind.value
@@ -619,7 +620,10 @@ def _report(desk: Desk, given: Mapping[str, Any]) -> dict[str, Any]:
     }
     if best is not None:
         made["best"] = from_machine(
-            checkpoint=best.label, sha256=best.sha256, metric=best.val_bpb, step=best.step
+            checkpoint=best.label,
+            sha256=best.sha256,
+            step=best.step,
+            metric=best.val_bpb if best.own_metric is None else best.own_metric[1],
         )
     return {key: value for key, value in made.items() if value is not None}
 
@@ -668,7 +672,7 @@ def _fetch(desk: Desk, given: Mapping[str, Any]) -> dict[str, Any]:
         "sha256": made.sha256,
         "folder": str(folder.relative_to(desk.project.folder) if into is not None else folder),
         "verified": True,
-        "best": from_machine(metric=made.val_bpb),
+        "best": from_machine(metric=made.value),
     }
 
 

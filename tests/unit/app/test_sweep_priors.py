@@ -183,8 +183,8 @@ def test_slots_share_the_memory_of_a_machine_without_gpus(planner: Planner) -> N
 
 def test_nothing_is_assumed_of_a_commands_memory(planner: Planner) -> None:
     _, plan, terms = planned(
-        planner, "lr=0.1,0.2", words=("python3", "t.py", "{lr}"), metric="loss", hardware="local",
-        rate="3.60", budget="1",
+        planner, "lr=0.1,0.2", words=("python3", "-m", "t", "{lr}"), metric="loss",
+        hardware="local", rate="3.60", budget="1",
     )  # fmt: skip
     assert sweep_priors.memory_of(plan, terms) is None
 

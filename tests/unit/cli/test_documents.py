@@ -129,6 +129,7 @@ CODES = {
     "payment_required": 14, "auth": 15, "access_denied": 16, "not_supported": 12,
     "not_verified": 17, "receipt": 18, "trial_failed": 31, "notify": 19, "outbox": 19, "link": 13,
     "host_key_changed": 13, "login_refused": 13, "connection_dropped": 13, "no_address": 13,
+    "not_sendable": 13,
 }  # fmt: skip
 
 

@@ -277,7 +277,7 @@ def test_the_page_says_whose_numbers_it_shows(context: Context) -> None:
     for run in (rented_run(context), local_run(context)):
         training = run_json(facts_of(context, run))["training"]
         by = None if run.trained_here else "pod"
-        assert (training.get("reported_by", ""), training["bpb"]) == (by, "1.402")
+        assert (training.get("reported_by", ""), training["value"]) == (by, "1.402")
         assert (BY_POD in training["best"]) == (by == "pod")
 
 

@@ -433,8 +433,23 @@ def test_of_a_limit_on_hours_every_machine_that_trained_has_used_its_part() -> N
     run = of(a_life(1, trained_s=100.0), landed, refused, at_work, a_life(5, trained_s=7.0))
     assert [g.number for g in left_machines(run, AS_PLAN)] == [1, 2, 5]
     assert trained_s(run, AS_PLAN) == 137.0
-    assert trained_s(replace(run, first_generation=2), AS_PLAN) == 37.0
-    assert trained_s(run, cast(Plan, StubPlan(PLAN.candidates))) == 0.0, "nothing to continue from"
+    assert trained_s(replace(run, first_generation=2), AS_PLAN) == 137.0, "of the run, not since"
+    assert trained_s(run, cast(Plan, StubPlan(PLAN.candidates))) == 137.0, "wherever it saves"
+    waited = {"data": 60.0, "training": 40.0}
+    account = ev.PhaseEnded(1, "fast", "landed_deadline", 40, None, waited)
+    assert trained_s(replace(run, phase_accounts=(account,)), AS_PLAN) == 77.0
+
+
+def test_a_resumed_run_has_what_is_left_of_its_hours() -> None:
+    """Not as many again, and not what its first plan's smaller budget bought."""
+    plan = cast(Plan, StubPlan(PLAN.candidates, replace(BUCKET, hours=1.0)))
+    run = of(a_life(1, trained_s=600.0), first_generation=2)
+    ends_s = FIRST.startup_s.p90 + FIRST.landing_s
+    candidate = cast(Candidate, FIRST)
+    found = limit_s(run, plan, candidate, AT, kill_latency_s=30.0)
+    assert found == pytest.approx(3600.0 - 600.0 + ends_s)
+    unlimited = limit_s(run, AS_PLAN, candidate, AT, kill_latency_s=30.0)
+    assert unlimited == inf
 
 
 @pytest.mark.parametrize(

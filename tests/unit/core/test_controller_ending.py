@@ -668,3 +668,29 @@ def test_nothing_is_rented_while_a_pod_of_the_run_still_lives() -> None:
     gone = the_pod(run, status=PodStatus.GONE)
     foreign = the_pod(run, name="somebody-elses-pod")
     assert ask(run, AT + 520, pods=[foreign, stranger, gone]).events
+
+
+# -- files that can never be sent ----------------------------------------------------------------
+
+
+def test_what_can_never_be_sent_ends_the_run_at_once_with_its_text() -> None:
+    run = running()
+    waits = a_report(run, waiting="files")
+    (stage,) = ask(run, AT + 30, pods=[the_pod(run)], report=waits).actions
+    assert stage.verb == STAGE
+    run = apply(run, ev.ActionStarted(stage.id, STAGE), at=AT + 30)
+    passing = apply(run, ev.ActionFailed(stage.id, STAGE, FailureKind.ERROR, "dropped"), at=AT + 31)
+    again = ask(passing, AT + 90, pods=[the_pod(run)], report=waits).actions
+    assert [action.verb for action in again] == [STAGE], "what passes is tried again"
+    why = "'a b.bin' cannot be sent"
+    run = apply(run, ev.ActionFailed(stage.id, STAGE, FailureKind.FINAL, why), at=AT + 31)
+    run, (end,) = follow(run, AT + 32, pods=[the_pod(run)], report=waits)
+    assert (run.result, sentence(run.reason)) == ("failed", why), "known before its bill is"
+    assert (end.verb, sentence(end.reason)) == (TERMINATE, why)
+    run = apply(run, ev.ActionStarted(end.id, TERMINATE), at=AT + 32)
+    run = apply(run, ev.ActionFinished(end.id, TERMINATE, reason=end.reason), at=AT + 33)
+    gone = the_pod(run, status=PodStatus.GONE, ended_at=AT + 40)
+    run, _ = follow(run, AT + 41, pods=[gone], bill=Bill("id-1", Usd("0.05"), final=True))
+    assert run.state is State.CLOSED
+    assert (run.outcome, sentence(run.reason)) == (Outcome.FAILED, why)
+    assert (run.settled, run.reserved) == (Usd("0.05"), ZERO)

@@ -40,8 +40,8 @@ def work(tmp_path: Path) -> Path:
     return tmp_path / "work"
 
 
-def shelf_at(tmp_path: Path) -> CommandCheckpoints:
-    ticks = count(1_800_000_000)
+def shelf_at(tmp_path: Path, begins_at: int = 1_800_000_000) -> CommandCheckpoints:
+    ticks = count(begins_at)
     return CommandCheckpoints(
         tmp_path / "checkpoints", "r-1", "train", COMMAND, lambda: float(next(ticks))
     )
@@ -123,6 +123,50 @@ def test_the_best_by_a_metric_of_which_more_is_better_is_kept(tmp_path: Path, wo
     best = pick_best(shelf.manifests())
     assert best is not None
     assert best.step == 20
+
+
+def test_an_attempt_from_the_beginning_prunes_nothing_of_an_earlier_one(
+    tmp_path: Path, work: Path
+) -> None:
+    def save(shelf: CommandCheckpoints, step: int, accuracy: float | None) -> None:
+        (work / "out" / "model.pt").write_bytes(os.urandom(50))
+        metric = Metric(accuracy, "report") if accuracy is not None else None
+        assert shelf.take(seen(work, "out/model.pt"), step, metric) is not None
+
+    first = shelf_at(tmp_path)
+    for step, accuracy in ((800, 0.9), (1600, 0.7), (2400, 0.6)):
+        save(first, step, accuracy)
+    assert [made.step for made in first.manifests()] == [800, 2400]
+    again = shelf_at(tmp_path, 1_900_000_000)
+    for step, accuracy in ((400, 0.4), (900, 0.8), (1200, 0.5)):
+        save(again, step, accuracy)
+    assert [made.step for made in again.manifests()] == [800, 900, 1200, 2400]
+    best = pick_best(again.manifests())
+    assert best is not None
+    assert best.step == 800, "the best of all attempts"
+    latest = again.to_put_back()[0]
+    assert latest.step == 1200
+    goes_on = shelf_at(tmp_path, 2_000_000_000)
+    goes_on.continue_from(latest)
+    save(goes_on, 1300, 0.85)
+    assert [made.step for made in goes_on.manifests()] == [800, 1300, 2400], "one training"
+
+
+def test_a_full_disk_costs_no_earlier_attempt_a_checkpoint(
+    tmp_path: Path, work: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def save(shelf: CommandCheckpoints, step: int) -> None:
+        (work / "out" / "model.pt").write_bytes(os.urandom(50))
+        shelf.take(seen(work, "out/model.pt"), step, Metric(1.0 - step / 100, "report"))
+
+    first = shelf_at(tmp_path)
+    save(first, 10)
+    save(first, 20)
+    monkeypatch.setattr(shelves, "_room", lambda folder: 0)
+    again = shelf_at(tmp_path, 1_900_000_000)
+    with pytest.raises(ArtifactRefused, match="the disk has room for"):
+        save(again, 30)
+    assert [made.step for made in again.manifests()] == [10, 20]
 
 
 def test_a_final_model_says_the_step_that_another_checkpoint_has(

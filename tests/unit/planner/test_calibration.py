@@ -350,7 +350,7 @@ def test_local_has_no_sku() -> None:
     [
         ("8xH1000", "8xH100"),
         ("8xA10", "8xA10G"),
-        ("H100", "8xH100"),
+        ("H100", "1xH100"),
         ("lokal", "local"),
         ("gpu", "one of"),
         ("2xRTX309", "2xRTX3090"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import shlex
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from typer.testing import CliRunner
 
 import bench.finetune
 from tests.documents import document_in
+from trmcloud.api import Home
 from trmcloud.app import measurements
 from trmcloud.app.finetune_plans import read_model
 from trmcloud.cli.commands import plan as plan_command
@@ -53,6 +55,8 @@ app.command()(plan_command.plan)
 def own_home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     monkeypatch.setenv("TRMCLOUD_HOME", str(tmp_path / "home"))
     monkeypatch.chdir(tmp_path)
+    for name in ("train.py", "other file.py"):
+        (tmp_path / name).touch()
     return tmp_path / "home"
 
 
@@ -234,6 +238,47 @@ def test_a_command_is_planned_from_its_probe(own_home: Path) -> None:
     any_of = run("--", *PYTHON).stdout
     assert "1,000 steps assumed; --steps sets the number" in any_of
     assert "24 GB" not in any_of, "what was in use fits none of these"
+
+
+CORES = {"sku": "2 CPU cores", "gpus": 2, "here": True, "busy": None, "used_gb": 0.2}
+
+
+def test_a_probe_without_a_gpu_gives_no_estimate_for_one(
+    own_home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two processors are not two GPUs, and a step that was not measured does not take a second."""
+    keep_probe(own_home, **CORES)
+    text = run("--steps", "36000", "--rate", "1", "--", *PYTHON).stdout
+    assert "xA100" not in text
+    assert "not measured on a GPU, so no estimate for one: trmcloud run any" in text
+    assert "Run it: trmcloud run local --rate 1 --steps 36000 -- python train.py" in text
+    for hardware in ("2xA100", "1xH100"):
+        with pytest.raises(NotFoundError, match="not measured on a GPU, so no estimate") as none:
+            run("--steps", "36000", "--hardware", hardware, "--json", "--", *PYTHON)
+        assert none.value.next_step.startswith(f"trmcloud run {hardware} --probe 30")
+        with pytest.raises(UsageError, match="how long its steps take there was not measured"):
+            Home().plan_command(PYTHON, hardware=hardware, steps=36000)
+    bought = run("--budget", "5", "--json", "--", *PYTHON).stdout
+    told = json.loads(bought)
+    assert {each["gpus"] for each in told["candidates"]} == {1}
+    assert any("so no estimate" in each["message"] for each in told["notes"])
+
+
+def test_a_probe_of_other_gpus_gives_no_estimate(own_home: Path) -> None:
+    keep_probe(own_home)
+    for hardware in ("2xA100", "local"):
+        with pytest.raises(NotFoundError, match="not measured there, so no estimate"):
+            run("--steps", "36000", "--hardware", hardware, "--", *PYTHON)
+
+
+def test_the_line_to_type_repeats_what_was_typed(own_home: Path) -> None:
+    keep_probe(own_home)
+    typed = ("--steps", "36000", "--budget", "90", "--wait-for", "6h", "--region", "EU-RO-1")
+    text = run(*typed, "--hardware", "1xA100", "--unsent", "--", "python", "train.py").stdout
+    line = next(each for each in text.splitlines() if each.startswith("Run it: "))
+    assert shlex.split(line)[-3:] == ["--", "python", "train.py"]
+    for word in (*typed, "--unsent"):
+        assert word in shlex.split(line)
 
 
 def test_without_a_probe_the_next_step_is_the_command_that_makes_one(own_home: Path) -> None:

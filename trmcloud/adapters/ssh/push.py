@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import re
 import shlex
 import tarfile
 import threading
@@ -16,8 +15,9 @@ from typing import Any
 from trmcloud.adapters.ssh.connection import SshConnection
 from trmcloud.adapters.ssh.session import Session
 from trmcloud.core.contract import pod_contract as contract
+from trmcloud.core.contract.pod_contract import SENDABLE, is_sendable
 from trmcloud.core.contract.records import whole
-from trmcloud.core.errors import ConnectionDropped, LinkError
+from trmcloud.core.errors import ConnectionDropped, LinkError, NotSendable
 from trmcloud.core.values import dataclass
 from trmcloud.io.requests import pause_s
 
@@ -34,10 +34,6 @@ _END_S = 60.0
 _IDLE_S = 60.0
 _VERIFY_S = 3600.0
 _MAX_LIST_BYTES = 16 << 20
-
-_NAME = re.compile(
-    r"[A-Za-z0-9_][A-Za-z0-9_.@+=-]{0,120}(/[A-Za-z0-9_][A-Za-z0-9_.@+=-]{0,120}){0,12}"
-)
 
 _SIZES = """
 while read -r name; do
@@ -63,16 +59,16 @@ def parcel_of(local: Path, sha256: Mapping[str, str]) -> Parcel:
     """Return the named files of a file or a folder.
 
     Raises:
-        LinkError: a name is not a plain relative path, or there is no such file.
+        NotSendable: a name is not a plain relative path, or there is no such file.
     """
     folder = local if local.is_dir() else local.parent
     for name in sha256:
-        if not _NAME.fullmatch(name):
-            raise LinkError(f"{name!r:.80} cannot be sent: its name must be a plain relative path")
+        if not is_sendable(name):
+            raise NotSendable(f"{name!a:.80} cannot be sent: {SENDABLE}")
         if folder != local and name != local.name:
             raise LinkError(f"{local.name} cannot be sent under another name", where=str(local))
         if not (folder / name).is_file():
-            raise LinkError(f"{name} is missing", where=str(folder))
+            raise NotSendable(f"{name} is missing", where=str(folder))
     return Parcel(folder, sha256)
 
 
@@ -295,7 +291,7 @@ def _is_full(said: str) -> bool:
 
 def _refused(said: str, where: str) -> LinkError:
     if _is_full(said):
-        return LinkError(
+        return NotSendable(
             "the pod's disk is full",
             where=where,
             next_step="plan with a larger disk, or a network volume",

@@ -10,6 +10,7 @@ from trmcloud.app.context import Context
 from trmcloud.app.run_queries import last_report
 from trmcloud.core.catalog.offers import DAY_S
 from trmcloud.core.contract import manifest as mf
+from trmcloud.core.contract.command import shown_metric
 from trmcloud.core.contract.manifest import CheckpointManifest, Pruning, step_dir_name
 from trmcloud.core.contract.pod_contract import KeptCheckpoint
 from trmcloud.core.control.run_state import RunState
@@ -47,6 +48,9 @@ class Checkpoint:
     """When it was saved, epoch s, where its manifest is here."""
     trained_here: bool = False
     """On this machine; else ``val_bpb`` is the report of a pod."""
+    metric: str | None = None
+    """As in ``Training``; ``value`` is that metric."""
+    value: float | None = None
 
     @property
     def label(self) -> str:
@@ -82,11 +86,14 @@ def checkpoints_of(context: Context, run: RunState) -> tuple[Checkpoint, ...]:
             if (fetched.phase, fetched.step, fetched.sha256) == bits:
                 found[bits] = (kept, [*places, Place(FETCHED, fetched.path)], at)
     best, latest = _chosen([*here, *there])
+    command = run.spec.command
     return tuple(
         Checkpoint(
             kept.phase, kept.step, kept.val_bpb, kept.sha256, kept.size_bytes, tuple(places),
             best=bits == best, latest=bits == latest, at=at,
             trained_here=run.trained_here,
+            metric=command.metric_name if command is not None else None,
+            value=shown_metric(command, kept.val_bpb),
         )
         for bits, (kept, places, at) in sorted(found.items(), key=lambda one: one[0][:2])
     )  # fmt: skip

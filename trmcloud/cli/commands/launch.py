@@ -4,6 +4,7 @@ that ended.
 
 from __future__ import annotations
 
+import shlex
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -43,7 +44,7 @@ from trmcloud.core.errors import Outcome
 from trmcloud.core.spec.plan import Plan
 from trmcloud.core.spec.settings import parse_setting
 from trmcloud.core.spec.spec import parse_wait
-from trmcloud.options import LaunchRequest, parse_balance_policy, parse_money
+from trmcloud.options import LaunchRequest, parse_balance_policy, parse_money, rows_of, words_of
 from trmcloud.wiring import build_context
 from trmcloud.wiring_plans import build_planner
 
@@ -73,7 +74,9 @@ def launch(
             return
         show_plan(context, plan, verbose=verbose)
         if plan.launchable:
-            print(f"Launch it: trmcloud launch {plan.id}")
+            beside = [name for name, row in rows_of(LaunchRequest).items() if row.place == ""]
+            words = words_of(request, "launch", [name for name in beside if name != "goal"])
+            print(f"Launch it: {shlex.join(['trmcloud', 'launch', plan.id, *words])}")
         return
     if (earlier := find_earlier(context, labels)) is not None:
         sys.exit(again(context, request, earlier, as_json=as_json))
@@ -114,10 +117,14 @@ def resume(
             help="Continue although settings differ that decide what is trained.",
         ),
     ] = False,
+    yes: options.Yes = False,
     as_json: options.Json = False,
     verbose: options.Verbose = False,
 ) -> None:
     """Continue from the last checkpoint, within the rest of the run's budget.
+
+    It shows what it may spend, on which machine and from which step, and asks.
+    A command without --resume starts again from its beginning.
 
     --set may change rates, steps and intervals. Settings that decide what is
     trained (sequence, seed, batch, optimizer, …) are refused without
@@ -132,10 +139,10 @@ def resume(
     if (earlier := find_earlier(context, labels)) is not None:
         sys.exit(again(context, request, earlier, as_json=as_json))
     plan = before.plan
-    if first_candidate(plan).provider == LOCAL:
+    if first_candidate(plan).provider == LOCAL and plan.spec.command is None:
         need_training_extra()
     check_bucket(context, plan.spec)
-    driver = launching.resume(
+    checked = launching.check_resume(
         context,
         before.run_id,
         cap=parse_money("--budget", request.budget),
@@ -149,8 +156,18 @@ def resume(
         key=labels.key,
         request=labels.request,
     )
-    if not before.live:
-        show_resume(context, driver.run(), driver.run().plan, verbose=verbose)
+    if isinstance(checked, launching.Continuation):
+        named = "" if run else ", the newest run"
+        print(f"{before.run_id}{named}")
+        show_resume(context, checked, verbose=verbose)
+        typed = sys.argv[2:] if sys.argv[1:2] == ["resume"] else []
+        words = typed if run and typed else [before.run_id, *typed]
+        line = shlex.join(["trmcloud", "resume", *words, "-y"])
+        question = f"  Resume {before.run_id} for at most {checked.time.at_most}?"
+        if not yes and not is_confirmed(question, before=before.run_id + named, line=line):
+            print("nothing was started, nothing was spent")
+            return
+    driver = launching.carry_on(context, checked)
     tell(context)
     code = carry(context, driver, detach=request.detach, as_json=as_json)
     if code == Outcome.NOT_STARTED.exit_code and is_sold_out(driver.run()):
@@ -193,14 +210,14 @@ def run(
             return
         show_plan(context, plan, verbose=verbose)
         tried = trial_lines(context, plan, lambda: pack(tree, context.home))
-        print("\n".join([*tree_lines(tree, verbose=verbose), *tried]))
+        print("\n".join([*tree_lines(tree, verbose=verbose), *tried, *_notes(asked, here)]))
         return
     if (earlier := find_earlier(context, labels)) is not None:
         sys.exit(again(context, request, earlier, as_json=as_json))
     ready, tree = commands.prepare(context, planner, request, spec, here)
     show_plan(context, ready.plan, verbose=verbose)
     tried = trial_lines(context, ready.plan, lambda: Path(ready.data.code))
-    print("\n".join([*tree_lines(tree, verbose=verbose), *tried]))
+    print("\n".join([*tree_lines(tree, verbose=verbose), *tried, *_notes(asked, here)]))
     driver = start(context, request, ready, labels, yes=yes, as_json=as_json)
     if driver is None:
         return
@@ -210,6 +227,11 @@ def run(
     if asked.probe and not request.detach:
         print("\n".join(probe_lines(measurements.probed_in(context, driver.run()), request.steps)))
     sys.exit(code)
+
+
+def _notes(asked: CommandRequest, here: Path) -> list[str]:
+    note = commands.misplaced(asked.words, here)
+    return [f"  note: {note}"] if note else []
 
 
 def again(context: Context, request: LaunchRequest, run: RunState, *, as_json: bool) -> int:

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from trmcloud.cli import options
-from trmcloud.options import LaunchRequest
+from trmcloud.core.values import replace
+from trmcloud.options import LaunchRequest, words_of
 
 if TYPE_CHECKING:
     from trmcloud.app.planning import OwnHardware, Planner
@@ -21,7 +22,10 @@ def plan(
     request: LaunchRequest,
     words: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[-- COMMAND]", help="Your own command, from its probe."),
+        typer.Argument(
+            metavar="[HARDWARE] [-- COMMAND]",
+            help="8xH100, local, …, as --hardware; and your own command, from its probe.",
+        ),
     ] = None,
     hf: Annotated[
         str,
@@ -56,6 +60,10 @@ def plan(
     kwh: Annotated[
         str | None, typer.Option(help="Price of your electricity in USD, for --own.", metavar="USD")
     ] = None,
+    unsent: Annotated[
+        bool,
+        typer.Option("--unsent", help="Also plan a script that is not among the files sent."),
+    ] = False,
     as_json: options.Json = False,
     everything: Annotated[bool, typer.Option("--all", help="Show all candidates.")] = False,
     verbose: options.Verbose = False,
@@ -67,6 +75,7 @@ def plan(
     from trmcloud.wiring_plans import build_planner
 
     planner = build_planner(funds=_funds)
+    request, words = _with_hardware(request, words or [])
     if words and hf:
         from trmcloud.core.errors import UsageError
 
@@ -96,8 +105,10 @@ def plan(
         return
     if words:
         from trmcloud.app.command_plans import plan_command
+        from trmcloud.app.commands import CommandRequest
 
-        spec, rests_on = plan_command(planner, request, words, Path.cwd())
+        asked = CommandRequest(tuple(words), unsent=unsent)
+        spec, rests_on = plan_command(planner, request, asked, Path.cwd())
     else:
         spec, rests_on = planner.spec(request), []
     if probe:
@@ -123,7 +134,8 @@ def plan(
     funds, unread = planner.funds(plan)
     compared = None
     shown: dict[str, Any] = {"balance": plan_view.balance_text(plan, funds, unread)}
-    if rests_on:
+    if words:
+        shown["typed"] = words_of(request, "run", request.typed) + ["--unsent"] * unsent
         shown["more"] = rests_on
     elif spec.budget is not None and not as_json and _leaves_recipe_open(request):
         from trmcloud.app.planning import OTHERS, OTHERS_SHOWN
@@ -144,6 +156,27 @@ def plan(
     else:
         plan_view.show(plan, everything=everything, verbose=verbose, **shown)
     _leave_if_nothing_fits(plan)
+
+
+def _with_hardware(request: LaunchRequest, words: list[str]) -> tuple[LaunchRequest, list[str]]:
+    """The request, and the command's own words: a first word that names hardware is ``--hardware``.
+
+    Raises:
+        UsageError: both name hardware.
+    """
+    from trmcloud.core.catalog.hardware import looks_like_hardware
+
+    if not words or not looks_like_hardware(words[0]):
+        return request, words
+    if request.hardware:
+        from trmcloud.core.errors import UsageError
+
+        raise UsageError(
+            f"{words[0]!r} and --hardware {request.hardware} both name hardware",
+            next_step="leave out one of them",
+        )
+    typed = (*request.typed, "hardware")
+    return replace(request, hardware=words[0], typed=typed), words[1:]
 
 
 def _leave_if_nothing_fits(plan: "Plan") -> None:

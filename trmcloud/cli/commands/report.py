@@ -49,6 +49,7 @@ from trmcloud.core.control.report import DRIFT_ALARM, PARTS, RunReport, report_m
 from trmcloud.core.control.run_state import RunState
 from trmcloud.core.errors import ConflictError, UsageError
 from trmcloud.core.money import total
+from trmcloud.core.text import one_line
 from trmcloud.io.files import write_atomic
 from trmcloud.wiring import build_chain, build_context
 
@@ -144,7 +145,9 @@ def report(
         print_document(doc.Reports(runs=rows))
     elif as_csv:
         writer = csv.writer(as_is())
-        writer.writerow((*_COLUMNS, *(f"{name}_s" for name in PARTS), "best_bpb", "sha256"))
+        writer.writerow(
+            (*_COLUMNS, *(f"{name}_s" for name in PARTS), "best_bpb", "sha256", "metric", "best")
+        )
         writer.writerows(_csv_row(report) for report in reports)
     else:
         names = {state.run_id: state.name for state in states}
@@ -282,7 +285,11 @@ def _csv_row(report: RunReport) -> list[object]:
     data = report.to_json()
     seconds = [f"{report.seconds[name]:.3f}" for name in PARTS]
     best = report.best
-    found = [best.val_bpb, best.sha256] if best is not None else ["", ""]
+    found: list[object] = ["", "", "", ""]
+    if best is not None:
+        name, value = best.own_metric or ("val_bpb", best.val_bpb)
+        bits = best.val_bpb if report.recipe != RECIPE else ""
+        found = [bits, best.sha256, one_line(name), value]
     return [*(data[name] for name in _COLUMNS), *seconds, *found]
 
 
@@ -291,8 +298,11 @@ def _show(reports: list[RunReport], names: Mapping[str, str], *, verbose: bool) 
     if not reports:
         print("no runs yet")
         return
-    heads = _MONEY if all(r.recipe != RECIPE for r in reports) else _MONEY_OF_COMMANDS
-    print("\n".join(table(heads, [_money_row(r, names[r.run_id]) for r in reports])))
+    of_commands = [r.recipe == RECIPE for r in reports]
+    heads: tuple[str, ...] = _MONEY_OF_COMMANDS if any(of_commands) else _MONEY
+    heads = heads[:-1] if all(of_commands) else heads
+    rows = [_money_row(r, names[r.run_id])[: len(heads)] for r in reports]
+    print("\n".join(table(heads, rows)))
     if any(r.best is not None and r.best.val_bpb is not None and not r.here for r in reports):
         print(marked_words())
     print()
@@ -340,9 +350,7 @@ _TIME = ("run", "paid", "training", "startup", "compile", "eval+save", "other")
 
 def _money_row(r: RunReport, name: str) -> tuple[str, ...]:
     """Return the row of a run's cost, and what that bought."""
-    best, per = score_cell(r.best_told), r.usd_per_centibpb
-    if r.recipe == RECIPE:  # a hundredth of its own metric is worth nothing in particular
-        best, per = score_cell(r.best_told, named=True), None
+    best = score_cell(r.best_told, named=r.recipe == RECIPE)
     return (
         f"{r.run_id} {name}".rstrip(),
         r.hardware,
@@ -350,7 +358,7 @@ def _money_row(r: RunReport, name: str) -> tuple[str, ...]:
         str(r.accrued),
         "unknown" if r.billed is None else str(r.billed),
         best,
-        _per_centibpb(per),
+        _per_centibpb(r.usd_per_centibpb),
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from functools import partial
 from typing import Annotated
 
 import typer
@@ -26,12 +27,14 @@ from trmcloud.cli import documents as doc
 from trmcloud.cli import options
 from trmcloud.cli.catch_up import catch_up
 from trmcloud.cli.confirm import is_confirmed
-from trmcloud.cli.views.as_documents import named_ends, state_of
+from trmcloud.cli.views.as_documents import named_ends, own_metric, state_of
 from trmcloud.cli.views.foreseen import question
 from trmcloud.cli.views.json_output import print_document
+from trmcloud.cli.views.metrics import title_of, value_words
 from trmcloud.cli.views.run import EventLines, ending_code, outcome_of, show_end, tell_ending
 from trmcloud.cli.views.run_bar import RunBar
-from trmcloud.cli.views.text import bpb, fields
+from trmcloud.cli.views.text import fields
+from trmcloud.core.contract.command import shown_metric
 from trmcloud.core.control.observation import BY_POD
 from trmcloud.core.control.reason import ReasonKind, make_reason
 from trmcloud.core.control.run_state import RunState
@@ -72,7 +75,7 @@ def save(
         catch_up(context)
         if as_json:
             nothing = dict.fromkeys(
-                ("checkpoint", "val_bpb", "sha256", "size_bytes", "place", "reported_by")
+                ("checkpoint", "val_bpb", "metric", "sha256", "size_bytes", "place", "reported_by")
             )
             print_document(doc.Saved(run=asked.run_id, safe=False, kept=False, **nothing))
         return
@@ -85,13 +88,14 @@ def save(
 
 
 def _show(state: RunState, place: Place, asked: SaveRequest, *, as_json: bool) -> None:
-    kept, is_here = place.kept, place.at.kind == HERE
+    kept, is_here, command = place.kept, place.at.kind == HERE, state.spec.command
     if as_json:
         print_document(
             doc.Saved(
                 run=asked.run_id,
                 checkpoint=place.label,
-                val_bpb=kept.val_bpb,
+                val_bpb=kept.val_bpb if command is None else None,
+                metric=own_metric(command, kept.val_bpb),
                 sha256=kept.sha256,
                 size_bytes=kept.size_bytes,
                 place=place.at.where or place.at.kind,
@@ -103,11 +107,14 @@ def _show(state: RunState, place: Place, asked: SaveRequest, *, as_json: bool) -
         return
     metric = "not evaluated yet"
     if kept.val_bpb is not None:
-        metric = mark_reported(state, kept.val_bpb).as_reported(bpb)
+        value = partial(value_words, command.metric_name if command is not None else None)
+        shown = shown_metric(command, kept.val_bpb)
+        metric = mark_reported(state, shown).as_reported(value)
     by = "" if is_here else f" {BY_POD}"
     size = f"{kept.size_bytes / 1e6:,.1f} MB"
     print(f"{asked.run_id} {place.label}: saved{by}, {size}; still training")
-    rows = [("final-step bpb", metric), ("weights", f"sha256 {kept.sha256}")]
+    named = "final-step bpb" if command is None else title_of(command.metric_name)
+    rows = [(named, metric), ("weights", f"sha256 {kept.sha256}")]
     print("\n".join(fields([*rows, ("saved in" if place.final else "on", place.words)], "  ")))
 
 

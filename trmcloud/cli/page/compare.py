@@ -9,7 +9,7 @@ from trmcloud.app.context import Context, find_run
 from trmcloud.app.run_facts import report_run
 from trmcloud.cli.views.as_documents import state_of
 from trmcloud.cli.views.launch import resumed_rows
-from trmcloud.cli.views.metrics import marked_words, score_cell
+from trmcloud.cli.views.metrics import marked_words, score_cell, title_of
 from trmcloud.cli.views.text import duration
 from trmcloud.core.contract.command import RECIPE
 from trmcloud.core.control.report import RunReport
@@ -48,6 +48,9 @@ def compare_json(context: Context, names: Sequence[str]) -> dict[str, Any]:
                 "tags": {one_line(key): one_line(value) for key, value in state.tags},
                 "live": state.live,
                 "state": state_of(state),
+                "metric": title_of(
+                    state.spec.command.metric_name if state.spec.command is not None else None
+                ),
             }
             for state in states
         ],
@@ -97,7 +100,7 @@ def _money(run: RunState, report: RunReport) -> Iterable[tuple[str, str]]:
     yield "planned cost", str(report.planned)
     yield "paid time", duration(report.paid_s)
     yield "training", duration(report.seconds.get("training", 0.0))
-    per = report.usd_per_centibpb if report.recipe != RECIPE else None
+    per = report.usd_per_centibpb
     if per is not None:
         yield "cost per −0.01 bpb", f"${per:.4f}"
 

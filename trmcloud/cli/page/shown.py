@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +20,12 @@ from trmcloud.cli.page.details import refusals_of
 from trmcloud.cli.views.foreseen import question
 from trmcloud.cli.views.grants import wish_words
 from trmcloud.cli.views.health import recovered_json, remedy_text, trouble_text
-from trmcloud.cli.views.metrics import buys_words
+from trmcloud.cli.views.metrics import buys_words, title_of, value_words
 from trmcloud.cli.views.pace import pace_mark
 from trmcloud.cli.views.reasons import sentence
 from trmcloud.cli.views.status import volume_lines
-from trmcloud.cli.views.text import bpb, pick
+from trmcloud.cli.views.text import pick
+from trmcloud.core.contract.command import shown_metric
 from trmcloud.core.contract.gate import verdict_from_json
 from trmcloud.core.contract.records import ContractError
 from trmcloud.core.control import events as ev
@@ -52,6 +54,7 @@ def run_json(run: Run) -> dict[str, Any]:
         **pick(run, "hardware", "provider", "state", "live", "landing", "driven", "created_at"),
         **pick(run, "lands_at", "killed_at", "unasked"),
         "money": {name: money(amount) for name, amount in amounts.items()},
+        "metric": title_of(run.metric),
         "training": training_json(run.training) if run.training is not None else None,
         "layers": [
             {"name": x.name, "state": x.state, "detail": one_line(x.detail)} for x in run.layers
@@ -65,15 +68,16 @@ def run_json(run: Run) -> dict[str, Any]:
 
 def training_json(training: Training) -> dict[str, Any]:
     """Return what changes with each heartbeat. ``reported_by``: whose word all of it is."""
-    told = ReportedValue(_finite(training.best_bpb), here=training.trained_here)
+    told = ReportedValue(_finite(training.best), here=training.trained_here)
+    words = partial(value_words, training.metric)
     is_scored = told.checked(lambda best: best is not None)
     return {
         **pick(training, "phase", "state", "step", "steps", "at", "tokens"),
         **pick(training, "best_step", "saved_step"),
         "loss": _finite(training.loss),
         "passes": [_finite(each) for each in training.passes],
-        "bpb": bpb(_finite(training.val_bpb)),
-        "best": told.as_reported(bpb) if is_scored else bpb(None),
+        "value": words(_finite(training.value)),
+        "best": told.as_reported(words) if is_scored else words(None),
         "reported_by": told.source,
         "by": "" if told.here else BY_POD,
         "tokens_per_s": _finite(training.tokens_per_s),
@@ -112,10 +116,11 @@ def _sweep_json(context: Context, state: RunState) -> dict[str, Any] | None:
 
 
 def checkpoint_json(found: Checkpoint) -> dict[str, Any]:
-    told = ReportedValue(found.val_bpb, here=found.trained_here)
+    told = ReportedValue(found.value, here=found.trained_here)
+    words = partial(value_words, found.metric)
     return {
         **pick(found, "label", "phase", "step", "sha256", "best", "latest"),
-        "bpb": "not evaluated" if found.val_bpb is None else told.as_reported(bpb),
+        "value": "not evaluated" if found.value is None else told.as_reported(words),
         "mb": round(found.size_bytes / 1e6, 1),
         "best_words": told.as_pods(lambda _: "best") if found.best else "",
         "places": [{"kind": place.kind, "where": _where(place)} for place in found.places],
@@ -302,7 +307,8 @@ def _evals_of_ledger(context: Context, state: RunState) -> Series | None:
     at = [rows[step][0] for step in steps]
     hours, usd = paid_by(state, at)
     nothing: list[float | None] = [None] * len(steps)
-    return Series(steps, at, hours, usd, [rows[step][1] for step in steps], nothing, [])
+    value = [shown_metric(state.spec.command, rows[step][1]) for step in steps]
+    return Series(steps, at, hours, usd, value, nothing, [])
 
 
 def _gate_json(phase: str, data: Any) -> dict[str, Any]:

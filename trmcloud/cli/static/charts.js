@@ -46,13 +46,13 @@ export function swatch(colour, dash) {
 // One chart. `columns(data)` gives {x: {step, hours, usd}, lines: [{name, values}]}.
 export class Chart {
   constructor(title, unit, columns, { points = false } = {}) {
-    this.title = title; this.unit = unit; this.columns = columns; this.points = points;
+    this.title = title; this.named = unit; this.columns = columns; this.points = points;
     this.plot = null; this.at = -1;
     this.box = element("div", { class: "plot" });
     this.says = element("output", {});
     this.legend = element("ul", {});
     this.node = element("section", { class: "chart", "aria-label": title },
-      element("h3", { text: `${title}, ${unit}` }), this.box, this.says, this.legend);
+      this.head = element("h3", {}), this.box, this.says, this.legend);
     this.box.tabIndex = 0;
     this.box.setAttribute("role", "slider");
     this.box.setAttribute("aria-label", `${title}: arrow keys move along the curve`);
@@ -72,6 +72,8 @@ export class Chart {
     this.axis = axis; this.marks = marks; this.most = most;
     this.node.hidden = !lines.length || !x.step.length;
     if (this.node.hidden) { this.drop(); return; }
+    this.unit = typeof this.named === "function" ? this.named() : this.named;
+    this.head.textContent = `${this.title}, ${this.unit}`;
     const table = [x[axis], ...lines.map((line) => line.values)];
     this.lines = lines;
     const kind = `${axis} ${lines.map((line) => line.name)} ${document.documentElement.dataset.theme || ""}`;

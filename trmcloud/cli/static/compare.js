@@ -49,7 +49,7 @@ export async function show({ address, hear, main }) {
     element("label", {}, element("input", { type: "radio", name: "axis", value: name, checked: name === "usd" }), ` ${AXIS_WORDS[name]}`)));
   const axis = () => axes.querySelector("input:checked").value;
   const charts = [
-    new RunsChart("Validation", "bits per byte", () => joined(told.runs, curves, axis(), "evals"), { points: true }),
+    new RunsChart("Validation", () => [...new Set(told.runs.map((run) => run.metric))].join(", "), () => joined(told.runs, curves, axis(), "evals"), { points: true }),
     new RunsChart("Training loss", "nats a token", () => joined(told.runs, curves, axis(), "train")),
   ];
   const list = element("ul", {}), rows = element("div", {}), note = element("p", { class: "dim" });

@@ -271,7 +271,7 @@ async function allRuns(told) {
   let every = false, budgets = told.budgets;
   const box = element("div", { class: "cards" }), asks = element("div", { class: "cards" });
   const body = element("tbody", {});
-  const heads = ["run", "state", "training", "bits per byte", "money", "kill layers", "ends"];
+  const heads = ["run", "state", "training", "metric", "money", "kill layers", "ends"];
   const more = element("button", { type: "button", on: { click: () => { every = true; draw(); } } });
   const key = element("p", { class: "dim keys" },
     [["proven", "proven"], ["unproven", "at most, not final"], ["reserved", "reserved"]].map(([kind, words]) =>
@@ -294,9 +294,9 @@ async function allRuns(told) {
       [element("a", { href: address(run.id), text: run.id }), run.name ? element("div", { class: "name", text: run.name }) : "",
         element("div", { class: "dim", text: `${run.recipe} on ${run.hardware}` }), tagList(run.tags)],
       [stateOf(run), run.trouble || run.waits_for ? element("div", { class: "dim", text: run.trouble || `waits for ${run.waits_for}` }) : ""],
-      t ? [`${t.phase} ${t.step.toLocaleString("en")} of ${t.steps.toLocaleString("en")}`,
-        run.live ? element("progress", { max: Math.max(1, t.steps), value: t.step, "aria-label": `steps of ${run.id}` }) : ""] : ["–"],
-      [t ? t.bpb : "–", t && t.by && t.bpb !== "–" ? element("div", { class: "dim", text: t.by }) : "", t && run.live && t.buys ? element("div", { class: "dim", text: t.buys }) : ""],
+      t ? [`${t.phase} ${t.step.toLocaleString("en")}${t.steps ? ` of ${t.steps.toLocaleString("en")}` : " steps"}`,
+        run.live && t.steps ? element("progress", { max: Math.max(1, t.steps), value: t.step, "aria-label": `steps of ${run.id}` }) : ""] : ["–"],
+      [t ? t.value : "–", t && t.value !== "–" ? element("div", { class: "dim", text: run.metric }) : "", t && t.by && t.value !== "–" ? element("div", { class: "dim", text: t.by }) : "", t && run.live && t.buys ? element("div", { class: "dim", text: t.buys }) : ""],
       [moneyBar(run.money), element("div", { text: `${run.money.proven.text}${run.money.at_most.usd - run.money.proven.usd >= .01 ? ` (≤ ${run.money.at_most.text})` : ""} of ${run.money.cap.text}` }),
         run.live ? element("div", { class: "dim", text: `${run.money.reserved.text} reserved, ${run.money.left.text} left` }) : ""],
       [lights(run.layers, false), run.live ? element("div", { class: "dim", text: `max overspend ${run.max_overspend}` }) : ""],
@@ -400,7 +400,7 @@ function oneRun(told) {
     element("label", {}, element("input", { type: "radio", name: "axis", value: name, checked: name === "usd" }), ` ${AXIS_WORDS[name]}`)));
   const told_of = element("p", { class: "dim" });
   const charts = [
-    new Chart("Validation", "bits per byte", ({ evals }) => ({ x: evals, lines: evals.step.length ? [{ name: "bits per byte", values: evals.value }] : [] }), { points: true }),
+    new Chart("Validation", () => run.metric, ({ evals }) => ({ x: evals, lines: evals.step.length ? [{ name: run.metric, values: evals.value }] : [] }), { points: true }),
     new Chart("Training loss", "nats a token", ({ train }) => ({ x: train, lines: train.value.some((v) => v !== null) ? [{ name: "loss", values: train.value }] : [] })),
     new Chart("Supervision steps", "nats a token", ({ train, evals }) => {
       const from = train.passes.length ? train : evals;
@@ -438,7 +438,7 @@ function oneRun(told) {
           ["killed in", run.live && run.killed_at && until(run.killed_at)], ["tokens", t && t.tokens ? t.tokens.toLocaleString("en") : ""],
           ["tokens a second", t && t.tokens_per_s ? Math.round(t.tokens_per_s).toLocaleString("en") : ""],
           ["driven", run.live && (run.driven ? "by a command" : "by this page, while it is open")]])),
-      box("Bits per byte", element("p", { class: "big", text: t ? t.bpb : "–" }),
+      box(run.metric.replace(/^bits/, "Bits"), element("p", { class: "big", text: t ? t.value : "–" }),
         t && t.by ? element("p", { class: "dim", text: t.by }) : "",
         rows([["best", t && t.best !== "–" ? `${t.best} at step ${(t.best_step ?? 0).toLocaleString("en")}` : ""],
           ["losses", t && t.passes.length ? t.passes.map((x) => (x === null ? "–" : x >= .001 ? x.toFixed(3) : x.toPrecision(3))).join(" > ") : ""],
@@ -468,9 +468,9 @@ function oneRun(told) {
     if (now === shelved) return;  // what somebody is about to copy stays selected
     shelved = now;
     const places = { here: "this machine", bucket: "bucket", pod: "only on its pod", volume: "network volume", fetched: "fetched to" };
-    const heads = ["checkpoint", "bits per byte", "size", "sha256 of the weights", "where"];
+    const heads = ["checkpoint", run.metric, "size", "sha256 of the weights", "where"];
     const lines = [...run.checkpoints].reverse().map((each) => element("tr", {}, [
-      `${each.best ? "★ " : ""}${each.label}${each.best ? ` · ${each.best_words}` : ""}${each.latest ? " · latest" : ""}`, each.bpb, `${each.mb} MB`,
+      `${each.best ? "★ " : ""}${each.label}${each.best ? ` · ${each.best_words}` : ""}${each.latest ? " · latest" : ""}`, each.value, `${each.mb} MB`,
       element("span", { class: "hash", text: each.sha256 }), element("span", { text: each.places.map((place) => `${places[place.kind]} ${place.where}`.trim()).join("; ") }),
     ].map((cell, n) => element("td", { "data-name": heads[n], class: { 2: "short", 3: "hash" }[n] }, element("div", {}, cell)))));
     shelf.replaceChildren(element("h2", { text: "Checkpoints" }), run.checkpoints.length

@@ -24,7 +24,9 @@ from trmcloud.cli.documents import note
 from trmcloud.cli.views.health import advice_of, evidence_text, remedy_text, trouble_text
 from trmcloud.cli.views.json_output import facts_in
 from trmcloud.cli.views.reasons import did_line, sentence
+from trmcloud.core.contract.command import RECIPE, Command, own_facts
 from trmcloud.core.contract.gate import Verdict
+from trmcloud.core.contract.manifest import CheckpointManifest
 from trmcloud.core.control.budget import LedgerState, Line
 from trmcloud.core.control.events import BalanceLow, Record
 from trmcloud.core.control.ledger_facts import Hold, Quarantine, due_volumes, holds
@@ -33,6 +35,7 @@ from trmcloud.core.control.reason import Reason
 from trmcloud.core.control.report import MonthReport, RunReport, Share
 from trmcloud.core.control.run_state import RunState
 from trmcloud.core.money import Usd
+from trmcloud.core.text import one_line
 
 # -- runs ------------------------------------------------------------------------------------------
 
@@ -137,7 +140,7 @@ def _sweep(context: Context, run: RunState) -> doc.SweepProgress | None:
 
 
 def _account(context: Context, run: RunState, report: RunReport) -> dict[str, Any]:
-    chosen, best = run.chosen, report.best
+    chosen, best, command = run.chosen, report.best, run.spec.command
     provider = run.generation.provider if run.generation is not None else None
     provider = provider or (chosen.provider if chosen is not None else None)
     planned_h = report.planned_hours
@@ -179,7 +182,8 @@ def _account(context: Context, run: RunState, report: RunReport) -> dict[str, An
         if best is None
         else doc.BestCheckpoint(
             checkpoint=best.label,
-            val_bpb=best.val_bpb,
+            val_bpb=best.val_bpb if command is None else None,
+            metric=own_metric(command, best.val_bpb),
             sha256=best.sha256,
             reported_by=None if report.here else POD,
         ),
@@ -288,7 +292,7 @@ def _status(context: Context, run: RunState) -> dict[str, Any]:
     rented = generation if run.live and generation is not None and generation.open else None
     waiting = waits_for(context, run)
     usd, hour = gains_of(run, beat) if beat is not None else (None, None)
-    low = _low_balance(context, run)
+    low, command = _low_balance(context, run), run.spec.command
     account = _account(context, run, report_run(context, run))
     return {
         **account,
@@ -298,7 +302,8 @@ def _status(context: Context, run: RunState) -> dict[str, Any]:
         "lands_at": rented.soft_stop_at if rented is not None else None,
         "hard_stop_at": rented.hard_stop_at if rented is not None else None,
         "step": beat.step if beat is not None else None,
-        "val_bpb": beat.val_bpb if beat is not None else None,
+        "val_bpb": beat.val_bpb if beat is not None and command is None else None,
+        "metric": own_metric(command, beat.val_bpb if beat is not None else None),
         "reported_by": mark_reported(run, beat).source if beat is not None else None,
         "next_usd_buys_bpb": usd,
         "next_hour_buys_bpb": hour,
@@ -462,8 +467,9 @@ _HEAVY = ("plan", "candidate", "verdict", "metrics")
 """Fields of events that are documents of their own."""
 
 
-def run_event(record: Record) -> doc.RunEvent:
-    facts = facts_in(record.event)
+def run_event(record: Record, command: Command | None) -> doc.RunEvent:
+    """``command``: what the run trains; None: a recipe."""
+    facts = own_facts(command, facts_in(record.event))
     for name in _HEAVY:
         held = facts.get(name)
         if isinstance(held, dict):
@@ -544,13 +550,27 @@ def verdict_document(run: RunState, verdict: Verdict) -> doc.GateVerdict:
     )
 
 
+def own_metric(command: Command | None, score: float | None) -> doc.OwnMetric | None:
+    """A command's metric for a document; None of a recipe, or where it names none."""
+    if command is None or not command.metric_name:
+        return None
+    return doc.OwnMetric(name=one_line(command.metric_name), value=command.shown(score))
+
+
+def metric_in(manifest: CheckpointManifest) -> doc.OwnMetric | None:
+    """Return a checkpoint's own metric for a document; None of a recipe's."""
+    own = manifest.own_metric
+    return doc.OwnMetric(name=one_line(own[0]), value=own[1]) if own is not None else None
+
+
 def fetched_fields(fetched: FetchedCheckpoint) -> dict[str, Any]:
     """The fields of a checkpoint that was copied here."""
     manifest = fetched.manifest
     return {
         "run": manifest.run_id,
         "checkpoint": manifest.label,
-        "val_bpb": manifest.val_bpb,
+        "val_bpb": manifest.val_bpb if manifest.recipe != RECIPE else None,
+        "metric": metric_in(manifest),
         "sha256": manifest.sha256,
         "folder": str(fetched.folder),
         "already_there": fetched.already_there,

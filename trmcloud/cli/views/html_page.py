@@ -11,13 +11,15 @@ from html import escape
 from typing import Any
 
 from trmcloud.cli.views.charts import Mark, Series, legend, line_chart
+from trmcloud.cli.views.metrics import title_of, value_words
 from trmcloud.cli.views.reasons import sentence
-from trmcloud.cli.views.text import bpb, count, duration
+from trmcloud.cli.views.text import count, duration
 from trmcloud.core import codec
 from trmcloud.core.catalog.goals import METRICS
 from trmcloud.core.catalog.hardware import LOCAL
+from trmcloud.core.contract.command import Command
 from trmcloud.core.control.observation import BY_POD, PODS
-from trmcloud.core.control.reason import MEANINGS, Reason
+from trmcloud.core.control.reason import COMMAND, MEANINGS, OF_KINDS, SWEEP, Reason
 from trmcloud.core.control.receipt import Receipt
 from trmcloud.core.control.receipt_page import seal_page
 from trmcloud.core.control.report import PARTS
@@ -158,15 +160,47 @@ def _section(name: str, title: str, body: str) -> str:
     return f'<section id="{name}">\n<h2>{words(title)}</h2>\n{body}\n</section>\n' if body else ""
 
 
+def _metric(account: Mapping[str, Any]) -> tuple[str | None, float]:
+    """Return what the run's metric is called, as ``title_of`` takes it, and the sign with which its
+    scores are the metric."""
+    command = account["asked"].get("command")
+    if command is None:
+        return None, 1.0
+    made = Command(("",), metric=str(command.get("metric", "")))
+    return made.metric_name, -1.0 if command.get("higher_is_better") else 1.0
+
+
+def _value(account: Mapping[str, Any], score: float | None) -> str:
+    name, sign = _metric(account)
+    return value_words(name, None if score is None else sign * score)
+
+
+def _scored(account: Mapping[str, Any], score: float | None) -> str:
+    """``2.310 bits per byte``, ``val_acc 0.91``, or ``not evaluated``."""
+    name, _ = _metric(account)
+    if score is None or name == "":
+        return "not evaluated" if name != "" else "no metric"
+    value = _value(account, score)
+    return f"{value} {title_of(name)}" if name is None else f"{title_of(name)} {value}"
+
+
+def _sign(account: Mapping[str, Any], kind: str) -> float:
+    return _metric(account)[1] if kind == "eval" else 1.0
+
+
 def _summary(receipt: Receipt, account: Mapping[str, Any]) -> str:
     sums, ended = account["money"], account["ended"]
     outcome = ended["outcome"] or f"{account['state']}, not closed yet"
     best, by = _named(account, "best"), _by(account)
-    meant = MEANINGS.get(Outcome(ended["outcome"]), "") if ended["outcome"] else ""
+    asked, meant = account["asked"], ""
+    if ended["outcome"]:
+        kind = SWEEP if asked.get("sweep") else COMMAND if asked.get("command") else ""
+        met = Outcome(ended["outcome"])
+        meant = OF_KINDS[kind].get(met) or MEANINGS.get(met, "")
     best_line = ""
     if best:
         name = words(best["checkpoint"])
-        best_line = f" · best {bpb(best['val_bpb'])} bits per byte at {name}{by}"
+        best_line = f" · best {_scored(account, best['val_bpb'])} at {name}{by}"
     lines = [
         f"<h1>Receipt of {words(receipt.run_id)}</h1>",
         f'<p class="dim">made {instant(receipt.made_at)} by {words(receipt.made_by)}</p>',
@@ -286,12 +320,12 @@ def _curves(account: Mapping[str, Any]) -> str:
     marks = _marks(account, x) if in_dollars else []
     phases = list(dict.fromkeys(point["phase"] for point in points))
     charts = []
-    for title, kind in (("validation bits per byte", "eval"), ("training loss, nats per token",
-                                                              "train")):  # fmt: skip
+    validation = f"validation {title_of(_metric(account)[0])}"
+    for title, kind in ((validation, "eval"), ("training loss, nats per token", "train")):
         series = [
             Series(
                 phase,
-                tuple((x(p), p["value"]) for p in points
+                tuple((x(p), _sign(account, kind) * p["value"]) for p in points
                       if (p["phase"], p["kind"]) == (phase, kind)),
                 dots=kind == "eval",
             )
@@ -356,7 +390,8 @@ def _end(account: Mapping[str, Any]) -> str:
         rows.append(("asked to stop by", words(ended["asked_by"])))
         rows.append(("because", words(_reason(ended["asked_why"]))))
     for phase in account["phases"]:
-        said = f"{phase['outcome']} at step {phase['step'] or 0:,}, bpb {bpb(phase['val_bpb'])}"
+        scored = _scored(account, phase["val_bpb"])
+        said = f"{phase['outcome']} at step {phase['step'] or 0:,}, {scored}"
         rows.append((str(phase["phase"]), words(f"{said}{_by(account)}")))
     for phase, verdict in account["gates"].items():
         told = "passed" if verdict.get("passed") else "failed"
@@ -423,23 +458,31 @@ def _checkpoints(account: Mapping[str, Any]) -> str:
     chosen = [("best and latest" if both else "best", best)]
     if best is None or latest is None or latest["checkpoint"] != best["checkpoint"]:
         chosen.append(("latest", latest))
-    parts = [named_rows(_hashes(name, made, _by(account))) for name, made in chosen if made]
+    parts = [named_rows(_hashes(name, made, account)) for name, made in chosen if made]
     rows = [
-        (words(each["checkpoint"]), bpb(each["val_bpb"]), f"{each['size_bytes'] / 1e6:,.1f} MB",
-         f"<code>{words(each['weights_sha256'])}</code>")
+        (words(each["checkpoint"]), _value(account, each["val_bpb"]),
+         f"{each['size_bytes'] / 1e6:,.1f} MB", f"<code>{words(each['weights_sha256'])}</code>")
         for each in account["checkpoints"]["all"]
     ]  # fmt: skip
     if not rows:
         return "<p>No checkpoint is known.</p>"
-    header = ("checkpoint", f"bits per byte{_by(account)}", "size", "weights, SHA-256")
+    header = (
+        "checkpoint",
+        f"{title_of(_metric(account)[0])}{_by(account)}",
+        "size",
+        "weights, SHA-256",
+    )
     return "\n".join([*parts, html_table(header, rows)])
 
 
-def _hashes(name: str, made: Mapping[str, Any], by: str) -> list[tuple[str, str]]:
+def _hashes(
+    name: str, made: Mapping[str, Any], account: Mapping[str, Any]
+) -> list[tuple[str, str]]:
     about = {"code_sha256": "not reported by its trainer", "packages_sha256": "not reported"}
     about |= made["provenance"] or {}
+    scored = _scored(account, made["val_bpb"])
     rows = [
-        (name, words(f"{made['checkpoint']} · {bpb(made['val_bpb'])} bits per byte{by}")),
+        (name, words(f"{made['checkpoint']} · {scored}{_by(account)}")),
         *((file, f"<code>{words(known)}</code>") for file, known in made["files"].items()),
         ("data", f"<code>{words(made['data_sha256'])}</code>"),
         ("tokenizer", f"<code>{words(made['tokenizer_sha256'])}</code>"),

@@ -10,9 +10,11 @@ from trmcloud.app.checkpoints.fetching import FetchedCheckpoint, OwnNames, under
 from trmcloud.app.checkpoints.opening import Effect, worst
 from trmcloud.app.context import Context
 from trmcloud.app.ignore_rules import IGNORE_NAME
+from trmcloud.app.launching import Continuation
 from trmcloud.app.run_facts import report_run
 from trmcloud.app.run_queries import mark_reported
 from trmcloud.app.working_tree import WorkingTree
+from trmcloud.cli.views.metrics import score_words
 from trmcloud.cli.views.plan import (
     age_days,
     balance_text,
@@ -20,10 +22,11 @@ from trmcloud.cli.views.plan import (
     reasons_to_show,
 )
 from trmcloud.cli.views.reasons import sentence
-from trmcloud.cli.views.text import CHECKPOINTS, bpb, count, duration, fields
+from trmcloud.cli.views.text import CHECKPOINTS, count, duration, fields
 from trmcloud.core.catalog.hardware import LOCAL
 from trmcloud.core.catalog.providers import is_brokered
 from trmcloud.core.contract.command import NO_SIGNAL, Command
+from trmcloud.core.contract.manifest import CheckpointManifest
 from trmcloud.core.control.room import Room
 from trmcloud.core.control.run_state import RunState
 from trmcloud.core.spec.plan import Candidate, PhasePlan, Plan
@@ -79,17 +82,23 @@ def plan_lines(context: Context, plan: Plan, *, verbose: bool = False) -> list[s
     return [*fields(rows, indent="  "), *(f"  · {reason}" for reason in reasons)]
 
 
-def show_resume(context: Context, run: RunState, plan: Plan, *, verbose: bool = False) -> None:
-    """Print the hardware, checkpoint and rest of the cap with which an ended run continues."""
+def show_resume(context: Context, found: Continuation, *, verbose: bool = False) -> None:
+    """Print the hardware, the checkpoint and the money with which an ended run would continue."""
+    run, plan = found.after, found.after.plan
     report = report_run(context, run)
-    latest = report.latest
-    begins = "the checkpoint on its network volume" if report.on_volume else "the beginning"
-    if latest is not None:
-        scored = latest.val_bpb is not None
-        metric = mark_reported(run, latest.val_bpb).as_reported(bpb) if scored else bpb(None)
-        begins = f"{latest.label} · bpb {metric}"
+    latest = report.latest if plan.spec.command is None else found.begins_at
+    begins = ("continues from", "the checkpoint on its network volume")
+    if found.starts_again:
+        why = "no checkpoint of it is known"
+        if plan.spec.command is not None and not plan.spec.command.resume:
+            why = "it was launched without --resume"
+        begins = ("starts again", f"from its beginning: {why}; what it has saved is kept")
+    elif latest is not None:
+        begins = ("continues from", f"{latest.label} · {_score(run, latest)}")
+    elif not report.on_volume:
+        begins = ("continues from", "the beginning: no checkpoint of it is known")
     told = dict(plan_rows(context, plan, verbose=verbose))
-    rows = [("hardware", told.pop("hardware", report.hardware)), ("continues from", begins)]
+    rows = [("hardware", told.pop("hardware", report.hardware)), begins]
     if latest is not None and report.before_cooldown is not None:
         before = report.before_cooldown
         told_of = (
@@ -101,11 +110,19 @@ def show_resume(context: Context, run: RunState, plan: Plan, *, verbose: bool = 
     rows += resumed_rows(run)
     if "rate" in told:
         rows.append(("rate", told.pop("rate")))
-    rows.append(("cap", f"{run.cap}, {run.reserved} of it left and reserved"))
+    rows.append(("spends", f"at most {found.time.at_most} more"))
+    rows.append(("cap", f"{run.cap}, of which {run.reserved} is left and will be reserved"))
     rows.append((CHECKPOINTS, told.pop(CHECKPOINTS)))
     for name in ("plan", "cap", "stops", *plan.spec.phases):
         told.pop(name, None)  # of the launch; a resume has another length
     print("\n".join(fields([*rows, *told.items()], indent="  ")))
+
+
+def _score(run: RunState, made: CheckpointManifest) -> str:
+    """A checkpoint's metric by its name."""
+    if made.val_bpb is None:
+        return "not evaluated"
+    return score_words(run.spec.command, mark_reported(run, made))
 
 
 def resumed_rows(run: RunState) -> list[tuple[str, str]]:

@@ -15,7 +15,18 @@ from trmcloud.core.control.report import RunReport
 from trmcloud.core.control.run_state import RunState
 from trmcloud.core.text import one_line
 
-_EXTRA = "metric"
+BITS = "bits per byte"
+
+
+def title_of(metric: str | None) -> str:
+    """What a metric is called in a heading: ``bits per byte`` of a recipe (None), a command's own
+    name, or ``metric`` where it has none."""
+    return BITS if metric is None else one_line(metric)[:40] or "metric"
+
+
+def value_words(metric: str | None, value: float | None) -> str:
+    """``2.310`` bits per byte, or a command's own metric."""
+    return bpb(value) if metric is None else number(value)
 
 
 def metric_words(command: Command | None, told: ReportedValue[Heartbeat]) -> str:
@@ -110,9 +121,8 @@ def score_cell(told: ReportedValue[CheckpointManifest] | None, *, named: bool = 
 
 
 def _named(manifest: CheckpointManifest) -> str:
-    told = manifest.extra.get(_EXTRA)
-    name = told.get("name", "metric") if isinstance(told, dict) else "metric"
-    return f"{one_line(str(name))[:40]} {_value(manifest)}"
+    name, _ = manifest.own_metric or ("metric", None)
+    return f"{one_line(name)[:40]} {_value(manifest)}"
 
 
 def marked_words() -> str:
@@ -124,11 +134,8 @@ def _is_scored(manifest: CheckpointManifest) -> bool:
 
 
 def _value(manifest: CheckpointManifest) -> str:
-    told = manifest.extra.get(_EXTRA)
-    if not isinstance(told, dict):
-        return bpb(manifest.val_bpb)
-    value = told.get("value")
-    return number(float(value) if isinstance(value, (int, float)) else None)
+    own = manifest.own_metric
+    return bpb(manifest.val_bpb) if own is None else number(own[1])
 
 
 def next_buys(run: RunState, beat: Heartbeat) -> str:

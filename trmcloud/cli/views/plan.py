@@ -183,13 +183,14 @@ def show(
     balance: str = "",
     others: Sequence[str] = (),
     more: Sequence[str] = (),
+    typed: Sequence[str] = (),
 ) -> None:
     """``balance``: what is told of the provider's; ``others``: what else the budget buys; ``more``:
-    lines below the plan."""
+    lines below the plan; ``typed``: the words of options that the line to type next repeats."""
     columns = columns_here() if sys.stdout.isatty() else PIPE_COLUMNS
     lines = render(
         plan, columns=columns, everything=everything, verbose=verbose, balance=balance,
-        others=others,
+        others=others, typed=typed,
     )  # fmt: skip
     print("\n".join([*lines, *more]))
 
@@ -202,6 +203,7 @@ def render(
     verbose: bool = False,
     balance: str = "",
     others: Sequence[str] = (),
+    typed: Sequence[str] = (),
 ) -> list[str]:
     """The lines a user reads: what fits a terminal of 24 rows. With ``everything`` each candidate;
     with ``verbose`` one of each hardware, phases, chart, reasons and defaults, too."""
@@ -231,7 +233,7 @@ def render(
     if chart := terminal_chart(plan, rows, columns) if len(rows) > 2 and verbose else []:
         lines += ["", *chart]
     lines += ["", *others] if others else []
-    lines += ["", *_advice(plan, verbose)]
+    lines += ["", *_advice(plan, verbose, typed)]
     return lines
 
 
@@ -525,7 +527,7 @@ def _ages(plan: Plan, rows: Sequence[Candidate]) -> str:
     return f"prices {span} days old{refresh}"
 
 
-def _advice(plan: Plan, verbose: bool) -> list[str]:
+def _advice(plan: Plan, verbose: bool, typed: Sequence[str]) -> list[str]:
     chosen = plan.recommended
     if chosen is None:
         lines = ["No plan fits these limits; closest:"]
@@ -547,22 +549,18 @@ def _advice(plan: Plan, verbose: bool) -> list[str]:
         f"{duration(chosen.hard_stop_s)}, at most {chosen.worst_case}"
     )
     if plan.launchable and plan.spec.command is not None:
-        lines.append(f"Run it: {_run_line(plan, chosen)}")
+        lines.append(f"Run it: {_run_line(plan, chosen, typed)}")
     elif plan.launchable:
-        lines.append(f"Launch it: trmcloud launch {plan.id}")
+        lines.append(f"Launch it: {shlex.join(['trmcloud', 'launch', plan.id, *typed])}")
     return lines
 
 
-def _run_line(plan: Plan, chosen: Candidate) -> str:
+def _run_line(plan: Plan, chosen: Candidate, typed: Sequence[str]) -> str:
     """The command that runs a command of the user's own as it is planned."""
-    spec = plan.spec
-    assert spec.command is not None
-    words = ["trmcloud", "run", chosen.hardware]
-    for flag, value in (("--steps", spec.steps), ("--hours", spec.hours)):
-        words += [flag, f"{value:g}"] if value else []
-    if spec.budget is not None:
-        words += ["--budget", spec.budget.plain()]
-    return mask_tokens(shlex.join([*words, "--", *spec.command.words]))
+    assert plan.spec.command is not None
+    steps = ["--steps", f"{plan.spec.steps}"] if plan.spec.steps and "--steps" not in typed else []
+    words = ["trmcloud", "run", chosen.hardware, *steps, *typed]
+    return mask_tokens(shlex.join([*words, "--", *plan.spec.command.words]))
 
 
 def _short(number: float) -> str:

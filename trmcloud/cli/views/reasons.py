@@ -10,7 +10,7 @@ from trmcloud.app.context import Context, unreached_providers
 from trmcloud.cli.views.text import bpb, duration
 from trmcloud.core.contract.notices import Notice, NoticeKind
 from trmcloud.core.control.observation import BY_POD, POD
-from trmcloud.core.control.reason import MEANINGS, Fact, Reason, ReasonKind
+from trmcloud.core.control.reason import MEANINGS, OF_KINDS, Fact, Reason, ReasonKind
 from trmcloud.core.errors import Outcome, TrmcloudError
 from trmcloud.core.money import Usd
 from trmcloud.core.text import one_line
@@ -211,13 +211,16 @@ def _title_and_text(notice: Notice) -> tuple[str, str]:
             return f"{facts['percent']} % of the {name} cap is spent", text
         case NoticeKind.ENDED:
             outcome = str(facts["outcome"])
-            known = {each.value: MEANINGS.get(each, "") for each in Outcome}
+            of_kind = OF_KINDS.get(str(facts.get("kind", "")), {})
+            known = {each.value: of_kind.get(each) or MEANINGS.get(each, "") for each in Outcome}
             words = [known[outcome]] if known.get(outcome) else []
             if "spent_usd" in facts:
                 words.append(f"{_spent(facts)} accrued")
             if "step" in facts:
-                metric = bpb(facts.get("val_bpb"))
-                words.append(f"{facts['phase']} step {facts['step']:,}, bpb {metric}{by}")
+                metric = f"bpb {bpb(facts.get('val_bpb'))}"
+                if "val_bpb" not in facts and "value" in facts:
+                    metric = f"{one_line(str(facts['metric']))[:40]} {facts['value']:.4g}"
+                words.append(f"{facts['phase']} step {facts['step']:,}, {metric}{by}")
             return f"{run}: {outcome}", f"{'; '.join(words)}. {status}"
         case NoticeKind.TROUBLE:
             what = str(facts["what"])

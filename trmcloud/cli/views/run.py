@@ -105,10 +105,11 @@ class EventLines:
         print_line(run_ended(self._context, run))
 
     def _print_new(self) -> None:
+        command = run_by_id(self._context, self._run_id).spec.command
         for record in self._context.ledger.records(self._run_id):
             if record.seq > self._seq:
                 self._seq = record.seq
-                print_line(run_event(record))
+                print_line(run_event(record, command))
 
 
 def carry(

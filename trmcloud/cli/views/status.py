@@ -104,7 +104,9 @@ _TOLD = Usd("0.01")
 
 
 def show_table(context: Context, runs: Sequence[RunState]) -> None:
-    header = ("run", "state", "spent / cap", "bpb", "best", "kill layers", "max overspend")
+    of_recipes = all(run.spec.command is None for run in runs)
+    head = "bpb" if of_recipes else "metric"
+    header = ("run", "state", "spent / cap", head, "best", "kill layers", "max overspend")
     rows = [_row(context, run) for run in runs]
     print("\n".join(table(header, rows)))
     if any(cell.endswith((MARK, f"{MARK}, fetched")) for row in rows for cell in row[3:5]):

@@ -227,7 +227,7 @@ def parse_hardware(text: str) -> HardwareRequest:
         if _squash(cleaned) in _BY_SQUASHED:
             raise UsageError(
                 f"{cleaned!r} gives no number of GPUs",
-                next_step=f"8x{_BY_SQUASHED[_squash(cleaned)]}",
+                next_step=f"1x{_BY_SQUASHED[_squash(cleaned)]}",
             )
         raise UsageError(
             f"unknown hardware {cleaned!r}",
@@ -241,6 +241,15 @@ def parse_hardware(text: str) -> HardwareRequest:
     if not 1 <= count <= MAX_GPUS:
         raise UsageError(f"{cleaned!r}: the number of GPUs must be from 1 to {MAX_GPUS}")
     return HardwareRequest(f"{count}x{known}", count, _ACCEPTS[known], False)
+
+
+_COUNTED = re.compile(r"(?:[1-9][0-9]?x){1,2}(?:any|[A-Za-z]+[0-9][A-Za-z0-9-]*)", re.IGNORECASE)
+
+
+def looks_like_hardware(text: str) -> bool:
+    """Whether a word is meant as hardware, known or not: ``local``, ``8xH100`` or ``H100``."""
+    word = text.strip()
+    return word.lower() == LOCAL or bool(_COUNTED.fullmatch(word)) or _squash(word) in _BY_SQUASHED
 
 
 def find_gpu(sku: str) -> Gpu:

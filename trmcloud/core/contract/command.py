@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated
+from collections.abc import Mapping
+from typing import Annotated, Any
 
 from trmcloud.core.contract.records import within
 from trmcloud.core.values import dataclass
@@ -120,6 +121,24 @@ class Command:
     def shown(self, score: float | None) -> float | None:
         """The metric that ``score`` stands for."""
         return None if score is None else self.score(score)
+
+
+def shown_metric(command: Command | None, score: float | None) -> float | None:
+    """Return the metric that ``score`` stands for: a recipe's own, or a command's as it logged it;
+    None of a command without a metric."""
+    if command is None:
+        return score
+    return command.shown(score) if command.metric_name else None
+
+
+def own_facts(command: Command | None, facts: Mapping[str, Any]) -> dict[str, Any]:
+    """Return ``facts`` with a command's own metric, by its name, in the place of its score."""
+    made = dict(facts)
+    if command is not None and "val_bpb" in made:
+        value = shown_metric(command, made.pop("val_bpb"))
+        if command.metric_name:
+            made["metric"] = {"name": command.metric_name, "value": value}
+    return made
 
 
 def is_inside(path: str) -> bool:

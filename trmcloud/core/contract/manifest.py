@@ -90,6 +90,12 @@ LAYOUT = "layout"
 FINAL_AT = "final_at"
 """The key in ``extra`` of a final model that was saved at the step of another checkpoint: that
 step. Its own number is the next free one."""
+METRIC = "metric"
+"""The key in ``extra`` of a command's checkpoint: what its metric is called, its value, and how
+that was found."""
+BEGUN_AT = "begun_at"
+"""The key in ``extra`` of a command's checkpoint: the epoch second at which the training that saved
+it began at its beginning. An attempt that continues from a checkpoint is of the same training."""
 NAMED_BEST = "named_best"
 """The key in ``extra`` of a command's checkpoint that its script itself names best: its name."""
 OUTPUTS = "outputs"
@@ -176,6 +182,22 @@ class CheckpointManifest:
     def is_named_best(self) -> bool:
         """Whether its script itself names it best: see ``own_bests``."""
         return NAMED_BEST in self.extra
+
+    @property
+    def own_metric(self) -> tuple[str, float | None] | None:
+        """The name and the value of a command's own metric, as it logged it; None where it has
+        none."""
+        told = self.extra.get(METRIC) if self.recipe == RECIPE else None
+        if not isinstance(told, Mapping):
+            return None
+        name, value = str(told.get("name", METRIC)), told.get("value")
+        return name, float(value) if isinstance(value, (int, float)) else None
+
+    @property
+    def begun_at(self) -> float:
+        """Which training of its run saved it: see ``BEGUN_AT``; 0 where that is not known."""
+        told = self.extra.get(BEGUN_AT)
+        return told if type(told) is float and math.isfinite(told) else 0.0
 
     @property
     def final_at(self) -> int | None:

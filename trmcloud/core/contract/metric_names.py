@@ -29,6 +29,12 @@ def figures_of(kind: str, line: Mapping[str, Any]) -> Iterator[tuple[str, float]
     may be hostile: what is no plain name is passed over."""
     if not _NAME.fullmatch(kind):
         return
+    own = line.get("metric")
+    if isinstance(own, Mapping) and "val_bpb" in line:  # of a command: by its own name
+        name = own.get("name")
+        named = name if isinstance(name, str) and _NAME.fullmatch(name) else "metric"
+        line = {key: said for key, said in line.items() if key != "val_bpb"}
+        line = {**line, named: own.get("value")}
     for key, value in line.items():
         if key in _NO_FIGURES or not _NAME.fullmatch(key):
             continue

@@ -253,6 +253,20 @@ REPORT_NAME = "agent.json"
 ENDED_NAME = "ended.json"
 CHECK_NAME = "check.json"
 STAGED_NAME = "staged.json"
+_SENDABLE = re.compile(
+    r"[A-Za-z0-9_][A-Za-z0-9_.@+=-]{0,120}(/[A-Za-z0-9_][A-Za-z0-9_.@+=-]{0,120}){0,12}"
+)
+SENDABLE = (
+    "a name has letters, digits and _.@+=-, begins with a letter, digit or _, has at most 121 "
+    "characters, and stands in at most 12 folders"
+)
+
+
+def is_sendable(name: str) -> bool:
+    """Whether a file of this relative name can be sent to a pod, which lists names by lines."""
+    return bool(_SENDABLE.fullmatch(name))
+
+
 PODS_DIR = "pods"
 RUNS_DIR = "runs"
 
@@ -292,6 +306,9 @@ class PhaseLease:
     stop: StopRules = field(default_factory=StopRules)
 
 
+BUDGET, HOURS = "budget", "hours"
+
+
 @dataclass(frozen=True)
 class Lease:
     """The agent's right to spend: what to run, and when it must have ended.
@@ -325,6 +342,8 @@ class Lease:
     ready_within_s: float = 0.0
     """The time after the agent's start within which code and data must arrive; 0: they are in
     place."""
+    ends_by: str = BUDGET
+    """What the soft stop comes from: ``budget``, or ``hours``, the run's limit on them."""
     version: int = CONTRACT_VERSION
 
 

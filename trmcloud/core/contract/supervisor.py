@@ -14,7 +14,7 @@ from typing import Any
 
 from trmcloud.core.contract.gate import why_stop
 from trmcloud.core.contract.phase_account import is_worth_it, lease_of, next_level, next_try
-from trmcloud.core.contract.pod_contract import Lease, PhaseReport, PhaseState
+from trmcloud.core.contract.pod_contract import HOURS, Lease, PhaseReport, PhaseState
 from trmcloud.core.contract.recovery import MENDED, overrides_of
 from trmcloud.core.contract.trainer_contract import CLEAN, DONE, RETRYABLE, Heartbeat
 from trmcloud.core.errors import Outcome
@@ -278,7 +278,8 @@ def _after(
         if not more:
             if outcome in DONE:
                 return EndPod(Outcome.FINISHED.value, last.message)
-            why = f"budget reached; {last.message}"
+            limit = "its hours are used" if lease.ends_by == HOURS else "budget reached"
+            why = f"{limit}; {last.message}"
             return EndPod(Outcome.LANDED.value, why.rstrip("; "))
         if last.gate is None:
             return JudgeGate(last.name)

@@ -25,6 +25,7 @@ from trmcloud.core.control.run_state import Generation, RunState
 from trmcloud.core.errors import Outcome
 from trmcloud.core.spec.plan import Candidate, Plan
 
+_HOUR_S = 3600.0
 _LANDED = (None, Outcome.STOPPED.value, Outcome.LANDED.value)
 MOST_FRUITLESS = 3
 """So many machines in a row that were lost sooner than one takes to start end the run: something
@@ -79,21 +80,43 @@ def cheapest_first(
 def limit_s(
     run: RunState, plan: Plan, candidate: Candidate, now: float, *, kill_latency_s: float
 ) -> float:
-    """Seconds from ``now`` until the hard stop that the deadline and the limit on hours leave to a
-    machine that follows a lost one, and the deadline to one that was waited for; infinite where
-    neither binds."""
+    """Seconds from ``now`` until the hard stop that the deadline leaves to a machine that follows a
+    lost one or was waited for, and that the limit on hours leaves after all earlier machines;
+    infinite where neither binds."""
     lost = bool(left_machines(run, plan))
     left_s = inf
     if plan.spec.deadline_at is not None and (lost or run.wait is not None):
         left_s = plan.spec.deadline_at - now - kill_latency_s
-    if plan.spec.hours is not None and lost:
-        left_s = min(left_s, candidate.hard_stop_s - trained_s(run, plan))
+    is_reopened = run.first_generation > 1
+    if plan.spec.hours is not None and (lost or is_reopened):
+        whole_s = candidate.hard_stop_s
+        if is_reopened:  # it has another budget than the one that the plan's stop was made for
+            whole_s = candidate.startup_s.p90 + plan.spec.hours * _HOUR_S + candidate.landing_s
+        left_s = min(left_s, whole_s - trained_s(run, plan))
     return max(0.0, left_s)
 
 
+def hours_left_s(run: RunState, plan: Plan) -> float:
+    """Seconds of training that the run's limit on hours leaves; infinite without one."""
+    return inf if plan.spec.hours is None else plan.spec.hours * _HOUR_S - trained_s(run, plan)
+
+
 def trained_s(run: RunState, plan: Plan) -> float:
-    """Seconds that earlier machines have trained: of a limit on hours they are used up."""
-    return sum(map(worked_s, left_machines(run, plan)))
+    """Seconds that the run's machines have trained, before it was reopened too: they count against
+    a limit on hours."""
+    return sum(
+        min(worked_s(each), _accounted_s(run, each))
+        for each in run.generations
+        if not each.stands_by and each.unfit is None and plan.candidate(each.candidate_id).phases
+    )
+
+
+def _accounted_s(run: RunState, generation: Generation) -> float:
+    """Seconds in the accounts of its phases, without their wait for data; infinite where it left no
+    account."""
+    mine = [each for each in run.phase_accounts if each.generation == generation.number]
+    counted = (s for each in mine for state, s in each.seconds.items() if state != "data")
+    return sum(counted) if mine else inf
 
 
 def worked_s(generation: Generation) -> float:

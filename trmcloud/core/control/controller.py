@@ -310,6 +310,8 @@ def _watch(
             return Decision(events=(known,))
     elif run.state is State.RUNNING and (left := last_word(run, plan, generation, seen.word)):
         return Decision(events=left)
+    if run.state is State.RUNNING and (why := _why_not_sent(run)) is not None:
+        return Decision(events=(ev.ResultKnown(Outcome.FAILED.value, why),))
     if run.state is State.BOOTING and (late := failed_late(run, seen, generation)):
         return Decision(events=late)
     gone = _proven_end(run, seen, generation, traits)
@@ -524,6 +526,8 @@ def _why_terminate(
         return make_reason(ReasonKind.HARD_STOP)
     if run.stop is not None and run.stop.at_once:
         return replace(run.stop.reason, more=None)
+    if (why := _why_not_sent(run)) is not None:
+        return why
     pod = find_pod(seen, generation)
     if pod is not None and pod.status is PodStatus.STOPPED and report is None:
         return make_reason(ReasonKind.HOST_STOPPED)
@@ -578,6 +582,14 @@ def _why_terminate(
         wanted = candidate.region
         return make_reason(ReasonKind.MISPLACED, region=pod.region, wanted_region=wanted)
     return None
+
+
+def _why_not_sent(run: RunState) -> Reason | None:
+    """Why the files that the run's machine waits for will never arrive; None where they may."""
+    _, last = last_try(run, STAGE)
+    if last is None or last.failed_kind is not FailureKind.FINAL:
+        return None
+    return make_reason(ReasonKind.LINK_FAILED, text=last.error)
 
 
 def _is_misplaced(pod: PodSeen, wanted: str) -> bool:

@@ -63,7 +63,8 @@ class FailureKind(str, Enum):
     NO_CAPACITY = "no_capacity"
     """The create's provider has none left."""
     FINAL = "final"
-    """The create of every other candidate of its provider would fail as well."""
+    """The create of every other candidate of its provider would fail as well; files could not be
+    sent, and never will be."""
     THROTTLED = "throttled"
     """Likewise, for now: the provider asks to be asked later."""
     AMBIGUOUS = "ambiguous"

@@ -12,6 +12,7 @@ from dataclasses import field
 
 from trmcloud.core.catalog.hardware import LOCAL
 from trmcloud.core.catalog.providers import traits_of
+from trmcloud.core.contract.command import shown_metric
 from trmcloud.core.contract.notices import (
     TROUBLE_PATH,
     UNFIT,
@@ -28,7 +29,7 @@ from trmcloud.core.control.continuing import continues
 from trmcloud.core.control.controller import foreseen_end
 from trmcloud.core.control.grants import money_of, month_of
 from trmcloud.core.control.observation import POD
-from trmcloud.core.control.reason import ReasonKind
+from trmcloud.core.control.reason import ReasonKind, kind_of
 from trmcloud.core.control.report import spent_so_far
 from trmcloud.core.control.run_book import present_runs
 from trmcloud.core.control.run_state import RunState, State, apply_event
@@ -214,8 +215,14 @@ def _end_facts(run: RunState, outcome: str, at: float) -> dict[str, Fact | Usd]:
         facts["phase"] = last.phase
         if last.step is not None:
             facts["step"] = last.step
-        if last.val_bpb is not None:
-            facts["val_bpb"] = last.val_bpb
+        command = run.spec.command if run.recorded_plan is not None else None
+        if command is not None:
+            facts["kind"] = kind_of(run.spec)
+        value = shown_metric(command, last.val_bpb)
+        if value is not None:
+            facts["val_bpb" if command is None else "value"] = value
+        if command is not None and command.metric_name:
+            facts["metric"] = command.metric_name
         facts |= _by_pod(run)
     return facts
 

@@ -8,6 +8,7 @@ from enum import Enum
 
 from trmcloud.core.errors import Outcome
 from trmcloud.core.money import Usd
+from trmcloud.core.spec.spec import RunSpec
 from trmcloud.core.values import dataclass
 
 # What each outcome means, in words for people: apart from the outcomes, for no pod needs them.
@@ -26,6 +27,31 @@ MEANINGS: Mapping[Outcome, str] = {
     Outcome.UNREPORTED: "its machine ended before reporting; stored checkpoints are safe",
     Outcome.UNFIT: "every machine failed the hardware check",
 }
+
+_OF_A_COMMAND: Mapping[Outcome, str] = {
+    Outcome.FINISHED: "the command ended normally",
+    Outcome.LANDED: "stopped at its budget or time limit; its checkpoints are kept",
+    Outcome.STOPPED: "stopped on request; its checkpoints are kept",
+    Outcome.FAILED: "the command failed",
+}
+_OF_A_SWEEP: Mapping[Outcome, str] = {
+    Outcome.FINISHED: "the sweep has ended",
+    Outcome.LANDED: "stopped at its budget or time limit; its checkpoints are kept",
+    Outcome.STOPPED: "stopped on request; its checkpoints are kept",
+    Outcome.FAILED: "the sweep has no result",
+}
+COMMAND, SWEEP = "command", "sweep"
+OF_KINDS: Mapping[str, Mapping[Outcome, str]] = {
+    "": {}, COMMAND: _OF_A_COMMAND, SWEEP: _OF_A_SWEEP,
+}  # fmt: skip
+"""By what a run trains, the meanings that differ: nothing is known of what a command trains, nor
+whether it was evaluated."""
+
+
+def kind_of(spec: RunSpec) -> str:
+    """What a run trains, as ``OF_KINDS`` has it; empty of a recipe."""
+    return SWEEP if spec.sweep is not None else COMMAND if spec.command is not None else ""
+
 
 # Why something is as it is, as data: one kind of a fixed set, and the facts that belong to it.
 #

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from math import inf
 
 from trmcloud.core.catalog.hardware import LOCAL
@@ -15,11 +15,17 @@ from trmcloud.core.catalog.providers import (
 from trmcloud.core.clock import DatedFact, Instant
 from trmcloud.core.contract.command import Command
 from trmcloud.core.contract.gate import StopRules
-from trmcloud.core.contract.pod_contract import Lease, PhaseLease, PodName
+from trmcloud.core.contract.pod_contract import BUDGET, HOURS, Lease, PhaseLease, PodName
 from trmcloud.core.contract.trainer_contract import DONE
 from trmcloud.core.control import events as ev
 from trmcloud.core.control.actions import CREATE, Action, Decision, action_key, current_generation
-from trmcloud.core.control.continuing import cheapest_first, continues, limit_s, lost_machines
+from trmcloud.core.control.continuing import (
+    cheapest_first,
+    continues,
+    hours_left_s,
+    limit_s,
+    lost_machines,
+)
 from trmcloud.core.control.events import FailureKind
 from trmcloud.core.control.observation import Observation
 from trmcloud.core.control.pod_facts import failed_late, find_pod, is_absent, note_absence
@@ -42,6 +48,7 @@ from trmcloud.core.errors import Outcome
 from trmcloud.core.money import ZERO, Usd, affordable_seconds, cost
 from trmcloud.core.spec.overrides import recoverable
 from trmcloud.core.spec.plan import Candidate, PhasePlan, Plan
+from trmcloud.core.values import dataclass
 
 # The lease an agent is given: the Plan's promise, in the words the pod understands.
 
@@ -115,7 +122,6 @@ def make_lease(
                 stop=stop or StopRules(),
             )
         )
-    useful_s = [p.parts_s.get("compile", 0.0) + max(5.0, 3 * p.step_s.p50) for p in phases]
     # An exported script carries no provider's traits.
     traits = find_traits(candidate.provider)
     default_s = HANG_AFTER_S if rented else LOCAL_HANG_AFTER_S
@@ -124,7 +130,6 @@ def make_lease(
     max_restarts = Lease.max_restarts if candidate.nodes == 1 or apart else -1
     if command is not None:
         hang_after_s = command.silent_s
-        useful_s = [_LEAST_OF_A_COMMAND_S]
         # One that cannot go on from a checkpoint would pay for the same steps again.
         max_restarts = max_restarts if command.resume else -1
     return Lease(
@@ -137,14 +142,31 @@ def make_lease(
         landing_s=generation.hard_stop_at - generation.soft_stop_at,
         phases=tuple(shares),
         fits_budget=fits,
-        min_useful_s=max(useful_s, default=0.0),
+        min_useful_s=least_useful_s(phases, of_command=command is not None),
         strict_gate=strict_gate,
         hang_after_s=hang_after_s,
         hold=hold,
         uploads=uploads,
         ready_within_s=ready_within_s(candidate) + stands_by_s if rented else 0.0,
         max_restarts=max_restarts,
+        ends_by=ends_by(run, candidate, generation),
     )
+
+
+def ends_by(run: RunState, candidate: Candidate, generation: Generation) -> str:
+    """What stops a generation's training in time: ``hours`` where the run's limit on them does, and
+    ``budget`` in all other cases."""
+    left_s = hours_left_s(run, run.plan) if run.recorded_plan is not None else inf
+    allowed_s = generation.soft_stop_at - generation.intended_at
+    return HOURS if allowed_s >= candidate.startup_s.p50 + left_s else BUDGET
+
+
+def least_useful_s(phases: Sequence[PhasePlan], *, of_command: bool) -> float:
+    """Seconds of training without which none of these phases is worth a start."""
+    if of_command:
+        return _LEAST_OF_A_COMMAND_S
+    useful = (p.parts_s.get("compile", 0.0) + max(5.0, 3 * p.step_s.p50) for p in phases)
+    return max(useful, default=0.0)
 
 
 def ready_within_s(candidate: Candidate) -> float:
@@ -317,6 +339,46 @@ def hard_stop_within(candidate: Candidate, run: RunState, traits: ProviderTraits
     if run.first_generation > 1 and bought != inf:
         return max(0.0, bought)
     return max(0.0, min(candidate.hard_stop_s, bought))
+
+
+@dataclass(frozen=True)
+class TimeLeft:
+    """The time until a machine's hard stop, and the time that start-up, the least useful training
+    and landing need, in seconds. ``by``: what bounds it, ``hours`` or ``budget``. ``at_most`` is
+    what may be spent in the first, ``least`` what is reserved for the second."""
+
+    has_s: float
+    needs_s: float
+    by: str
+    at_most: Usd
+    least: Usd
+
+    @property
+    def is_enough(self) -> bool:
+        return self.has_s >= self.needs_s
+
+
+def time_left(
+    run: RunState, plan: Plan, candidate: Candidate, traits: ProviderTraits, now: float
+) -> TimeLeft:
+    """Return the time that ``run``, with its reservation, has on a machine that is rented now."""
+    bought_s = hard_stop_within(candidate, run, traits)
+    left_s = limit_s(run, plan, candidate, now, kill_latency_s=traits.kill_latency_s)
+    of_command = plan.spec.command is not None or plan.spec.sweep is not None
+    useful_s = least_useful_s(phases_to_run(run, candidate), of_command=of_command)
+    needs_s = candidate.startup_s.p50 + useful_s + candidate.landing_s
+    if hours_left_s(run, plan) < useful_s:
+        left_s = 0.0  # what is left beside it is for start-up and landing
+    has_s = min(bought_s, left_s)
+    rate = ask_rate(run, candidate) + candidate.disk_rate + candidate.volume_rate
+    storage, latency_s = storage_beside_disks(candidate), traits.kill_latency_s
+
+    def paid(seconds: float) -> Usd:
+        return storage + cost(rate, seconds + latency_s) if rate else ZERO
+
+    at_most = min(run.reserved, paid(has_s)) if rate else ZERO
+    by = HOURS if left_s < bought_s else BUDGET
+    return TimeLeft(has_s, needs_s, by, at_most, paid(needs_s))
 
 
 def _longest_training_s(candidate: Candidate) -> float:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from trmcloud.core.catalog.goals import GoalResult, Scores, judge_goal
+from trmcloud.core.contract.command import RECIPE
 from trmcloud.core.contract.manifest import (
     CheckpointManifest,
     is_before_cooldown,
@@ -123,9 +124,12 @@ class RunReport:
 
     @property
     def usd_per_centibpb(self) -> float | None:
-        """Dollars spent for each hundredth of a bit per byte gained since the first evaluation."""
+        """Dollars spent for each hundredth of a bit per byte gained since the first evaluation.
+        None of a command: its metric is another."""
         spent = float(self.billed if self.billed is not None else self.accrued)
         if self.best is None or self.best.val_bpb is None or self.first_bpb is None:
+            return None
+        if self.recipe == RECIPE:
             return None
         gained = self.first_bpb - self.best.val_bpb
         return spent / (gained * 100) if gained > 0 and spent > 0 else None

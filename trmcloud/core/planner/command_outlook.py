@@ -199,6 +199,11 @@ class CommandProbe:
         """Of a GPU's memory, to hold what was in use; 0 where that is not known."""
         return (self.used_gb or 0.0) * MEMORY_ROOM
 
+    @property
+    def is_of_gpus(self) -> bool:
+        """Whether it says something about GPUs: processors in their place do not."""
+        return self.sku in GPUS
+
     def on(self, machine: Machine) -> TransferredSpeed | None:
         """Return the expectation for ``machine``: None where that has another number of GPUs, or
         one of the two is not in the catalogue."""

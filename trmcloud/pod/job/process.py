@@ -322,6 +322,7 @@ class Job:
         if not kept:
             return command.words
         latest, *others = kept
+        self._shelf.continue_from(latest)
         self._tell.saved(latest.trained_to, None, time.time())
         path = self._put_back(latest, is_latest=True)
         for other in others:

@@ -43,7 +43,7 @@ from trmcloud.pod.job.reporting import CommandReporter
 from trmcloud.pod.job.watcher import Watcher, why_half
 
 # A command's checkpoints as the rest of the house knows them: copied while they are hashed, under
-# flat names, their manifest last; pruned to the best and the latest.
+# flat names, their manifest last; pruned to the best and the latest of each training.
 #
 # A copy, since a script may write the next one over the last. What changes under the copy is no
 # checkpoint, and is taken once it has stopped changing.
@@ -51,9 +51,8 @@ from trmcloud.pod.job.watcher import Watcher, why_half
 MAKING = ".making-"
 _CHUNK = 1 << 20
 _TREE_BYTES = 1 << 20
-METRIC, TREE_SHA256 = "metric", "tree_sha256"
-"""Keys of a manifest's ``extra``: what its metric is called, its value, and how that was found;
-the hash of ``tree.json``, which stands for all of it."""
+TREE_SHA256 = "tree_sha256"
+"""The key in a manifest's ``extra`` of the hash of ``tree.json``, which stands for all of it."""
 _SPARE_BYTES, _SPARE_SHARE = 256 << 20, 8
 """Of the disk, left to the command when a checkpoint is copied: no more than an eighth of it."""
 _PENDING = 2
@@ -90,9 +89,15 @@ class CommandCheckpoints:
         folder.mkdir(parents=True, exist_ok=True)
         for left in folder.glob(f"{MAKING}*"):
             shutil.rmtree(left, ignore_errors=True)
+        self._begun_at = now()
         self._trees = {str(made.extra.get(TREE_SHA256)) for made in self.manifests()}
         self._waiting: list[int] = []
         self._others: dict[int, float | None] = {}
+
+    def continue_from(self, manifest: CheckpointManifest) -> None:
+        """What is taken from now on is of the training that saved ``manifest``; without this call,
+        of a training that begins at its beginning, for which nothing of another one is deleted."""
+        self._begun_at = manifest.begun_at
 
     def manifests(self) -> list[CheckpointManifest]:
         found = []
@@ -174,10 +179,10 @@ class CommandCheckpoints:
             self._waiting.remove(step)
 
     def prune(self) -> None:
-        """Delete all but the best, the script's own best without a metric, the latest, and those
-        whose metric may still come. Where the order of values and saves is not known, the best by
-        either order are kept."""
-        made = self.manifests()
+        """Delete of this training all but the best, the script's own best without a metric, the
+        latest, and those whose metric may still come. Where the order of values and saves is not
+        known, the best by either order are kept. What another training has left stays."""
+        made = self._mine(self.manifests())
         keep = self._command.keep_best
         kept = {m.step for m in mf.to_prune(made, keep).kept}
         if any(other is not None for other in self._others.values()):
@@ -187,6 +192,9 @@ class CommandCheckpoints:
         for manifest in made:
             if manifest.step not in kept:
                 self._delete(manifest)
+
+    def _mine(self, made: Sequence[CheckpointManifest]) -> list[CheckpointManifest]:
+        return [m for m in made if m.begun_at == self._begun_at]
 
     def take_outputs(self, work: Path, files: Sequence[SeenFile]) -> CheckpointManifest | None:
         """Put files of no layout into one archive, unjudged: it is never the best, never resumed
@@ -237,7 +245,9 @@ class CommandCheckpoints:
         return tree_of(self._folder / mf.step_dir_name(manifest.step))
 
     def _make_room(self, needed: int, made: Sequence[CheckpointManifest]) -> None:
-        """The oldest go first, but not the best one, where the disk has too little room."""
+        """The oldest of this training go first, but not its best one, where the disk has too little
+        room."""
+        made = self._mine(made)
         best = mf.pick_best(made) or next(iter(mf.own_bests(made)), None) or mf.pick_latest(made)
         spare = sorted((m for m in made if m != best), key=lambda m: m.created_at)
         while (room := _room(self._folder)) < needed:
@@ -306,6 +316,7 @@ class CommandCheckpoints:
                 TREE_SHA256: whole.hexdigest(),
                 mf.PROVENANCE: dict(self.provenance),
                 mf.LAYOUT: artifact.kind,
+                mf.BEGUN_AT: self._begun_at,
                 **({mf.FINAL_AT: final_at} if final_at is not None else {}),
                 **({mf.NAMED_BEST: _own_name(artifact)} if names_best(artifact.source) else {}),
                 **self._metric_words(metric),
@@ -316,7 +327,7 @@ class CommandCheckpoints:
         """The metric of a checkpoint with the very same weights: the final model of a trainer that
         loads its best one, or has just saved its last one."""
         for manifest in made:
-            told = manifest.extra.get(METRIC)
+            told = manifest.extra.get(mf.METRIC)
             if not isinstance(told, dict) or type(told.get("value")) is not float:
                 continue
             if any(f.sha256 == sha256 for f in manifest.weights):
@@ -341,7 +352,7 @@ class CommandCheckpoints:
             words["step"] = metric.step
         if metric.other is not None and math.isfinite(metric.other):
             words["other"] = metric.other
-        return {METRIC: words}
+        return {mf.METRIC: words}
 
     def _free_step(self, step: int | None, made: list[CheckpointManifest]) -> int:
         taken = {manifest.step for manifest in made}
@@ -662,7 +673,7 @@ class CheckpointTaker:
             self.largest_bytes = max(self.largest_bytes, artifact.size_bytes)
             if made is not None:
                 self._last = made
-                if METRIC not in made.extra and made.extra[mf.LAYOUT] not in (OUTPUTS, *STATES):
+                if mf.METRIC not in made.extra and made.extra[mf.LAYOUT] not in (OUTPUTS, *STATES):
                     self._unscored[made.step] = saved
                 self._tell.saved(made.trained_to, made.val_bpb, time.time())
                 final = (
