@@ -19,7 +19,7 @@ import zipfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from tests.hostile.world import GOOD, SOURCE_ONLY, World, archive, sdist, wheel
+from tests.hostile.world import GOOD, PRIVATE, SOURCE_ONLY, World, archive, sdist, wheel
 
 WORDS = ("python3", "train.py")
 """The user's own command in every tree."""
@@ -49,8 +49,8 @@ class Tree:
         self.data: list[str] = []
         self.starts: list[str] = []
         self.recipes: list[str] = []
-        self.names_index = False
-        """Whether a file names ``tree_index`` as an index."""
+        self.replaces_index = False
+        """Whether its requirements file names ``tree_index`` in place of the user's index."""
         self.has_sky = False
         """Whether there is a configuration of SkyPilot."""
         for name, text in GIT_FILES.items():
@@ -182,7 +182,6 @@ def _included(t: Tree) -> None:
     lines = [line]
     if t.rng.random() < 0.4:
         lines.append(f"--index-url {t.world.tree_index}/simple/")
-        t.names_index = True
     t.requirements(lines)
 
 
@@ -248,13 +247,16 @@ def _indexes(t: Tree) -> None:
         ("--index-url ", "--index-url=", "-i ", "-i", "--extra-index-url ", "--extra-index-url=",
          "--pypi-url ", "--find-links ", "-f ", "--index ")
     )  # fmt: skip
-    t.names_index = True
     lines = [f"{flag}{t.rng.choice(urls)}"]
     if t.rng.random() < 0.3:
         lines = [f"{lines[0]} --trusted-host {host.partition(':')[0]}"]
     if t.rng.random() < 0.3:
         lines.append(f"--extra-index-url {t.rng.choice(urls)}")
-    t.requirements([*lines, t.rng.choice(("evil", "alpha", "private-package==1.0", SOURCE_ONLY))])
+    elif t.rng.random() < 0.5:
+        t.write("requirements.txt", "")
+        lines, t.pip = [f"--index-url {base}/simple/", f"{PRIVATE}==1.0"], ["requirements.txt"]
+        t.replaces_index = True
+    t.requirements([*lines, t.rng.choice(("evil", "alpha", SOURCE_ONLY))])
 
 
 @kind("requirements: any option of pip")
@@ -457,7 +459,6 @@ def _conda(t: Tree) -> None:
 def _uv_lock(t: Tree) -> None:
     t.dist("uv-lock")
     world = t.world
-    t.names_index = True
     sources = (
         f'{{ url = "{world.stranger}/files/evil-1.0.tar.gz" }}',
         f'{{ git = "{world.stranger}/evil.git?rev=main#{"0" * 40}" }}',

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +38,8 @@ class Visit:
     runs_command: bool = False
     installs: bool = False
     talk: Talk | None = None
+    is_private: bool = False
+    """The only requirements file names an index of its own, for a name that is private."""
     has_sky: bool = False
     """The user has SkyPilot's command."""
     has_quick_trainer: bool = False
@@ -211,7 +213,9 @@ def doors_of(number: int) -> tuple[str, str]:
 
 
 def visit_of(number: int, door: str, tree: Tree) -> Visit:
-    return DOORS[door](tree, random.Random(f"visit {number} {door}"))
+    visit = DOORS[door](tree, random.Random(f"visit {number} {door}"))
+    is_private = tree.replaces_index and tree.pip == ["requirements.txt"] * len(tree.pip)
+    return replace(visit, is_private=is_private)
 
 
 # -- programs ----------------------------------------------------------------------------------

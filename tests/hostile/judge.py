@@ -18,6 +18,7 @@ from tests.hostile.world import (
     MARK,
     NETRC_PASSWORD,
     PATH,
+    PRIVATE,
     Hosts,
     World,
 )
@@ -93,8 +94,9 @@ class Judge:
     def places(self, visit: Visit) -> Places:
         """Return the places of a visit that is about to begin, by the links that are there now.
 
-        A link in the place of an output leads nowhere it may write. What is typed for --data or
-        --recipe is read where it leads, as by any program; what a link *in* it leads to is not.
+        A link in the place of an output leads nowhere it may write. What is typed for --data,
+        --recipe or --into is read where it leads, as by any program; what a link *in* it leads to
+        is not.
         """
         start = self._world.tree / visit.start
         tops = (start, self._world.tree)
@@ -106,7 +108,7 @@ class Judge:
         followed = {
             os.path.realpath(start / value)
             for flag, value in itertools.pairwise(visit.words)
-            if flag in ("--data", "--recipe") and (start / value).is_symlink()
+            if flag in ("--data", "--recipe", "--into") and (start / value).is_symlink()
         }
         world = self._world
         own = (str(world.product_home), str(world.tmp), str(world.home / ".cache"))
@@ -115,7 +117,7 @@ class Judge:
     def judge(self, visit: Visit, seen: Observation, hosts: Hosts, places: Places) -> list[Finding]:
         found = [*self._executed(visit, seen), *self._opened(visit, seen, places.read)]
         found += [*self._wrote(seen, places.written), *self._connected(visit, seen, hosts)]
-        found += [*self._printed(seen), *self._asked(hosts), *self._kept(visit)]
+        found += [*self._printed(seen), *self._asked(visit, hosts), *self._kept(visit)]
         if seen.is_over_time:
             found.append(Finding("slow", f"not ended after {seen.wall_s:.0f} s of real time"))
         elif seen.cpu_s > MOST_CPU_S:
@@ -230,7 +232,9 @@ class Judge:
                 yield Finding("opened", f"{_below(event.real, world.folder)}: by {_short(program)}")
             elif event.real in keys:
                 is_product = program.path == self._code.trmcloud or self._is_product(program)
-                if not (is_product and keys[event.real] in _READ_BY_PRODUCT):
+                may = is_product and keys[event.real] in _READ_BY_PRODUCT
+                may |= is_job and visit.installs and keys[event.real] == ".netrc"  # pip's, here
+                if not may:
                     yield Finding("opened", f"~/{keys[event.real]}: by {_short(program)}")
             elif (
                 self._in_tree(event.asked)
@@ -309,12 +313,14 @@ class Judge:
             if (shown := _shown(data)) is not None:
                 yield Finding("printed", f"{name}: {shown}")
 
-    def _asked(self, hosts: Hosts) -> Iterator[Finding]:
+    def _asked(self, visit: Visit, hosts: Hosts) -> Iterator[Finding]:
         for name, host in (("tree's index", hosts.tree), ("a stranger", hosts.stranger)):
             for text in host.asked:
                 if (shown := _shown(text.encode())) is not None:
                     yield Finding("asked", f"{name}: {shown}")
         for text in hosts.user.asked:
+            if visit.is_private and PRIVATE in text:
+                yield Finding("asked", "the user's index, for a name of the tree's own index")
             if (shown := _shown(text.replace(NETRC_PASSWORD, "").encode())) is not None:
                 yield Finding("asked", f"the user's index: {shown}")
 

@@ -8,11 +8,11 @@ prints what each one comes to there. On a checkout that still has a hole, its ro
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tests.hostile.contents import WORDS, Tree, embed, forge
 from tests.hostile.doors import OUT, RUN, Visit
-from tests.hostile.world import sdist
+from tests.hostile.world import PRIVATE, sdist
 
 
 @dataclass(frozen=True)
@@ -64,6 +64,11 @@ def _expanded(t: Tree) -> None:
     t.write("requirements.txt", f"--index-url {index}/${{RUNPOD_API_KEY}}/simple/\nalpha\n")
 
 
+def _private(t: Tree) -> None:
+    index = f"--index-url {t.world.tree_index}/simple/\n"
+    t.write("requirements.txt", f"{index}{PRIVATE}==1.0\n")
+
+
 def _sky(t: Tree) -> None:
     t.write(".sky.yaml", f"api_server:\n  endpoint: {t.world.stranger}\n")
 
@@ -112,6 +117,7 @@ KNOWN: Mapping[str, Known] = {
     "C2 an absolute path": Known(_included, _PIP, "printed", "stderr"),
     "C2 a path above the tree": Known(_included_above, _PIP, "opened", "outside/secret.txt"),
     "C2 a token is asked for": Known(_token_asked, _PIP, "asked", "outsidetoken"),
+    "P1 a private name": Known(_private, replace(_PIP, is_private=True), "asked", "user's index"),
     "H2 .sky.yaml": Known(
         _sky, _run("--via", "skypilot", hardware="1xA100"), "connected", "127.0.0.3"
     ),

@@ -61,6 +61,9 @@ OUTSIDE_FILES: Mapping[str, str] = {
 """Files beside the tree, which no door has a reason to open."""
 GOOD = ("alpha", "beta", "gamma")
 """Packages of both indexes, as wheels in versions 1.0 and 2.0."""
+PRIVATE = "private-package"
+"""A name that no index has; where a tree's file names an index in place of the user's, the user's
+is not to be asked for it."""
 SOURCE_ONLY = "delta"
 """A package of both indexes that exists as sources alone."""
 
