@@ -7,6 +7,7 @@ prints what each one comes to there. On a checkout that still has a hole, its ro
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
@@ -95,6 +96,16 @@ def _partial(t: Tree) -> None:
     t.link(f"{OUT}.partial", t.world.outside)
 
 
+def _fifo(t: Tree) -> None:
+    [folder] = t.world.product_home.glob("runs/*/*/checkpoints/step-00000002")
+    (folder / "file-0001.bin").unlink()
+    os.mkfifo(folder / "file-0001.bin")
+
+
+def _linked_refs(t: Tree) -> None:
+    (t.git() / "packed-refs").symlink_to(t.world.outside / "token.txt")
+
+
 def _nothing(t: Tree) -> None:
     """A benign tree."""
 
@@ -137,5 +148,9 @@ KNOWN: Mapping[str, Known] = {
         "wrote",
         "outside",
     ),
+    "a FIFO in the place of a checkpoint's file": Known(
+        _fifo, Visit("fetch-best", ("fetch-best", RUN, "--into", OUT), outputs=(OUT,)), "slow", ""
+    ),
+    "git: a link in .git": Known(_linked_refs, _run(), "opened", "outside/token.txt"),
     "a benign tree": Known(_nothing, _run(), "environment", "git"),
 }
