@@ -160,6 +160,7 @@ def test_paths_of_a_command_are_relative_to_its_folder(home: Home, project: Path
     for name in ("sub", "data"):
         (project / name).mkdir()
         (project / name / "file.txt").write_text(name)
+    (project / "sub" / "train.py").touch()
     plan = home.plan_command(WORDS, here=project / "sub", root="..", data="../data", **OWN)
     assert plan.spec.command is not None
     assert (plan.spec.command.folder, plan.spec.command.data) == ("sub", "data")

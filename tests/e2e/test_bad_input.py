@@ -54,7 +54,7 @@ def test_recipes_that_are_none(user: User, text: str, says: str) -> None:
         (("launch", "9xFOO"), 2, "unknown hardware '9xFOO'", ""),
         (("launch", "8xH10"), 2, "unknown hardware '8xH10'", "did you mean 8xH100?"),
         (("launch", "locl"), 2, "unknown hardware 'locl'", "did you mean local?"),
-        (("launch", "A100"), 2, "gives no number of GPUs", "8xA100"),
+        (("launch", "A100"), 2, "gives no number of GPUs", "1xA100"),
         (("launch", "8xA100", "--budget", "500", "-y"), 15, "no RunPod key", "RUNPOD_API_KEY"),
         (("launch", "8xA100", "--rate", "3"), 2, "--rate is the price of this machine", ""),
         (("launch", "local", "--recipe", "trm-tny"), 3, "no recipe", "did you mean trm-tiny?"),

@@ -143,7 +143,7 @@ def test_its_checks_are_kept_by_code_and_command(user: User) -> None:
     plan = ("run", "1xH100", "--budget", "5", "--dry-run", "--", "python3")
     assert "  · tried here " in (said := user.run(*plan, "train.py"))
     assert "not known: resumes, gpu" in said
-    assert "not tried here yet: trmcloud try -- python3 other.py" in user.run(*plan, "other.py")
+    assert "not tried here yet: trmcloud try -- python3 -m other" in user.run(*plan, "-m", "other")
     script(user, TRAINS + "\n")
     assert "not tried here yet: " in user.run(*plan, "train.py"), "the code is another one"
     assert "tried here" not in user.run(
