@@ -110,6 +110,7 @@ def run_attempt(
     try:
         pulse.enter("starting")
         outcome = _train(job, settings, attempt, flag, environment, clock, pulse, metrics)
+        message = pulse.now.message
     except BaseException as error:
         outcome, message = _outcome_of(error)
         if pulse.now.step and pulse.now.saved_step == pulse.now.step:

@@ -5,6 +5,7 @@ be written.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -172,6 +173,10 @@ class Snapshot:
     def __init__(self) -> None:
         self._kept: dict[str, Tensor] = {}
 
+    @property
+    def size_bytes(self) -> int:
+        return sum(each.numel() * each.element_size() for each in self._kept.values())
+
     @torch.no_grad()
     def take(self, pieces: Mapping[str, Piece]) -> dict[str, Piece]:
         """``pieces`` as they are now: what was taken before under their names is overwritten."""
@@ -189,6 +194,20 @@ class Snapshot:
         if on_gpu:
             torch.cuda.synchronize()
         return made
+
+
+def free_memory_bytes(root: Path = Path("/")) -> int | None:
+    """Return the bytes of memory that this machine, or the container that this runs in, still has;
+    None where neither says. ``root``: where /proc and /sys are."""
+    left = []
+    with suppress(OSError, ValueError, IndexError):
+        lines = (root / "proc/meminfo").read_text().splitlines()
+        left += [int(line.split()[1]) << 10 for line in lines if line.startswith("MemAvailable:")]
+    group = root / "sys/fs/cgroup"
+    with suppress(OSError, ValueError):  # no number where there is no limit
+        most = int((group / "memory.max").read_text())
+        left.append(most - int((group / "memory.current").read_text()))
+    return min(left, default=None)
 
 
 def file_bytes(pieces: Mapping[str, Piece], *, is_shard: bool) -> Iterator[bytes | memoryview]:

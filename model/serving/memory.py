@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import NamedTuple
 
 from trmcloud.core.errors import UsageError
@@ -46,16 +45,11 @@ def need_of(settings: PhaseRecipe, *, on_gpu: bool) -> MemoryNeed:
 
 def free_bytes(*, on_gpu: bool) -> int | None:
     """None where this machine does not say."""
-    if on_gpu:
-        import torch
+    import torch
 
-        return int(torch.cuda.mem_get_info()[0])
-    try:
-        lines = Path("/proc/meminfo").read_text().splitlines()
-        [kib] = [line.split()[1] for line in lines if line.startswith("MemAvailable:")]
-        return int(kib) * 1024
-    except (OSError, ValueError):
-        return None
+    from model.machine.tensors import free_memory_bytes
+
+    return int(torch.cuda.mem_get_info()[0]) if on_gpu else free_memory_bytes()
 
 
 def check_room(settings: PhaseRecipe, batch: int, free: int | None, *, on_gpu: bool) -> None:

@@ -1,7 +1,11 @@
 """When a training ends: all steps done, told to land, or the deadline; decided by rank 0 for all.
 
+Where the time after the deadline is known and is less than a landing takes here, steps end so much
+before the deadline. What it takes is measured: evaluations, saves and steps of this training.
+
 SIGTERM and SIGINT to any rank set a flag there, and SIGUSR1 another, to save and go on. SIGUSR2
-to rank 0 says that further steps no longer pay: the training cools down, and ends. Before
+to rank 0 says that further steps no longer pay, as does the run's patience: the training cools
+down, and ends. Before
 every step the ranks take the maximum of one short vector: the flags, and what rank 0 (whose clock
 alone counts) has decided. So all ranks end after the same step, and all know the same cooldown.
 """
@@ -26,7 +30,11 @@ from model.training.schedule import (
     is_due,
     recent_mean,
 )
-from trmcloud.core.contract.trainer_contract import ENV_DEADLINE_AT
+from trmcloud.core.contract.trainer_contract import (
+    ENV_DEADLINE_AT,
+    ENV_LANDING_S,
+    ENV_PATIENCE,
+)
 from trmcloud.core.errors import UsageError
 from trmcloud.core.spec.settings import PhaseRecipe
 
@@ -44,6 +52,12 @@ _RECENT_STEPS = 64
 _LATEST_STEPS = 16
 """The number of latest steps that a running cooldown is timed by: its end is near, and it must
 react to a change at once."""
+_RECENT_PAUSES = 4
+_LANDING_TIMES = 2.0
+"""A landing is given so many times what its evaluation and its save took before: on a machine that
+others use, too, the next may take twice as long."""
+_EXIT_S = 2.0
+"""From a training's last heartbeat until its agent has read that."""
 #: A deadline moved by less than this is the same one, told by another clock.
 _SAME_DEADLINE_S = 30.0
 
@@ -63,25 +77,34 @@ class Replay:
 
 @dataclass(frozen=True)
 class Limits:
-    """The limits of this training apart from its steps: a deadline, or a replayed one."""
+    """The limits of this training apart from its steps: a deadline, or a replayed one, and a
+    patience."""
 
     deadline_at: float | None = None
     replay: Replay | None = None
+    landing_s: float | None = None
+    """Seconds after the deadline in which everything is to be saved; None: nobody said."""
+    patience: int = 0
+    """Evaluations in a row without a better one that end it; 0: any number may be."""
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str]) -> Limits:
         """Raises: UsageError: a value that is not what it should be."""
         deadline, replay = environment.get(ENV_DEADLINE_AT), environment.get(ENV_REPLAY_DECISION)
+        name = ENV_PATIENCE
         try:
+            patience = int(environment.get(ENV_PATIENCE) or 0)
+            name, landing = ENV_LANDING_S, environment.get(ENV_LANDING_S)
+            landing_s = float(landing) if landing else None
+            name = ENV_REPLAY_DECISION if replay else ENV_DEADLINE_AT
             if replay:
                 told, _, last = replay.rpartition(":")
                 pairs = (pair.split(":") for pair in told.split(","))
                 decisions = tuple((int(start), int(steps)) for start, steps in pairs)
                 return cls(replay=Replay(decisions, int(last)))
-            return cls(deadline_at=float(deadline) if deadline else None)
+            return cls(float(deadline) if deadline else None, None, landing_s, patience)
         except ValueError:
-            name = ENV_REPLAY_DECISION if replay else ENV_DEADLINE_AT
-            raise UsageError(f"{name} is {replay or deadline!r}", where=name) from None
+            raise UsageError(f"{name} is {environment[name]!r}", where=name) from None
 
 
 @dataclass(frozen=True)
@@ -112,9 +135,8 @@ class Landing:
         self._world = world
         self._flag = flag
         self._recent: deque[float] = deque(maxlen=_RECENT_STEPS)
-        self.evaluation_s = 0.0
-        self.save_s: float | None = None
-        """Until a checkpoint stands on disk."""
+        self._evaluations: deque[float] = deque(maxlen=_RECENT_PAUSES)
+        self._saves: deque[float] = deque(maxlen=_RECENT_PAUSES)
         self.stall_s: float | None = None
         """For which a save holds training up."""
         self._saved_at: float | None = None
@@ -129,9 +151,39 @@ class Landing:
         return statistics.median(self._recent) if self._recent else None
 
     @property
+    def evaluation_s(self) -> float:
+        """Seconds of the last evaluation; 0 before the first."""
+        return self._evaluations[-1] if self._evaluations else 0.0
+
+    @evaluation_s.setter
+    def evaluation_s(self, seconds: float) -> None:
+        self._evaluations.append(seconds)
+
+    @property
+    def save_s(self) -> float | None:
+        """Seconds until the last checkpoint was on disk; None before the first."""
+        return self._saves[-1] if self._saves else None
+
+    @save_s.setter
+    def save_s(self, seconds: float) -> None:
+        self._saves.append(seconds)
+
+    @property
+    def needed_s(self) -> float:
+        """Seconds that a landing may take here, with the step that comes before it; a save that
+        was not measured takes as long as an evaluation."""
+        evaluation_s = max(self._evaluations, default=0.0)
+        pauses_s = evaluation_s + max(self._saves, default=evaluation_s)
+        slow_step_s = min(max(self._recent, default=0.0), 3.0 * (self.median_step_s or 0.0))
+        return _LANDING_TIMES * pauses_s + slow_step_s + _EXIT_S
+
+    @property
     def deadline_at(self) -> float | None:
         """Epoch seconds at which the training's steps end; None: it has no deadline."""
-        return self._limits.deadline_at
+        deadline, landing_s = self._limits.deadline_at, self._limits.landing_s
+        if deadline is None or landing_s is None:
+            return deadline
+        return deadline - max(0.0, self.needed_s - landing_s)
 
     @property
     def is_asked_to_stop(self) -> bool:
@@ -185,6 +237,7 @@ class Landing:
         elapsed_s: float,
         data: int = 0,
         worse: bool = False,
+        since_best: int = 0,
     ) -> Verdict:
         """A collective call before ``step``.
 
@@ -194,11 +247,12 @@ class Landing:
             elapsed_s: seconds trained so far, earlier attempts included.
             data: whether this rank has what the step reads; the larger, the worse.
             worse: than it was before; one that is to end is not cooled down from there.
+            since_best: evaluations in a row without a better one.
         """
         code, length, asked = _GO_ON, 0, 0
         if self._world.is_main:
             code, length = self._judge(step, cooldown, now, elapsed_s)
-            if code == _GO_ON and not length and self._is_to_end(step, cooldown):
+            if code == _GO_ON and not length and self._is_to_end(step, cooldown, since_best):
                 length = 0 if worse else self._schedule.steps_to_cool(step)
                 code, asked = (_GO_ON, 1) if length else (_STOPPED, 0)
         own = [int(self._flag.raised), int(self._flag.save), int(self._is_save_due(now)), asked]
@@ -212,11 +266,15 @@ class Landing:
             decided = Cooldown(step, length, deadline_at, asked=bool(asked))
         return Verdict(outcome, decided, bool(save), bool(due), data)
 
-    def _is_to_end(self, step: int, cooldown: Cooldown | None) -> bool:
-        """Whether it was told that further steps no longer pay, and does not cool down already."""
+    def is_out_of_patience(self, since_best: int) -> bool:
+        return 0 < self._limits.patience <= since_best
+
+    def _is_to_end(self, step: int, cooldown: Cooldown | None, since_best: int) -> bool:
+        """Whether further steps no longer pay, and it does not cool down already."""
         own = None if self.is_timed else self._schedule.own_cooldown
         cools = cooldown is not None or (own is not None and step >= own.start)
-        return self._flag.finish and step > 0 and not cools
+        asked = self._flag.finish or self.is_out_of_patience(since_best)
+        return asked and step > 0 and not cools
 
     def _is_save_due(self, now: float) -> bool:
         """By rank 0's clock."""
@@ -233,9 +291,18 @@ class Landing:
         """Note that a save has answered the requests until now."""
         self._flag.save = False
 
+    def can_evaluate_on(self, now: float) -> bool:
+        """Whether there is still time before the hard stop to exit in; rank 0's answer, on all
+        ranks."""
+        deadline, landing_s = self._limits.deadline_at, self._limits.landing_s
+        if deadline is None or landing_s is None:
+            return True
+        in_time = self._world.is_main and now + _EXIT_S <= deadline + landing_s
+        return bool(self._world.largest([int(in_time)])[0])
+
     def leaves_time_for(self, pause_s: float, now: float) -> bool:
         """Whether a pause and one more step still fit; rank 0's answer, on all ranks."""
-        deadline = self._limits.deadline_at
+        deadline = self.deadline_at
         if deadline is None:
             return True
         fits = self._world.is_main and now + pause_s + self.step_s <= deadline
@@ -248,7 +315,7 @@ class Landing:
         here; 0: none is."""
         if step >= self._settings.steps:
             return _FINISHED, 0
-        replay, deadline = self._limits.replay, self._limits.deadline_at
+        replay, deadline = self._limits.replay, self.deadline_at
         if replay is not None:
             if step >= replay.last_step:
                 return _DEADLINE, 0
@@ -285,7 +352,7 @@ class Landing:
             by_steps_too=self._schedule.kind == WSD,
             elapsed_s=elapsed_s,
             remaining_s=deadline - now - save_s,
-            deadline_at=deadline,
+            deadline_at=self._limits.deadline_at or deadline,
             costs=costs,
         )
         return _GO_ON, 0 if begun is None else begun.steps

@@ -41,6 +41,10 @@ from trmcloud.core.spec.settings import PhaseRecipe
 _DATA_POLL_S = 0.2
 
 
+class _CutShort(Exception):
+    """The hard stop is too near for the evaluation of a landing to be completed."""
+
+
 @dataclass(frozen=True)
 class TrainingOutputs:
     """The outputs of a run."""
@@ -109,7 +113,7 @@ class Trainer:
         """None once the pace is reported."""
         self._global_batch = settings.global_batch(world.size)
         self._last: StepReport | None = None
-        self._curve = CurveEstimator(trained.progress, settings.warmup_steps)
+        self._curve = CurveEstimator(trained.progress)
         self._trained_before_s = trained.progress.trained_s
         self._first_step = trained.progress.step
         self._began = self._mark = outlets.clock.monotonic()
@@ -167,6 +171,8 @@ class Trainer:
             self._mark = self._clock.monotonic()
         self._feed.close()
         self._land(landing=outcome != "finished")
+        if outcome == "stopped_paying" and self._landing.is_out_of_patience(progress.since_best):
+            self._pulse.note(message=gate.words_of_patience(progress.since_best))
         if outcome != "landed_signal":
             self._score()
         return outcome
@@ -183,6 +189,7 @@ class Trainer:
             elapsed_s=progress.trained_s,
             data=self._feed.state(),
             worse=gate.is_worse(progress.evaluations),
+            since_best=progress.since_best,
         )
         self._data_state, self._asked_to_save = verdict.data, verdict.save
         self._save_due = verdict.save_due and self._trained.soundness.is_settled
@@ -301,8 +308,8 @@ class Trainer:
             )
 
     def _pause(self) -> None:
-        """The evaluation and save due after this step; a deadline too near leaves them to the
-        landing, which does both."""
+        """The evaluation and save due after this step, and the save of a new best; a deadline too
+        near leaves them to the landing, which does both."""
         settings, progress = self._settings, self._progress
         save = progress.step % settings.save_every == 0
         if not self._trained.soundness.is_settled:
@@ -311,17 +318,31 @@ class Trainer:
             return
         if progress.step >= settings.steps:
             return
-        cost = self._landing.evaluation_s + (self._landing.save_s or 0.0) * save
-        if not self._landing.leaves_time_for(cost, self._clock.epoch()):
+        if not self._has_time_for_a_pause():
             return
-        self._save_and_evaluate() if save else self._timed_evaluation()
+        if save:
+            self._save_and_evaluate()
+        else:
+            self._timed_evaluation()
+            if progress.is_new_best:
+                self._save(is_best=True)
+
+    def _has_time_for_a_pause(self) -> bool:
+        """Whether an evaluation, the save that may follow it and what is still to be written would
+        be done before the deadline; a collective call."""
+        landing = self._landing
+        cost = landing.evaluation_s + (landing.save_s or 0.0) * (1 + self._saver.owed)
+        return landing.leaves_time_for(cost, self._clock.epoch())
 
     def _save_before_cooldown(self) -> None:
         """Save the step that a run with a raised budget continues from, where it is not saved
         anyway; a deadline too near leaves no time for it."""
         progress, cooldown, landing = self._progress, self._cooldown(), self._landing
         begins = cooldown is not None and cooldown.first == progress.step > 0
-        if not begins or progress.saved_step == progress.step:
+        if not begins:
+            return
+        if progress.saved_step == progress.step:
+            self._saver.pin()
             return
         if not self._trained.soundness.is_settled:
             return
@@ -340,8 +361,7 @@ class Trainer:
         progress, landing = self._progress, self._landing
         if not (self._asked_to_save or self._save_due) or not progress.step:
             return
-        cost = landing.evaluation_s + (landing.save_s or 0.0)
-        if not landing.leaves_time_for(cost, self._clock.epoch()):
+        if not self._has_time_for_a_pause():
             return
         if self._asked_to_save:
             landing.saved()
@@ -353,6 +373,7 @@ class Trainer:
         if self._progress.saved_step != self._progress.step:
             self._save()
         else:
+            self._saver.pin()
             self._pulse.tell(**self._news())
         self._timed_evaluation()
 
@@ -368,9 +389,19 @@ class Trainer:
 
         Raises:
             OSError: the manifest could not be replaced.
+            _CutShort: only in a landing.
         """
         settings, progress = self._settings, self._progress
         began = self._clock.monotonic()
+
+        def between() -> None:
+            # Whatever ends this process in a long evaluation, what was saved before is kept.
+            self._settle()
+            if not landing or progress.saved_step != progress.step:
+                return
+            if not self._landing.can_evaluate_on(self._clock.epoch()):
+                raise _CutShort
+
         with self._pulse.during("evaluating"), self._trained.judged():
             result = evaluate(
                 self._model,
@@ -380,8 +411,7 @@ class Trainer:
                 batch=settings.batch,
                 eval_tokens=settings.eval_tokens,
                 autocast=self._autocast,
-                # Whatever ends this process in a long evaluation, what was saved before is kept.
-                between=self._settle,
+                between=between,
             )
         seconds = self._clock.monotonic() - began
         self._landing.evaluation_s = seconds
@@ -389,12 +419,12 @@ class Trainer:
         if adapted:
             self._model.adapt(adapted)
         finite = math.isfinite(result.bits_per_byte)
+        warmed = progress.updates > settings.warmup_steps
         progress.note_metric(
-            result.bits_per_byte if finite else None, result.step_losses if finite else ()
+            result.bits_per_byte if finite else None,
+            result.step_losses if finite else (),
+            is_on_curve=warmed and self._cooldown_from() is None,
         )
-        if finite:
-            has_cooled = self._cooldown_from() is not None
-            self._curve.note(result.bits_per_byte, has_cooled=has_cooled)
         if finite and progress.saved_step == progress.step:
             self._saver.add_metric(adapted)
         self._pulse.beat(**self._news())
@@ -430,26 +460,34 @@ class Trainer:
         is_resumed = progress.saved_step == progress.step and not progress.is_evaluated
         return is_resumed and self._is_evaluated_here()
 
-    def _save(self, landing: bool = False, wait: bool = False) -> None:
-        """Begins to save this step, or with ``wait`` saves it; what was begun before is done
-        first."""
+    def _save(self, landing: bool = False, wait: bool = False, is_best: bool = False) -> None:
+        """Begins to save this step, or with ``wait`` saves it. Where neither the disk nor memory
+        has room for it yet, it waits for what was begun before."""
         world = self._world
         rows = world.gather(generator_states(world.device))
         self._landing.saving(self._clock.epoch())
         with self._pulse.during("saving"):
-            self._settle(wait=True)
+            self._settle_one()
+            while not self._saver.can_begin(is_best=is_best):
+                self._settle_one(wait=True)
             self._saver.begin(
                 rows,
                 cooled=self._cooled(),
                 cooldown_from=self._cooldown_from(),
                 landing=landing,
+                is_best=is_best,
             )
             if wait:
                 self._settle(wait=True)
 
     def _settle(self, wait: bool = False) -> None:
-        """Tells of what was begun to be saved, once it is on disk."""
-        if not self._saver.is_pending:
+        """Tells of what was begun to be saved and is on disk; with ``wait`` all of it will be."""
+        self._settle_one(wait)
+        while wait and self._saver.owed:
+            self._settle_one(wait)
+
+    def _settle_one(self, wait: bool = False) -> None:
+        if not self._saver.owed:
             return
         began = self._clock.monotonic()
         made = self._saver.settle(wait=wait)
@@ -468,7 +506,8 @@ class Trainer:
     # -- the end ------------------------------------------------------------------------------
 
     def _land(self, *, landing: bool) -> None:
-        """Saves and evaluates what is not yet saved and evaluated."""
+        """Saves and evaluates what is not yet saved and evaluated; an evaluation that the hard stop
+        would cut off is left."""
         if landing:
             self._pulse.enter("landing", **self._news())
         self._settle(wait=True)
@@ -479,7 +518,10 @@ class Trainer:
         if self._progress.saved_step != self._progress.step:
             self._save(landing, wait=True)
         if not self._progress.is_evaluated:
-            self._evaluate(landing)
+            try:
+                self._evaluate(landing)
+            except _CutShort:
+                self._reporter.evaluation_cut_short(self._progress.step)
 
     def _score(self) -> None:
         """Score these weights on the tasks that the job names. An error is reported, and the saved

@@ -41,6 +41,8 @@ class Progress:
     saved_step: int | None = None
     evaluations: list[tuple[int, float]] = field(default_factory=list)
     """(updates, bits per byte) of those between warm-up and cooldown, the newest of them."""
+    since_best: int = 0
+    """Of those the number in a row, up to now, that were not better than the best."""
     left_behind: int = 0
     """Steps of cooldowns that were gone back from: see ``counted_on``."""
 
@@ -63,12 +65,34 @@ class Progress:
         if self.val_bpb is not None and better:
             self.best_bpb, self.best_step = self.val_bpb, self.step
 
-    def note_metric(self, val_bpb: float | None, step_losses: Sequence[float]) -> None:
-        """Note the result of this step's evaluation; None where it was not finite."""
+    @property
+    def is_new_best(self) -> bool:
+        """Whether this step was evaluated as better than all that is saved, and is not saved. What
+        a training begins with is not: it is made again from the seed, or is saved elsewhere."""
+        if not self.step or self.saved_step == self.step or not self.is_evaluated:
+            return False
+        return self._is_better(self.val_bpb)
+
+    def note_metric(
+        self, val_bpb: float | None, step_losses: Sequence[float], *, is_on_curve: bool
+    ) -> None:
+        """Note the result of this step's evaluation; None where it was not finite.
+
+        ``is_on_curve``: it lies between warm-up and cooldown, where it tells what more steps would
+        buy.
+        """
+        if is_on_curve:
+            self.since_best = 0 if self._is_better(val_bpb) else self.since_best + 1
+            if val_bpb is not None:
+                self.evaluations.append((self.updates, val_bpb))
+                del self.evaluations[: -gate.MOST_POINTS]
         self.evaluated_step, self.val_bpb = self.step, val_bpb
         self.val_step_losses = list(step_losses)
         if self.saved_step == self.step:
             self.note_saved()
+
+    def _is_better(self, bpb: float | None) -> bool:
+        return bpb is not None and (self.best_bpb is None or bpb < self.best_bpb)
 
     def counted_on(self, reached: Progress) -> None:
         """This stood before a cooldown that ended where ``reached`` stands, and is gone on from.
@@ -94,7 +118,7 @@ class Progress:
         """Raises: KeyError, TypeError, ValueError: not what ``to_json`` gave."""
         if data["version"] != STATE_VERSION:
             raise ValueError(f"state version {data['version']!r}")
-        later = {"left_behind": 0, "evaluations": []}
+        later = {"left_behind": 0, "evaluations": [], "since_best": 0}
         values = {name: data[name] for name in cls.__dataclass_fields__ if name not in later}
         values |= {name: data.get(name, default) for name, default in later.items()}
         values["evaluations"] = [(int(at), float(bpb)) for at, bpb in values["evaluations"]]
@@ -104,11 +128,7 @@ class Progress:
 
 
 def generator_states(device: torch.device) -> Tensor:
-    """This rank's random generators as one row of bytes: the CPU's, then the device's own.
-
-    Training draws nothing from them today; they are kept so that a model that does (dropout) is
-    resumed exactly too.
-    """
+    """This rank's random generators as one row of bytes: the CPU's, then the device's own."""
     states = [torch.get_rng_state()]
     if device.type == "cuda":
         states.append(torch.cuda.get_rng_state(device))
@@ -139,19 +159,10 @@ def row_from_json(text: str) -> bytes:
 class CurveEstimator:
     """Of one attempt, which begins where ``progress`` stands now."""
 
-    def __init__(self, progress: Progress, warmup_steps: int) -> None:
-        self._progress, self._warmup_steps = progress, warmup_steps
-        self._first_step = progress.step
+    def __init__(self, progress: Progress) -> None:
+        self._progress, self._first_step = progress, progress.step
         self.latest: gate.Curve | None = None
         """None while too little is known."""
-
-    def note(self, bpb: float, *, has_cooled: bool) -> None:
-        """A point of it: between warm-up and cooldown alone, for only there it tells what more
-        steps would buy."""
-        progress = self._progress
-        if progress.updates > self._warmup_steps and not has_cooled:
-            progress.evaluations.append((progress.updates, bpb))
-            del progress.evaluations[: -gate.MOST_POINTS]
 
     def take(self, attempt_s: float, *, cools: bool) -> gate.Curve | None:
         """Update the curve that the heartbeats report: none once the rate falls to its end.

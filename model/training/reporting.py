@@ -209,6 +209,13 @@ class Reporter:
             self._metrics.write("warning", step, message=warning, uniform=uniform)
             say(f"warning: {warning} ({uniform:.3f} nats)")
 
+    def evaluation_cut_short(self, step: int) -> None:
+        if not self._world.is_main:
+            return
+        message = f"step {step} is saved and was not evaluated: the hard stop is too near"
+        self._metrics.write("warning", step, message=message)
+        say(f"warning: {message}")
+
     def scored(self, step: int, result: SuiteResult, seconds: float) -> None:
         """A score over a part of the suite has a name of its own, which judges no goal."""
         if not self._world.is_main or result.score is None:

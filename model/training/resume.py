@@ -301,6 +301,8 @@ def _resume(
         if progress.step > progress.cooldown.first:
             progress.warm_from = progress.step
         progress.cooldown = None
+    if settings.steps > before.steps:  # it was given more, whatever its patience had come to
+        progress.since_best = 0
     if world.is_main:
         say(f"resumed from step {progress.step}")
         if trained.went_back_to is not None:
@@ -334,7 +336,9 @@ def _progress(found: FoundCheckpoint) -> Progress:
         ) from None
     if manifest.val_bpb is not None and not progress.is_evaluated:
         # It was saved before it was evaluated, and the metric came to its manifest alone.
-        progress.note_metric(manifest.val_bpb, manifest.step_losses)
+        warmup_steps = PhaseRecipe.from_json(manifest.settings).warmup_steps
+        is_on_curve = manifest.cooldown_from is None and progress.updates > warmup_steps
+        progress.note_metric(manifest.val_bpb, manifest.step_losses, is_on_curve=is_on_curve)
     return progress
 
 

@@ -24,7 +24,7 @@ from model.data.folder import PreparedData
 from model.families.protocol import LanguageModel
 from model.machine.distributed import World
 from model.machine.precision import LossScale
-from model.machine.tensors import Piece, Snapshot, file_bytes, piece_of
+from model.machine.tensors import Piece, Snapshot, file_bytes, free_memory_bytes, piece_of
 from model.training.checkpoint import (
     CheckpointFolder,
     Chunks,
@@ -209,6 +209,8 @@ def of_bytes(content: bytes) -> tuple[CheckpointFile, ...]:
 
 CARRIED = "carried."
 """Before the names of what the model carries from step to step, beside the optimizer's state."""
+_SPARE = 2
+"""Times the bytes of a second copy, the memory that must be free for one."""
 TALLIES = "tallies"
 """In a manifest: what the model adapted to after its weights were saved."""
 
@@ -256,17 +258,22 @@ class TrainingState:
 
 @dataclass
 class _PendingSave:
-    """A save that is being written."""
+    """A save that is being written, or waits for that."""
 
     step: int
-    began: float
     landing: bool
-    making: Path
+    is_best: bool
     manifest: CheckpointManifest
-    job: Job
+    content: Contents | None
+    """None: this rank writes nothing."""
+    copy: int
+    """Of the two copies in memory, the one that ``content`` is."""
     before: tuple[int | None, float | None, int | None]
     bpb: float | None
-    stall_s: float = 0.0
+    stall_s: float
+    began: float = 0.0
+    making: Path = Path()
+    job: Job = field(default_factory=lambda: Job(None))
     is_finishing: bool = False
     """Every file is there: the first rank makes it a checkpoint."""
     was_scored: bool = False
@@ -279,7 +286,9 @@ class Saver:
     Training stands still for a copy of what this rank holds; threads write, hash and sync it. Of a
     sharded model every rank writes its own shard, of another the first rank everything. Once all
     files are there, which the ranks agree on between two steps, the first rank adds the manifest.
-    Where a save is due before the last one is done, it waits for that.
+
+    One save is written at a time. The next waits in a second copy, where memory has room for one;
+    a newer best takes the place of a best that waits.
     """
 
     def __init__(
@@ -299,18 +308,39 @@ class Saver:
         self._checkpoints, self._epoch, self._now = checkpoints, epoch, monotonic
         self._is_sharded = is_sharded(settings, world)
         self._route = Route.of(world) if self._is_sharded else None
-        self._snapshots = {"weights": Snapshot(), "optimizer": Snapshot()}
+        self._copies = tuple((Snapshot(), Snapshot()) for _ in range(2))
         self._pending: _PendingSave | None = None
+        self._waiting: _PendingSave | None = None
 
     @property
-    def is_pending(self) -> bool:
-        return self._pending is not None
+    def owed(self) -> int:
+        """The saves that were begun and are not on disk."""
+        return (self._pending is not None) + (self._waiting is not None)
+
+    def can_begin(self, *, is_best: bool = False) -> bool:
+        """Whether a save can begin before another is on disk. A collective call."""
+        if self._pending is None:
+            return True
+        if self._waiting is not None:
+            return is_best and self._waiting.is_best
+        first, second = (self._copies[self._pending.copy ^ each] for each in (0, 1))
+        mine = sum(each.size_bytes for each in first)
+        # All ranks of a sharded model may be on this machine, and each copies its share.
+        needed = _SPARE * mine * (self._world.size if self._is_sharded else 1)
+        free = free_memory_bytes()
+        lacks = not second[0].size_bytes and (free is None or free < needed)
+        return not self._world.largest([int(lacks)])[0]
 
     @property
     def told(self) -> tuple[int | None, float | None, int | None]:
         """The last step that is saved, the best bits per byte and their step, as far as all of it
         is on disk."""
         return self._pending.before if self._pending is not None else self._noted()
+
+    def pin(self) -> None:
+        """The newest save is wanted for more than being the best: none takes its place."""
+        if self._waiting is not None:
+            self._waiting.is_best = False
 
     def begin(
         self,
@@ -319,27 +349,37 @@ class Saver:
         cooled: bool,
         cooldown_from: int | None = None,
         landing: bool = False,
+        is_best: bool = False,
     ) -> None:
-        """Copies this step's state, and begins to write it; nothing else may be pending.
+        """Copies this step's state, and begins to write it as soon as nothing else is written;
+        only where ``can_begin``.
 
         Args:
             generators: all ranks' random states.
             cooled: whether the rate has come down to its end.
             cooldown_from: the step at which it began to.
+            is_best: it is saved as the best so far, and for nothing else.
         """
-        assert self._pending is None
         began, progress = self._now(), self._trained.progress
-        before = self._noted()
+        before = self._waiting.before if self._waiting is not None else self._noted()
         progress.note_saved()
-        manifest = self._manifest(cooled, cooldown_from)
-        making = self._making(progress.step)
+        copy = self._pending.copy ^ 1 if self._pending is not None else 0
         writes = self._is_sharded or self._world.is_main
-        work = self._writing(making, generators) if writes else None
-        self._pending = _PendingSave(
-            *(progress.step, began, landing, making, manifest, Job(work), before),
-            progress.val_bpb if progress.is_evaluated else None,
+        made = _PendingSave(
+            step=progress.step,
+            landing=landing,
+            is_best=is_best,
+            manifest=self._manifest(cooled, cooldown_from),
+            content=self._content(copy, generators) if writes else None,
+            copy=copy,
+            before=before,
+            bpb=progress.val_bpb if progress.is_evaluated else None,
             stall_s=self._now() - began,
         )
+        if self._pending is not None:
+            self._waiting = made
+        else:
+            self._start(made)
 
     def settle(self, *, wait: bool = False) -> SaveReport | None:
         """A collective call: what was begun, once it is a checkpoint; None where there is nothing,
@@ -370,25 +410,23 @@ class Saver:
         return None
 
     def rescue(self) -> None:
-        """Something has failed that is not the save: what is being written is brought to its end
-        where this rank alone decides that."""
-        pending, self._pending = self._pending, None
-        if pending is None:
-            return
-        if self._is_sharded or not self._world.is_main:
-            self._take_back(pending)
-            return
-        pending.job.wait()
-        if pending.job.error is None and not pending.is_finishing:
-            finishing = Job(self._finishing(pending, pending.job.made))
-            finishing.wait()
-            pending.job = finishing
-        if pending.job.error is not None:
-            self._checkpoints.abandon(pending.making)
-            self._take_back(pending)
-        elif pending.was_scored:
-            with suppress(OSError):
-                self._add_late_metric(pending)
+        """Something has failed that is not the save: what was begun is brought to its end where
+        this rank alone decides that."""
+        while (pending := self._pending) is not None:
+            if self._is_sharded or not self._world.is_main:
+                self._give_up(pending)
+                return
+            pending.job.wait()
+            if pending.job.error is None and not pending.is_finishing:
+                pending.job = Job(self._finishing(pending, pending.job.made))
+                pending.job.wait()
+            if pending.job.error is not None:
+                self._give_up(pending)
+                return
+            if pending.was_scored:
+                with suppress(OSError):
+                    self._add_late_metric(pending)
+            self._start_next()
 
     def add_metric(self, tallies: Sequence[float] = ()) -> None:
         """Puts this step's metric into the manifest that was saved without it, and what the model
@@ -397,7 +435,8 @@ class Saver:
         Raises:
             OSError: on all ranks: the manifest could not be replaced.
         """
-        pending, progress = self._pending, self._trained.progress
+        progress = self._trained.progress
+        pending = self._waiting or self._pending
         if pending is None or pending.step != progress.step:
             self._written(
                 lambda: self._add_metric(
@@ -412,11 +451,13 @@ class Saver:
 
     # -- what the threads do --------------------------------------------------------------------
 
-    def _writing(self, making: Path, generators: list[Tensor]) -> Work:
-        trained, checkpoints, route = self._trained, self._checkpoints, self._route
-        taken = Contents(
-            weights=self._snapshots["weights"].take(trained.weights()),
-            optimizer=self._snapshots["optimizer"].take(self._own(trained.beside())),
+    def _content(self, copy: int, generators: list[Tensor]) -> Contents:
+        """What is to be written, copied: what that copy held before is overwritten."""
+        trained = self._trained
+        weights, optimizer = self._copies[copy]
+        return Contents(
+            weights=weights.take(trained.weights()),
+            optimizer=optimizer.take(self._own(trained.beside())),
             state={
                 "progress": trained.progress.to_json(),
                 "loss_scale": trained.loss_scale.to_json(),
@@ -426,14 +467,22 @@ class Saver:
             },
             tokenizer_json=self._data.tokenizer_json,
         )
-        if route is None:
 
-            def write_all() -> tuple[CheckpointFile, ...]:
-                checkpoints.begin(making)
-                return write_contents(making, taken)
+    def _start(self, save: _PendingSave) -> None:
+        """Begin to write it. A collective call for a sharded model."""
+        checkpoints, route, content = self._checkpoints, self._route, save.content
+        save.began, save.making = self._now(), self._making(save.step)
+        making = save.making
 
-            return write_all
-        return lambda: route.write(making, taken)
+        def write() -> tuple[CheckpointFile, ...]:
+            assert content is not None
+            if route is not None:
+                return route.write(making, content)
+            checkpoints.begin(making)
+            return write_contents(making, content)
+
+        save.job = Job(write if content is not None else None)
+        self._pending = save
 
     def _own(self, pieces: dict[str, Piece]) -> dict[str, Piece]:
         """Without what is the same on all ranks, where this is not the first."""
@@ -478,10 +527,7 @@ class Saver:
         )
 
     def _done(self, pending: _PendingSave) -> SaveReport:
-        self._pending = None
-        if pending.was_scored:
-            self._written(lambda: self._add_late_metric(pending))
-        return SaveReport(
+        made = SaveReport(
             pending.step,
             sum(file.size_bytes for file in pending.job.made),
             pending.bpb,
@@ -489,14 +535,21 @@ class Saver:
             pending.stall_s,
             pending.landing,
         )
+        self._start_next()
+        if pending.was_scored:
+            self._written(lambda: self._add_late_metric(pending))
+        return made
+
+    def _start_next(self) -> None:
+        waiting, self._pending, self._waiting = self._waiting, None, None
+        if waiting is not None:
+            self._start(waiting)
 
     def _give_up(self, pending: _PendingSave) -> None:
-        self._pending = None
+        """It will be no checkpoint, nor is what waits for it begun."""
+        self._pending = self._waiting = None
         if self._world.is_main:
             self._checkpoints.abandon(pending.making)
-        self._take_back(pending)
-
-    def _take_back(self, pending: _PendingSave) -> None:
         progress = self._trained.progress
         progress.saved_step, progress.best_bpb, progress.best_step = pending.before
 

@@ -100,8 +100,8 @@ class Costs:
     def seconds(self, first: int, steps: int) -> float:
         """Time that ``steps`` steps from step ``first`` on take, with the pauses between them.
 
-        A save evaluates too, where that step was not evaluated anyway. The pause after the very
-        last step is left out: it is the landing's.
+        Each pause has an evaluation and a save, since what was evaluated is mostly a new best. The
+        pause after the very last step is left out: it is the landing's.
         """
         last = first + steps - 1
         saves, evaluations, both = (
@@ -112,11 +112,8 @@ class Costs:
                 math.lcm(self.eval_every, self.save_every),
             )
         )
-        return (
-            steps * self.step_s
-            + (evaluations + saves - both) * self.evaluation_s
-            + saves * self.save_s
-        )
+        pauses = evaluations + saves - both
+        return steps * self.step_s + pauses * (self.evaluation_s + self.save_s)
 
 
 def cooldown_of_steps(steps: int, fraction: float) -> Cooldown:

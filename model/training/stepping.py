@@ -125,29 +125,31 @@ def warm_up(
 
     They compile what is to be compiled, and let DDP settle its buckets: it orders them anew after
     the first backward pass, and with three ranks or more the order of a sum matters, so a resumed
-    run would otherwise differ from an uninterrupted one by its first step.
+    run would otherwise differ from an uninterrupted one by its first step. What they draw (dropout)
+    is given back: a resumed training draws what the one that saved would have drawn next.
 
     Raises:
         UsageError: the model cannot be compiled.
     """
     cast, batch = autocast(settings.dtype, world.device), make_dummy_batch(settings, world.device)
     kept = dict(model.carried())
-    for _ in range(2):
-        try:
-            with cast():
-                made: Objective = parallel_model(*batch)
-            made.loss.backward()
-            with torch.no_grad(), cast():
-                model.evaluate(*batch)
-            free_gathered_rows(model)
-            if optimizer is not None:
-                optimizer.warm_up()
-        except Exception as error:
-            if type(error).__module__.startswith(("torch._dynamo", "torch._inductor")):
-                raise UsageError(
-                    f"torch.compile failed: {error}", next_step="--set compile=false"
-                ) from None
-            raise
+    with torch.random.fork_rng([world.device] if world.device.type == "cuda" else []):
+        for _ in range(2):
+            try:
+                with cast():
+                    made: Objective = parallel_model(*batch)
+                made.loss.backward()
+                with torch.no_grad(), cast():
+                    model.evaluate(*batch)
+                free_gathered_rows(model)
+                if optimizer is not None:
+                    optimizer.warm_up()
+            except Exception as error:
+                if type(error).__module__.startswith(("torch._dynamo", "torch._inductor")):
+                    raise UsageError(
+                        f"torch.compile failed: {error}", next_step="--set compile=false"
+                    ) from None
+                raise
     # What was passed was no data: no step may continue from it.
     model.carry_on(kept)
 

@@ -249,3 +249,21 @@ def test_resume_passes_over_a_damaged_checkpoint(trainee: User) -> None:
     assert trainee.only_run().phases["fast"].step == STEPS
     assert (latest.parent / f"damaged-{latest.name}").is_dir()
     assert "is damaged and was moved aside" in trainee.run("logs")
+
+
+def test_patience_ends_a_phase_with_the_evaluation_that_uses_it_up(trainee: User) -> None:
+    """Rates so low that no weight changes: the first evaluation after the warm-up is the best."""
+    still = (
+        *("matrix_lr=1e-30", "embedding_lr=1e-30", "head_lr=1e-30", "warmup_steps=4"),
+        *("eval_every=5", "save_every=1000", "cooldown_fraction=0"),
+    )
+    settings = [word for each in still for word in ("--set", each)]
+    trainee.run(
+        "launch", "local", *TINY, *settings, "--patience", "2", "--steps", "500",
+        "--budget", "0.30", "--processes", "1", "-y",
+    )  # fmt: skip
+    run = trainee.only_run()
+    assert run.outcome is Outcome.FINISHED
+    assert "2 evaluations in a row were not better than the best" in sentence(run.reason)
+    assert [line["step"] for line in trainee.metrics("eval")] == [0, 5, 10, 15]
+    assert sorted(made.step for made in trainee.checkpoints().values()) == [5, 15]

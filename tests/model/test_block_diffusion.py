@@ -35,6 +35,7 @@ from model.preparing.readers import documents, units_of
 from model.training import loop
 from model.training.checkpoint import read_tensors
 from model.training.evaluate import evaluate
+from tests.model.best_saves import check_best_is_saved
 from tests.model.test_evaluate import PartWorld
 from tests.settings import changed
 from trmcloud.core.errors import DataError, UsageError
@@ -647,3 +648,7 @@ def test_another_familys_checkpoint_is_refused(new_diffusion: NewRun) -> None:
     assert "family gpt → bd3lm" in run.heartbeat.message
     begun = new_diffusion("begun", **same, initial_weights=str(folder))
     assert begun.train_here() == "bad_checkpoint"
+
+
+def test_the_best_between_two_saves_is_saved(new_diffusion: NewRun) -> None:
+    check_best_is_saved(new_diffusion, dropout=0.1)

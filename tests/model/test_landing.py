@@ -339,6 +339,82 @@ def test_limits_are_read_from_the_environment() -> None:
     assert (several.decisions, several.last_step) == (((7, 3), (9, 14)), 20)
     with pytest.raises(UsageError):
         Limits.from_environment({"TRMCLOUD_REPLAY_DECISION": "7:3"})
+    told = Limits.from_environment({"TRMCLOUD_LANDING_S": "6.5", "TRMCLOUD_PATIENCE": "2"})
+    assert (told.landing_s, told.patience) == (6.5, 2)
+    for name in ("TRMCLOUD_LANDING_S", "TRMCLOUD_PATIENCE", "TRMCLOUD_DEADLINE_AT"):
+        with pytest.raises(UsageError, match=f"{name} is 'soon'"):
+            Limits.from_environment({name: "soon"})
+
+
+# -- the time that a landing takes here ----------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("evaluation_s", "save_s", "step_s", "ends_s"),
+    [
+        (0.1, 0.2, 0.1, 100.0),  # less than was reserved: 6 s
+        (1.3, 1.5, 1.0, 100.0 - (2 * 2.8 + 1.0 + 2.0 - 6.0)),
+        (1.3, None, 1.0, 100.0 - (2 * 2.6 + 1.0 + 2.0 - 6.0)),
+        (9.0, 30.0, 5.0, 100.0 - (2 * 39.0 + 5.0 + 2.0 - 6.0)),
+    ],
+)
+def test_steps_end_by_what_a_landing_was_measured_to_take(
+    settings: PhaseRecipe, evaluation_s: float, save_s: float | None, step_s: float, ends_s: float
+) -> None:
+    made = replace(settings, schedule="constant", steps=10_000)
+    landing = landing_of(made, Limits(deadline_at=100.0, landing_s=6.0))
+    landing.evaluation_s = evaluation_s
+    if save_s is not None:
+        landing.save_s = save_s
+    for _ in range(5):
+        landing.took(step_s)
+    before, after = (ends_s - step_s + off for off in (-0.01, 0.01))
+    assert landing.consult(9, None, now=before, elapsed_s=50.0).outcome is None
+    assert landing.consult(9, None, now=after, elapsed_s=50.0).outcome == "landed_deadline"
+    assert landing.leaves_time_for(0.0, before)
+    assert not landing.leaves_time_for(0.0, after)
+    untold = landing_of(made, Limits(deadline_at=100.0))
+    untold.evaluation_s = untold.save_s = evaluation_s
+    untold.took(step_s)
+    assert untold.consult(9, None, now=99.9 - step_s, elapsed_s=50.0).outcome is None
+
+
+def test_one_slow_evaluation_is_remembered_and_one_slow_step_counts_as_three(
+    settings: PhaseRecipe,
+) -> None:
+    landing = landing_of(settings, Limits(deadline_at=100.0, landing_s=6.0))
+    for evaluation_s, step_s in ((4.0, 1.0), (1.0, 1.0), (1.0, 60.0)):
+        landing.evaluation_s = evaluation_s
+        landing.took(step_s)
+    landing.save_s = 1.0
+    assert landing.needed_s == pytest.approx(2 * (4.0 + 1.0) + 3.0 + 2.0)
+
+
+@pytest.mark.parametrize("ema", [False, True])
+def test_an_evaluation_that_the_hard_stop_would_cut_off_is_left(
+    new_run: NewRun, monkeypatch: pytest.MonkeyPatch, ema: bool
+) -> None:
+    """What is saved is a landing all the same, and goes on from there as any other."""
+    clock, real = TickingClock(), loop.evaluate  # type: ignore[attr-defined]
+    run = new_run(steps=100_000, schedule="constant", eval_every=10_000, ema=ema)
+
+    def evaluate(*given: Any, **named: Any) -> Any:
+        if run.heartbeat.state == "landing":
+            clock.at += 60.0
+        return real(*given, **named)
+
+    monkeypatch.setattr(loop, "evaluate", evaluate)
+    environment = {"TRMCLOUD_DEADLINE_AT": "1010.0", "TRMCLOUD_LANDING_S": "20.0"}
+    assert run.train_here(clock=clock.clock(), **environment) == "landed_deadline"
+    beat = run.heartbeat
+    assert beat.step == beat.saved_step > 0
+    assert run.manifests()[beat.step].val_bpb is None
+    [warning] = [line["message"] for line in run.metrics("warning") if line["step"] == beat.step]
+    assert warning == f"step {beat.step} is saved and was not evaluated: the hard stop is too near"
+    monkeypatch.undo()
+    longer = new_run(steps=beat.step + 2, schedule="constant", ema=ema)
+    assert longer.train_here(attempt=2) == "finished"
+    assert longer.metrics("start")[-1]["from_step"] == beat.step
 
 
 def test_one_that_no_longer_pays_cools_down_and_ends(settings: PhaseRecipe) -> None:

@@ -457,6 +457,7 @@ def test_a_compiled_run_is_resumed_to_the_last_bit(new_run: Callable[..., Any]) 
         **{"mlp": "relu2", "qk_norm": True, "optimizer": "muon", "weight_decay": 0.1},
         **{"depth": 2, "width": 64, "head_dim": 16, "sequence": 32, "batch": 2},
         **{"dtype": "float32", "compile": True, "steps": 8, "save_every": 4, "eval_every": 4},
+        "dropout": 0.1,
     }
     whole, part = (new_run(name, **settings) for name in ("whole", "part"))
     assert whole.train_here() == "finished"

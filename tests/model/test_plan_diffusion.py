@@ -35,6 +35,7 @@ from model.preparing.growing import PreparationOptions, grow
 from model.preparing.readers import parts_of, plan_of
 from model.training import loop
 from model.training.load import load_model
+from tests.model.best_saves import check_best_is_saved
 from tests.settings import changed
 from trmcloud.core.contract.trainer_contract import load_shard
 from trmcloud.core.errors import DataError, UsageError
@@ -711,3 +712,7 @@ def test_a_plan_that_speaks_of_the_answer_answers_nothing(
     monkeypatch.setattr(loaded.model, "generate", generate)
     assert solve.answer(loaded, ["Why?"], 512) == ["#### 7\n"]
     assert solve.answer(loaded, ["Why?"], 3) == [""], "no execution was begun"
+
+
+def test_the_best_between_two_saves_is_saved(new_hdp: NewRun) -> None:
+    check_best_is_saved(new_hdp, dropout=0.1)

@@ -19,6 +19,7 @@ from model.preparing.corpus import load_data_set, named_corpus, one_file_corpus
 from model.preparing.readers import documents, units_of
 from model.training import loop
 from model.training.checkpoint import read_tensors
+from tests.model.best_saves import check_best_is_saved
 from tests.model.conftest import Run
 from tests.model.preparing_rig import PATH, Rig
 from tests.model.test_trm_puzzle import settings
@@ -400,3 +401,8 @@ def test_a_made_set_grows_into_its_two_parts(tmp_path: Path) -> None:
     assert shards[0] + shards[1] == puzzles.make_documents(4, seed, 0, 1200, held_out=False)
     assert validation == puzzles.make_documents(4, seed, 0, 500, held_out=True)
     assert not {text[16:] for text in validation} & {text[16:] for text in shards[0] + shards[1]}
+
+
+@pytest.mark.usefixtures("keep_generator")
+def test_the_best_between_two_saves_is_saved(new_training: Callable[..., Run]) -> None:
+    check_best_is_saved(new_training)

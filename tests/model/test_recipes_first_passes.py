@@ -53,3 +53,16 @@ def test_passes_before_the_first_step_can_be_made(name: str, keep_generator: Non
         optimizer = Optimizer(model, Rules.of(settings), Ranks.of(world))
         warm_up(model, model, settings, world, optimizer)
         assert all(parameter.grad is not None for parameter in optimizer.parameters())
+
+
+def test_they_draw_nothing_that_training_would_draw(keep_generator: None) -> None:
+    """Dropout in them draws; a training that is resumed, or whose data is late, makes them at
+    another time than one that is not."""
+    [settings] = map(_smaller, _phases("bd3lm"))
+    assert settings.to_json()["dropout"] > 0
+    world = World(0, 1, torch.device("cpu"))
+    model = sharding.build(settings, world)
+    model.initialise(1)
+    before = torch.get_rng_state()
+    warm_up(model, model, settings, world)
+    assert torch.equal(torch.get_rng_state(), before)

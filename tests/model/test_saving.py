@@ -80,7 +80,7 @@ def test_a_metric_that_came_while_its_checkpoint_was_finished_outlives_a_failure
 def test_out_of_memory_in_the_last_evaluation_loses_nothing(
     new_run: NewRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run = new_run(steps=12, schedule="constant")
+    run = new_run(steps=12, schedule="constant", eval_every=12)
     failing_at(monkeypatch, 12, torch.OutOfMemoryError("CUDA out of memory"))
     assert run.train_here() == "out_of_memory"
     assert run.heartbeat.saved_step == 12
@@ -106,7 +106,7 @@ def test_an_evaluation_that_fails_on_the_way_costs_no_step(
     run = new_run(steps=25, keep_best=9)
     failing_at(monkeypatch, 20, RuntimeError("struck by lightning"))
     assert run.train_here() == "crashed"
-    assert sorted(run.manifests()) == [17, 20]
+    assert sorted(run.manifests()) == [10, 17, 20]
     monkeypatch.undo()
     assert run.train_here(attempt=2) == "finished"
     assert run.metrics("start")[-1]["from_step"] == 20
@@ -114,12 +114,14 @@ def test_an_evaluation_that_fails_on_the_way_costs_no_step(
     alone.train_here()
     assert run.weights_at(25) == alone.weights_at(25)
     found = {step: made.val_bpb is not None for step, made in run.manifests().items()}
-    assert found == {17: False, 20: True, 25: True}, "made up for by who goes on from there"
+    assert found == {10: True, 17: False, 20: True, 25: True}, (
+        "made up for by who goes on from there"
+    )
 
 
 def test_what_was_told_before_is_on_disk(new_run: NewRun, monkeypatch: pytest.MonkeyPatch) -> None:
     """Heartbeat and manifest stand as one that is killed in its last evaluation leaves them."""
-    run = new_run(steps=12, schedule="constant")
+    run = new_run(steps=12, schedule="constant", eval_every=12)
     seen: list[tuple[int | None, list[int]]] = []
     real = loop.evaluate  # type: ignore[attr-defined]
 
@@ -160,7 +162,7 @@ def test_a_save_that_is_asked_for_is_made_once_and_training_goes_on(
     flag = SignalFlag().install()
     monkeypatch.setattr("model.machine.signals.SignalFlag", lambda: flag)
     assert run.train_here() == "finished"
-    assert sorted(run.manifests()) == [4, 7, 13, 18]
+    assert sorted(run.manifests()) == [4, 7, 10, 13, 18]
     unscored = [step for step, made in run.manifests().items() if made.val_bpb is None]
     assert unscored == [13], "saved before its cooldown, which nobody asked for"
     assert run.heartbeat.saves == 2

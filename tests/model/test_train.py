@@ -65,7 +65,7 @@ def test_a_run_evaluates_saves_and_tells(new_run: NewRun) -> None:
     assert run.train_here() == "finished"
     assert [line["step"] for line in run.metrics("eval")] == [0, 10, 20, 25]
     assert [line["step"] for line in run.metrics("train")] == list(range(1, 26))
-    assert sorted(run.manifests()) == [17, 20, 25], "17: before its cooldown"
+    assert sorted(run.manifests()) == [10, 17, 20, 25], "10: a new best; 17: before its cooldown"
     [start], [end] = run.metrics("start"), run.metrics("end")
     assert (start["from_step"], start["world_size"], start["attempt"]) == (0, 1, 1)
     assert start["params"] == 16 * 32**2 + 2 * 300 * 32
@@ -148,7 +148,7 @@ def test_a_resume_is_exact(new_run: NewRun, monkeypatch: pytest.MonkeyPatch, fau
 
 
 def test_all_checkpoints_damaged_is_an_outcome(new_run: NewRun) -> None:
-    run = new_run(steps=20, schedule="constant")
+    run = new_run(steps=20, schedule="constant", eval_every=20)
     run.train_here()
     (run.out / "checkpoints/step-00000020/state.json").write_text("{}")
     assert run.train_here(attempt=2) == "bad_checkpoint"
@@ -211,7 +211,7 @@ def test_gradients_that_explode_are_an_outcome_and_save_nothing(new_run: NewRun)
 
 
 def test_a_full_disk_is_an_outcome(new_run: NewRun, monkeypatch: pytest.MonkeyPatch) -> None:
-    run = new_run(steps=50, save_every=20)
+    run = new_run(steps=50, save_every=20, eval_every=20)
     real = checkpoint._write
 
     def full(path: Path, *rest: Any) -> Any:

@@ -304,14 +304,15 @@ def test_a_trainer_that_nobody_told_to_land_for_long_is_told_first() -> None:
 
 
 def test_a_landing_that_was_cut_short_is_not_waited_for_in_full() -> None:
-    run, _ = follow(reserved(Usd("0.15")), AT)  # 120 s, of which 60 to land in
+    run, _ = follow(reserved(), AT)
     run = created(run)
+    longer = StubPlan((replace(FIRST, landing_s=2 * FIRST.landing_s),))
     run, _ = follow(run, AT + 5, pods=[the_pod(run)], report=a_report(run))
     run = stopped(run, AT - 10)
     run = apply(run, ev.ActionStarted("r1/g1/land/1", LAND), at=AT - 10)
     run = apply(run, ev.ActionFinished("r1/g1/land/1", LAND), at=AT - 10)
-    assert ask(run, AT + 109, pods=[the_pod(run)]) == Decision()
-    (action,) = ask(run, AT + 110, pods=[the_pod(run)]).actions
+    assert ask(run, AT + 149, pods=[the_pod(run)], plan=longer) == Decision()
+    (action,) = ask(run, AT + 150, pods=[the_pod(run)], plan=longer).actions
     assert sentence(action.reason) == "it did not stop when asked to"
 
 

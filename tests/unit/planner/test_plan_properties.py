@@ -253,9 +253,24 @@ def test_hourly_saves_cost_cents(guides: Candidate) -> None:
     # A rank copies an eighth of 103 GB; writing all of them takes minutes, beside training.
     assert stall_s(settings, EIGHT).p50 == pytest.approx(0.05 + 103e9 / 8 / 10e9, rel=0.01)
     assert save_s(settings, EIGHT).p50 > 300
-    saves = (settings.steps - 1) // every
+    points = every, settings.eval_every
+    saves, evaluations, both = ((settings.steps - 1) // n for n in (*points, math.lcm(*points)))
+    saves += evaluations - both
     assert phase.parts_s["saving"] == pytest.approx(saves * stall_s(settings, EIGHT).p50)
     assert cost(Usd(32), 31 * stall_s(settings, EIGHT).p50) < Usd("0.50"), "those of 31 hours"
+
+
+def test_new_bests_are_saved_without_waiting(d64: PhaseRecipe) -> None:
+    """Each of its evaluations is counted as one; the disk is behind them, and an hour's save waits
+    for what is being written then."""
+    settings = replace(d64, **SHARDED, activation_checkpointing=True)
+    often = replace(settings, save_every=2000, save_minutes=0.0, eval_every=1)
+    phase = predict_phase(often, EIGHT)
+    stalls_s = (often.steps - 1) * stall_s(often, EIGHT).p50
+    waits_s = ((often.steps - 1) // 2000) * save_s(often, EIGHT).p50
+    assert phase.saving.p50 == pytest.approx(stalls_s + waits_s)
+    rarely = predict_phase(replace(often, eval_every=2000), EIGHT)
+    assert rarely.saving.p50 == pytest.approx(11 * stall_s(often, EIGHT).p50)
 
 
 def test_a_save_waits_for_the_one_before(d64: PhaseRecipe) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from tests.plans import small_recipe
 from trmcloud.core.contract import pod_contract as contract
 from trmcloud.core.contract.command import Command
 from trmcloud.core.contract.manifest import (
@@ -37,6 +38,7 @@ from trmcloud.core.values import dataclass, replace
 from trmcloud.io.files import write_atomic
 from trmcloud.pod.sweep.children import (
     MachineLost,
+    TrialProcesses,
     TrialStart,
     filled,
     manifests_in,
@@ -667,3 +669,13 @@ def test_the_terms_travel_as_json() -> None:
         load_job("{}")
     with pytest.raises(ValueError, match="version 2"):
         load_job(dump_job(replace(job, version=2)))
+
+
+def test_a_trial_has_not_the_limits_of_its_sweep(tmp_path: Path) -> None:
+    settings = small_recipe().to_json()
+    job = PhaseJob("r-1", "train", settings, "", str(tmp_path / "runs" / "r-1" / "train"), 1)
+    told = {"TRMCLOUD_LANDING_S": "6.0", "TRMCLOUD_PATIENCE": "2", "TRMCLOUD_DEADLINE_AT": "9.0"}
+    trials = TrialProcesses(job, 1, {**told, "PATH": "/bin"}, cores=1)
+    made = trials.prepare(TrialStart(1, {}, 0, 1, 5.0, is_fresh=True)).environment
+    assert made["TRMCLOUD_DEADLINE_AT"] == "5.0"
+    assert not {"TRMCLOUD_LANDING_S", "TRMCLOUD_PATIENCE"} & set(made)

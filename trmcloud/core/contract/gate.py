@@ -112,12 +112,20 @@ def gain_per_usd(
     return None if hourly is None else hourly / usd_per_hour
 
 
+def words_of_patience(since_best: int) -> str:
+    """Return why a phase ends whose patience that many evaluations have used."""
+    return f"{since_best} evaluations in a row were not better than the best"
+
+
 def why_stop(rules: StopRules, curve: Curve | None, steps_left: int) -> str:
-    """By which rule the training no longer pays, in words; empty while it does."""
+    """By which rule the training no longer pays, in words; empty while it does.
+
+    The bundled trainer counts its patience itself, after each evaluation: see ``ENV_PATIENCE``.
+    """
     if curve is None or steps_left <= 0:
         return ""
     if rules.patience and curve.since_best >= rules.patience:
-        return f"{curve.since_best} evaluations in a row were not better than the best"
+        return words_of_patience(curve.since_best)
     hoped = gain_per_usd(curve, steps_left, rules.usd_per_hour, at_most=True)
     if not rules.gain_per_usd or hoped is None or hoped >= rules.gain_per_usd:
         return ""

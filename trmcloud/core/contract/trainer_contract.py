@@ -141,6 +141,12 @@ ENV_JOB = "TRMCLOUD_JOB"
 """Path of ``job.json``."""
 ENV_DEADLINE_AT = "TRMCLOUD_DEADLINE_AT"
 """Epoch seconds at which training steps end and landing begins; absent means no deadline."""
+ENV_LANDING_S = "TRMCLOUD_LANDING_S"
+"""Seconds from the deadline to the hard stop, in which the trainer has to evaluate, save and exit;
+absent: not known. One that needs more ends its steps so much earlier."""
+ENV_PATIENCE = "TRMCLOUD_PATIENCE"
+"""Evaluations in a row without a better one after which training comes to an end; absent or 0: any
+number may be."""
 ENV_ACCEPT_CHANGE = "TRMCLOUD_ACCEPT_CHANGE"
 """Set: a trainer goes on though settings have changed that decide what is trained."""
 ENV_ATTEMPT = "TRMCLOUD_ATTEMPT"

@@ -231,7 +231,6 @@ def intend(
         return _end_after_a_loss(run)
     if too_short and waits:
         return _end_without_a_machine(run, plan, now)
-    landing_s = min(candidate.landing_s, hard_stop_s / 2)
     number = len(run.generations) + 1
     hard_stop_at = now + hard_stop_s
     name = PodName(ledger_id, run.run_id, number, int(hard_stop_at))
@@ -241,7 +240,7 @@ def intend(
         provider=candidate.provider,
         candidate_id=candidate.id,
         rate=ask_rate(run, candidate),
-        soft_stop_at=min(now + _longest_training_s(candidate), hard_stop_at - landing_s),
+        soft_stop_at=min(now + _longest_training_s(candidate), hard_stop_at - candidate.landing_s),
         hard_stop_at=hard_stop_at,
     )
     return Decision(events=(intent,))

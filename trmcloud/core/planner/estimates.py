@@ -656,13 +656,15 @@ def _landing_s(
 ) -> float:
     """Seconds kept for the last evaluation and save, and for bringing it off the pod.
 
-    One checkpoint may still be on its way to a bucket when the last one follows it there.
+    One checkpoint may still be on its way to a bucket when the last one follows it there. On this
+    machine, where other programs run, the last step may be late, too.
     """
     slowest = max(time.ending.p50 for time in times)
     upload_s = 0.0
     if uploads:
         upload_s = UPLOAD_MARGIN_S + 2 * checkpoint_bytes(settings) / BUCKET_BYTES_PER_S
     if machine.local is not None:
+        slowest += max(time.step.p50 for time in times)
         return upload_s + max(MIN_LOCAL_LANDING_S, 1.5 * slowest + LOCAL_LANDING_MARGIN_S)
     away_s = upload_s or weights_bytes(settings) / PULL_BYTES_PER_S
     return 2 * slowest + REMOTE_LANDING_MARGIN_S + away_s

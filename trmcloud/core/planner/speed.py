@@ -137,7 +137,8 @@ class PhaseTime(NamedTuple):
     start: Interval
     evaluation: Interval
     saving: Interval
-    """Standing still for saves: a copy in memory, and what the one before is not yet written."""
+    """Standing still for saves, of new bests too: a copy in memory, and what the one before is not
+    yet written."""
     landing: Interval
     """The last evaluation and save."""
     detail: StepTime | None
@@ -215,8 +216,14 @@ def predict_phase(settings: PhaseRecipe, machine: Machine, factor: float = 1.0) 
     one_evaluation = spread.scaled(settings.eval_tokens * forward)
     one_save = save_s(settings, machine)
     every = steps_between_saves(settings, step.p50)
-    # Where the one before is still being written, a save waits for it.
+    # Each evaluation is counted as a new best, which is saved, too.
+    evaluations, saves = ((settings.steps - 1) // each for each in (settings.eval_every, every))
+    bests = evaluations - (settings.steps - 1) // math.lcm(settings.eval_every, every)
+    # Where the one before is still being written, a save waits for it. A best does not.
     waits = one_save.each(lambda seconds: max(0.0, seconds - every * step.p50))
+    if settings.eval_every < every:
+        until_next_s = settings.eval_every * step.p50
+        waits = one_save.each(lambda seconds: seconds if seconds > until_next_s else 0.0)
     compile_s = COMPILE_S if machine.on_gpu else COMPILE_CPU_S
     if not settings.compile:
         compile_s = Interval(0.0, 0.0, 0.0)
@@ -225,8 +232,8 @@ def predict_phase(settings: PhaseRecipe, machine: Machine, factor: float = 1.0) 
         training=step.scaled(settings.steps),
         compile=compile_s,
         start=PROCESS_START_S if machine.local is None else LOCAL_PROCESS_START_S,
-        evaluation=one_evaluation.scaled((settings.steps - 1) // settings.eval_every),
-        saving=(stall_s(settings, machine) + waits).scaled((settings.steps - 1) // every),
+        evaluation=one_evaluation.scaled(evaluations),
+        saving=stall_s(settings, machine).scaled(saves + bests) + waits.scaled(saves),
         landing=one_evaluation + one_save,
         detail=detail,
     )

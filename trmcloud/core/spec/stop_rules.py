@@ -73,7 +73,7 @@ def check_rules(spec: RunSpec, candidate: Candidate) -> None:
         )
     for option, needed in (
         ("--stop-at-gain", LEAST_POINTS if spec.stop_at_gain else 0),
-        ("--patience", max(LEAST_POINTS, spec.patience + 1) if spec.patience else 0),
+        ("--patience", spec.patience + 1 if spec.patience else 0),
     ):
         if needed > most:
             raise UsageError(

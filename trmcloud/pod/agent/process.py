@@ -30,11 +30,14 @@ from trmcloud.core.contract.manifest import (
     CheckpointManifest,
     from_json,
 )
+from trmcloud.core.contract.phase_account import lease_of
 from trmcloud.core.contract.trainer_contract import (
     ENV_ATTEMPT,
     ENV_DEADLINE_AT,
     ENV_JOB,
+    ENV_LANDING_S,
     ENV_OVERRIDES,
+    ENV_PATIENCE,
     Heartbeat,
     load_heartbeat,
     load_job,
@@ -205,6 +208,7 @@ class _FilesAndProcesses(AnchorFile):
             ENV_DEADLINE_AT: repr(deadline_at),
             ENV_ATTEMPT: str(attempt),
             ENV_OVERRIDES: contract.dump(overrides),
+            **_limits(self.read_lease(), phase),
             contract.ENV_POD: self._pod_name,
         }
         with contextlib.suppress(FileNotFoundError):
@@ -327,6 +331,16 @@ class _FilesAndProcesses(AnchorFile):
 
     def _phase_dir(self, phase: str) -> Path:
         return self._root / contract.RUNS_DIR / self._run_id / phase
+
+
+def _limits(lease: contract.Lease | None, phase: str) -> dict[str, str]:
+    """Return the environment that tells a trainer its landing time and its patience."""
+    if lease is None:
+        return {}
+    return {
+        ENV_LANDING_S: repr(lease.hard_stop_at - lease.soft_stop_at),
+        ENV_PATIENCE: str(lease_of(lease, phase).stop.patience),
+    }
 
 
 def _manifests(run_dir: Path) -> list[CheckpointManifest]:

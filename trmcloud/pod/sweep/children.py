@@ -26,7 +26,9 @@ from trmcloud.core.contract.trainer_contract import (
     ENV_ATTEMPT,
     ENV_DEADLINE_AT,
     ENV_JOB,
+    ENV_LANDING_S,
     ENV_OVERRIDES,
+    ENV_PATIENCE,
     Heartbeat,
     PhaseJob,
     load_heartbeat,
@@ -178,6 +180,8 @@ class TrialProcesses:
         }
         if not math.isfinite(start.deadline_at):
             del environment[ENV_DEADLINE_AT]
+        for of_the_sweep in (ENV_LANDING_S, ENV_PATIENCE):
+            environment.pop(of_the_sweep, None)
         return TrialCommand(tuple(words), environment, folder)
 
     def beat(self, trial: int) -> Heartbeat | None:
