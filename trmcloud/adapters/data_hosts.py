@@ -24,7 +24,7 @@ from trmcloud.core.catalog.datasets import ENV_HOSTS, TOKEN_OF_HOST, DataSet, pa
 from trmcloud.core.contract.records import whole
 from trmcloud.core.errors import DataError, MissingExtra
 from trmcloud.io.installation import install_command
-from trmcloud.io.requests import send
+from trmcloud.io.network import send
 
 _TIMEOUT_S = 20.0
 _MOST_REDIRECTS = 5

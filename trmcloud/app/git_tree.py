@@ -245,7 +245,7 @@ def _settings_of_user(program: str, empty: Path) -> tuple[list[str], list[str]]:
         if code not in (0, 1):  # 1: it has none of them
             raise DataError(
                 "git cannot read your own configuration", where=file,
-                next_step="git config --list --show-origin",
+                next_step="git config --list",
             )  # fmt: skip
         fields = out.split(b"\0")
         own = ""

@@ -178,7 +178,7 @@ def differs_from_commit(tree: WorkingTree) -> bool:
     """Whether the files that are sent are not those of ``tree.git_commit``: one was changed, added
     or deleted, or a change is staged. False where there is no commit.
 
-    A file that is not sent, and what is in a submodule, are not compared.
+    A file that is not sent, or goes another way, and what is in a submodule, are not compared.
 
     Raises:
         OSError: a file cannot be read.
@@ -187,16 +187,17 @@ def differs_from_commit(tree: WorkingTree) -> bool:
     if git is None or not git.commit:
         return False
     sent = {*tree.names, *tree.links}
-    if git.is_staged or not sent <= git.tracked.keys():
-        return True
-    left_out = {*tree.keys, *(name for name, entry in git.tracked.items() if entry.is_skipped)}
     ignored = _rules_of(tree.root)
-    for name in git.tracked.keys() - sent - left_out:
-        if (
-            is_inside(name)
-            and not ignored.leaves_out(name)
-            and not os.path.lexists(tree.root / name)
-        ):
+
+    def is_left_out(name: str) -> bool:
+        ours = is_among(name, tree.fetched + tree.outputs)
+        return ours or name in tree.keys or (is_inside(name) and ignored.leaves_out(name))
+
+    if git.is_staged or not all(is_left_out(name) for name in git.others):
+        return True
+    for name in git.tracked.keys() - sent:
+        is_there = git.tracked[name].is_skipped or os.path.lexists(tree.root / name)
+        if not is_there and not is_left_out(name):
             return True
     modes = {name: os.lstat(tree.root / name).st_mode for name in sorted(sent)}
     has_bits = any(not modes[name] & stat.S_IXUSR for name in tree.names)
@@ -220,7 +221,7 @@ def why_left_out(tree: WorkingTree, name: str) -> str:
     if name.startswith(tree.fetched):
         return "it was downloaded by fetch-best"
     if is_among(name, tree.outputs):
-        return "trmcloud wrote it"
+        return "it was written by trmcloud"
     if name in tree.links or path.is_symlink():
         return "it is a link"
     if _rules_of(tree.root).leaves_out(name):

@@ -25,8 +25,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
+from trmcloud.io.network import send
 from trmcloud.io.redaction import Redactor, is_secret_name, secrets_of
-from trmcloud.io.requests import send
 
 FOLDER = "requests"
 """Below the home."""

@@ -1,10 +1,17 @@
-"""Settings of the environment for proxies and certificates that a connection fails by."""
+"""Settings of the environment for proxies and certificates that a connection fails by; requests
+of the user's machine, whose failure names them."""
 
 from __future__ import annotations
 
+import errno
 import os
+import urllib.error
+import urllib.request
 from collections.abc import Mapping, Sequence
+from http.client import HTTPException, HTTPResponse
 from typing import NamedTuple
+
+from trmcloud.io import requests
 
 _PROXIES = ("HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy", "HTTP_PROXY", "http_proxy")
 _KNOWN = ("http", "https")
@@ -47,3 +54,20 @@ def wrong_setting(
                 f"unset {name}, or name the file of your CA's certificates",
             )  # fmt: skip
     return None
+
+
+def send(request: urllib.request.Request, timeout_s: float) -> HTTPResponse:
+    """The same as ``requests.send``; where a setting is wrong, the error names it.
+
+    Raises:
+        urllib.error.HTTPError: an answer other than 2xx.
+        OSError: there was none.
+    """
+    try:
+        return requests.send(request, timeout_s)
+    except urllib.error.HTTPError:
+        raise
+    except (OSError, HTTPException):
+        if (wrong := wrong_setting()) is not None:
+            raise urllib.error.URLError(OSError(errno.EINVAL, str(wrong))) from None
+        raise

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import errno
-import urllib.error
 import urllib.request
 from collections.abc import Callable
-from http.client import HTTPException, HTTPResponse
+from http.client import HTTPResponse
 from typing import Any, TypeVar
-
-from trmcloud.io.network import wrong_setting
 
 # One HTTP request by the standard library that goes where it was sent and nowhere else: a
 # redirect would carry the key in it to wherever it points. An answer of 3xx is an ``HTTPError``
@@ -25,17 +21,9 @@ def send(request: urllib.request.Request, timeout_s: float) -> HTTPResponse:
     """
     Raises:
         urllib.error.HTTPError: an answer other than 2xx.
-        OSError: there was none; where a setting of the environment is wrong, it is named.
+        OSError: there was none.
     """
-    try:
-        opener = urllib.request.build_opener(_NoRedirect)
-        answer: HTTPResponse = opener.open(request, timeout=timeout_s)
-    except urllib.error.HTTPError:
-        raise
-    except (OSError, HTTPException):
-        if (wrong := wrong_setting()) is not None:
-            raise urllib.error.URLError(OSError(errno.EINVAL, str(wrong))) from None
-        raise
+    answer: HTTPResponse = urllib.request.build_opener(_NoRedirect).open(request, timeout=timeout_s)
     return answer
 
 

@@ -470,7 +470,7 @@ def test_what_trmcloud_wrote_is_not_sent(
     assert tree.fetched == ("best/",)
     lines = "\n".join(tree_lines(tree))
     assert "  · not sent, written by trmcloud: earlier/, receipt.html, receipt.html.sig" in lines
-    assert why_left_out(tree, "receipt.html") == "trmcloud wrote it"
+    assert why_left_out(tree, "receipt.html") == "it was written by trmcloud"
 
 
 @pytest.mark.parametrize(

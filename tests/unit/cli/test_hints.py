@@ -32,7 +32,8 @@ from trmcloud.core.errors import UsageError
 
 
 #: Options of other people's commands, and of the trainer's own.
-_OTHERS = {"--upgrade", "--force-reinstall", "--column", "--data-set", "--tokenizer", "--workers"}
+_OTHERS = {"--upgrade", "--force-reinstall", "--column", "--data-set", "--tokenizer", "--workers",
+           "--global", "--add", "--list"}  # fmt: skip
 
 
 class _Anything(dict[str, str]):

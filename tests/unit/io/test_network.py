@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.standins.loopback import free_port
-from trmcloud.io.network import wrong_setting
-from trmcloud.io.requests import send
+from trmcloud.io.network import send, wrong_setting
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ from trmcloud.core.errors import MissingExtra, NotifyError, UsageError
 from trmcloud.core.text import one_line
 from trmcloud.io.files import read_small, write_atomic
 from trmcloud.io.installation import install_command
-from trmcloud.io.requests import send
+from trmcloud.io.network import send
 from trmcloud.ports.notices import DeliveryResult, Destination
 
 # Who is to be told, in ``<home>/notify.json``: addresses and secrets, for their owner alone.

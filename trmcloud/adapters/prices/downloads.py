@@ -10,7 +10,7 @@ from http.client import HTTPException
 from typing import Any
 from urllib.parse import urlsplit
 
-from trmcloud.io.requests import send
+from trmcloud.io.network import send
 
 CHUNK_BYTES = 1 << 16
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")

@@ -30,7 +30,8 @@ from trmcloud.core.errors import (
 )
 from trmcloud.core.text import one_line
 from trmcloud.io.exchanges import ExchangeLog, send_recorded
-from trmcloud.io.requests import pause_s, send
+from trmcloud.io.network import send
+from trmcloud.io.requests import pause_s
 from trmcloud.ports.compute import ThrottledError, TransientError
 from trmcloud.providers.huggingface.secrets import TOKENS_PAGE
 

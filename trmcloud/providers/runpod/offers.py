@@ -16,7 +16,7 @@ from trmcloud.adapters.prices.tables import row_of
 from trmcloud.core.catalog.offers import Offer
 from trmcloud.core.errors import ProviderError, UsageError
 from trmcloud.core.money import Usd
-from trmcloud.io.requests import send
+from trmcloud.io.network import send
 from trmcloud.providers.runpod import secrets
 
 TIMEOUT_S = 20.0
