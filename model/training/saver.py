@@ -380,6 +380,7 @@ class Saver:
             self._waiting = made
         else:
             self._start(made)
+            made.stall_s = self._now() - began
 
     def settle(self, *, wait: bool = False) -> SaveReport | None:
         """A collective call: what was begun, once it is a checkpoint; None where there is nothing,
@@ -471,8 +472,9 @@ class Saver:
     def _start(self, save: _PendingSave) -> None:
         """Begin to write it. A collective call for a sharded model."""
         checkpoints, route, content = self._checkpoints, self._route, save.content
-        save.began, save.making = self._now(), self._making(save.step)
-        making = save.making
+        # The copy was a part of it, whenever that was made.
+        save.began = self._now() - save.stall_s
+        save.making = making = self._making(save.step)
 
         def write() -> tuple[CheckpointFile, ...]:
             assert content is not None
