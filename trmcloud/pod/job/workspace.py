@@ -228,9 +228,13 @@ def install(
     kept, told = _torch_to_keep(pip, wanted, image["versions"], work, named, run)
     fixed = target / CONSTRAINTS_NAME
     rows = [f"{name}=={version}" for name, version in sorted(kept.items())]
-    pins = _lines(code_dir / PINS_NAME)
-    # What the image has stays as pip finds it: the plan does not know it.
-    pins = [pin for pin in pins if pin.partition("==")[0] not in image["versions"]]
+    # What the image has stays as pip finds it, and what its torch needs: the plan knows neither.
+    planned = {pin.partition("==")[0]: pin for pin in _lines(code_dir / PINS_NAME)}
+    pins = [
+        pin
+        for name, pin in planned.items()
+        if name not in image["versions"] and not (kept and _OF_TORCH.fullmatch(name))
+    ]
     fixed.write_text("\n".join((*rows, *pins)))
     words = [*pip, "install", "--no-input", "--disable-pip-version-check", "-r", str(wanted)]
     words += ["-c", str(fixed)]
@@ -243,7 +247,8 @@ def install(
             raise
         fixed.write_text("\n".join(rows))
         run(words, work)
-        told = f"other versions than the plan's: those do not suit this image; {told}"
+        other = "other versions than the plan's: those do not suit this image"
+        told = f"{other}; {told}" if told else other
     _lay_scripts(target / "bin", python, image["scripts"])
     (target / _MADE_NAME).write_text(json.dumps({"kept": kept}))
     return told
