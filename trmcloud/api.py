@@ -733,13 +733,14 @@ class Home:
             NotFoundError, CheckpointError, ConflictError, DoesNotFit: see ``fetch-best``.
             UsageError: it would have to be rented for.
         """
-        context, state = self._context, self._find(run_id)
+        context = self._context
+        if not self._uses_machine and into is not None:
+            raise NotSupported(
+                "a folder of your own is refused: it would be written as the ledger's owner",
+                next_step="leave out into",
+            )
+        state = self._find(run_id)
         if not self._uses_machine:
-            if into is not None:
-                raise NotSupported(
-                    "a folder of your own is refused: it would be written as the ledger's owner",
-                    next_step="leave out into",
-                )
             into = context.home / "fetched" / self.principal / state.run_id
         state = self._from_volume(state, rent=rent)
         found = fetching.find_best(context, state, weights_only=weights_only)

@@ -54,13 +54,6 @@ MAY_START = {
     "pod/sweep/children.py:TrialProcesses.start": "a trial of a sweep",
     "pod/sweep/keeper.py:keep": "a trial of a sweep, under its limits",
     "pod/sweep/ray_tune.py:_kept": "a trial on the user's own Ray cluster",
-    # Until they go.
-    "app/holder.py:_Ground._start": "the team server",
-    "app/holder.py:_list_whole": "the team server",
-    "cli/commands/server.py:approve": "the team server",
-    "server/loop.py:ControllerLoop._started": "the team server",
-    "server/running.py:CommandRunner.run": "the team server",
-    "app/package_resolving.py:run_pip": "pip",
 }
 
 

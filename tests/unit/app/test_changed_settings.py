@@ -273,7 +273,9 @@ class OvertakenLedger:
             spec=SimpleNamespace(recipe="trm"), created_at=0.0,
         )  # fmt: skip
         return SimpleNamespace(
-            runs={"r-1": run}, line=lambda level, key: Line(level, key, Usd(4), Usd(1), reserved)
+            runs={"r-1": run},
+            quarantined={},
+            line=lambda level, key: Line(level, key, Usd(4), Usd(1), reserved),
         )
 
     def driver(self, run_id: str) -> None:
@@ -289,9 +291,9 @@ def test_a_run_reopened_meanwhile_is_not_called_spent(
         ledger=OvertakenLedger(),
         who=None,
         wall=lambda: 0.0,
-        projects=frozenset(),
         principal="",
         is_bound=False,
     )
+    assert not context.ledger.read().runs["r-1"].live, "as its name was looked up"
     with pytest.raises(ConflictError, match="is running already"):
         launching.resume(context, "r-1", cap=None)

@@ -107,7 +107,7 @@ def test_a_request_has_a_number_that_its_pod_has_not_answered(
 ) -> None:
     """A ledger that was restored from a backup has forgotten two, which the pod reports."""
     run, wishes = run_of(plan), list[ev.RunEvent]()
-    monkeypatch.setattr(saving, "find_run", lambda context, run_id: run)
+    monkeypatch.setattr(saving, "run_by_id", lambda context, run_id: run)
     ledger = SimpleNamespace(request=lambda run_id, wish, at: wishes.append(wish))
     say(world, replace(REPORT, saves=contract.SaveAnswers(2, "fast", 120)))
     saving.request_save(replace(world, ledger=cast(Any, ledger)), "r-1", "user")
@@ -183,7 +183,7 @@ def test_what_does_not_train_is_refused_and_told_why(world: Context, plan: Plan)
 # -- Which source a checkpoint comes from, and what is pruned where -----------------------------
 
 
-RUN = RunState("r1", state=State.CLOSED)
+RUN = RunState("r-1", state=State.CLOSED)
 DOWN = ProviderError("503")
 SILENT = Listing(trouble=LinkError("the pod of r1 does not answer now"), missed="its pod is silent")
 
@@ -299,7 +299,7 @@ def test_every_place_is_pruned_by_what_lies_there(monkeypatch: pytest.MonkeyPatc
     assert there.empty
     assert not stored.empty
     inventory.prune(planned)
-    assert [m.step for m in world.files.manifests("r1")] == [10, 30]
+    assert [m.step for m in world.files.manifests("r-1")] == [10, 30]
     assert made["bucket"].pruned == [stored.pruning]
     assert made["pod"].pruned == [], "there is nothing to do"
 

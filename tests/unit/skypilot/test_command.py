@@ -108,7 +108,7 @@ def test_an_older_version_or_none_is_refused(text: str) -> None:
 def test_a_version_newer_than_the_tested_one_is_said(version: str, is_said: bool) -> None:
     said = why_untested(version)
     assert bool(said) is is_said
-    assert not said or said == f"{version} is newer than 0.14.1, with which trmcloud was tested"
+    assert not said or said == f"{version} is newer than 0.14.1, the version that was tested"
 
 
 def test_the_end_of_a_long_word_is_told() -> None:

@@ -57,7 +57,7 @@ def why_untested(version: str) -> str:
     major, minor = (int(part) for part in version.split(".")[:2])
     if (major, minor) <= OLDEST:
         return ""
-    return f"{version} is newer than {TESTED}, with which trmcloud was tested"
+    return f"{version} is newer than {TESTED}, the version that was tested"
 
 
 class Sky:
