@@ -259,8 +259,8 @@ def test_processes_that_cannot_share_a_batch_are_refused(found: list[Listing]) -
 
 
 class OvertakenLedger:
-    """A closed run, which another command reopens right after it was first looked at, with all
-    that was left of its budget reserved."""
+    """A closed run, which another command reopens right after it was first looked at, by the
+    command that judges it, with all that was left of its budget reserved."""
 
     def __init__(self) -> None:
         self.reads = 0
@@ -273,8 +273,10 @@ class OvertakenLedger:
             spec=SimpleNamespace(recipe="trm"), created_at=0.0,
         )  # fmt: skip
         return SimpleNamespace(
-            runs={"r-1": run}, line=lambda level, key: Line(level, key, Usd(4), Usd(1), reserved)
-        )
+            runs={"r-1": run},
+            quarantined={},
+            line=lambda level, key: Line(level, key, Usd(4), Usd(1), reserved),
+        )  # fmt: skip
 
     def driver(self, run_id: str) -> None:
         return None
@@ -293,5 +295,6 @@ def test_a_run_reopened_meanwhile_is_not_called_spent(
         principal="",
         is_bound=False,
     )
+    assert not context.ledger.read().runs["r-1"].live
     with pytest.raises(ConflictError, match="is running already"):
         launching.resume(context, "r-1", cap=None)

@@ -170,7 +170,7 @@ def test_what_does_not_train_is_refused_and_told_why(world: Context, plan: Plan)
 # -- Which source a checkpoint comes from, and what is pruned where -----------------------------
 
 
-RUN = RunState("r1", state=State.CLOSED)
+RUN = RunState("r-1", state=State.CLOSED)
 DOWN = ProviderError("503")
 SILENT = Listing(trouble=LinkError("the pod of r1 does not answer now"), missed="its pod is silent")
 
@@ -286,7 +286,7 @@ def test_every_place_is_pruned_by_what_lies_there(monkeypatch: pytest.MonkeyPatc
     assert there.empty
     assert not stored.empty
     inventory.prune(planned)
-    assert [m.step for m in world.files.manifests("r1")] == [10, 30]
+    assert [m.step for m in world.files.manifests("r-1")] == [10, 30]
     assert made["bucket"].pruned == [stored.pruning]
     assert made["pod"].pruned == [], "there is nothing to do"
 
@@ -517,3 +517,11 @@ def test_a_manifest_that_lacks_a_shard_is_no_checkpoint(tmp_path: Path, gone: in
 def test_one_that_is_whole_stays_as_it_is(tmp_path: Path) -> None:
     made = manifest(10)
     assert fetching.gather_shards(tmp_path, made) is made
+
+
+def test_a_manifest_of_another_run_is_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its run's name is the beginning of the folder that is made."""
+    theirs = replace(manifest(10, 1.0), run_id="setup.py")
+    world, _ = given(monkeypatch, bucket=Listing((theirs,)))
+    with pytest.raises(CheckpointError, match=r"its manifest is of setup\.py, not r-1"):
+        fetching.find_best(world, RUN)

@@ -409,7 +409,7 @@ class World:
 
 @pytest.fixture
 def context(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Context:
-    monkeypatch.setattr(boards, "find_run", lambda context, run_id: running())
+    monkeypatch.setattr(boards, "run_by_id", lambda context, run_id: running())
     return cast(Context, World(tmp_path))
 
 
