@@ -195,7 +195,7 @@ def test_a_recipe_is_planned_launched_and_read(user: User, owner: Home, agent: A
         "setting": ["depth=1", "width=32", "vocab_size=256", "sequence=64", "eval_tokens=1024"],
     }  # fmt: skip
     quote = agent.call("plan", **wish)
-    before = json.loads((user.home / "plans" / f"{quote['quote']}.json").read_text())
+    before = json.loads((user.home / "plans" / "of-agent" / f"{quote['quote']}.json").read_text())
     run = agent.call("launch", quote=quote["quote"], idempotency_key="recipe")["run"]
     assert user.ledger().runs[run].plan.id == before["id"]
     assert ended(user, run).principal == "agent"

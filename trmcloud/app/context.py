@@ -293,9 +293,12 @@ def find_run(context: Context, name: str | None) -> RunState:
         return max(named, key=lambda run: (run.live, run.created_at))
     require_whole(context.ledger.read(), name)
     shown = sorted(shown_runs(context) if context.is_bound else runs)
-    known = ", ".join(shown[-5:]) or "none"
-    what = f"{context.principal} has no run" if context.is_bound else "no run"
-    raise NotFoundError(f"{what} {name!r}", next_step=f"trmcloud status (runs: {known})")
+    known = ", ".join(shown[-5:])
+    if context.is_bound:
+        raise NotFoundError(
+            f"{context.principal} has no run {name:.80}", next_step=known or "launch one"
+        )
+    raise NotFoundError(f"no run {name!r}", next_step=f"trmcloud status (runs: {known or 'none'})")
 
 
 def run_by_id(context: Context, run_id: str) -> RunState:

@@ -259,8 +259,8 @@ def test_processes_that_cannot_share_a_batch_are_refused(found: list[Listing]) -
 
 
 class OvertakenLedger:
-    """A closed run, which another command reopens right after it was first looked at, with all
-    that was left of its budget reserved."""
+    """A closed run, which another command reopens right after it was first looked at, by the
+    command that judges it, with all that was left of its budget reserved."""
 
     def __init__(self) -> None:
         self.reads = 0

@@ -530,3 +530,11 @@ def test_a_manifest_that_lacks_a_shard_is_no_checkpoint(tmp_path: Path, gone: in
 def test_one_that_is_whole_stays_as_it_is(tmp_path: Path) -> None:
     made = manifest(10)
     assert fetching.gather_shards(tmp_path, made) is made
+
+
+def test_a_manifest_of_another_run_is_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its run's name is the beginning of the folder that is made."""
+    theirs = replace(manifest(10, 1.0), run_id="setup.py")
+    world, _ = given(monkeypatch, bucket=Listing((theirs,)))
+    with pytest.raises(CheckpointError, match=r"its manifest is of setup\.py, not r-1"):
+        fetching.find_best(world, RUN)
