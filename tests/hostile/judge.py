@@ -65,10 +65,14 @@ class Finding:
 
 @dataclass(frozen=True)
 class Places:
-    """Folders and files that a visit may write to, and those outside the tree that it may read."""
+    """Folders and files that a visit may write to, and those outside the tree that it may read.
+
+    ``links`` are typed names of the tree that are links: what is below them is not its author's.
+    """
 
     written: tuple[str, ...]
     read: tuple[str, ...]
+    links: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -105,17 +109,19 @@ class Judge:
             for name in visit.outputs
             for top in tops
         }
-        followed = {
-            os.path.realpath(start / value)
+        links = {
+            os.path.normpath(start / value)
             for flag, value in itertools.pairwise(visit.words)
             if flag in ("--data", "--recipe", "--into") and (start / value).is_symlink()
         }
+        followed = {os.path.realpath(link) for link in links}
         world = self._world
         own = (str(world.product_home), str(world.tmp), str(world.home / ".cache"))
-        return Places((*own, *sorted(outputs)), tuple(sorted(outputs | followed)))
+        written = (*own, *sorted(outputs))
+        return Places(written, tuple(sorted(outputs | followed)), tuple(sorted(links)))
 
     def judge(self, visit: Visit, seen: Observation, hosts: Hosts, places: Places) -> list[Finding]:
-        found = [*self._executed(visit, seen), *self._opened(visit, seen, places.read)]
+        found = [*self._executed(visit, seen), *self._opened(visit, seen, places)]
         found += [*self._wrote(seen, places.written), *self._connected(visit, seen, hosts)]
         found += [*self._printed(seen), *self._asked(visit, hosts), *self._kept(visit)]
         if seen.is_over_time:
@@ -212,9 +218,7 @@ class Judge:
 
     # -- files ---------------------------------------------------------------------------------
 
-    def _opened(
-        self, visit: Visit, seen: Observation, may_read: Iterable[str]
-    ) -> Iterator[Finding]:
+    def _opened(self, visit: Visit, seen: Observation, places: Places) -> Iterator[Finding]:
         world = self._world
         keys = {os.path.join(world.home, name): name for name in KEY_FILES}
         for event in seen.events:
@@ -226,7 +230,7 @@ class Judge:
                 if not is_job:
                     yield Finding("ran", f"{os.path.basename(event.asked)}: by {_short(program)}")
                 continue
-            if not event.real or any(_below(event.real, each) for each in may_read):
+            if not event.real or any(_below(event.real, each) for each in places.read):
                 continue
             if _below(event.real, world.outside):
                 yield Finding("opened", f"{_below(event.real, world.folder)}: by {_short(program)}")
@@ -241,6 +245,7 @@ class Judge:
                 and not self._in_tree(event.real)
                 and not is_job
                 and not event.writes
+                and not any(_below(event.asked, each) for each in places.links)
             ):
                 inside = event.asked.removeprefix(f"{world.tree}/")
                 yield Finding(

@@ -232,7 +232,7 @@ BUGS: tuple[Bug, ...] = (
     Bug("a pod that its provider stopped is kept", CONTROL,
         "if pod is not None and pod.status is PodStatus.STOPPED and report is None:", "if False:"),
     Bug("an agent that reports from a missed pod does not show that it lives", ABSENCE,
-        "return report.at > since + LAST_REPORTS_S", "return False", timing=True),
+        "return is_new_report(report.at, generation.missed_heard_at, generation.missed_at)", "return False", timing=True),
     Bug("a missed pod is heard at the end of its time alone", ABSENCE,
         ">= traits.absent_s / 2", ">= 1e9", timing=True),
     Bug("a pod that reports beyond its hard stop is given up before its end was asked for", ABSENCE,

@@ -418,14 +418,3 @@ def test_a_report_is_dated_by_the_pods_clock_and_heard_by_the_true_one() -> None
     made.queue.now += 300.0
     assert link.report(pod.name) == later, "one that is stopped writes nothing"
     assert not pod.rented.heard
-
-
-def test_an_agent_that_does_nothing_is_not_heard() -> None:
-    made, pod = pod_at_work()
-    made.off = frozenset({"agent"})
-    link = Process(made, made.laptop, "user").world.links["runpod"]
-    pod.rented.hidden_until = made.queue.now + 3000.0
-    before = link.report(pod.name)
-    made.queue.now += 300.0
-    assert link.report(pod.name) == before
-    assert not pod.rented.heard

@@ -242,8 +242,8 @@ class SimPod:
 
     @property
     def speaks(self) -> bool:
-        """Whether its agent writes reports."""
-        return self.agent is not None and not self.agent_stopped and "agent" not in self.world.off
+        """Whether its agent writes reports: one that is off does nothing else."""
+        return self.agent is not None and not self.agent_stopped
 
     def date_report(self) -> None:
         """A real agent writes its report every few seconds; here it is only dated when read, so
