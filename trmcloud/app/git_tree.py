@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import shlex
 import stat
 import tempfile
@@ -20,6 +21,7 @@ from typing import NamedTuple
 from trmcloud.core.errors import DataError
 from trmcloud.core.values import dataclass
 from trmcloud.io.children import ReaderStopped, find_program, reader_environment, run_reader
+from trmcloud.io.files import open_regular
 
 _MOST_S = 60.0
 _MOST_BYTES = 256 << 20
@@ -39,6 +41,16 @@ _CLOSED = {
 not know ``GIT_NO_LAZY_FETCH``. Messages are in English: refusals are told apart by them."""
 _ASKED = r"^(core\.excludesfile|safe\.directory|includeif\..*\.path)$"
 _MOST_INCLUDED = 20
+_READ_BY_GIT = (
+    "HEAD", "index", "config", "config.worktree", "packed-refs", "shallow", "commondir", "info",
+    "info/exclude", "info/attributes", "info/sparse-checkout", "info/grafts", "logs", "refs",
+    "objects", "objects/info", "objects/info/alternates", "objects/pack",
+)  # fmt: skip
+"""Of a .git folder, by rev-parse and ls-files."""
+_MOST_CONFIG_BYTES = 1 << 20
+_INCLUDES = re.compile(r"(?i)\[\s*include")
+_PATHS = re.compile(r"(?im)(?:^|\])\s*path\s*=\s*(.*?)\s*$")
+_PLAIN_PATH = re.compile(r"[\w./@+-]+")
 _LINK, _SUBMODULE, _EXECUTABLE = "120000", "160000", "100755"
 _SHA1_DIGITS = 40
 
@@ -91,6 +103,7 @@ def git_list(root: Path) -> GitList | None:
             b"[safe]\n" + b"".join(b"\tdirectory = %s\n" % _quoted(each) for each in trusted)
         )
         for top in tops:
+            _require_own_files(top)
             git = _Git(program, root, top, config)
             # The nearest folder whose .git is a repository counts, as for git itself.
             if git.ask("rev-parse", "--git-dir", may_be_none=True) is not None:
@@ -99,6 +112,55 @@ def git_list(root: Path) -> GitList | None:
         "there is a .git here that git cannot read: the repository's ignore rules are not known",
         where=str(tops[0]),
         next_step=f"repair it, or move {shlex.quote(str(tops[0] / '.git'))} away",
+    )
+
+
+def _require_own_files(top: Path) -> None:
+    """See that git reads no file outside the repository for the one in ``top``.
+
+    Raises:
+        DataError: a file of its .git is a link that leads elsewhere, or its configuration includes
+            one.
+    """
+    git = top / ".git"
+    if git.is_symlink() or not git.is_dir():
+        return  # another folder's repository, as of a linked working folder
+    inside = os.path.realpath(git)
+    paths = [git / name for name in _READ_BY_GIT]
+    for folder, folders, files in os.walk(git / "refs"):
+        paths += [Path(folder) / name for name in (*folders, *files)]
+        if len(paths) > _MOST_FOLDERS:
+            break
+    for path in paths:
+        real = os.path.realpath(path)
+        if path.is_symlink() and os.path.commonpath((real, inside)) != inside:
+            raise _outside(path, "it is a link to another place")
+    for name in ("config", "config.worktree"):
+        try:
+            with open_regular(git / name) as file:
+                content = file.read(_MOST_CONFIG_BYTES + 1)
+        except OSError:
+            continue
+        text = content.decode("utf-8", "replace")
+        values = _PATHS.findall(text) if _INCLUDES.search(text) else []
+        if len(content) > _MOST_CONFIG_BYTES or not all(_is_below(git, top, v) for v in values):
+            raise _outside(git / name, "it is too large, or includes a file of another place")
+
+
+def _is_below(git: Path, top: Path, value: str) -> bool:
+    """Whether an included file is in the working folder; none whose name needs quotes or escapes,
+    which git would read in its own way, counts as one."""
+    if not _PLAIN_PATH.fullmatch(value):
+        return False
+    real, inside = os.path.realpath(git / value), os.path.realpath(top)
+    return os.path.commonpath((real, inside)) == inside
+
+
+def _outside(path: Path, why: str) -> DataError:
+    return DataError(
+        f"git would read files outside the repository: {why}",
+        where=str(path),
+        next_step="use a clone made by git clone; an include belongs into your own ~/.gitconfig",
     )
 
 

@@ -8,6 +8,7 @@ import json
 import os
 import re
 import shlex
+import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -18,7 +19,7 @@ from trmcloud.app.ignore_rules import IGNORE_NAME
 from trmcloud.app.trial_checks import Facts, MissingFile, Observed, plain_name, requirement_names
 from trmcloud.app.working_tree import WorkingTree, why_left_out
 from trmcloud.core.contract.command import Command
-from trmcloud.io.children import ReaderStopped, reader_environment, run_reader
+from trmcloud.io.children import ReaderStopped, find_program, reader_environment, run_reader
 from trmcloud.pod.job import trmcloud_trial
 
 IN_IMAGES = ("torch", "numpy")
@@ -63,7 +64,7 @@ def facts_of(
     missing = _missing(observed, tree, work)
     texts = _requirements(tree)
     named = requirement_names(texts) | _project_names(tree)
-    packages = _packages(observed, named, folder)
+    packages = _packages(observed, named, folder, command.words[0])
     pip = command.pip or next(iter(texts), "")
     if not pip and "pyproject.toml" in tree.names and named:
         pip = "pyproject.toml"
@@ -284,9 +285,19 @@ class _Packages(NamedTuple):
     """Those that the requirements and the images bring."""
 
 
-def _packages(observed: Observed, named: Iterable[str], folder: Path) -> _Packages | None:
-    """Ask the interpreter that ran the command; None where it does not answer."""
+def _packages(
+    observed: Observed, named: Iterable[str], folder: Path, typed: str
+) -> _Packages | None:
+    """Ask the interpreter that ran the command; None where it does not answer.
+
+    The command itself reports which one that was. So only an interpreter that the user ``typed``,
+    or would by its usual names, is started.
+    """
     if not observed.modules or not observed.pythons:
+        return None
+    own_word = os.path.abspath(typed) if os.path.sep in typed else find_program(typed)
+    usual = (sys.executable, find_program("python"), find_program("python3"))
+    if observed.pythons[0] not in (own_word, *usual):
         return None
     question = {"modules": observed.modules, "named": [*named, *IN_IMAGES]}
     # Where this user's packages are; the interpreter may be one that the tree brought.

@@ -7,6 +7,8 @@ import os
 import stat
 from pathlib import Path
 
+from trmcloud.io.files import open_regular
+
 _BLOCK_BYTES = 1 << 20
 
 
@@ -17,7 +19,7 @@ def file_sha256(path: Path, start: int = 0, size: int | None = None) -> str:
         OSError: it cannot be read.
     """
     digest, left = hashlib.sha256(), 1 << 62 if size is None else size
-    with open(path, "rb") as file:
+    with open_regular(path) as file:
         file.seek(start)
         while left and (block := file.read(min(_BLOCK_BYTES, left))):
             digest.update(block)

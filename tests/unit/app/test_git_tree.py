@@ -12,12 +12,10 @@ import shutil
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
 from trmcloud.app.commands import _python_here
-from trmcloud.app.trial_facts import _packages
 from trmcloud.app.working_tree import differs_from_commit, look_at, pack
 from trmcloud.core.errors import DataError
 
@@ -490,15 +488,3 @@ def test_a_python_of_the_tree_is_read_and_not_run(
     monkeypatch.setenv("RUNPOD_API_KEY", "canary")
     put(root / "python", "#!/bin/sh\necho 3.8\n", 0o755)
     assert _python_here(root) == "3.13"
-
-
-def test_the_python_that_a_trial_saw_gets_no_key(
-    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The trial's command says which it was: it may be one of the tree."""
-    put(root / "python", f"#!/bin/sh\nenv >{tmp_path / 'env'}\n", 0o755)
-    monkeypatch.setenv("RUNPOD_API_KEY", "canary")
-    observed = SimpleNamespace(modules=("torch",), pythons=(str(root / "python"),))
-    assert _packages(observed, (), root) is None  # type: ignore[arg-type]
-    assert "PATH=" in (tmp_path / "env").read_text()
-    assert "canary" not in (tmp_path / "env").read_text()

@@ -19,7 +19,7 @@ from trmcloud.core.contract.manifest import CheckpointManifest
 from trmcloud.core.contract.trainer_contract import Heartbeat, load_heartbeat
 from trmcloud.core.errors import CheckpointError
 from trmcloud.core.spec.settings import PHASE_NAMES
-from trmcloud.io.files import load_small, read_small
+from trmcloud.io.files import load_small, open_regular, read_small
 from trmcloud.io.hashing import matches_hash
 from trmcloud.pod.machine.metrics_file import read_metrics
 from trmcloud.ports.ledger import MOST_PODS, Intent
@@ -253,7 +253,7 @@ def _copy_verified(source: Path, target: Path, file: mf.CheckpointFile) -> None:
     digest = hashlib.sha256()
     size = 0
     try:
-        with open(source, "rb") as reader, open(partial, "wb") as writer:
+        with open_regular(source) as reader, open(partial, "wb") as writer:
             while chunk := reader.read(_CHUNK_BYTES):
                 size += len(chunk)
                 if size > file.size_bytes:
