@@ -49,8 +49,8 @@ _READ_BY_GIT = (
 """Of a .git folder, by rev-parse and ls-files."""
 _MOST_CONFIG_BYTES = 1 << 20
 _INCLUDES = re.compile(r"(?i)\[\s*include")
-_PATHS = re.compile(r"(?im)(?:^|\])\s*path\s*=\s*(.*?)\s*$")
-_PLAIN_PATH = re.compile(r"[\w./@+-]+")
+_NAMED = re.compile(r"(?im)(?:^|\])\s*(path|excludesfile|attributesfile)\s*=\s*(.*?)\s*$")
+_PLAIN_PATH = re.compile(r"[\w./@+~ -]+")
 _LINK, _SUBMODULE, _EXECUTABLE = "120000", "160000", "100755"
 _SHA1_DIGITS = 40
 
@@ -136,24 +136,35 @@ def _require_own_files(top: Path) -> None:
         if path.is_symlink() and os.path.commonpath((real, inside)) != inside:
             raise _outside(path, "it is a link to another place")
     for name in ("config", "config.worktree"):
-        try:
-            with open_regular(git / name) as file:
-                content = file.read(_MOST_CONFIG_BYTES + 1)
-        except OSError:
-            continue
-        text = content.decode("utf-8", "replace")
-        values = _PATHS.findall(text) if _INCLUDES.search(text) else []
-        if len(content) > _MOST_CONFIG_BYTES or not all(_is_below(git, top, v) for v in values):
-            raise _outside(git / name, "it is too large, or includes a file of another place")
+        if not _stays_in(git / name, git, top):
+            raise _outside(git / name, "it is too large, or names a file of another place")
 
 
-def _is_below(git: Path, top: Path, value: str) -> bool:
-    """Whether an included file is in the working folder; none whose name needs quotes or escapes,
-    which git would read in its own way, counts as one."""
-    if not _PLAIN_PATH.fullmatch(value):
+def _stays_in(config: Path, git: Path, top: Path, *, is_included: bool = False) -> bool:
+    """Whether a configuration names only files below ``top`` for git to read; ignore rules may be
+    the user's. A name with quotes or escapes, which git reads in its own way, does not count."""
+    try:
+        with open_regular(config) as file:
+            content = file.read(_MOST_CONFIG_BYTES + 1)
+    except FileNotFoundError:
+        return not is_included
+    except OSError:
         return False
-    real, inside = os.path.realpath(git / value), os.path.realpath(top)
-    return os.path.commonpath((real, inside)) == inside
+    text, inside = content.decode("utf-8", "replace"), os.path.realpath(top)
+    for key, value in _NAMED.findall(text):
+        is_include = key.lower() == "path"
+        if is_include and not _INCLUDES.search(text):
+            continue  # of a section that is none of git's own
+        path = os.path.realpath(git / os.path.expanduser(value))
+        own = () if is_include else (os.path.expanduser("~"),)
+        places = (inside, *map(os.path.realpath, own))
+        if not _PLAIN_PATH.fullmatch(value) or not any(
+            os.path.commonpath((path, place)) == place for place in places
+        ):
+            return False
+        if is_include and (is_included or not _stays_in(Path(path), git, top, is_included=True)):
+            return False
+    return len(content) <= _MOST_CONFIG_BYTES
 
 
 def _outside(path: Path, why: str) -> DataError:

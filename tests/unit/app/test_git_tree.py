@@ -12,10 +12,13 @@ import shutil
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from trmcloud.app.commands import _python_here
+from trmcloud.app.trial_facts import _packages
 from trmcloud.app.working_tree import differs_from_commit, look_at, pack
 from trmcloud.core.errors import DataError
 
@@ -488,3 +491,62 @@ def test_a_python_of_the_tree_is_read_and_not_run(
     monkeypatch.setenv("RUNPOD_API_KEY", "canary")
     put(root / "python", "#!/bin/sh\necho 3.8\n", 0o755)
     assert _python_here(root) == "3.13"
+
+
+def test_a_python_that_a_trials_command_reports_is_run_only_if_the_user_typed_it(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The command itself writes that report: it may name any file."""
+    forged = str(root / "python")
+    put(root / "python", f"#!/bin/sh\nenv >{tmp_path / 'env'}\n", 0o755)
+    monkeypatch.setenv("RUNPOD_API_KEY", "canary")
+    observed: Any = SimpleNamespace(modules=("torch",), pythons=(forged,))
+    assert _packages(observed, (), root, "python3") is None
+    assert not (tmp_path / "env").exists()
+    assert _packages(observed, (), root, forged) is None, "typed, and no Python"
+    assert "PATH=" in (tmp_path / "env").read_text()
+    assert "canary" not in (tmp_path / "env").read_text()
+
+
+@pytest.mark.parametrize("name", ["packed-refs", "index", "info/exclude", "refs/heads/other"])
+def test_a_link_in_the_repository_that_leads_elsewhere_is_refused(
+    root: Path, tmp_path: Path, name: str
+) -> None:
+    (tmp_path / "token.txt").write_text("hf_outside")
+    made = root / ".git" / name
+    made.unlink(missing_ok=True)
+    made.parent.mkdir(parents=True, exist_ok=True)
+    made.symlink_to(tmp_path / "token.txt")
+    with pytest.raises(DataError, match="git would read files outside the repository") as refused:
+        look_at(root)
+    assert "hf_outside" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("config", "is_refused"),
+    [
+        ("[include]\n\tpath = ../shared.config\n", False),
+        ("[include]\n\tpath = ~/.netrc\n", True),
+        ("[core]\n[ include ]path=/etc/hostname\n", True),
+        ('[includeIf "gitdir:/"]\n\tpath = "/etc/"hostname\n', True),
+        ("[include]\n\tpath = a/\\\n../../../etc/hostname\n", True),
+        ("[include]\n\tpath = ../../other\n", True),
+        ("[core]\n\texcludesFile = /etc/hostname\n", True),
+        ("[include]\n\tpath = ../pipe\n", True),
+        ("[include]\n\tpath = ../includes.config\n", True),
+        ('[remote "a"]\n\tpath = /etc/hostname\n', False),
+    ],
+)
+def test_a_repository_names_no_file_of_another_place(
+    root: Path, config: str, is_refused: bool
+) -> None:
+    put(root / "shared.config", "[core]\n\tignoreCase = false\n")
+    put(root / "includes.config", "[include]\n\tpath = shared.config\n")
+    os.mkfifo(root / "pipe")
+    with open(root / ".git" / "config", "a") as file:
+        file.write(config)
+    if is_refused:
+        with pytest.raises(DataError, match="names a file of another place"):
+            look_at(root)
+    else:
+        assert look_at(root).by_git
