@@ -318,7 +318,7 @@ def _constraints(t: Tree) -> None:
         f"evil @ file://{root}/dist/evil-1.0.tar.gz",
         f"evil @ {world.stranger}/files/evil-1.0.tar.gz",
         f"evil @ git+{world.stranger}/evil.git", "--find-links ./dist --no-index --no-binary :all:",
-        f"--index-url {world.stranger}/simple/", f"-r {world.outside}/requirements.txt",
+        f"--index-url {world.tree_index}/simple/", f"-r {world.outside}/requirements.txt",
         f"-c {world.outside}/secret.txt", "-e ./sub", "evil==1.0", "./dist/evil-1.0.tar.gz",
         f"alpha @ file://{root}/dist/evil-1.0.tar.gz",
     )  # fmt: skip
@@ -436,7 +436,7 @@ def _conda(t: Tree) -> None:
     pip = (
         "--find-links ./dist --no-index --no-binary :all:", f"-r {world.outside}/requirements.txt",
         "-r ../outside/token.txt", f"evil @ file://{t.root}/dist/evil-1.0.tar.gz", "-e .",
-        f"git+{world.stranger}/evil.git", f"--index-url {world.stranger}/simple/", "evil",
+        f"git+{world.stranger}/evil.git", f"--index-url {world.tree_index}/simple/", "evil",
     )  # fmt: skip
     rows = "".join(f"    - {line}\n" for line in t.rng.sample(pip, t.rng.randint(1, 3)))
     extra = t.rng.choice(

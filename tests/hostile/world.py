@@ -22,13 +22,13 @@ from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
-MARK = "KNRY"
+MARK = "KNRYQX"
 RUNPOD_KEY = f"rpa_{MARK}runpod0000000000000000000000000000"
 USER_INDEX, TREE_INDEX, STRANGER = "127.0.0.1", "127.0.0.2", "127.0.0.3"
 NETRC_PASSWORD = f"{MARK}netrc1"
 KEYS: Mapping[str, str] = {
     "RUNPOD_API_KEY": RUNPOD_KEY,
-    "AWS_ACCESS_KEY_ID": f"AKIA{MARK}AAAAAAAAAAAA",
+    "AWS_ACCESS_KEY_ID": f"AKIA{MARK}AAAAAAAAAA",
     "AWS_SECRET_ACCESS_KEY": f"{MARK}aws/secret/0000000000000000000000",
     "HF_TOKEN": f"hf_{MARK}huggingfacetoken00000000000000",
     "WANDB_API_KEY": f"{MARK}wandb000000000000000000000000000000000",
@@ -40,7 +40,7 @@ KEYS: Mapping[str, str] = {
 PATH = "/usr/local/bin:/usr/bin:/bin"
 KEY_FILES: Mapping[str, str] = {
     ".ssh/id_rsa": f"-----BEGIN OPENSSH PRIVATE KEY-----\n{MARK}ssh\n",
-    ".aws/credentials": f"[default]\naws_access_key_id = AKIA{MARK}BBBBBBBBBBBB\n"
+    ".aws/credentials": f"[default]\naws_access_key_id = AKIA{MARK}BBBBBBBBBB\n"
     f"aws_secret_access_key = {MARK}awsfile\n",
     ".netrc": f"machine {USER_INDEX} login owner password {NETRC_PASSWORD}\n",
     ".git-credentials": f"https://owner:{MARK}git@example.com\n",

@@ -393,7 +393,7 @@ def _require_no_links(folder: Path) -> None:
         ConflictError: the folder, or what stands in it, is a link: what is written would be
             elsewhere.
     """
-    entries = folder.iterdir() if folder.is_dir() else ()
+    entries = folder.iterdir() if folder.is_dir() and not folder.is_symlink() else ()
     for path in (folder, *entries):
         if path.is_symlink():
             raise ConflictError(
