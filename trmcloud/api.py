@@ -697,7 +697,7 @@ class Home:
             try:
                 return replace(facts_of(quick, run_by_id(quick, named)), trouble=told)
             except LedgerError:
-                raise LedgerError(told, next_step=f"trmcloud status {named}") from error
+                raise LedgerError(told, next_step=f"trmcloud status {run_id}") from error
 
     def save(self, run_id: str, *, timeout_s: float = 300.0) -> Place:
         """Have a checkpoint made now, and wait until it is where the run's checkpoints are kept, or
