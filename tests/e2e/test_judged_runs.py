@@ -114,7 +114,7 @@ def test_who_does_not_pay_for_a_run_any_more_changes_it_at_no_door(
     with bound(user):
         run = launched(user, "night")
         user.run("stop", "--now", "-y", run.run_id)
-    user.run("resume", run.run_id, "--budget", "0.30", "-d")
+    user.run("resume", run.run_id, "--budget", "0.30", "-d", "-y")
     now = user.ledger().runs[run.run_id]
     assert (now.creator, now.principal, now.live) == (AGENT, "", True)
     with bound(user):

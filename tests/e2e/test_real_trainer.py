@@ -196,21 +196,12 @@ def test_a_changed_training_is_refused_by_name_then_accepted_and_trained_on(
     assert run.outcome is Outcome.FINISHED
     refusal = trainee.refused("resume", "-y", run.run_id, code=8)
     assert "--set steps=40 continues it" in refusal
-    changed = (
-        "resume",
-        "-y",
-        run.run_id,
-        "--set",
-        "steps=30",
-        "--set",
-        "seed=7",
-        "--set",
-        "batch=2",
-    )
+    given = ("--set", "steps=30", "--set", "seed=7", "--set", "batch=2")
+    changed = ("resume", "-y", run.run_id, *given)
     refusal = trainee.refused(*changed, code=10)
     assert "trained with other settings: seed 1337 → 7, sequences a step " in refusal
     assert " --set seed=7 --set batch=2 --accept-change" in refusal
-    refusal = trainee.refused(*changed[:4], "--accept-change", code=2)
+    refusal = trainee.refused(*changed[:5], "--accept-change", code=2)
     assert "has the same settings already" in refusal
     refusal = trainee.refused("resume", "-y", "--set", "steps=30", "--set", "width=128", code=2)
     assert "width is 64 in this run" in refusal
