@@ -103,8 +103,8 @@ ELSEWHERE = {
     "sample chat --prompt What is the capital of France? --temperature 0": "likewise",
     "fetch-best chat --to hf --into chat-hf": "likewise: tests/model/test_export.py",
     SHARED_OUT: "minutes, and a kill: tests/e2e/test_sharded.py",
-    "resume --processes 3": "of what that launch left",
-    "resume --processes 1": "likewise",
+    "resume --processes 3 -y": "of what that launch left",
+    "resume --processes 1 -y": "likewise",
     "fetch-best --into last": "likewise",
     "fetch-best --for-inference --into hdp-best": "likewise: tests/e2e/test_real_trainer.py",
     "eval hdp-best": "likewise",
@@ -222,6 +222,7 @@ def reader(folder: Path, tmp_path: Path, s3: S3) -> Iterator[User]:
 
 
 def test_every_command_of_readme_and_guides_runs(reader: User) -> None:
+    (reader.folder / "train.py").write_text("print('step=1 loss=1.0')\n")
     seen: set[str] = set()
     wrong = []
     run_id, plan_id = "", ""
@@ -317,6 +318,7 @@ STANDS_FOR = {
     "2 * done": "60",
     "_for(key)": "",
     "FILE": "written.html",
+    "rented": "1xH100",
 }
 OTHER_DOORS = {
     "mcp": "wants a client: tests/e2e/test_mcp.py",

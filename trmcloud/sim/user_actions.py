@@ -14,6 +14,7 @@ from trmcloud.app.pod_request import LaunchData
 from trmcloud.app.reconciling import reconcile
 from trmcloud.app.room import advance
 from trmcloud.app.run_queries import is_driven
+from trmcloud.core.catalog.providers import traits_of
 from trmcloud.core.contract.manifest import CheckpointManifest
 from trmcloud.core.contract.pod_contract import Lease, PhaseLease, PodName
 from trmcloud.core.control import bookkeeping
@@ -23,7 +24,7 @@ from trmcloud.core.control.reason import ReasonKind, make_reason
 from trmcloud.core.control.room import Room
 from trmcloud.core.control.run_state import RunState, State
 from trmcloud.core.errors import BudgetRefused, NotFoundError, Outcome, TrmcloudError
-from trmcloud.core.money import ZERO
+from trmcloud.core.money import ZERO, Usd, cost
 from trmcloud.ports.compute import PodRequest
 from trmcloud.sim.scenario import GrantAct, Scenario, SimRun
 from trmcloud.sim.world.controllers import Process
@@ -36,6 +37,8 @@ _MOST_FETCHES = 6
 _ROOM_LOOK_S = 20.0
 _IMPATIENT_S = 40.0
 _LEAST_LEFT = 0.02
+_TIMES_LEAST = 2
+"""A resume may be refused with less than so many times what it needs to train and save a step."""
 _STARTED = frozenset({State.BOOTING, State.RUNNING})
 _GENEROUS = 1.6
 _DATA = LaunchData("/sim/data")
@@ -224,7 +227,8 @@ class UserActions:
         only_budget = self.scenario.account_cap is None and "41" not in self.world.fired
         only_budget = only_budget and not self.world.ledger.read().caps
         only_budget = only_budget and not wish.resumed_by
-        enough = left > run.cap.micros * _LEAST_LEFT and only_budget
+        least = max(run.cap.micros * _LEAST_LEFT, _TIMES_LEAST * _least_of(run).micros)
+        enough = left > least and only_budget
         enough = enough and not bookkeeping.is_charge_pending(self.world.ledger.read())
         if isinstance(said, BudgetRefused) and enough:
             self.world.check.fail("wasteful", f"{wish.run_id} may not use what it has left")
@@ -453,3 +457,19 @@ def _to_go_on_from(manifests: Sequence[CheckpointManifest], phase: str) -> set[i
 def _best(manifests: object, phase: str) -> float | None:
     scores = [m.val_bpb for m in manifests if m.phase == phase]  # type: ignore[attr-defined]
     return min((s for s in scores if s is not None), default=None)
+
+
+def _least_of(run: RunState) -> Usd:
+    """The dearest of the run's machines, for its start-up, compilation, a minute and a landing."""
+    return max(
+        candidate.storage
+        + cost(
+            candidate.reserved_rate,
+            candidate.startup_s.p50
+            + max((phase.parts_s.get("compile", 0.0) for phase in candidate.phases), default=0.0)
+            + 60.0
+            + candidate.landing_s
+            + traits_of(candidate.provider).kill_latency_s,
+        )
+        for candidate in map(run.plan.candidate, run.plan.launchable)
+    )
