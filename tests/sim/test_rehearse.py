@@ -204,7 +204,7 @@ def test_its_screen_says_what_is_simulated(tmp_path: Path) -> None:
             COMMAND,
             "with -d no command pulls the checkpoints: they would be deleted with the pod",
         ),
-        (("--budget", "9"), COMMAND, "unknown hardware 'python'"),
+        (("--budget", "9"), COMMAND, "no hardware is named before --: 'python' is not hardware"),
         (("8xH100", "--budget", "9", "--faults", "sleepy"), COMMAND, "or a habit: plain, deaf"),
     ],
 )

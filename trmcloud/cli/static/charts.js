@@ -52,7 +52,7 @@ export class Chart {
     this.says = element("output", {});
     this.legend = element("ul", {});
     this.node = element("section", { class: "chart", "aria-label": title },
-      this.head = element("h3", {}), this.box, this.says, this.legend);
+      this.head = element("h3", { text: typeof unit === "function" ? title : `${title}, ${unit}` }), this.box, this.says, this.legend);
     this.box.tabIndex = 0;
     this.box.setAttribute("role", "slider");
     this.box.setAttribute("aria-label", `${title}: arrow keys move along the curve`);
