@@ -319,6 +319,7 @@ STANDS_FOR = {
     "_for(key)": "",
     "FILE": "written.html",
     "rented": "1xH100",
+    "typed": "python3 train.py",
 }
 OTHER_DOORS = {
     "mcp": "wants a client: tests/e2e/test_mcp.py",
