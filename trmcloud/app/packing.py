@@ -23,6 +23,7 @@ PACKAGE = Path(__file__).resolve().parents[1]
 _NAME = PACKAGE.name
 _SUFFIXES = (".py", ".txt", ".toml")
 _UNSEEN = (tokenize.COMMENT, tokenize.NL)
+_LAYOUT = (*_UNSEEN, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER)
 _INSTEAD = {
     f"{_NAME}.core.values": "from dataclasses import dataclass as dataclass, replace as replace\n"
 }
@@ -146,8 +147,8 @@ def sources(folder: Path, name: str) -> dict[str, Path]:
 
 
 def strip_source(text: str) -> str:
-    """Python source without comments, docstrings and annotations, each line where it was. Those of
-    a class's fields stay, by which records are read.
+    """Python source without comments, docstrings, annotations and most of its indentation, each
+    line where it was. The annotations of a class's fields stay, by which records are read.
 
     Text is cut out between tokens and never made anew, so that it is the same whichever Python
     does it, and means the same to every Python that could read it before.
@@ -180,7 +181,28 @@ def strip_source(text: str) -> str:
             cut(token, "pass" if alone and after.type == tokenize.DEDENT else "")
     for begin, end, instead in sorted(cuts, reverse=True):
         text = text[:begin] + instead + text[end:]
-    return _without_annotations(text)
+    return _less_indented(_without_annotations(text))
+
+
+def _less_indented(text: str) -> str:
+    """``text`` with one space for each level, and none within brackets; texts of many lines stay as
+    they are."""
+    lines = text.splitlines(keepends=True)
+    level = brackets = formatted = last = 0
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        level += (token.type == tokenize.INDENT) - (token.type == tokenize.DEDENT)
+        if token.type in _LAYOUT:
+            continue
+        line, column = token.start
+        if line > last and not formatted:
+            lines[line - 1] = " " * (0 if brackets else level) + lines[line - 1][column:]
+        last = token.end[0]
+        # From Python 3.12 on, an f-string is many tokens.
+        kind = tokenize.tok_name[token.type]
+        formatted += kind.endswith("STRING_START") - kind.endswith("STRING_END")
+        if token.type == tokenize.OP and not formatted:
+            brackets += (token.string in "([{") - (token.string in ")]}")
+    return "".join(lines)
 
 
 def _without_annotations(text: str) -> str:

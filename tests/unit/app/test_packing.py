@@ -240,15 +240,15 @@ def test_what_looks_like_a_comment_and_is_none() -> None:
         "b = f\"{a} # {len('#')}\"\n"
         "c = '''\n# kept\n  trailing   \n'''\n"
         "def f():\n"
-        "    pass\n\n\n"
+        " pass\n\n\n"
         "class E(Exception):\n"
-        "    pass\n"
+        " pass\n"
         "\n"
         "x = 1\n"
         "\n"
-        "class R:\n    n: int = 2\n    def g(self, *a, é = 'ö', **k\n):\n\n"
-        "        self.x = 3; y: str\n        return a\n"
-        "g = (\n    'one'\n    'two'\n)\n"
+        "class R:\n n: int = 2\n def g(self, *a, é = 'ö', **k\n):\n\n"
+        "  self.x = 3; y: str\n  return a\n"
+        "g = (\n'one'\n'two'\n)\n"
     )
     assert strip_source(plain) == plain
     compile(plain, "plain", "exec")
