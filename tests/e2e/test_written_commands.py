@@ -320,6 +320,8 @@ STANDS_FOR = {
     "FILE": "written.html",
     "rented": "1xH100",
     "typed": "python3 train.py",
+    "one_line(typed_words)[:200]": "python3 train.py",
+    "cents / 100": "100",
 }
 OTHER_DOORS = {
     "mcp": "wants a client: tests/e2e/test_mcp.py",
@@ -374,6 +376,9 @@ HINT_ENDS = {
     "logs -f": "has no log yet",  # the newest, which hoped for a GPU
     "stop": "has already ended",
     "resume r-": "has finished: there is nothing to resume",
+    "run 1xH100 --probe 30 --budget 1 --": "no free machine",
+    "run local --budget 1 -- 'python3 train.py'": "command not found",
+    "run local --budget 1 -- python": "it left no checkpoint",
     "resume": "this is not a terminal",  # the newest, which hoped for a GPU
     "budget raise project": "the project cap is not set",
     "budget raise project-month": "the project-month cap is not set",

@@ -149,7 +149,10 @@ KNOWN: Mapping[str, Known] = {
         "outside",
     ),
     "a FIFO in the place of a checkpoint's file": Known(
-        _fifo, Visit("fetch-best", ("fetch-best", RUN, "--into", OUT), outputs=(OUT, f"{OUT}.partial")), "slow", ""
+        _fifo,
+        Visit("fetch-best", ("fetch-best", RUN, "--into", OUT), outputs=(OUT, f"{OUT}.partial")),
+        "slow",
+        "",
     ),
     "git: a link in .git": Known(_linked_refs, _run(), "opened", "outside/token.txt"),
     "a benign tree": Known(_nothing, _run(), "environment", "git"),
