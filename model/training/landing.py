@@ -83,7 +83,7 @@ class Limits:
     deadline_at: float | None = None
     replay: Replay | None = None
     landing_s: float | None = None
-    """Seconds after the deadline in which everything is to be saved; None: nobody said."""
+    """Seconds after the deadline by which saving must be complete; None if none was given."""
     patience: int = 0
     """Evaluations in a row without a better one that end it; 0: any number may be."""
 

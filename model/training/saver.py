@@ -453,7 +453,7 @@ class Saver:
     # -- what the threads do --------------------------------------------------------------------
 
     def _content(self, copy: int, generators: list[Tensor]) -> Contents:
-        """What is to be written, copied: what that copy held before is overwritten."""
+        """A copy of the state to write. The buffer of an earlier copy is reused."""
         trained = self._trained
         weights, optimizer = self._copies[copy]
         return Contents(

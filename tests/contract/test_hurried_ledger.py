@@ -1,4 +1,4 @@
-"""A ledger that keeps nobody waiting who ends a pod; and where a name may become a run."""
+"""The ledger's short timeouts for ending a pod, and which modules may resolve a run's name."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ OPTIONS_WITH_NAMES = {
 
 
 def test_a_name_becomes_a_run_at_the_doors_alone() -> None:
-    """What acts on a run is given its id: a use case that took a name could find another run."""
+    """Operations on a run take its id, because a name may resolve to a different run."""
     found = set()
     for path in (ROOT / "trmcloud").rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):

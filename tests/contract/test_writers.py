@@ -175,6 +175,6 @@ def test_a_database_with_a_servers_tables_is_used_as_before(
     assert ledger.read() == before
     [waiting] = [each.id for each in before.approvals.values() if each.is_given is None]
     ledger.set_grant(ev.ApprovalGiven(waiting), AT)
-    assert ledger.read().approvals[waiting].by == "ada", "nobody knows who asked"
+    assert ledger.read().approvals[waiting].by == "ada", "the requester was not recorded"
     ledger.migrate()
     assert PostgresLedger(postgres_url, served).read().caps == before.caps

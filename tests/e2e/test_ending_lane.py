@@ -1,4 +1,4 @@
-"""What ends a run waits for no other request, connection or thread, and for no record."""
+"""Ending a run does not wait for other requests, connections, threads or the ledger."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def silent_provider(user: User) -> Iterator[None]:
     with socket.create_server(("127.0.0.1", 0), backlog=1024) as silent:
         user.environment |= {
             "TRMCLOUD_RUNPOD_API": f"http://127.0.0.1:{silent.getsockname()[1]}",
-            "RUNPOD_API_KEY": "a-key-of-nobody",
+            "RUNPOD_API_KEY": "not-a-valid-key",
         }
         yield
 
@@ -286,7 +286,7 @@ def test_a_revoked_grants_calls_under_way_are_ended(user: User) -> None:
                 target=lambda: told.append(answered(server.port, "/mcp", headers, STUCK_CALL, 60))
             )
             ask.start()
-            time.sleep(1.5)  # it is under way, and goes on
+            time.sleep(1.5)  # the ledger write is in progress and continues
             assert ask.is_alive(), told
             out = user.run(*end)
             began = time.monotonic()

@@ -22,7 +22,7 @@ SECRET = "postgres-login-of-the-ledger"
 
 @pytest.fixture
 def index() -> Iterator[PackageIndex]:
-    """What the user's own settings name."""
+    """Packages from an index in the user's pip or uv configuration."""
     made = PackageIndex()
     made.wheel("alpha", "1.0", ["beta>=1"])
     made.wheel("beta", "2.0")
@@ -32,7 +32,7 @@ def index() -> Iterator[PackageIndex]:
 
 @pytest.fixture
 def theirs() -> Iterator[PackageIndex]:
-    """What a list names."""
+    """Packages from an index in the requirements file."""
     with PackageIndex().serving() as made:
         yield made
 

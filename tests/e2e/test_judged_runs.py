@@ -102,7 +102,7 @@ def test_a_taken_name_tells_a_principal_no_run_of_anothers(user: User) -> None:
     assert "the name 'night' is taken" in told
     assert theirs.run_id not in told
     told = user.fails(*words, code=ConflictError.exit_code)
-    assert theirs.run_id in told, "its owner is told"
+    assert theirs.run_id in told, "the message does not name the other run"
     user.run("stop", "--now", "-y", theirs.run_id)
 
 
@@ -148,7 +148,7 @@ def test_a_name_that_looks_like_another_runs_pod_ends_its_own_run_alone(user: Us
         took_s = time.monotonic() - began
         out, err = process.communicate(timeout=200)
         assert process.returncode == 0, out + err
-        assert living(user, other), "the run of that id goes on"
+        assert living(user, other), "the run with that id was ended"
     assert took_s < 30, "it did not wait for the lock again and again"
     user.run("status")
     assert is_untouched(user, other)

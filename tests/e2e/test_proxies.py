@@ -15,6 +15,7 @@ from tests.standins.proxy import Proxy, find_openssl, proxying
 
 HOST = "rest.runpod.test"
 SHORT = ("--steps", "60", "--budget", "0.30")
+PLAN = ("plan", "--hardware", "1xRTX4090", "--recipe", "trm-tiny", "--phase", "fast", *SHORT)
 
 
 def launch_of(user: RentedUser) -> tuple[str, ...]:
@@ -43,17 +44,7 @@ def test_doctor_plan_and_launch_go_through_a_proxy_with_its_own_ca(
     user, proxy = proxied
     shown = user.run("doctor", code=(0, 1))
     assert "✔ runpod key" in shown, shown
-    user.run(
-        "plan",
-        "--hardware",
-        "1xRTX4090",
-        "--recipe",
-        "trm-tiny",
-        "--phase",
-        "fast",
-        *SHORT,
-        *user.data,
-    )
+    user.run(*PLAN, *user.data)
     launch = user.start(*launch_of(user))
     until(lambda: user.creates() == 1, what="a pod that was asked for through the proxy")
     user.stop()
@@ -80,17 +71,7 @@ def test_a_setting_that_cannot_be_used_is_one_line(
     row = next(line for line in shown.splitlines() if "runpod key" in line)
     assert f"RunPod cannot be reached: {says}" in row
     assert "report" not in row
-    renter.run(
-        "plan",
-        "--hardware",
-        "1xRTX4090",
-        "--recipe",
-        "trm-tiny",
-        "--phase",
-        "fast",
-        *SHORT,
-        *renter.data,
-    )
+    renter.run(*PLAN, *renter.data)
     told = renter.fails(*launch_of(renter), code=11)
     assert says in told
     assert f"  try: unset {name}, or " in told
