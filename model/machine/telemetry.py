@@ -182,13 +182,19 @@ class Metrics:
         self._board: Any = None
         self._file: TextIO | None = None
 
-    def rewind(self, step: int | None) -> None:
-        """Drops every line after ``step`` (all lines where None) and any cut one, atomically."""
+    def rewind(self, step: int | None, decided_at: int | None = None) -> None:
+        """Drops every line after ``step`` (all lines where None) and any cut one, atomically.
+
+        A decision taken at ``step`` itself stays only where ``decided_at`` is that step: the
+        checkpoint may have been saved before it.
+        """
         if self._path.exists():
             kept = []
             for line in self._path.read_text(encoding="utf-8", errors="replace").splitlines():
                 with suppress(ValueError, KeyError, TypeError):
-                    if step is not None and json.loads(line)["step"] <= step:
+                    told = json.loads(line)
+                    lost = told["step"] == step != decided_at and told["kind"] == "decision"
+                    if step is not None and told["step"] <= step and not lost:
                         kept.append(line + "\n")
             write_atomic(self._path, "".join(kept), durable=False)
 

@@ -131,7 +131,11 @@ def begin(
         if trained.average is not None:
             trained.average.restart()
     if world.is_main:
-        metrics.rewind(trained.progress.step if found is not None else None)
+        cooldown = trained.progress.cooldown
+        metrics.rewind(
+            trained.progress.step if found is not None else None,
+            cooldown.start if cooldown is not None else None,
+        )
     return trained
 
 

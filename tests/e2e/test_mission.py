@@ -46,8 +46,7 @@ def _mission(user: User) -> None:
     finally:
         terminal.abandon()
 
-    out = user.run(*EXTREME.split())
-    assert "data: " in out
+    user.run(*EXTREME.split())
 
     best = user.run("fetch-best")
     folder = next(line.split()[-1] for line in best.splitlines() if "  folder  " in line)

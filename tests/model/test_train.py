@@ -692,6 +692,23 @@ def test_rewinding_drops_later_and_cut_lines(tmp_path: Path, hand: HandClock) ->
     assert (tmp_path / "metrics.jsonl").read_text() == ""
 
 
+def test_rewinding_drops_a_decision_that_the_checkpoint_does_not_hold(
+    tmp_path: Path, hand: HandClock
+) -> None:
+    """It was taken at the very step that had been saved already."""
+    for decided_at, kept in ((2, [1]), (None, [1]), (3, [1, 3])):
+        metrics = Metrics(tmp_path, hand.clock())
+        metrics.rewind(None)
+        for step in (1, 3):
+            metrics.write("decision", step, cooldown_from=step, cooldown_steps=2)
+        metrics.write("save", 3)
+        metrics.close()
+        Metrics(tmp_path, hand.clock()).rewind(3, decided_at)
+        lines = map(json.loads, (tmp_path / "metrics.jsonl").read_text().splitlines())
+        told = [(line["kind"], line["step"]) for line in lines]
+        assert told == [*(("decision", step) for step in kept), ("save", 3)]
+
+
 def test_tensorboard_gets_the_scalars(tmp_path: Path, hand: HandClock) -> None:
     pytest.importorskip("tensorboard")
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator

@@ -26,8 +26,9 @@ def test_a_scenario_is_read_as_it_was_written(kind: str) -> None:
         drawn = keep.KINDS[kind](seed)
         if drawn is not None:
             made = with_balance(drawn)
-            assert repr(as_read(made)) == repr(made)
             assert as_read(made) == made
+            # Equal values may be written apart: 1 and 1.0, or 1.5 and 1.50 dollars.
+            assert json.dumps(to_json(as_read(made))) == json.dumps(to_json(made))
 
 
 def test_a_scenario_from_json_plays_the_same_events() -> None:

@@ -153,8 +153,9 @@ class Facts:
     """Modules that were imported from outside the copy."""
     modules: tuple[str, ...] = ()
     """Installed modules that were imported."""
-    unnamed: tuple[str, ...] = ()
-    """Imported distributions that no requirements file names or bring, and no image has."""
+    unnamed: tuple[str, ...] | None = ()
+    """Imported distributions that no requirements file names or brings, and no image has; None:
+    the Python that ran is none of the user's, so what it has is not known."""
     requirements: str = ""
     """The file of requirements in the tree; empty: there is none."""
     hub_reads: tuple[str, ...] = ()
@@ -305,6 +306,12 @@ def _imports(facts: Facts) -> Check:
         return Check(
             "imports", Result.FAILED, f"{lacking} is not installed here",
             "install it here and try again: its other imports are not known yet",
+        )  # fmt: skip
+    if facts.unnamed is None:
+        python = facts.observed.pythons[0]
+        return Check(
+            "imports", Result.UNKNOWN,
+            f"{python} is not the python of your PATH, and was not asked for its packages",
         )  # fmt: skip
     if facts.unnamed:
         where = facts.requirements or "requirements.txt"

@@ -36,6 +36,8 @@ _MOST_PARENTS = 2
 _MOST_SOURCES = 500
 _MOST_SOURCE_BYTES = 1 << 20
 _ASK_S = 60.0
+_PYTHON = re.compile(r"python[\d.]*")
+_PYTHON_HOMES = ("HOME", "PYTHONUSERBASE", "PYENV_ROOT")
 _QUOTED = re.compile(r"""['"]([^'"\n]{1,400})['"]""")
 _MODULE = re.compile(r"No module named ['\"]([\w.]+)['\"]")
 _REQUIREMENTS = re.compile(r"requirements[\w.-]*\.txt|requirements/[\w.-]+\.txt|environment\.ya?ml")
@@ -291,30 +293,34 @@ def _packages(
     """Ask the interpreter that ran the command; None where it does not answer.
 
     The command itself reports which one that was. So only an interpreter that the user ``typed``,
-    or would by its usual names, is started.
+    or would by its usual names, is started: the reported one, or a shim of such a name (pyenv's,
+    mise's) that answers as the reported one.
     """
     if not observed.modules or not observed.pythons:
         return None
+    seen = observed.pythons[0]
     own_word = os.path.abspath(typed) if os.path.sep in typed else find_program(typed)
-    usual = (sys.executable, find_program("python"), find_program("python3"))
-    if observed.pythons[0] not in (own_word, *usual):
-        return None
+    names = ("python", "python3", *([typed] if _PYTHON.fullmatch(typed) else []))
+    shims = [found for name in dict.fromkeys(names) if (found := find_program(name)) is not None]
+    direct = seen in (own_word, sys.executable, *shims)
     question = {"modules": observed.modules, "named": [*named, *IN_IMAGES]}
     # Where this user's packages are; the interpreter may be one that the tree brought.
-    names = ("HOME", "PYTHONUSERBASE", "PYENV_ROOT")
-    own = {name: os.environ[name] for name in names if name in os.environ}
-    try:
-        ended = run_reader(
-            [observed.pythons[0], str(Path(trmcloud_trial.__file__))],
-            most_s=_ASK_S,
-            folder=folder,
-            environment=reader_environment(also=own),
-            given=json.dumps(question).encode(),
-        )
-        said = json.loads(ended.out)
-        return _Packages(said["of"], frozenset(said["brought"]))
-    except (OSError, ValueError, ReaderStopped, KeyError, TypeError):
-        return None
+    own = {name: os.environ[name] for name in _PYTHON_HOMES if name in os.environ}
+    for program in [seen] if direct else shims:
+        try:
+            ended = run_reader(
+                [program, str(Path(trmcloud_trial.__file__))],
+                most_s=_ASK_S,
+                folder=folder,
+                environment=reader_environment(also=own),
+                given=json.dumps(question).encode(),
+            )
+            said = json.loads(ended.out)
+            if direct or said["python"] == seen:
+                return _Packages(said["of"], frozenset(said["brought"]))
+        except (OSError, ValueError, ReaderStopped, KeyError, TypeError):
+            continue
+    return None
 
 
 def _installed(observed: Observed, packages: _Packages | None) -> tuple[str, ...]:
@@ -324,11 +330,13 @@ def _installed(observed: Observed, packages: _Packages | None) -> tuple[str, ...
     return tuple(name for name in observed.modules if packages.of.get(name))
 
 
-def _unnamed(observed: Observed, tree: WorkingTree, packages: _Packages | None) -> tuple[str, ...]:
+def _unnamed(
+    observed: Observed, tree: WorkingTree, packages: _Packages | None
+) -> tuple[str, ...] | None:
     """The distributions that the tree's own sources import, that were imported, and that neither
-    its requirements nor an image brings."""
+    its requirements nor an image brings; None: not known."""
     if packages is None:
-        return ()
+        return None if observed.modules else ()
     starts = tuple({"", "src/", f"{tree.folder}/" if tree.folder else ""})
     tops = {
         name.removeprefix(start).partition("/")[0].removesuffix(".py")

@@ -1,8 +1,9 @@
-"""Checks of a trial from its observations, and the line that follows. No process is started."""
+"""Checks of a trial from its observations, and the line that follows. No trial is run."""
 
 from __future__ import annotations
 
 import shlex
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -163,6 +164,9 @@ def test_imports_without_requirements() -> None:
     assert made.fix == "add them to requirements.txt, and --pip requirements.txt"
     named = check("imports", facts(unnamed=("einops",), requirements="needs/requirements.txt"))
     assert named.evidence.startswith("needs/requirements.txt does not name einops")
+    unknown = check("imports", facts(unnamed=None, requirements="requirements.txt"))
+    assert unknown.result is Result.UNKNOWN
+    assert "/usr/bin/python3 is not the python of your PATH" in unknown.evidence
 
 
 def test_a_metric_that_was_asked_for() -> None:
@@ -419,6 +423,40 @@ def test_why_a_file_is_not_sent(tmp_path: Path) -> None:
         COMMAND, seen, tree, tmp_path / "trial", for_s=1.0, most_bytes=1, data="", online=False
     )
     assert [each.name for each in made.missing] == ["big.bin"]
+
+
+def test_packages_are_asked_of_the_users_own_python_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A version manager's shim starts another file than the one on PATH: it is asked which."""
+    tree, there, shims = tmp_path / "tree", tmp_path / "versions", tmp_path / "shims"
+    for folder in (tree, there, shims):
+        folder.mkdir()
+    (tree / "train.py").write_text("import pytest")
+    (there / "python3").symlink_to(sys.executable)
+    started = tmp_path / "started"
+    (shims / "python3").write_text(
+        f"#!/bin/sh\necho >> {started}\nPYTHONPATH={Path(pytest.__file__).parent.parent} "
+        f'exec {there}/python3 "$@"\n'
+    )
+    (shims / "python3").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{shims}:/usr/bin:/bin")
+
+    def unnamed(python: str) -> tuple[str, ...] | None:
+        seen = Observed(RAN, pythons=(python,), modules=("pytest",), sources=("train.py",))
+        return facts_of(
+            Command(("python3", "train.py")), seen, look_at(tree), tmp_path / "trial",
+            for_s=1.0, most_bytes=1, data="", online=False,
+        ).unnamed  # fmt: skip
+
+    (tmp_path / "trial").mkdir()
+    assert unnamed(f"{there}/python3") == ("pytest",)
+    assert started.exists()
+    hostile = tree / "python3"
+    hostile.write_text(f"#!/bin/sh\ntouch {tmp_path}/hostile\n")
+    hostile.chmod(0o755)
+    assert unnamed(str(hostile)) is None
+    assert not (tmp_path / "hostile").exists()
 
 
 def test_a_module_that_is_elsewhere_is_named_with_its_place(tmp_path: Path) -> None:

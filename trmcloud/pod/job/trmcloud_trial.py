@@ -151,4 +151,5 @@ if __name__ == "sitecustomize":
     observe()
 elif __name__ == "__main__":
     question = json.load(sys.stdin)
-    json.dump(distributions(question["modules"], question["named"]), sys.stdout)
+    answer = distributions(question["modules"], question["named"])
+    json.dump({"python": sys.executable, **answer}, sys.stdout)
