@@ -48,6 +48,7 @@ _READ_BY_GIT = (
 )  # fmt: skip
 """Of a .git folder, by rev-parse and ls-files."""
 _MOST_CONFIG_BYTES = 1 << 20
+_MOST_GIT_FILE_BYTES = 1 << 13
 _INCLUDES = re.compile(r"(?i)\[\s*include")
 _NAMED = re.compile(r"(?im)(?:^|\])\s*(path|excludesfile|attributesfile)\s*=\s*(.*?)\s*$")
 _PLAIN_PATH = re.compile(r"[\w./@+~ -]+")
@@ -119,12 +120,12 @@ def _require_own_files(top: Path) -> None:
     """See that git reads no file outside the repository for the one in ``top``.
 
     Raises:
-        DataError: a file of its .git is a link that leads elsewhere, or its configuration includes
-            one.
+        DataError: its .git, or a file of it, is a link that leads elsewhere, or its configuration
+            includes one.
     """
-    git = top / ".git"
-    if git.is_symlink() or not git.is_dir():
-        return  # another folder's repository, as of a linked working folder
+    git = _repository_below(top)
+    if git is None:
+        return
     inside = os.path.realpath(git)
     paths = [git / name for name in _READ_BY_GIT]
     for folder, folders, files in os.walk(git / "refs"):
@@ -138,6 +139,34 @@ def _require_own_files(top: Path) -> None:
     for name in ("config", "config.worktree"):
         if not _stays_in(git / name, git, top):
             raise _outside(git / name, "it is too large, or names a file of another place")
+
+
+def _repository_below(top: Path) -> Path | None:
+    """Return the repository's folder of ``top``; None where a file .git names one elsewhere, as a
+    linked working folder's does.
+
+    Raises:
+        DataError: .git is a link that leads out of ``top``.
+    """
+    git = top / ".git"
+    real = Path(os.path.realpath(git))
+    if real.is_file():
+        try:
+            with open_regular(real) as file:
+                content = file.read(_MOST_GIT_FILE_BYTES)
+        except OSError:
+            return None  # git reads none of it either
+        named = content.decode("utf-8", "surrogateescape").removeprefix("gitdir:").strip()
+        target = os.path.realpath(top / named)
+        return Path(target) if _is_inside(target, top) else None
+    if not _is_inside(real, top):
+        raise _outside(git, "it is a link to another place")
+    return real
+
+
+def _is_inside(path: str | Path, folder: Path) -> bool:
+    real = os.path.realpath(folder)
+    return os.path.commonpath((path, real)) == real
 
 
 def _stays_in(config: Path, git: Path, top: Path, *, is_included: bool = False) -> bool:

@@ -508,6 +508,29 @@ def test_a_python_that_a_trials_command_reports_is_run_only_if_the_user_typed_it
     assert "canary" not in (tmp_path / "env").read_text()
 
 
+def test_a_git_folder_behind_a_link_or_a_file_is_judged_where_it_lies(
+    root: Path, tmp_path: Path
+) -> None:
+    real, git = root / "kept", root / ".git"
+    git.rename(real)
+    git.symlink_to("kept")
+    assert look_at(root).by_git
+    git.unlink()
+    put(git, "gitdir: kept\n")
+    assert look_at(root).by_git
+    with open(real / "config", "a") as file:
+        file.write("[include]\n\tpath = /etc/hostname\n")
+    for make in (lambda: None, lambda: (git.unlink(), git.symlink_to(real))):
+        make()
+        with pytest.raises(DataError, match="names a file of another place"):
+            look_at(root)
+    git.unlink()
+    real.rename(tmp_path / "elsewhere")
+    git.symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(DataError, match="it is a link to another place"):
+        look_at(root)
+
+
 @pytest.mark.parametrize("name", ["packed-refs", "index", "info/exclude", "refs/heads/other"])
 def test_a_link_in_the_repository_that_leads_elsewhere_is_refused(
     root: Path, tmp_path: Path, name: str
