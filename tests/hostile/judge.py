@@ -100,11 +100,17 @@ class Judge:
 
         A link in the place of an output leads nowhere it may write. What is typed for --data,
         --recipe or --into is read where it leads, as by any program; what a link *in* it leads to
-        is not.
+        is not. Links above the last name of --into are followed, as by any program.
         """
         start = self._world.tree / visit.start
         tops = (start, self._world.tree)
-        outputs = {
+        into = [
+            start / f"{value}{suffix}"
+            for flag, value in itertools.pairwise(visit.words)
+            if flag == "--into"
+            for suffix in ("", ".partial")
+        ]
+        outputs = {os.path.join(os.path.realpath(path.parent), path.name) for path in into} | {
             os.path.join(os.path.realpath((top / name).parent), os.path.basename(name))
             for name in visit.outputs
             for top in tops

@@ -9,11 +9,13 @@ and trusted folders are read first, away from the repository, and passed on by n
 from __future__ import annotations
 
 import hashlib
+import itertools
 import os
 import re
 import shlex
 import stat
 import tempfile
+import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import NamedTuple
@@ -53,6 +55,7 @@ _INCLUDES = re.compile(r"(?i)\[\s*include")
 _NAMED = re.compile(r"(?im)(?:^|\])\s*(path|excludesfile|attributesfile)\s*=\s*(.*?)\s*$")
 _PLAIN_PATH = re.compile(r"[\w./@+~ -]+")
 _LINK, _SUBMODULE, _EXECUTABLE = "120000", "160000", "100755"
+_FILES = (stat.S_IFREG, stat.S_IFDIR)
 _SHA1_DIGITS = 40
 
 
@@ -97,6 +100,7 @@ def git_list(root: Path) -> GitList | None:
             where=str(root),
             next_step="cd to the folder of the script, or install git elsewhere",
         )
+    until = time.monotonic() + _MOST_S
     with tempfile.TemporaryDirectory(prefix="trmcloud-git-") as made:
         ignores, trusted = _settings_of_user(program, Path(made))
         config = Path(made) / "config"
@@ -105,7 +109,7 @@ def git_list(root: Path) -> GitList | None:
         )
         for top in tops:
             _require_own_files(top)
-            git = _Git(program, root, top, config)
+            git = _Git(program, root, top, config, until)
             # The nearest folder whose .git is a repository counts, as for git itself.
             if git.ask("rev-parse", "--git-dir", may_be_none=True) is not None:
                 return _listed(git, [_existing(top, each) for each in ignores])
@@ -128,6 +132,7 @@ def _require_own_files(top: Path) -> None:
         return
     inside = os.path.realpath(git)
     paths = [git / name for name in _READ_BY_GIT]
+    paths += itertools.islice(git.glob("sharedindex.*"), _MOST_FOLDERS)  # of a split index
     for folder, folders, files in os.walk(git / "refs"):
         paths += [Path(folder) / name for name in (*folders, *files)]
         if len(paths) > _MOST_FOLDERS:
@@ -136,6 +141,12 @@ def _require_own_files(top: Path) -> None:
         real = os.path.realpath(path)
         if path.is_symlink() and os.path.commonpath((real, inside)) != inside:
             raise _outside(path, "it is a link to another place")
+        if os.path.lexists(real) and stat.S_IFMT(os.lstat(real).st_mode) not in _FILES:
+            raise DataError(
+                "git would wait for what is neither a file nor a folder",
+                where=str(path),
+                next_step="use a clone made by git clone",
+            )
     for name in ("config", "config.worktree"):
         if not _stays_in(git / name, git, top):
             raise _outside(git / name, "it is too large, or names a file of another place")
@@ -214,7 +225,7 @@ def _candidates(root: Path) -> list[Path]:
             if os.stat(folder).st_dev != device:
                 break
             git = folder / ".git"
-            if git.is_dir() and not any(git.iterdir()):
+            if git.is_dir() and not git.is_symlink() and not any(git.iterdir()):
                 continue
             if os.path.lexists(git):
                 found.append(folder)
@@ -226,8 +237,9 @@ def _candidates(root: Path) -> list[Path]:
 class _Git:
     """Git on ``root`` with ``top`` as its working folder, whatever ``core.worktree`` says."""
 
-    def __init__(self, program: str, root: Path, top: Path, config: Path) -> None:
-        self._program, self.root, self.top = program, root, top
+    def __init__(self, program: str, root: Path, top: Path, config: Path, until: float) -> None:
+        """``until`` (monotonic seconds) all answers together are to be there."""
+        self._program, self.root, self.top, self._until = program, root, top, until
         self._environment = reader_environment(
             also={
                 **_homes(),
@@ -245,7 +257,8 @@ class _Git:
             DataError: it refuses the repository, or does not answer.
         """
         command = [self._program, *_OPTIONS, *words]
-        code, out, said = _run(command, self.root, self._environment)
+        left_s = max(0.1, self._until - time.monotonic())
+        code, out, said = _run(command, self.root, self._environment, left_s)
         if code == 0:
             return out
         if "dubious ownership" in said or "unsafe repository" in said:
@@ -271,7 +284,7 @@ class _Git:
 
 
 def _run(
-    command: list[str], folder: Path, environment: Mapping[str, str]
+    command: list[str], folder: Path, environment: Mapping[str, str], most_s: float = _MOST_S
 ) -> tuple[int, bytes, str]:
     """The exit status, the answer and the complaint of a git command.
 
@@ -280,10 +293,15 @@ def _run(
     """
     try:
         ended = run_reader(
-            command, most_s=_MOST_S, folder=folder, environment=environment, most_bytes=_MOST_BYTES
+            command, most_s=most_s, folder=folder, environment=environment, most_bytes=_MOST_BYTES
         )
     except ReaderStopped as error:
-        raise DataError(f"git was stopped: {error}", where=str(folder)) from None
+        raise DataError(
+            f"git was stopped: {error}",
+            where=str(folder),
+            next_step=f"time git -C {shlex.quote(str(folder))} ls-files --others "
+            "--exclude-standard; an ignore rule with many * may take this long",
+        ) from None
     except OSError as error:
         raise DataError(f"git cannot be run: {error.strerror}", where=command[0]) from None
     return ended.code, ended.out, ended.err.decode("utf-8", "replace")

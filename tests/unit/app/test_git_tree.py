@@ -10,6 +10,7 @@ import hashlib
 import os
 import shutil
 import subprocess
+import time
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -529,6 +530,18 @@ def test_a_git_folder_behind_a_link_or_a_file_is_judged_where_it_lies(
     git.symlink_to(tmp_path / "elsewhere")
     with pytest.raises(DataError, match="it is a link to another place"):
         look_at(root)
+
+
+@pytest.mark.parametrize("name", ["HEAD", "info/exclude", "refs/heads/other"])
+def test_git_waits_for_no_pipe_in_the_repository(root: Path, name: str) -> None:
+    made = root / ".git" / name
+    made.unlink(missing_ok=True)
+    made.parent.mkdir(parents=True, exist_ok=True)
+    os.mkfifo(made)
+    began = time.monotonic()
+    with pytest.raises(DataError, match="git would wait"):
+        look_at(root)
+    assert time.monotonic() - began < 30
 
 
 @pytest.mark.parametrize("name", ["packed-refs", "index", "info/exclude", "refs/heads/other"])
