@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
 import os
 import statistics
 import time
@@ -60,10 +59,6 @@ class StepMeasure:
     last_loss: float
     graphs: int
     ranks: int = 1
-
-    @property
-    def learns(self) -> bool:
-        return math.isfinite(self.last_loss) and self.last_loss < self.first_loss
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -69,11 +69,6 @@ class PreparedData:
     def dtype(self) -> np.dtype[Any]:
         return np.dtype(DTYPES[self.meta["dtype"]])
 
-    @property
-    def is_growing(self) -> bool:
-        """Whether shards may still come; the folder may have been finished since."""
-        return self.meta["version"] == GROWING_VERSION and not self.meta["complete"]
-
     def validation_rows(self, settings: PhaseRecipe) -> Rows:
         """
         Raises:

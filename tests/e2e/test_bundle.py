@@ -11,7 +11,6 @@ import pytest
 from tests.e2e.runpod_user import ACCEPT, RentedUser
 from tests.e2e.user import LAUNCH, User, until
 from tests.standins.replay import replaying
-from trmcloud.app.bundle import read_exchanges
 from trmcloud.core.control.run_state import State
 from trmcloud.providers.runpod.api import RunPodApi
 from trmcloud.providers.runpod.http import Http
@@ -55,7 +54,7 @@ def test_a_launch_is_bundled_and_replayed_to_the_providers_client(rented: Rented
     assert kinds[0] == "RunPlanned"
     assert "Closed" in kinds
 
-    exchanges = read_exchanges(into)
+    exchanges = [json.loads(line) for line in files["exchanges.jsonl"].splitlines()]
     assert len(exchanges) == told["exchanges"]
     [create] = [each for each in exchanges if (each["method"], each["url"]) == ("POST", "/v2/pods")]
     assert create["status"] == 201

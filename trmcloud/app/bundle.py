@@ -71,22 +71,6 @@ def write_bundle(
     return Bundle(into, tuple(files), count, len(content))
 
 
-def read_exchanges(bundle: Path) -> list[dict[str, Any]]:
-    """The exchanges of a bundle, in their order.
-
-    Raises:
-        DataError: it is no bundle.
-    """
-    try:
-        with tarfile.open(bundle, "r:gz") as archive:
-            [member] = [each for each in archive if each.name.endswith("/exchanges.jsonl")]
-            file = archive.extractfile(member)
-            assert file is not None
-            return [json.loads(line) for line in file.read().decode().splitlines()]
-    except (OSError, ValueError, tarfile.TarError, EOFError) as error:
-        raise DataError(f"this is not a bundle: {error}", where=str(bundle)) from None
-
-
 def _files(
     context: Context,
     chain: ChainedLedger,

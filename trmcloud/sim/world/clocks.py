@@ -121,10 +121,6 @@ class Machine:
         """A simulated process never sleeps: what comes later is an event."""
         raise NotImplementedError("a simulated process never sleeps")
 
-    def reboot(self) -> None:
-        self.boot_at = self._queue.now
-        self.rename_boot("+")
-
     def rename_boot(self, more: str) -> None:
         """Its boot clock is another one from now on."""
         self.boot_id += more
