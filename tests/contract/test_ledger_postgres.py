@@ -18,7 +18,7 @@ import pytest
 
 from tests.contract.ledger_file import AT, WHO, begun, edit_database
 from tests.contract.ledger_processes import drain, exit_code, plan, spawn
-from tests.postgres import PostgresServer, Proxy
+from tests.postgres import PostgresServer, Proxy, require_postgres
 from tests.reasons import quoted
 from trmcloud.adapters.ledger import database, moving
 from trmcloud.adapters.ledger.moving import move_to_database, move_to_file
@@ -104,7 +104,7 @@ def test_a_connection_cut_at_the_commit_writes_once(
 def test_ended_sessions_and_a_restarted_server_are_met_by_a_new_connection(
     home: Path, tmp_path: Path
 ) -> None:
-    pytest.importorskip("psycopg")
+    require_postgres()
     server = PostgresServer()
     try:
         url = server.new_database()
@@ -211,7 +211,7 @@ def test_a_full_disk_writes_nothing(ledger: PostgresLedger, postgres_url: str) -
 
 
 def test_a_read_only_server_is_refused(home: Path) -> None:
-    pytest.importorskip("psycopg")
+    require_postgres()
     server = PostgresServer()
     try:
         url = server.new_database()
@@ -318,7 +318,7 @@ def test_without_psycopg_the_extra_is_named(home: Path, monkeypatch: pytest.Monk
 
 
 def test_a_wrong_password_is_not_shown(home: Path) -> None:
-    pytest.importorskip("psycopg")
+    require_postgres()
     server = PostgresServer()
     try:
         url = server.new_database()

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.user import SMALL, User, until
-from tests.postgres import PostgresServer
+from tests.postgres import PostgresServer, require_postgres
 from trmcloud.adapters.ledger.place import ENV_LEDGER
 from trmcloud.adapters.ledger.postgres import PostgresLedger
 from trmcloud.api import Home
@@ -127,7 +127,7 @@ def said(user: User, *words: str) -> str:
 
 
 def test_a_run_goes_on_after_the_database_was_restarted(tmp_path: Path) -> None:
-    pytest.importorskip("psycopg")
+    require_postgres()
     server = PostgresServer()
     ada = User(tmp_path, environment={ENV_LEDGER: server.new_database()})
     try:
