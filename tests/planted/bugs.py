@@ -587,7 +587,8 @@ BUGS: tuple[Bug, ...] = (
     Bug("a reaper without a ledger ends nothing", RECONCILE, "        end_overdue(context)\n        raise", "        raise", timing=True),
     Bug("a grant's total is not asked", WALLETS, "limits = [(terms.total, held.settled, held.reserved, \"in total\")]", "limits = [(terms.total, ZERO, ZERO, \"in total\")]"),
     Bug("a grant's machines of before are forgotten", WALLETS, "        yield _Share(each.intended_at, until, Held(settled=amount + rent, unproven=unproven))\n", "        yield _Share(each.intended_at, until, Held())\n"),
-    Bug("a grant has a run more at once", WALLETS, "len(others) >= terms.runs_at_once", "len(others) > terms.runs_at_once"),
+    Bug("a grant has a run more at once", WALLETS, "len(others) + len(hurt) >= terms.runs_at_once", "len(others) + len(hurt) > terms.runs_at_once"),
+    Bug("a grant forgets a run with damaged records", WALLETS, "len(others) + len(hurt) >= terms.runs_at_once", "len(others) >= terms.runs_at_once"),
     Bug("an expired grant pays", WALLETS, "if ends_at is not None and at >= ends_at:", "if ends_at is not None and at >= ends_at + 9e9:"),
     Bug("a grant's run may cost its total", WALLETS, "limits.append((terms.per_run, settled, reserved, \"per run\"))", "pass"),
 )  # fmt: skip

@@ -696,6 +696,34 @@ def test_a_run_that_cannot_be_read_burdens_the_grant_that_may_have_paid_for_it()
     assert line.reserved == Usd(4), "whose it was cannot be told"
 
 
+def without(book: Book, *kinds: str) -> Book:
+    """The same with the last record of each of these kinds damaged."""
+    lost = [
+        max((r for r in book.records if type(r.event).__name__ == kind), key=lambda r: r.seq)
+        for kind in kinds
+    ]
+    whole = [record for record in book.records if record not in lost]
+    damaged = [LostRecord(each.seq, type(each.event).__name__, each.run_id) for each in lost]
+    return Book(fold_damaged("abcd1234", whole, damaged), list(book.records))
+
+
+def test_a_run_that_cannot_be_read_counts_as_one_that_has_not_ended() -> None:
+    book = a_book(total=Usd(500), runs_at_once=1)
+    book.open("r1", "4")
+    with pytest.raises(GrantRefused, match="r1 has damaged records and may not") as caught:
+        without(book, "Reserved").open("r2", "1")
+    assert "trmcloud ledger restore" in str(caught.value.next_step)
+    without(book, "Reserved").open("r2", "1", principal="")
+    book.settle("r1", "4", AT + HOUR)
+    with pytest.raises(GrantRefused, match="may not have ended"):
+        without(book, "Closed").open("r2", "1")
+    without(book, "PodGone").open("r2", "1")  # its end can be read
+    book.run("r1", ev.Reopened(Usd(100), principal="agent"), at=AT + 2 * HOUR)
+    for kinds in (("Reserved",), ("Reopened",), ("Closed", "Reopened")):
+        with pytest.raises(GrantRefused, match="may not have ended"):
+            without(book, *kinds).open("r2", "1")
+
+
 def test_a_grant_that_a_bill_overdraws_lands_its_run() -> None:
     book = a_book()
     book.open("r1", "4")

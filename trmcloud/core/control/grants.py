@@ -35,6 +35,7 @@ MOST_OPEN, MOST_A_DAY = 3, 10
 each of them is sent to people."""
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,63}")
 _FOREVER = float("inf")
+_MEND = "the owner restores its records: trmcloud ledger restore"
 DAY_S = 86_400.0
 
 
@@ -302,6 +303,16 @@ def live_runs(ledger: LedgerFacts, grant: Grant) -> tuple[RunState, ...]:
     )
 
 
+def _damaged_runs(ledger: LedgerFacts, grant: Grant) -> list[str]:
+    """Runs with damaged records that may be the grant's and may not have ended."""
+    return [
+        each.run_id
+        for each in ledger.quarantined.values()
+        if each.may_live and each.settled is None
+        if each.principals is None or grant.principal in each.principals
+    ]
+
+
 def left_in(ledger: LedgerFacts, grant: Grant, at: float) -> Usd:
     """The most that a new run could reserve at ``at`` (epoch s) as far as money goes; ZERO at the
     least."""
@@ -359,10 +370,14 @@ def refuse_by_grant(
         runs=with_run(ledger.runs, replace(run, reserved=ZERO, reserved_at=at)),
     )
     others = [each.run_id for each in live_runs(book, grant) if each.run_id != run.run_id]
-    if terms.runs_at_once and len(others) >= terms.runs_at_once:
+    hurt = _damaged_runs(ledger, grant)
+    if terms.runs_at_once and len(others) + len(hurt) >= terms.runs_at_once:
         most = "1 run" if terms.runs_at_once == 1 else f"{terms.runs_at_once} runs"
-        why = f"the grant of {name} allows {most} at once, and {', '.join(others)} has not ended"
-        return GrantRefusal(name, why, f"wait for it, or land it: {others[0]}")
+        damaged = [f"{each} has damaged records and may not have ended" for each in hurt]
+        ended = [f"{', '.join(others)} has not ended"] if others else []
+        why = f"the grant of {name} allows {most} at once, and {' and '.join(ended + damaged)}"
+        step = f"wait for it, or land it: {others[0]}" if others else _MEND
+        return GrantRefusal(name, why, step)
     for candidate in _about_to_rent(run, machines):
         refused = refuse_machine(grant, candidate)
         if refused is not None:

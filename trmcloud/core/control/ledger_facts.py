@@ -89,6 +89,8 @@ class Quarantine:
     pods: tuple[str, ...] = ()
     principals: tuple[str, ...] | None = None
     """Those whose grants may have paid for it; None: that is not known, and all bear it."""
+    may_live: bool = True
+    """Whether it may not have ended."""
 
     @property
     def is_open(self) -> bool:

@@ -281,7 +281,7 @@ def _quarantine(
     held: list[Usd] = []
     caps: list[Usd] = []
     settled: list[Usd] = []
-    project, reserved_at = None, 0.0
+    project, reserved_at, closed = None, 0.0, 0
     principals: dict[str, None] = {}
     for record in records:
         event = record.event
@@ -292,6 +292,9 @@ def _quarantine(
             caps.append(event.cap)
             project = event.project if isinstance(event, ev.RunPlanned) else project
             principals[event.principal] = None
+            closed = 0
+        elif isinstance(event, ev.Closed):
+            closed = record.seq
         elif isinstance(event, (ev.Settled, ev.Billed, ev.BucketSwept)):
             settled.append(event.amount)
     kinds = {each.kind for each in lost}
@@ -310,6 +313,8 @@ def _quarantine(
         created_at=records[0].at if records else 0.0,
         pods=tuple(r.event.pod_id for r in records if isinstance(r.event, ev.PodUp)),
         principals=None if kinds & {"RunPlanned", "Reopened", ""} else tuple(principals),
+        may_live=not closed
+        or any(each.seq > closed and each.kind in ("Reopened", "") for each in lost),
     )
 
 
