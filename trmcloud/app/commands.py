@@ -401,7 +401,6 @@ def _check_script(command: Command, root: Path) -> None:
     Raises:
         UsageError: an interpreter is the first word, and the script that follows it is not among
             the files that are sent.
-        DataError: it is not known which ones are.
     """
     script = command.words[1] if len(command.words) > 1 else ""
     is_script = script.endswith((".py", ".sh")) and not script.startswith(("/", "~", "-"))
@@ -410,7 +409,10 @@ def _check_script(command: Command, root: Path) -> None:
     name = os.path.normpath(os.path.join(command.folder, script))
     if command.data and name.startswith(f"{command.data}/") and (root / name).is_file():
         return  # it goes with the data
-    names = look_at(root, [command.data] if command.data else [], command.folder).names
+    try:
+        names = look_at(root, [command.data] if command.data else [], command.folder).names
+    except DataError:
+        return  # what sends them says why it cannot
     if name in names:
         return
     why, step = "there is no such file", ""
