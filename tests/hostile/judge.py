@@ -68,11 +68,13 @@ class Places:
     """Folders and files that a visit may write to, and those outside the tree that it may read.
 
     ``links`` are typed names of the tree that are links: what is below them is not its author's.
+    ``synced``: folders that a new one is made in are opened themselves, to sync them.
     """
 
     written: tuple[str, ...]
     read: tuple[str, ...]
     links: tuple[str, ...]
+    synced: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -124,7 +126,8 @@ class Judge:
         world = self._world
         own = (str(world.product_home), str(world.tmp), str(world.home / ".cache"))
         written = (*own, *sorted(outputs))
-        return Places(written, tuple(sorted(outputs | followed)), tuple(sorted(links)))
+        synced = frozenset(os.path.realpath(path.parent) for path in into)
+        return Places(written, tuple(sorted(outputs | followed)), tuple(sorted(links)), synced)
 
     def judge(self, visit: Visit, seen: Observation, hosts: Hosts, places: Places) -> list[Finding]:
         found = [*self._executed(visit, seen), *self._opened(visit, seen, places)]
@@ -237,6 +240,8 @@ class Judge:
                     yield Finding("ran", f"{os.path.basename(event.asked)}: by {_short(program)}")
                 continue
             if not event.real or any(_below(event.real, each) for each in places.read):
+                continue
+            if event.real in places.synced:
                 continue
             if _below(event.real, world.outside):
                 yield Finding("opened", f"{_below(event.real, world.folder)}: by {_short(program)}")

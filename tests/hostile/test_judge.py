@@ -156,6 +156,16 @@ def test_a_link_in_the_place_of_an_output_leads_nowhere_it_may_write(ground: Gro
     assert {each.kind for each in found} == {"opened", "wrote"}, found
 
 
+def test_a_link_above_what_is_typed_is_followed(ground: Ground) -> None:
+    """And only the new folder there is written."""
+    (ground.world.tree / "kept").symlink_to(ground.world.outside)
+    visit = Visit("fetch-best", ("--into", "kept/a"), outputs=("kept", "kept.partial"))
+    made = "os.mkdir('kept/a'); open('kept/a/x', 'w'); os.open('kept', os.O_RDONLY)"
+    assert ground.found(made, visit) == []
+    found = ground.found("open('kept/secret.txt'); open('kept/b', 'w')", visit)
+    assert {each.kind for each in found} == {"opened", "wrote"}, found
+
+
 def test_what_blocks_or_leaves_a_process_behind_is_ended(ground: Ground) -> None:
     found = ground.found("os.mkfifo('pipe'); open('pipe')", most_s=1.0)
     assert "slow" in {each.kind for each in found}
