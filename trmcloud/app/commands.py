@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from trmcloud.app.context import Context
+from trmcloud.app.git_tree import GitStopped
 from trmcloud.app.launch_checks import check_disk
 from trmcloud.app.measurements import probe_of
 from trmcloud.app.packing import commands_share
@@ -411,6 +412,8 @@ def _check_script(command: Command, root: Path) -> None:
         return  # it goes with the data
     try:
         names = look_at(root, [command.data] if command.data else [], command.folder).names
+    except GitStopped:
+        raise  # half a minute has passed; whoever sends them would wait as long
     except DataError:
         return  # what sends them says why it cannot
     if name in names:

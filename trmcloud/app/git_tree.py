@@ -23,7 +23,7 @@ from typing import NamedTuple
 from trmcloud.core.errors import DataError
 from trmcloud.core.values import dataclass
 from trmcloud.io.children import ReaderStopped, find_program, reader_environment, run_reader
-from trmcloud.io.files import open_regular
+from trmcloud.io.files import is_below, open_regular
 
 _MOST_S = 30.0
 """For all answers about a folder; a command may list it twice."""
@@ -58,6 +58,10 @@ _PLAIN_PATH = re.compile(r"[\w./@+~ -]+")
 _LINK, _SUBMODULE, _EXECUTABLE = "120000", "160000", "100755"
 _FILES = (stat.S_IFREG, stat.S_IFDIR)
 _SHA1_DIGITS = 40
+
+
+class GitStopped(DataError):
+    """Git exceeded its limit of time or output; asked again, it would again."""
 
 
 class Entry(NamedTuple):
@@ -140,7 +144,7 @@ def _require_own_files(top: Path) -> None:
             break
     for path in paths:
         real = os.path.realpath(path)
-        if path.is_symlink() and os.path.commonpath((real, inside)) != inside:
+        if path.is_symlink() and not is_below(real, inside):
             raise _outside(path, "it is a link to another place")
         if os.path.lexists(real) and stat.S_IFMT(os.lstat(real).st_mode) not in _FILES:
             raise DataError(
@@ -161,7 +165,9 @@ def _repository_below(top: Path) -> Path | None:
         DataError: .git is a link that leads out of ``top``.
     """
     git = top / ".git"
-    real = Path(os.path.realpath(git))
+    real, inside = Path(os.path.realpath(git)), os.path.realpath(top)
+    if not is_below(real, inside):
+        raise _outside(git, "it is a link to another place")
     if real.is_file():
         try:
             with open_regular(real) as file:
@@ -170,15 +176,8 @@ def _repository_below(top: Path) -> Path | None:
             return None  # git reads none of it either
         named = content.decode("utf-8", "surrogateescape").removeprefix("gitdir:").strip()
         target = os.path.realpath(top / named)
-        return Path(target) if _is_inside(target, top) else None
-    if not _is_inside(real, top):
-        raise _outside(git, "it is a link to another place")
+        return Path(target) if is_below(target, inside) else None
     return real
-
-
-def _is_inside(path: str | Path, folder: Path) -> bool:
-    real = os.path.realpath(folder)
-    return os.path.commonpath((path, real)) == real
 
 
 def _stays_in(config: Path, git: Path, top: Path, *, is_included: bool = False) -> bool:
@@ -199,9 +198,8 @@ def _stays_in(config: Path, git: Path, top: Path, *, is_included: bool = False) 
         path = os.path.realpath(git / os.path.expanduser(value))
         own = () if is_include else (os.path.expanduser("~"),)
         places = (inside, *map(os.path.realpath, own))
-        if not _PLAIN_PATH.fullmatch(value) or not any(
-            os.path.commonpath((path, place)) == place for place in places
-        ):
+        is_plain = _PLAIN_PATH.fullmatch(value)
+        if not is_plain or not any(is_below(path, place) for place in places):
             return False
         if is_include and (is_included or not _stays_in(Path(path), git, top, is_included=True)):
             return False
@@ -290,14 +288,14 @@ def _run(
     """The exit status, the answer and the complaint of a git command.
 
     Raises:
-        DataError: it cannot be started, or exceeds a limit.
+        DataError: it cannot be started; GitStopped: it exceeds a limit.
     """
     try:
         ended = run_reader(
             command, most_s=most_s, folder=folder, environment=environment, most_bytes=_MOST_BYTES
         )
     except ReaderStopped as error:
-        raise DataError(
+        raise GitStopped(
             f"git was stopped: {error}",
             where=str(folder),
             next_step="look for an ignore rule with many * in it, which takes git this long",

@@ -20,6 +20,7 @@ from trmcloud.app.trial_checks import Facts, MissingFile, Observed, plain_name, 
 from trmcloud.app.working_tree import WorkingTree, why_left_out
 from trmcloud.core.contract.command import Command
 from trmcloud.io.children import ReaderStopped, find_program, reader_environment, run_reader
+from trmcloud.io.files import is_below
 from trmcloud.pod.job import trmcloud_trial
 
 IN_IMAGES = ("torch", "numpy")
@@ -74,7 +75,7 @@ def facts_of(
         {
             path.path
             for path in observed.paths
-            if path.writes and not _is_below(path.path, str(folder))
+            if path.writes and not is_below(path.path, str(folder))
         }
     )
     return Facts(
@@ -107,12 +108,12 @@ def _outside(
     modules: dict[str, MissingFile] = {}
     hub: dict[str, None] = {}
     for path in observed.paths:
-        if path.writes or not path.there or (data_dir and _is_below(path.path, data_dir)):
+        if path.writes or not path.there or (data_dir and is_below(path.path, data_dir)):
             continue
-        if _is_below(path.path, str(folder / HUB_DIR)):
+        if is_below(path.path, str(folder / HUB_DIR)):
             name = Path(path.path).relative_to(folder / HUB_DIR).parts[0]
             hub[name.replace("models--", "").replace("datasets--", "").replace("--", "/")] = None
-        elif not _is_below(path.path, str(folder)) and os.path.isfile(path.path):
+        elif not is_below(path.path, str(folder)) and os.path.isfile(path.path):
             if path.path.endswith((".py", ".pyc")):
                 found = _own_module(Path(path.path), tree.root / tree.folder)
                 modules.setdefault(found.name, found)
@@ -151,7 +152,7 @@ def _missing(observed: Observed, tree: WorkingTree, work: Path) -> tuple[Missing
                 found.setdefault(about.name, about)
             continue
         for quoted in _QUOTED.findall(line):
-            inside = _is_below(quoted, str(work)) or not os.path.isabs(quoted)
+            inside = is_below(quoted, str(work)) or not os.path.isabs(quoted)
             if inside and not os.path.exists(work / quoted):
                 candidates.append(os.path.relpath(work / quoted, work))
     for name in candidates:
@@ -234,13 +235,9 @@ def places_of_module(folder: Path, module: str) -> Iterator[Path]:
         yield from (inner / module / "__init__.py", inner / f"{module}.py", inner / module)
 
 
-def _is_below(path: str, folder: str) -> bool:
-    return path == folder or path.startswith(folder + os.sep)
-
-
 def _short(path: str) -> str:
     home = os.path.expanduser("~")
-    return "~" + path[len(home) :] if _is_below(path, home) else path
+    return "~" + path[len(home) :] if is_below(path, home) else path
 
 
 # -- packages ------------------------------------------------------------------------------------

@@ -20,6 +20,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from trmcloud.io.files import is_below
+
 #: Variables that a reader gets: how to find programs and the network, and the language. No
 #: configuration of another program is among them, and no name that could hold a key.
 PASSED_ON = (
@@ -55,7 +57,7 @@ def find_program(name: str, path: str | None = None, outside: Path | None = None
     entries = _absolute_entries(os.environ.get("PATH") if path is None else path)
     if outside is not None:
         folder = os.path.realpath(outside)
-        kept = [e for e in entries.split(os.pathsep) if not _is_below(os.path.realpath(e), folder)]
+        kept = [e for e in entries.split(os.pathsep) if not is_below(os.path.realpath(e), folder)]
         entries = os.pathsep.join(kept)
     return shutil.which(name, path=entries)
 
@@ -177,10 +179,6 @@ def _environment_of(pid: int) -> list[bytes]:
     with suppress(OSError), open(f"/proc/{pid}/environ", "rb") as file:
         return file.read().split(b"\0")
     return []
-
-
-def _is_below(path: str, folder: str) -> bool:
-    return os.path.commonpath((path, folder)) == folder
 
 
 def _absolute_entries(path: str | None) -> str:

@@ -53,6 +53,12 @@ def sync_folder(folder: Path) -> None:
         os.close(handle)
 
 
+def is_below(path: str | Path, folder: str | Path) -> bool:
+    """Whether an absolute path without links is ``folder``, which is one too, or below it."""
+    path, folder = str(path), str(folder)
+    return path == folder or path.startswith(folder.rstrip(os.sep) + os.sep)
+
+
 def open_regular(path: Path) -> BinaryIO:
     """Open a regular file to be read. A pipe that nothing writes to would be waited for.
 

@@ -18,7 +18,8 @@ from typing import Any
 
 import pytest
 
-from trmcloud.app.commands import _python_here
+from trmcloud.app.commands import CommandRequest, _python_here, command_of
+from trmcloud.app.git_tree import GitStopped
 from trmcloud.app.trial_facts import _packages
 from trmcloud.app.working_tree import differs_from_commit, look_at, pack
 from trmcloud.core.errors import DataError
@@ -532,6 +533,30 @@ def test_a_git_folder_behind_a_link_or_a_file_is_judged_where_it_lies(
     git.symlink_to(tmp_path / "elsewhere")
     with pytest.raises(DataError, match="it is a link to another place"):
         look_at(root)
+
+
+def test_a_git_file_behind_a_link_that_leads_elsewhere_is_not_read(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened: list[Path] = []
+    monkeypatch.setattr("trmcloud.app.git_tree.open_regular", lambda path: opened.append(path))
+    (root / ".git").rename(root / "kept")
+    (tmp_path / "token.txt").write_text("hf_outside")
+    (root / ".git").symlink_to(tmp_path / "token.txt")
+    with pytest.raises(DataError, match="it is a link to another place"):
+        look_at(root)
+    assert opened == []
+
+
+def test_a_list_that_takes_git_too_long_is_asked_for_once(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A rule of many stars; the check of the script asks first, what sends the files after it."""
+    put(root / ".gitignore", "**/a*/" * 9 + "**/b\n")
+    put(root / ("a/" * 60 + "a"))
+    monkeypatch.setattr("trmcloud.app.git_tree._MOST_S", 0.5)
+    with pytest.raises(GitStopped, match="git was stopped"):
+        command_of(CommandRequest(words=("python", "train.py")), "", root)
 
 
 @pytest.mark.parametrize("name", ["HEAD", "info/exclude", "refs/heads/other"])
