@@ -677,7 +677,7 @@ class RunDriver:
             elif verb == STAGE and isinstance(done.error, (NotSendable, DataError)):
                 kind = FailureKind.FINAL
             self._append(ev.ActionFailed(action_id, verb, kind, str(done.error)))
-            return run
+            return self.run()
         events: list[ev.RunEvent] = [ev.ActionFinished(action_id, verb, "")]
         if kept is not None and run.generation is not None:
             number = run.generation.number

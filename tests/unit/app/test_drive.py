@@ -137,15 +137,19 @@ def test_an_error_of_sending_is_passing_or_for_good(
 ) -> None:
     key = ActionKey("r-1", 1, verb, 1)
     started = ActionState(verb, 0.0)
-    run = replace(RUN, actions={key: started})
+    run, known = replace(RUN, actions={key: started}), replace(RUN, actions={})
     written: list[Any] = []
 
     class Driver(RunDriver):
         def _append(self, *events: Any) -> None:
             written.extend(events)
 
+        def run(self) -> RunState:
+            return known
+
     context: Any = SimpleNamespace(wall=lambda: 0.0)
     driver = Driver(context, "r-1", 1)
-    driver._note_done(run, WorkDone(key, error))
+    # What is decided next knows of the failure: else it would be tried again at once.
+    assert driver._note_done(run, WorkDone(key, error)) is known
     [failed] = written
     assert (failed.kind, failed.error) == (kind, str(error))

@@ -18,7 +18,7 @@ from trmcloud.core.contract.boards import NVL, PCIE, classify, is_worse
 from trmcloud.core.contract.pod_contract import parse_pod_name
 from trmcloud.core.contract.trainer_contract import DONE
 from trmcloud.core.control import events as ev
-from trmcloud.core.control.actions import CREATE, LAND, TERMINATE
+from trmcloud.core.control.actions import CREATE, LAND, MOST_PULLS, PULL, TERMINATE
 from trmcloud.core.control.events import ActionKey, FailureKind
 from trmcloud.core.control.reason import ReasonKind
 from trmcloud.core.control.renting import storage_beside_disks
@@ -174,6 +174,20 @@ class LedgerOracle:
     def _failed(self, process: Process, run: RunState, event: ev.ActionFailed) -> None:
         if event.verb == CREATE and event.kind is FailureKind.NO_CAPACITY:
             self._refused[run.run_id] = (process, self.world.queue.now)
+        if event.verb == PULL and event.kind is FailureKind.DAMAGED:
+            self._came_damaged(run, ActionKey.parse(event.action_id))
+
+    def _came_damaged(self, run: RunState, key: ActionKey) -> None:
+        """A pod may stay for the copies of a checkpoint that come damaged, but for no more than
+        the product allows of each."""
+        rented = self._pod_of(run.generation)
+        if rented is None or run.generation is None:
+            return
+        tries = run.tries(run.generation, PULL, key.item)
+        damaged = sum(each.failed_kind is FailureKind.DAMAGED for each in tries)
+        if damaged > MOST_PULLS:
+            self.fail("wasteful", f"{key.item} came damaged {damaged} times from {rented.pod_id}")
+        rented.land_by = max(rented.land_by, self.world.queue.now)
 
     def _pod_up(self, process: Process, run: RunState, event: ev.PodUp) -> None:
         if any(event.pod_id in account.sought for account in self.world.accounts.values()):
