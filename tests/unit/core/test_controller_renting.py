@@ -568,6 +568,21 @@ def test_absence_must_have_lasted(since_s: float, absent: bool) -> None:
     assert proven_end(run, seen, generation, LAGS) == proven
 
 
+@pytest.mark.parametrize(
+    ("failed_at", "ended_at"),
+    [(MISSED - 1.0, MISSED), (MISSED, MISSED + 900.0), (MISSED + 600.0, MISSED + 900.0)],
+)
+def test_one_whose_end_could_not_be_asked_for_may_have_lived_on_unseen(
+    failed_at: float, ended_at: float
+) -> None:
+    """A provider that refuses the key gives no list either: of that time nothing is known."""
+    run = missing(failed_try(failed_at))
+    assert run.generation is not None
+    now = MISSED + 900.0
+    seen = Observation(DatedFact((), now), UnknownSince(now), UnknownSince(now))
+    assert proven_end(run, seen, run.generation, LAGS) == ended_at
+
+
 def test_a_list_that_nobody_gave_proves_nothing() -> None:
     run = missing(ended(DELETED, taken=True))
     assert run.generation is not None

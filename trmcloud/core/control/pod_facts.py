@@ -23,7 +23,7 @@ from trmcloud.core.control.billing import has_failed_to_boot
 from trmcloud.core.control.events import FailureKind
 from trmcloud.core.control.observation import Observation, PodSeen
 from trmcloud.core.control.reason import Reason, ReasonKind, make_reason, quoted_reason
-from trmcloud.core.control.run_state import Generation, RunState
+from trmcloud.core.control.run_state import ActionState, Generation, RunState
 from trmcloud.core.errors import Outcome
 from trmcloud.core.spec.plan import Plan
 from trmcloud.core.values import replace
@@ -51,9 +51,18 @@ def proven_end(
         return None
     if not is_absent(run, seen, generation, traits):
         return None
-    if generation.missed_at is None or _is_heard_though_missed(seen, generation):
+    missed_at = generation.missed_at
+    if missed_at is None or _is_heard_though_missed(seen, generation):
         return seen.pods.at  # beyond its hard stop, one that has lived on is billed until now
-    return generation.missed_at
+    if any(_has_failed_since(end, missed_at) for end in run.tries(generation, TERMINATE)):
+        # Whoever cannot ask for its end has no lists either: it may have lived on unseen.
+        return seen.pods.at
+    return missed_at
+
+
+def _has_failed_since(action: ActionState, missed_at: float) -> bool:
+    ended_at = action.ended_at
+    return action.failed_kind is not None and ended_at is not None and ended_at >= missed_at
 
 
 def is_absent(
