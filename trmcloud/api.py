@@ -18,21 +18,12 @@ one thread.
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
-from trmcloud.app import (
-    commands,
-    grants,
-    ledger_care,
-    preparing,
-    quotes,
-    short_rentals,
-    sweeping,
-)
+from trmcloud.app import commands, grants, ledger_care, short_rentals, sweeping
 from trmcloud.app.balances import funds_reader
 from trmcloud.app.checkpoints import fetching
 from trmcloud.app.checkpoints.inventory import Checkpoint, Place, checkpoints_of
@@ -44,8 +35,8 @@ from trmcloud.app.drive import RunDriver
 from trmcloud.app.ending import end_without_record, is_run_id
 from trmcloud.app.grants import ApprovalRequest, GrantAccount
 from trmcloud.app.kill_layers import Layer, MaxOverspend
-from trmcloud.app.labels import Labels, find_earlier, is_left_alone, labels_of
-from trmcloud.app.launch_checks import check_bucket, check_capped, check_launchable
+from trmcloud.app.launch import Caller, Earlier, Launch, Wish, require_names
+from trmcloud.app.launch_checks import check_bucket, check_launchable
 from trmcloud.app.launching import (
     OnlyBillPending,
     follow_or_drive,
@@ -53,13 +44,10 @@ from trmcloud.app.launching import (
     request_stop,
     require_no_stop_order,
     resume,
-    start,
 )
-from trmcloud.app.planning import Planner, is_plan_id, load_plan
-from trmcloud.app.preparing import PreparedLaunch
+from trmcloud.app.planning import Planner, load_plan
 from trmcloud.app.quotes import QuoteRefused
 from trmcloud.app.reconciling import reconcile
-from trmcloud.app.room import make_room
 from trmcloud.app.run_facts import Money, Run, Training, facts_of, report_run
 from trmcloud.app.run_logs import LogPiece, logs_of, read_log
 from trmcloud.app.short_rentals import is_needed
@@ -73,7 +61,7 @@ from trmcloud.app.trial_checks import Check, RequestedMachine
 from trmcloud.core.catalog.hardware import LOCAL, find_gpu
 from trmcloud.core.catalog.offers import Offer
 from trmcloud.core.contract.command import shown_metric
-from trmcloud.core.control.bookkeeping import KeyUsed, require_money, run_of_key
+from trmcloud.core.control.bookkeeping import require_money, run_of_key
 from trmcloud.core.control.budget import Line
 from trmcloud.core.control.reason import ReasonKind, make_reason
 from trmcloud.core.control.report import RunReport
@@ -92,7 +80,7 @@ from trmcloud.core.health import Finding
 from trmcloud.core.money import Usd
 from trmcloud.core.nearest import suggest_name
 from trmcloud.core.spec.plan import Plan
-from trmcloud.core.spec.spec import RunSpec, parse_wait
+from trmcloud.core.spec.spec import parse_wait
 from trmcloud.core.values import dataclass
 from trmcloud.options import (
     LaunchRequest,
@@ -117,8 +105,6 @@ _LOOK_S = 0.5
 _CATCH_UP_S = 2.0
 _PLAYS = 5
 """Simulated runs before a principal's launch of a recipe."""
-_READS = "reading files of this machine"
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
 @dataclass(frozen=True)
@@ -254,8 +240,9 @@ class Home:
                 BudgetRefused: there is no such plan. GrantRefused: an option is the owner's alone.
         """
         grants.require_wish(self._context, wish)
-        self._require_names(wish)
         planner, request = self._planner(), request_from(wish)
+        if not self._uses_machine:
+            require_names(request)
         return planner.save(planner.plan(planner.spec(request)))
 
     def launch(self, hardware: str, *, progress: Progress | None = None, **wish: Any) -> Run:
@@ -272,21 +259,7 @@ class Home:
         Raises:
             TrmcloudError: whatever keeps it from being launched; nothing is rented then.
         """
-        grants.require_wish(self._context, wish)
-        self._require_names(wish)
-        self._require_weights(str(wish.get("initial_from") or ""))
-        request = request_from({**wish, "hardware": hardware})
-        labels = labels_of("launch", request)
-        if (earlier := find_earlier(self._context, labels)) is not None:
-            return self._again(earlier)
-        planner = self._planner()
-        if self.principal and is_plan_id(hardware):
-            quotes.require_quote(self._context, planner, hardware)
-        ready = preparing.prepare(self._context, planner, request, _nothing)
-        check_capped(self._context, ready.plan, confirmed=False)
-        grants.require_allowed(self._context, ready.plan)
-        self._require_rehearsed(ready.plan)
-        return self._begin(ready, progress or _nothing, labels, detached=request.detach)
+        return self._launch(Wish(request_from({**wish, "hardware": hardware})), progress)
 
     def plan_command(
         self, words: Sequence[str], *, here: str | os.PathLike[str] | None = None, **wish: Any
@@ -300,15 +273,8 @@ class Home:
         Raises:
             UsageError, DataError, NotFoundError, DoesNotFit, BudgetRefused: there is no such plan.
         """
-        grants.require_wish(self._context, wish)
-        planner = self._planner()
-        request, asked = commands.requests_of(words, wish)
-        asked = self._silenced(asked)
-        self._require_user(_READS)
-        folder = _folder(here)
-        spec = commands.wish_of(planner, request, asked, folder)
-        plan, _ = commands.dry_run(planner, spec, folder)
-        return plan
+        asked = Wish(*commands.requests_of(words, wish), here=_folder(here))
+        return self._prepare(asked).look().plan
 
     def run_command(
         self,
@@ -333,25 +299,8 @@ class Home:
         Raises:
             TrmcloudError: whatever keeps it from being launched; nothing is rented then.
         """
-        grants.require_wish(self._context, wish)
-        planner = self._planner()
-        request, asked = commands.requests_of(words, wish)
-        asked = self._silenced(asked)
-        labels = labels_of("run", request, asked)
-        if (earlier := find_earlier(self._context, labels)) is not None:
-            return self._again(earlier)
-        self._require_user(_READS)
-        folder = _folder(here)
-        spec = commands.wish_of(planner, request, asked, folder)
-        spec = self._timed_as_quoted(spec, quote)
-        ready, _ = commands.prepare(self._context, planner, request, spec, folder)
-        if quote:
-            quotes.require_same(self._context, planner, quote, ready.plan)
-        check_capped(self._context, ready.plan, confirmed=False)
-        grants.require_allowed(self._context, ready.plan)
-        self._require_machine(ready.plan)
-        quotes.require_tried(self._context, ready.plan, Path(ready.data.code), words)
-        return self._begin(ready, progress or _nothing, labels, detached=request.detach)
+        requests = commands.requests_of(words, wish)
+        return self._launch(Wish(*requests, here=_folder(here), quote=quote), progress)
 
     def plan_sweep(
         self,
@@ -369,17 +318,10 @@ class Home:
         Raises:
             UsageError, DataError, NotFoundError, DoesNotFit, BudgetRefused: there is no such plan.
         """
-        grants.require_wish(self._context, wish)
-        self._require_names(wish)
-        planner = self._planner()
-        request, asked, search = sweeping.requests_of(space, words, wish)
-        asked = self._silenced(asked)
-        if sweeping.divide_words(asked.words)[1]:  # a recipe's sweep reads no folder
-            self._require_user(_READS)
-        folder = _folder(here)
-        spec = sweeping.wish_of(planner, request, asked, search, folder)
-        spec = sweeping.informed(self._context, planner, spec, search, folder)
-        plan, terms, _, _ = sweeping.dry_run(planner, spec, folder)
+        asked = Wish(*sweeping.requests_of(space, words, wish), _folder(here))
+        found = self._prepare(asked).look()
+        plan, terms = found.plan, found.terms
+        assert terms is not None
         return SweepQuote(
             plan=plan,
             trials=expected_trials(terms),
@@ -416,34 +358,8 @@ class Home:
         Raises:
             TrmcloudError: whatever keeps it from being launched; nothing is rented then.
         """
-        grants.require_wish(self._context, wish)
-        self._require_names(wish)
-        planner = self._planner()
-        request, asked, search = sweeping.requests_of(space, words, wish)
-        asked = self._silenced(asked)
-        labels = labels_of("sweep", request, asked, search)
-        if (earlier := find_earlier(self._context, labels)) is not None:
-            return self._again(earlier)
-        if sweeping.divide_words(asked.words)[1]:  # a recipe's sweep reads no folder
-            self._require_user(_READS)
-        folder = _folder(here)
-        spec = sweeping.wish_of(planner, request, asked, search, folder)
-        spec = self._informed_as_quoted(planner, spec, search, folder, quote)
-        made = sweeping.prepare(
-            self._context, planner, request, spec, folder, trainer_package(), _nothing
-        )
-        ready = made.ready
-        if quote:
-            quotes.require_same(self._context, planner, quote, ready.plan)
-        check_capped(self._context, ready.plan, confirmed=False)
-        grants.require_allowed(self._context, ready.plan)
-        self._require_machine(ready.plan)
-        if spec.command is None:
-            self._require_rehearsed(ready.plan)
-        else:
-            first = first_words(ready.plan, made.terms)
-            quotes.require_tried(self._context, ready.plan, Path(ready.data.code), first)
-        return self._begin(ready, progress or _nothing, labels, detached=request.detach)
+        requests = sweeping.requests_of(space, words, wish)
+        return self._launch(Wish(*requests, _folder(here), quote), progress)
 
     def try_command(
         self,
@@ -918,35 +834,11 @@ class Home:
                 next_step="start trmcloud mcp --grant NAME as the agent's client does, by stdio",
             )
 
-    def _require_names(self, wish: Mapping[str, Any]) -> None:
+    def _rehearse(self, plan: Plan) -> None:
         """
         Raises:
-            NotSupported: what is named would be read from this machine as the ledger's owner, for a
-                client who may be another user.
+            TrialFailed: simulated, the run would break a promise, or save nothing.
         """
-        if self._uses_machine:
-            return
-        for name in ("recipe", "data", "chat_data", "goal", "initial_from"):
-            given = str(wish.get(name) or "")
-            if given and (not _NAME.fullmatch(given) or Path(given).exists()):
-                raise NotSupported(
-                    f"{name}: a file or folder is refused: it would be read as the ledger's owner",
-                    next_step="use one that goes by a name: trmcloud data list",
-                )
-
-    def _silenced(self, asked: CommandRequest) -> CommandRequest:
-        """A principal's command counts as hung after no longer than its grant lets a run idle: its
-        pod sees to that without any process here."""
-        idle_s = self.grant().idle_s if self.principal and self.grants() else 0.0
-        return replace(asked, silent=min(asked.silent, idle_s)) if idle_s else asked
-
-    def _require_rehearsed(self, plan: Plan) -> None:
-        """
-        Raises:
-            TrialFailed: simulated, a principal's run would break a promise, or save nothing.
-        """
-        if not self.principal:
-            return
         from trmcloud.sim import rehearsal  # a third of a second, which no other call needs
 
         simulate_providers()
@@ -971,33 +863,6 @@ class Home:
         if any(plan.candidate(name).provider == LOCAL for name in plan.launchable):
             self._require_user(LOCAL)
 
-    def _require_weights(self, start: str) -> None:
-        """
-        Raises:
-            NotFoundError: ``start`` is a run of another's.
-        """
-        if self.principal and start:
-            self._find(start)
-
-    def _timed_as_quoted(self, spec: RunSpec, quote: str) -> RunSpec:
-        """A deadline such as 12h is counted from the quote, not from its launch."""
-        if not quote or spec.deadline_at is None:
-            return spec
-        quoted = load_plan(self._context.home, quote, 0.0, self.principal)
-        return replace(spec, deadline_at=quoted.spec.deadline_at)
-
-    def _informed_as_quoted(
-        self, planner: Planner, spec: RunSpec, search: SweepRequest, folder: Path, quote: str
-    ) -> RunSpec:
-        """Trials of earlier sweeps that are used are those of the quote, and so is the deadline."""
-        if not quote or spec.sweep is None:
-            return sweeping.informed(self._context, planner, spec, search, folder)
-        quoted = load_plan(self._context.home, quote, 0.0, self.principal).spec.sweep
-        if quoted is not None:
-            known = replace(spec.sweep, first=quoted.first, earlier=quoted.earlier)
-            spec = replace(spec, sweep=known)
-        return self._timed_as_quoted(spec, quote)
-
     def _loaded(self, plan_id: str) -> Plan:
         return load_plan(self._context.home, plan_id, self._context.wall(), self.principal)
 
@@ -1008,39 +873,24 @@ class Home:
         funds = funds_reader(self._context)
         return build_planner(self._context.home, funds=funds, principal=self.principal)
 
-    def _begin(
-        self, ready: PreparedLaunch, progress: Progress, labels: Labels, *, detached: bool
-    ) -> Run:
-        self._require_machine(ready.plan)
-        if not self.principal:  # it lowers stops of other runs
-            make_room(self._context, ready.plan, _nothing)
-        preparing.upload_data(self._context, ready, progress)
-        try:
-            driver = start(
-                self._context,
-                ready.plan,
-                data=ready.data,
-                initial_weights=ready.initial_weights,
-                detached=detached,
-                name=labels.name,
-                tags=labels.tags,
-                key=labels.key,
-                request=labels.request,
-            )
-        except KeyUsed as used:  # by another process, while this one prepared its data
-            find_earlier(self._context, labels)
-            return self._again(run_by_id(self._context, used.run_id))
-        return self._once_begun(driver)
+    def _prepare(self, wish: Wish) -> Launch:
+        caller = Caller(uses_machine=self._uses_machine, is_agent=bool(self.principal))
+        planner = self._planner()
+        return Launch(self._context, planner, wish, caller, trainer_package, self._rehearse)
 
-    def _again(self, run: RunState) -> Run:
-        """The run that was launched with this key before; it is driven on until it trains where its
-        launch was killed before."""
-        context = self._context
-        if not is_left_alone(context, run):
-            self.catch_up()
-            return self.run(run.run_id)
-        epoch = context.ledger.take_over(run.run_id, context.who, context.wall())
-        return self._once_begun(RunDriver(context, run.run_id, epoch))
+    def _launch(self, wish: Wish, progress: Progress | None) -> Run:
+        launch = self._prepare(wish)
+        begun: RunDriver | Earlier | None = launch.earlier()
+        if begun is None:
+            prepared = launch.prepare(_nothing)
+            launch.check(prepared)
+            begun = launch.begin(prepared, _nothing, progress or _nothing)
+        if isinstance(begun, RunDriver):
+            return self._once_begun(begun)
+        if begun.driver is not None:
+            return self._once_begun(begun.driver)
+        self.catch_up()
+        return self.run(begun.run.run_id)
 
     def _once_begun(self, driver: RunDriver) -> Run:
         """It trains by itself from then on, or has ended."""

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import shlex
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
 
@@ -16,17 +17,13 @@ from trmcloud.app.balances import funds_reader, plan_funds
 from trmcloud.app.commands import CommandRequest
 from trmcloud.app.context import Context, run_by_id
 from trmcloud.app.data import need_training_extra
-from trmcloud.app.drive import RunDriver
-from trmcloud.app.labels import Labels, find_earlier, is_left_alone, labels_of
-from trmcloud.app.launch_checks import check_bucket, check_capped, first_candidate
-from trmcloud.app.preparing import PreparedLaunch
-from trmcloud.app.reap import last_visit
-from trmcloud.app.room import make_room, room_for
-from trmcloud.app.working_tree import WorkingTree, pack
+from trmcloud.app.labels import labels_of
+from trmcloud.app.launch import Caller, Earlier, Launch, Outlook, Prepared, Wish, find_started
+from trmcloud.app.launch_checks import check_bucket, first_candidate
+from trmcloud.app.working_tree import WorkingTree
 from trmcloud.cli import documents, options
 from trmcloud.cli.catch_up import catch_up, tell
 from trmcloud.cli.confirm import is_confirmed
-from trmcloud.cli.views import run as run_view
 from trmcloud.cli.views.as_documents import launched, state_of
 from trmcloud.cli.views.json_output import print_document
 from trmcloud.cli.views.launch import room_lines, show_plan, show_resume, tree_lines
@@ -37,15 +34,15 @@ from trmcloud.cli.views.run import carry
 from trmcloud.cli.views.text import DataProgress, Progress
 from trmcloud.cli.views.trial import trial_lines
 from trmcloud.core.catalog.hardware import LOCAL
-from trmcloud.core.control.bookkeeping import KeyUsed
 from trmcloud.core.control.events import FailureKind
 from trmcloud.core.control.run_state import RunState
 from trmcloud.core.errors import Outcome
 from trmcloud.core.spec.plan import Plan
 from trmcloud.core.spec.settings import parse_setting
 from trmcloud.core.spec.spec import parse_wait
+from trmcloud.core.values import dataclass
 from trmcloud.options import LaunchRequest, parse_balance_policy, parse_money, rows_of, words_of
-from trmcloud.wiring import build_context
+from trmcloud.wiring import build_context, trainer_package
 from trmcloud.wiring_plans import build_planner
 
 
@@ -63,33 +60,79 @@ def launch(
 
     Example: trmcloud launch local --recipe trm-tiny --rate 3.60 --budget 0.20
     """
-    context = build_context()
-    labels = labels_of("launch", request)
-    planner = build_planner(funds=funds_reader(context))
-    context.ledger.read()  # a ledger that cannot be used is told before any work is done
+    made = launch_of(Wish(request), yes=yes)
     if dry_run:
-        plan = preparing.dry_run(context, planner, request)
+        plan = made.look().plan
         if as_json:
-            print_document(planned_document(context, plan))
+            print_document(planned_document(made.context, plan))
             return
-        show_plan(context, plan, verbose=verbose)
+        show_plan(made.context, plan, verbose=verbose)
         if plan.launchable:
             beside = [name for name, row in rows_of(LaunchRequest).items() if row.place == ""]
             words = words_of(request, "launch", [name for name in beside if name != "goal"])
             print(f"Launch it: {shlex.join(['trmcloud', 'launch', plan.id, *words])}")
         return
-    if (earlier := find_earlier(context, labels)) is not None:
-        sys.exit(again(context, request, earlier, as_json=as_json))
-    ready = preparing.prepare(context, planner, request, DataProgress())
-    show_plan(context, ready.plan, verbose=verbose)
-    driver = start(context, request, ready, labels, yes=yes, as_json=as_json)
-    if driver is None:
+    begun = carry_out(made, lambda prepared: [], yes=yes, as_json=as_json, verbose=verbose)
+    if begun is None:
         return
-    code = run_view.carry(context, driver, detach=request.detach, as_json=as_json)
-    if code == Outcome.NOT_STARTED.exit_code and is_sold_out(driver.run()):
-        print(f"  try: {preparing.next_best(planner, ready.plan)}")
+    if begun.code == Outcome.NO_MACHINE.exit_code:
+        print(f"  try: {preparing.next_best(made.planner, begun.run.plan)}")
+    sys.exit(begun.code)
+
+
+@dataclass(frozen=True)
+class Carried:
+    """A run that was carried out, and the exit code for its end."""
+
+    run: RunState
+    code: int
+
+
+def launch_of(wish: Wish, *, yes: bool) -> Launch:
+    """Return the launch of what was typed; with ``yes`` nobody is asked."""
+    context = build_context()
+    planner = build_planner(funds=funds_reader(context))
+    return Launch(context, planner, wish, Caller(confirms=not yes), trainer_package)
+
+
+def carry_out(
+    made: Launch,
+    lines_of: Callable[[Prepared], list[str]],
+    *,
+    yes: bool,
+    as_json: bool,
+    verbose: bool,
+) -> Carried | None:
+    """Prepare a launch, show it with ``lines_of`` beneath its plan, ask, and carry it out. None
+    where the user declines; it exits where the run was launched with its key before."""
+    context, detach = made.context, made.wish.request.detach
+    if (earlier := made.earlier()) is not None:
+        sys.exit(again(context, earlier, detach=detach, as_json=as_json))
+    prepared = made.prepare(DataProgress())
+    show_plan(context, prepared.plan, verbose=verbose)
+    if lines := lines_of(prepared):
+        print("\n".join(lines))
+    made.check(prepared)
+    room = made.room(prepared.plan)
+    for line in room_lines(room, context.wall()) if room is not None else ():
+        print(line, file=sys.stderr if as_json else sys.stdout)
+    if not yes and not is_confirmed("  Proceed?"):
+        print("nothing was started, nothing was spent")
+        return None
+    begun = made.begin(
+        prepared,
+        lambda line: print(line, file=sys.stderr),
+        Progress(f"to {prepared.plan.spec.bucket}"),
+    )
+    if isinstance(begun, Earlier):  # by another command, while this one prepared or asked
+        sys.exit(again(context, begun, detach=detach, as_json=as_json))
+    tell(context)
+    tell_unreached(context)
+    code = carry(context, begun, detach=detach, as_json=as_json)
+    run = begun.run()
+    if code == Outcome.NOT_STARTED.exit_code and is_sold_out(run):
         code = Outcome.NO_MACHINE.exit_code
-    sys.exit(code)
+    return Carried(run, code)
 
 
 def is_sold_out(run: RunState) -> bool:
@@ -136,8 +179,8 @@ def resume(
     before = grants.judge_run(context, run or None)
     changes = f"{'accepts' if accept_change else 'keeps'} what decides"
     labels = labels_of(f"resume {before.run_id} {changes}", request)
-    if (earlier := find_earlier(context, labels)) is not None:
-        sys.exit(again(context, request, earlier, as_json=as_json))
+    if (earlier := find_started(context, labels)) is not None:
+        sys.exit(again(context, earlier, detach=request.detach, as_json=as_json))
     plan = before.plan
     if first_candidate(plan).provider == LOCAL and plan.spec.command is None:
         need_training_extra()
@@ -198,51 +241,40 @@ def run(
     Example: trmcloud run local --rate 3.60 --budget 0.05 --checkpoints out -- python train.py
     """
     here = Path.cwd()
-    context = build_context()
-    labels = labels_of("run", request, asked)
-    planner = build_planner(funds=funds_reader(context))
-    spec = commands.wish_of(planner, request, asked, here)
-    context.ledger.read()  # a ledger that cannot be used is told before any work is done
+    made = launch_of(Wish(request, asked, here=here), yes=yes)
+    context = made.context
+
+    def lines_of(found: Outlook | Prepared) -> list[str]:
+        assert found.tree is not None
+        tried = trial_lines(context, found.plan, lambda: found.code(context.home))
+        note = commands.misplaced(asked.words, here)
+        notes = [f"  note: {note}"] if note else []
+        return [*tree_lines(found.tree, verbose=verbose), *tried, *notes]
+
     if dry_run:
-        plan, tree = commands.dry_run(planner, spec, here)
+        found = made.look()
         if as_json:
-            print_document(planned_document(context, plan, tree))
+            print_document(planned_document(context, found.plan, found.tree))
             return
-        show_plan(context, plan, verbose=verbose)
-        tried = trial_lines(context, plan, lambda: pack(tree, context.home))
-        print("\n".join([*tree_lines(tree, verbose=verbose), *tried, *_notes(asked, here)]))
+        show_plan(context, found.plan, verbose=verbose)
+        print("\n".join(lines_of(found)))
         return
-    if (earlier := find_earlier(context, labels)) is not None:
-        sys.exit(again(context, request, earlier, as_json=as_json))
-    ready, tree = commands.prepare(context, planner, request, spec, here)
-    show_plan(context, ready.plan, verbose=verbose)
-    tried = trial_lines(context, ready.plan, lambda: Path(ready.data.code))
-    print("\n".join([*tree_lines(tree, verbose=verbose), *tried, *_notes(asked, here)]))
-    driver = start(context, request, ready, labels, yes=yes, as_json=as_json)
-    if driver is None:
+    begun = carry_out(made, lines_of, yes=yes, as_json=as_json, verbose=verbose)
+    if begun is None:
         return
-    code = run_view.carry(context, driver, detach=request.detach, as_json=as_json)
-    if code == Outcome.NOT_STARTED.exit_code and is_sold_out(driver.run()):
-        code = Outcome.NO_MACHINE.exit_code
     if asked.probe and not request.detach:
-        print("\n".join(probe_lines(measurements.probed_in(context, driver.run()), request.steps)))
-    sys.exit(code)
+        print("\n".join(probe_lines(measurements.probed_in(context, begun.run), request.steps)))
+    sys.exit(begun.code)
 
 
-def _notes(asked: CommandRequest, here: Path) -> list[str]:
-    note = commands.misplaced(asked.words, here)
-    return [f"  note: {note}"] if note else []
-
-
-def again(context: Context, request: LaunchRequest, run: RunState, *, as_json: bool) -> int:
+def again(context: Context, earlier: Earlier, *, detach: bool, as_json: bool) -> int:
     """Show the run that was launched with this key before, and continue it where its launch was
     killed before it trained; the exit code."""
+    run = earlier.run
     tell(context)
-    if is_left_alone(context, run):  # before anything else drives it a step
+    if earlier.driver is not None:
         print(f"{run.run_id}: launched with this key before; no command drove it, so this one does")
-        epoch = context.ledger.take_over(run.run_id, context.who, context.wall())
-        driver = RunDriver(context, run.run_id, epoch)
-        return carry(context, driver, detach=request.detach, as_json=as_json, existing=True)
+        return carry(context, earlier.driver, detach=detach, as_json=as_json, existing=True)
     catch_up(context)
     run = run_by_id(context, run.run_id)
     if as_json:
@@ -251,56 +283,3 @@ def again(context: Context, request: LaunchRequest, run: RunState, *, as_json: b
         print(f"{run.run_id}: launched with this key before: {state_of(run)}; nothing is rented")
         print(f"  trmcloud status {run.run_id}")
     return 0
-
-
-def start(
-    context: Context,
-    request: LaunchRequest,
-    ready: PreparedLaunch,
-    labels: Labels,
-    *,
-    yes: bool,
-    as_json: bool,
-) -> RunDriver | None:
-    """Ask, and reserve what was prepared; None where the user declines."""
-    check_capped(context, ready.plan, confirmed=not yes)
-    if context.is_bound:
-        command = ready.plan.spec.command
-        grants.require_wish(
-            context,
-            {
-                "env": command.env if command is not None else (),
-                "accept_exposure": request.accept_exposure,
-                "allow_key": request.allow_key,
-            },
-        )
-    grants.require_allowed(context, ready.plan)
-    # Room is made by lowering stops of other runs: a principal cannot.
-    room = None if context.principal else room_for(context, ready.plan, last_visit(context))
-    for line in room_lines(room, context.wall()) if room is not None else ():
-        print(line, file=sys.stderr if as_json else sys.stdout)
-    if not yes and not is_confirmed("  Proceed?"):
-        print("nothing was started, nothing was spent")
-        return None
-    if not context.principal:
-        make_room(context, ready.plan, lambda line: print(line, file=sys.stderr))
-    preparing.upload_data(context, ready, Progress(f"to {ready.plan.spec.bucket}"))
-    try:
-        driver = launching.start(
-            context,
-            ready.plan,
-            data=ready.data,
-            initial_weights=ready.initial_weights,
-            detached=request.detach,
-            name=labels.name,
-            tags=labels.tags,
-            key=labels.key,
-            request=labels.request,
-        )
-    except KeyUsed:  # by another command, while this one prepared its data or asked
-        earlier = find_earlier(context, labels)
-        assert earlier is not None
-        sys.exit(again(context, request, earlier, as_json=as_json))
-    tell(context)
-    tell_unreached(context)
-    return driver

@@ -10,19 +10,17 @@ from typing import Annotated
 
 import typer
 
-from trmcloud.app import commands, smoke_training
+from trmcloud.app import smoke_training
 from trmcloud.app.balances import funds_reader
-from trmcloud.app.labels import labels_of
+from trmcloud.app.launch import Caller, Launch, Wish
 from trmcloud.app.smoke import Smoke
 from trmcloud.app.smoke_watch import Step
 from trmcloud.cli import documents as doc
 from trmcloud.cli import options
-from trmcloud.cli.commands.launch import start
+from trmcloud.cli.commands.launch import carry_out
 from trmcloud.cli.confirm import is_confirmed
-from trmcloud.cli.views import run as run_view
 from trmcloud.cli.views import training_checks as view
 from trmcloud.cli.views.json_output import print_line
-from trmcloud.cli.views.launch import show_plan
 from trmcloud.cli.views.reasons import sentence
 from trmcloud.cli.views.streams import outlive_the_reader
 from trmcloud.core.catalog.hardware import LOCAL, parse_hardware
@@ -32,7 +30,7 @@ from trmcloud.core.errors import NotVerified, Outcome, UsageError
 from trmcloud.core.money import Usd
 from trmcloud.core.text import one_line
 from trmcloud.options import LaunchRequest, parse_money
-from trmcloud.wiring import build_context, build_smoke
+from trmcloud.wiring import build_context, build_smoke, trainer_package
 from trmcloud.wiring_plans import build_planner
 
 LEAST_MINUTES, MOST_MINUTES = 0.25, 60.0
@@ -178,20 +176,17 @@ def check_training(
         hours=MOST_HOURS,
         accept_exposure=accept_exposure or None,
     )
-    asked = wanted.command()
-    labels = labels_of("smoke", request, asked)
     with tempfile.TemporaryDirectory(prefix="trmcloud-smoke-") as name:
         folder = Path(name)
         wanted.write(folder)
-        spec = commands.wish_of(planner, request, asked, folder)
-        ready, _ = commands.prepare(context, planner, request, spec, folder)
-        show_plan(context, ready.plan, verbose=False)
-        print("\n".join(view.wanted_lines(wanted)))
-        driver = start(context, request, ready, labels, yes=yes, as_json=as_json)
-        if driver is None:
-            return
-        code = run_view.carry(context, driver, detach=False, as_json=as_json)
-    run = driver.run()
+        begun = carry_out(
+            Launch(context, planner, Wish(request, wanted.command(), here=folder),
+                   Caller(confirms=not yes), trainer_package),
+            lambda _: view.wanted_lines(wanted), yes=yes, as_json=as_json, verbose=False,
+        )  # fmt: skip
+    if begun is None:
+        return
+    run, code = begun.run, begun.code
     results = smoke_training.results_of(context, run)
     taught = smoke_training.note_step(context, run, wanted, planner.machine(), results)
     if as_json:

@@ -8,22 +8,15 @@ from typing import Annotated
 
 import typer
 
-from trmcloud.app import sweeping
-from trmcloud.app.balances import funds_reader
 from trmcloud.app.commands import CommandRequest
-from trmcloud.app.labels import find_earlier, labels_of
+from trmcloud.app.launch import Outlook, Prepared, Wish
 from trmcloud.app.sweeping import SweepRequest
 from trmcloud.cli import options
-from trmcloud.cli.commands.launch import again, is_sold_out, planned_document, start
-from trmcloud.cli.views import run as run_view
+from trmcloud.cli.commands.launch import carry_out, launch_of, planned_document
 from trmcloud.cli.views.json_output import print_document
 from trmcloud.cli.views.launch import show_plan, tree_lines
 from trmcloud.cli.views.sweep import terms_lines
-from trmcloud.cli.views.text import DataProgress
-from trmcloud.core.errors import Outcome
 from trmcloud.options import LaunchRequest
-from trmcloud.wiring import build_context, trainer_package
-from trmcloud.wiring_plans import build_planner
 
 
 @options.with_options("sweep")
@@ -43,36 +36,23 @@ def sweep(
 
     Example: trmcloud sweep local --rate 3.60 --budget 0.50 --recipe shakespeare lr=log:1e-3,1e-1
     """
-    here = Path.cwd()
-    context = build_context()
-    labels = labels_of("sweep", request, asked, search)
-    planner = build_planner(funds=funds_reader(context))
-    spec = sweeping.wish_of(planner, request, asked, search, here)
-    on = spec.sweep.on if spec.sweep is not None else ""
-    context.ledger.read()  # a ledger that cannot be used is told before any work is done
+    made = launch_of(Wish(request, asked, search, Path.cwd()), yes=yes)
+
+    def lines_of(found: Outlook | Prepared) -> list[str]:
+        assert found.terms is not None
+        assert found.priors is not None
+        spec, tree = found.plan.spec, found.tree
+        terms = terms_lines(found.terms, found.priors, spec.sweep.on if spec.sweep else "")
+        return [*terms, *(tree_lines(tree, verbose=verbose) if tree is not None else ())]
+
     if dry_run:
-        spec = sweeping.informed(context, planner, spec, search, here)
-        plan, terms, priors, tree = sweeping.dry_run(planner, spec, here)
+        found = made.look()
         if as_json:
-            print_document(planned_document(context, plan, tree))
+            print_document(planned_document(made.context, found.plan, found.tree))
             return
-        show_plan(context, plan, verbose=verbose)
-        files = tree_lines(tree, verbose=verbose) if tree is not None else []
-        print("\n".join([*terms_lines(terms, priors, on), *files]))
+        show_plan(made.context, found.plan, verbose=verbose)
+        print("\n".join(lines_of(found)))
         return
-    if (earlier := find_earlier(context, labels)) is not None:
-        sys.exit(again(context, request, earlier, as_json=as_json))
-    spec = sweeping.informed(context, planner, spec, search, here)
-    made = sweeping.prepare(
-        context, planner, request, spec, here, trainer_package(), DataProgress()
-    )
-    show_plan(context, made.ready.plan, verbose=verbose)
-    files = tree_lines(made.tree, verbose=verbose) if made.tree is not None else []
-    print("\n".join([*terms_lines(made.terms, made.priors, on), *files]))
-    driver = start(context, request, made.ready, labels, yes=yes, as_json=as_json)
-    if driver is None:
-        return
-    code = run_view.carry(context, driver, detach=request.detach, as_json=as_json)
-    if code == Outcome.NOT_STARTED.exit_code and is_sold_out(driver.run()):
-        code = Outcome.NO_MACHINE.exit_code
-    sys.exit(code)
+    begun = carry_out(made, lines_of, yes=yes, as_json=as_json, verbose=verbose)
+    if begun is not None:
+        sys.exit(begun.code)

@@ -24,9 +24,8 @@ from trmcloud.api import Home
 from trmcloud.app.balances import funds_reader
 from trmcloud.app.context import Context
 from trmcloud.app.kill_layers import verified_layers
-from trmcloud.app.launch_checks import check_capped
+from trmcloud.app.launch import Caller, Launch, Wish
 from trmcloud.app.planning import load_plan, saved_plans
-from trmcloud.app.preparing import check_saved
 from trmcloud.app.reap import last_visit
 from trmcloud.app.room import room_for
 from trmcloud.cli.page.shown import money
@@ -50,6 +49,7 @@ from trmcloud.core.spec.plan import Plan
 from trmcloud.core.text import one_line
 from trmcloud.core.values import dataclass
 from trmcloud.options import request_from
+from trmcloud.wiring import trainer_package
 from trmcloud.wiring_plans import build_planner
 
 MOST_PLANS = 50
@@ -157,10 +157,9 @@ def _check(context: Context, plan_id: str) -> None:
     Raises:
         TrmcloudError: what would keep the command from launching it.
     """
-    request = request_from({"hardware": plan_id, "detach": True})
+    wish = Wish(request_from({"hardware": plan_id, "detach": True}))
     planner = build_planner(context.home, context.wall, funds_reader(context), context.principal)
-    plan = check_saved(context, planner, request)
-    check_capped(context, plan, confirmed=False)  # the command is started with -y
+    plan = Launch(context, planner, wish, Caller(), trainer_package).foresee()
     room = room_for(context, plan, last_visit(context))
     if room is not None and not room.lowerings:
         _require_money(context, plan, context.wall())
@@ -195,7 +194,7 @@ def _without_this_machine(context: Context, plan: Plan) -> list[str]:
 
 
 @dataclass(frozen=True)
-class Launch:
+class BegunLaunch:
     """A launch that this server began. ``job`` is its number among the jobs."""
 
     key: str
@@ -209,7 +208,7 @@ class Launches:
 
     def __init__(self, jobs: Jobs, home: Path | None, folder: Path) -> None:
         self._jobs, self._home, self._folder = jobs, home, folder
-        self._begun: dict[str, Launch] = {}
+        self._begun: dict[str, BegunLaunch] = {}
         self._lock = threading.Lock()
 
     def start(self, home: Home, plan_id: str, wish: dict[str, str]) -> dict[str, Any]:
@@ -231,7 +230,7 @@ class Launches:
                 job = self._jobs.start(VERB, plan.id, lambda _: _said(*started.get()()))
                 # Before the answer: once a click is answered, no end of this server undoes it.
                 started.put(self._begin(_command(plan.id, key)))
-                begun = self._begun[key] = Launch(key, plan.id, job)
+                begun = self._begun[key] = BegunLaunch(key, plan.id, job)
         if begun.plan != plan_id:
             raise UsageError(f"this key is that of a launch of {begun.plan}")
         return {"key": key, "job": begun.job}
