@@ -89,7 +89,7 @@ class Carried:
 
 
 def launch_of(wish: Wish, *, yes: bool) -> Launch:
-    """Return the launch of what was typed; with ``yes`` nobody is asked."""
+    """Return the launch of what was typed; with ``yes`` the user is not asked."""
     context = build_context()
     planner = build_planner(funds=funds_reader(context))
     return Launch(context, planner, wish, Caller(confirms=not yes), trainer_package)
