@@ -281,7 +281,8 @@ BUGS: tuple[Bug, ...] = (
         "            if run.live:\n                owned |=",
         "            if not run.live:\n                owned |="),
     Bug("a stray is ended and not charged", REAP,
-        "for charge in found.charges:\n        _note(context, charge)", "pass", timing=True),
+        "for charge in bookkeeping.make_charges(ledger, provider, listed, now, ending):\n"
+        "            _note(context, charge)", "pass", timing=True),
     Bug("a stray is ended before it is charged", REAP,
         "    if found.charges:\n        _charge(context, found)\n",
         "    if found.charges and not found.orphans:\n        _charge(context, found)\n", timing=True),

@@ -122,10 +122,8 @@ def end(context: Context, found: ReapFindings) -> list[Did]:
 
 
 def _charge(context: Context, found: ReapFindings) -> None:
-    for charge in found.charges:
-        _note(context, charge)
-    # Who slept since the look, as a laptop does whose lid is shut, has noted what they had cost
-    # before: what they may have cost by now is made good at once, for no list may show them again.
+    # By now, not as of the look: who slept since then, as a laptop does whose lid is shut, would
+    # note what they had cost before, and no list may show them again.
     ledger, now = context.ledger.read(), context.wall()
     ending = {orphan.pod.pod_id for _, orphan in found.orphans}
     for provider, listed in found.listed.items():
