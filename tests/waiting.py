@@ -18,7 +18,7 @@ def load_per_core() -> float:
 
 
 def deadline_s(seconds: float) -> float:
-    """Return how long what takes at most ``seconds`` on a quiet machine may take on this one, now."""
+    """Return the limit on this machine, now, of what takes ``seconds`` on a quiet one."""
     return seconds * min(MOST, load_per_core())
 
 

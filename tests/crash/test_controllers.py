@@ -9,7 +9,8 @@ import time
 from pathlib import Path
 
 from tests.crash.user import CrashUser, stop_at_rest, stop_process
-from tests.e2e.user import SMALL, until
+from tests.e2e.user import SMALL
+from tests.waiting import deadline_s, until
 from trmcloud.adapters.ledger.sqlite import SqliteLedger
 from trmcloud.core.control import events as ev
 from trmcloud.core.control.run_state import State
@@ -42,7 +43,7 @@ def check_one_acted(user: CrashUser) -> None:
 
 
 def ended(process: subprocess.Popen[str]) -> tuple[int, str, str]:
-    out, err = process.communicate(timeout=120)
+    out, err = process.communicate(timeout=deadline_s(60.0))
     assert "Traceback" not in err, err
     return process.returncode, out, err
 

@@ -15,7 +15,8 @@ from pathlib import Path
 import pytest
 
 from tests.crash.user import CrashUser
-from tests.e2e.user import SMALL, until
+from tests.e2e.user import SMALL
+from tests.waiting import deadline_s, until
 from trmcloud.adapters.ledger.sqlite import SqliteLedger
 from trmcloud.core.contract import manifest as mf
 from trmcloud.core.control.run_state import State
@@ -126,8 +127,8 @@ def test_a_disk_that_fills_up_costs_no_more_and_loses_nothing(
     assert kept
     # Whatever the command does with a full disk, the pod ends, and in time.
     until(lambda: not user.live_pods(), within_s=90, what="the pod ends by itself")
-    assert time.monotonic() - began < 25 + 15, "BUDGET buys 25 s"
-    out, err = process.communicate(timeout=200)
+    assert time.monotonic() - began < deadline_s(25 + 15), "BUDGET buys 25 s"
+    out, err = process.communicate(timeout=deadline_s(100.0))
     assert process.returncode == 7, out + err
     assert "the disk is full" in one_error(err)
     run = user.only_run()
@@ -179,10 +180,10 @@ def test_with_no_room_for_its_notes_the_agent_starts_no_second_trainer(
                 time.sleep(1.0)
                 seen &= trainers(user)
             most = max(most, len(seen))
-            assert time.monotonic() - began < 30, "four attempts take some seconds"
+            assert time.monotonic() - began < deadline_s(30.0), "four attempts take some seconds"
             time.sleep(0.02)
     assert most == 1
-    assert process.wait(timeout=30) == 7
+    assert process.wait(timeout=deadline_s(30.0)) == 7
     disk.free()
     user.run("status")
     run = user.only_run()

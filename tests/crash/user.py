@@ -12,7 +12,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from tests.e2e.user import SMALL, User, until
+from tests.e2e.user import SMALL, User
+from tests.waiting import until
 from trmcloud.adapters.ledger.sqlite import SqliteLedger
 from trmcloud.core.control.run_state import RunState
 from trmcloud.core.money import ZERO, Usd
@@ -91,18 +92,19 @@ class CrashUser(User):
 
 def stop_at_rest(process: subprocess.Popen[Any], ledger: Path) -> None:
     """Stop a command while it neither writes nor reads the ledger: nobody else could write."""
-    deadline = time.monotonic() + 30
-    while True:
+
+    def is_at_rest() -> bool:
         stop_process(process)
         with contextlib.closing(sqlite3.connect(ledger, timeout=0.1)) as other:
             try:
                 other.execute("BEGIN EXCLUSIVE")
                 other.rollback()
-                return
             except sqlite3.OperationalError:
-                assert time.monotonic() < deadline, "it holds the ledger whenever it is looked at"
-        process.send_signal(signal.SIGCONT)
-        time.sleep(0.02)
+                process.send_signal(signal.SIGCONT)
+                return False
+            return True
+
+    until(is_at_rest, within_s=30.0, what="it holds the ledger whenever it is looked at")
 
 
 def stop_process(process: subprocess.Popen[Any]) -> None:

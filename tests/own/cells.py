@@ -22,6 +22,7 @@ from typing import Any
 
 from tests.e2e.user import ROOT, User, kill
 from tests.own.corpus import CORPUS, Script
+from tests.waiting import until
 from trmcloud.core.errors import NO_CHECKPOINT_CODE, Outcome
 
 OWN = ROOT / ".venv-own"
@@ -91,11 +92,11 @@ def _end(user: User, script: Script, ending: str) -> str:
 
 
 def _wait_for_saves(user: User, script: Script, process: subprocess.Popen[str]) -> None:
-    deadline = time.monotonic() + 150
-    while len(_saves(user, script)) < (1 if script.saves_once else 2):
+    def has_saved() -> bool:
         assert process.poll() is None, f"it ended by itself: {process.communicate()}"
-        assert time.monotonic() < deadline, f"it has not saved: {_log(user)[-2000:]}"
-        time.sleep(0.1)
+        return len(_saves(user, script)) >= (1 if script.saves_once else 2)
+
+    until(has_saved, what=lambda: f"a save: {_log(user)[-2000:]}")
     time.sleep(_SETTLED_S)
 
 

@@ -15,8 +15,8 @@ from typing import Any, cast
 import pytest
 
 from tests.plans import a_candidate, plan_json
-from tests.standins.loopback import until
 from tests.unit.core.runs import AT, running
+from tests.waiting import until
 from trmcloud.adapters.ledger.sqlite import SqliteLedger
 from trmcloud.adapters.local.machine import ThreadWorkers
 from trmcloud.adapters.notify.outbox import NAME, NotificationThread, SqliteOutbox
@@ -699,14 +699,8 @@ A, B = (ActionKey("r-1", 1, "pull", 1, name) for name in "ab")
 
 
 def ended(workers: ThreadWorkers) -> WorkDone:
-    deadline = time.monotonic() + 10
-    while time.monotonic() < deadline:
-        done = workers.finished()
-        if done:
-            (one,) = done
-            return one
-        time.sleep(0.01)
-    raise AssertionError("nothing has ended")
+    (one,) = until(workers.finished, within_s=10.0, what="a worker's end")
+    return one
 
 
 def test_what_is_done_is_told_once() -> None:
@@ -717,10 +711,7 @@ def test_what_is_done_is_told_once() -> None:
         assert go.wait(10)
 
     workers.start(A, work)
-    deadline = time.monotonic() + 10
-    while workers.progress(A) != (3, 7):
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    until(lambda: workers.progress(A) == (3, 7), within_s=10.0, what="its progress")
     assert workers.running() == {A}
     go.set()
     assert ended(workers) == WorkDone(A, None)

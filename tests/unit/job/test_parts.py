@@ -6,11 +6,12 @@ import os
 import pickle
 import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.waiting import until
 from trmcloud.pod.job.artifacts import Artifact, ArtifactRefused, find_artifacts
 from trmcloud.pod.job.parts import Channel, PartsReceiver, PartsSender, Refused, named_files
 from trmcloud.pod.job.watcher import Watcher
@@ -33,13 +34,6 @@ def index(at: Path, *names: str) -> None:
 
 def kinds(work: Path) -> dict[str, str]:
     return {each.source: each.kind for each in find_artifacts(work, below="out").artifacts}
-
-
-def until(condition: Callable[[], bool], within_s: float = 10.0) -> None:
-    give_up_at = time.monotonic() + within_s
-    while not condition():
-        assert time.monotonic() < give_up_at
-        time.sleep(0.02)
 
 
 class Machines:

@@ -13,6 +13,7 @@ from tests.unit.pod.container import KEY, ROOT, RUNPOD_POD, Container, given_env
 from tests.unit.pod.leases import a_lease, job_of
 from tests.unit.pod.machine import Machine, Reach
 from tests.unit.pod.provider import Provider
+from tests.waiting import until
 from trmcloud.core.contract import pod_contract as contract
 from trmcloud.pod.machine.prepare import Preparation, PreparingProgress
 
@@ -27,19 +28,6 @@ def pod_dir(tmp_path: Path, lease: contract.Lease) -> Path:
     folder = tmp_path / contract.PODS_DIR / lease.pod_name
     folder.mkdir(parents=True)
     return folder
-
-
-@pytest.fixture
-def until() -> Callable[..., None]:
-    """Poll until something holds; fails with the name of what did not come to hold."""
-
-    def wait(holds: Callable[[], object], what: str = "it", seconds: float = 150.0) -> None:
-        deadline = time.monotonic() + seconds
-        while not holds():
-            assert time.monotonic() < deadline, f"{what}: not within {seconds} s"
-            time.sleep(0.02)
-
-    return wait
 
 
 @pytest.fixture
@@ -86,7 +74,7 @@ def machine(tmp_path: Path, pod_dir: Path, monkeypatch: pytest.MonkeyPatch) -> M
 
 
 @pytest.fixture
-def reach(machine: Machine, until: Callable[..., None]) -> Iterator[Reach]:
+def reach(machine: Machine) -> Iterator[Reach]:
     """Poll, half a second of the machine's clock at a time, until a state is reached."""
 
     def poll(preparation: Preparation, state: str) -> PreparingProgress:
@@ -99,7 +87,7 @@ def reach(machine: Machine, until: Callable[..., None]) -> Iterator[Reach]:
             return progress.state == state
 
         if progress.state != state:
-            until(there, state)
+            until(there, what=state)
         return progress
 
     yield poll

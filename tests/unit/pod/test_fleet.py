@@ -7,13 +7,14 @@ import hashlib
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.unit.pod.test_sweep import manifests_in, save
+from tests.waiting import until
 from trmcloud.core.contract import pod_contract as contract
 from trmcloud.core.contract.manifest import MANIFEST_NAME, CheckpointManifest, step_dir_name
 from trmcloud.core.contract.trainer_contract import Heartbeat, PhaseJob, load_heartbeat
@@ -27,13 +28,6 @@ from trmcloud.pod.sweep.worker import HEAD_SILENT_S, Worker
 KEY = "the machines' own"
 RUN = ("r-1", "train")
 PER_NODE = 2
-
-
-def until(is_so: Callable[[], object], what: str) -> None:
-    give_up_at = time.monotonic() + 60
-    while not is_so():
-        assert time.monotonic() < give_up_at, what
-        time.sleep(0.005)
 
 
 class Steady:
@@ -158,7 +152,7 @@ class Scene:
         thread.start()
         self._running.append((worker, thread))
         slots = {rank * PER_NODE, rank * PER_NODE + 1}
-        until(lambda: slots <= self.fleet.open_slots(), "it is here")
+        until(lambda: slots <= self.fleet.open_slots(), what="it is here")
         return worker, trials
 
     def passes(self, seconds: float) -> bool:
@@ -220,14 +214,16 @@ class Peer:
 def test_what_an_interval_made_elsewhere_is_here_before_it_counts_as_ended(scene: Scene) -> None:
     _, there = scene.work(1)
     child = scene.fleet.start(start_of(4, slot=3))
-    until(lambda: there.running, "it is started there")
+    until(lambda: there.running, what="it is started there")
     [start] = there.starts
     assert (start.slot, start.attempt, dict(start.values)) == (1, 1, {"lr": 0.01})
     assert child.poll() is None
     tell(there.folder(4), 1, 7)
-    until(lambda: (b := scene.fleet.beat(4)) is not None and b.step == 7, "its heartbeat comes")
+    until(
+        lambda: (b := scene.fleet.beat(4)) is not None and b.step == 7, what="its heartbeat comes"
+    )
     there.running[4].end(12, 2.5)
-    until(lambda: child.poll() == 0, "it has ended")
+    until(lambda: child.poll() == 0, what="it has ended")
     [made] = scene.fleet.manifests(4)
     assert (made.step, made.val_bpb) == (12, 2.5)
     digest = hashlib.sha256(weights(scene.here.folder(4), 12)).hexdigest()
@@ -236,24 +232,24 @@ def test_what_an_interval_made_elsewhere_is_here_before_it_counts_as_ended(scene
     assert beat is not None
     assert beat.outcome == "landed_deadline"
     child.kill()
-    until(lambda: not there.manifests(4), "what is at home is deleted there")
+    until(lambda: not there.manifests(4), what="what is at home is deleted there")
 
 
 def test_a_trial_continues_on_another_machine_from_its_own_checkpoint(scene: Scene) -> None:
     (_, first), (_, second) = scene.work(1), scene.work(2)
     child = scene.fleet.start(start_of(1, slot=2))
-    until(lambda: first.running, "it is started")
+    until(lambda: first.running, what="it is started")
     first.running[1].end(10, 3.0)
-    until(lambda: child.poll() == 0, "it has ended")
+    until(lambda: child.poll() == 0, what="it has ended")
     child.kill()
     again = scene.fleet.start(start_of(1, slot=5, attempt=2, is_fresh=False))
-    until(lambda: second.running, "it continues")
+    until(lambda: second.running, what="it continues")
     assert weights(second.folder(1), 10) == weights(scene.here.folder(1), 10)
     # What the trainer prunes there is pruned here.
     second_checkpoints = second.folder(1) / contract.CHECKPOINTS_DIR
     (second_checkpoints / step_dir_name(10) / MANIFEST_NAME).unlink()
     second.running[1].end(20, 2.0)
-    until(lambda: again.poll() == 0, "it has ended again")
+    until(lambda: again.poll() == 0, what="it has ended again")
     assert [made.step for made in scene.fleet.manifests(1)] == [20]
     again.kill()
 
@@ -261,11 +257,11 @@ def test_a_trial_continues_on_another_machine_from_its_own_checkpoint(scene: Sce
 def test_landing_is_told_once_and_what_exceeds_its_dollars_is_killed_there(scene: Scene) -> None:
     _, there = scene.work(1)
     child, deaf = scene.fleet.start(start_of(1, slot=2)), scene.fleet.start(start_of(2, slot=3))
-    until(lambda: len(there.running) == 2, "both run")
+    until(lambda: len(there.running) == 2, what="both run")
     child.land()
-    until(lambda: there.running[1].landed, "it is told")
+    until(lambda: there.running[1].landed, what="it is told")
     there.running[1].end(5)
-    until(lambda: child.poll() == 0, "it has landed")
+    until(lambda: child.poll() == 0, what="it has landed")
     assert there.running[1].landed == 1
     save(there.folder(2), 9, 1.5)
     deaf.kill()
@@ -282,7 +278,7 @@ def test_a_machine_that_is_silent_is_lost_until_it_is_heard_again(scene: Scene) 
     peer.tell(runs=[(1, 1)])
     assert scene.fleet.open_slots() == {0, 1, 2, 3}
     peer.go()
-    until(lambda: scene.fleet.open_slots() == {0, 1}, "nothing is started there")
+    until(lambda: scene.fleet.open_slots() == {0, 1}, what="nothing is started there")
     assert child.poll() is None, "it may come back"
     assert scene.fleet.lost_slots() == 0
     scene.clock.ahead_s += SILENT_S
@@ -328,7 +324,7 @@ def test_an_answer_that_comes_twice_counts_once(scene: Scene, tmp_path: Path) ->
     assert again.kept == [[1, 1]]
     assert again.tell(**ended)["take"] == [[1, 1]]
     send_checkpoints(again.channel, made / contract.CHECKPOINTS_DIR)
-    until(lambda: child.poll() == 0, "it is here")
+    until(lambda: child.poll() == 0, what="it is here")
     said = again.tell(runs=[(1, 1)], ended=[(1, 1, 1, "another end")])
     assert (said["take"], said["done"]) == ([], [])
     assert child.poll() == 0
@@ -358,16 +354,16 @@ def test_an_order_that_was_lost_with_its_connection_is_given_again(scene: Scene)
 def test_an_executor_that_was_killed_is_followed_by_one_with_free_slots(scene: Scene) -> None:
     _, there = scene.work(1)
     scene.fleet.start(start_of(1, slot=2))
-    until(lambda: there.running, "it runs")
+    until(lambda: there.running, what="it runs")
     ran = there.running[1]
     scene.lose_executor()
     scene.begin()
-    until(lambda: {2, 3} <= scene.fleet.open_slots(), "it is back")
-    until(lambda: ran.code == -9, "what ran for the one before is ended")
+    until(lambda: {2, 3} <= scene.fleet.open_slots(), what="it is back")
+    until(lambda: ran.code == -9, what="what ran for the one before is ended")
     child = scene.fleet.start(start_of(1, slot=3, attempt=2))
-    until(lambda: len(there.starts) == 2, "it is started again")
+    until(lambda: len(there.starts) == 2, what="it is started again")
     there.running[1].end(4, 2.0)
-    until(lambda: child.poll() == 0, "it has ended")
+    until(lambda: child.poll() == 0, what="it has ended")
 
 
 def test_checkpoints_that_are_not_what_they_say_are_not_taken(scene: Scene, tmp_path: Path) -> None:
@@ -428,7 +424,7 @@ def test_what_is_no_machine_of_the_sweep_is_not_answered(
     assert scene.fleet.open_slots() == {0, 1}
     _, there = scene.work(1)
     scene.fleet.start(start_of(1, slot=2))
-    until(lambda: there.running, "the fleet still works")
+    until(lambda: there.running, what="the fleet still works")
 
 
 def test_a_message_beyond_its_bound_ends_the_connection(scene: Scene) -> None:
@@ -445,14 +441,14 @@ def test_a_worker_ends_with_the_sweep_and_when_the_first_machine_is_gone(
 ) -> None:
     scene.work(1)
     scene.fleet.close()
-    until(lambda: scene.results, "it has ended")
+    until(lambda: scene.results, what="it has ended")
     assert scene.results == [("finished", "the sweep is over")]
     scene.begin()
     _, there = scene.work(2)
     scene.fleet.start(start_of(1, slot=4))
-    until(lambda: there.running, "it runs")
+    until(lambda: there.running, what="it runs")
     scene.lose_executor()
-    until(lambda: scene.passes(1.0) and len(scene.results) == 2, "it has ended, too")
+    until(lambda: scene.passes(1.0) and len(scene.results) == 2, what="it has ended, too")
     outcome, message = scene.results[1]
     assert outcome == "bad_config", "an outcome that is not tried again"
     assert "the first machine has not answered" in message
@@ -464,15 +460,15 @@ def test_a_worker_that_is_told_to_stop_lands_alone_only_without_the_first_machin
 ) -> None:
     worker, there = scene.work(1)
     scene.fleet.start(start_of(1, slot=2))
-    until(lambda: there.running, "it runs")
+    until(lambda: there.running, what="it runs")
     worker.ask_to_stop()
     tell(there.folder(1), 1, 3)
-    until(lambda: (b := scene.fleet.beat(1)) is not None and b.step == 3, "it goes on")
+    until(lambda: (b := scene.fleet.beat(1)) is not None and b.step == 3, what="it goes on")
     assert there.running[1].landed == 0, "when it lands is for the executor to say"
     scene.lose_executor()
-    until(lambda: scene.passes(0.1) and there.running[1].landed == 1, "it lands")
+    until(lambda: scene.passes(0.1) and there.running[1].landed == 1, what="it lands")
     there.running[1].end(4)
-    until(lambda: scene.results, "it has ended")
+    until(lambda: scene.results, what="it has ended")
     assert scene.results[0][0] == "landed_signal"
 
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-import time
 from pathlib import Path
 
 import pytest
 
+from tests.waiting import until
 from trmcloud.core.contract.pod_contract import GPU_NOTE, GpuCounters, window_from
 from trmcloud.pod.machine.environment import has_nvlink, nccl_environment
 from trmcloud.pod.machine.hardware import (
@@ -263,10 +263,16 @@ class Gpus:
         """Let one look be taken and answered."""
         self.now += SAMPLE_EVERY_S
         self.sampler.tend(self.now, trains=trains)
-        deadline = time.monotonic() + 30.0
-        while self.sampler._asked is not None:
-            assert time.monotonic() < deadline
+        self.answered(trains=trains)
+
+    def answered(self, *, trains: bool) -> None:
+        """Wait until nothing is asked any more."""
+
+        def is_answered() -> bool:
             self.sampler.tend(self.now, trains=trains)
+            return self.sampler._asked is None
+
+        until(is_answered, within_s=30.0, what="an answer of nvidia-smi")
 
 
 @pytest.fixture
@@ -322,10 +328,7 @@ def test_what_does_not_train_does_not_count(gpus: Gpus) -> None:
     gpus.sample(trains=False)
     assert gpus.sampler.window() is None
     gpus.sampler.tend(gpus.now, trains=True)  # asked while it trained
-    deadline = time.monotonic() + 30.0
-    while gpus.sampler._asked is not None:
-        assert time.monotonic() < deadline
-        gpus.sampler.tend(gpus.now, trains=False)  # and answered while it saved
+    gpus.answered(trains=False)  # and answered while it saved
     assert gpus.sampler.window() is None
 
 

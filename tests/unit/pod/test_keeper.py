@@ -7,12 +7,11 @@ import signal
 import stat
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from tests.waiting import deadline_s, until
 from trmcloud.core.contract import pod_contract as contract
 from trmcloud.pod.machine import processes
 from trmcloud.pod.sweep.keeper import (
@@ -25,7 +24,6 @@ from trmcloud.pod.sweep.keeper import (
     write_order,
 )
 
-WITHIN_S = 300.0
 #: It leaves a process in a session of its own behind, whose pid is in the file ``left``.
 LEAVES = """
 import subprocess, sys, time
@@ -38,13 +36,6 @@ os.rename("making", "left")
 {then}
 """
 FOR_EVER = LEAVES.format(then="time.sleep(600)")
-
-
-def until(condition: Callable[[], bool]) -> None:
-    give_up_at = time.monotonic() + WITHIN_S
-    while not condition():
-        assert time.monotonic() < give_up_at
-        time.sleep(0.02)
 
 
 def order(folder: Path, script: str, limit_s: float | None = None) -> Path:
@@ -68,7 +59,7 @@ def test_it_ends_as_its_command_and_ends_what_that_left_running(tmp_path: Path) 
     path = order(tmp_path, LEAVES.format(then="print('done'); sys.exit(7)"))
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     keeper = start(path)
-    assert keeper.wait(WITHIN_S) == 7
+    assert keeper.wait(deadline_s(100.0)) == 7
     assert not processes.alive(*left(tmp_path))
     assert "done" in (tmp_path / contract.TRAIN_LOG_NAME).read_text()
 
@@ -82,13 +73,13 @@ def test_a_file_asks_it_to_land_and_another_one_ends_it(tmp_path: Path) -> None:
     until(lambda: "asked" in (tmp_path / contract.TRAIN_LOG_NAME).read_text())
     assert keeper.poll() is None
     kill_file(tmp_path, 3).touch()
-    assert keeper.wait(WITHIN_S) == 128 + signal.SIGKILL
+    assert keeper.wait(deadline_s(100.0)) == 128 + signal.SIGKILL
     assert not processes.alive(*child)
 
 
 def test_it_ends_at_its_limit_without_being_asked(tmp_path: Path) -> None:
     keeper = start(order(tmp_path, FOR_EVER, limit_s=0.5))
-    assert keeper.wait(WITHIN_S) == 128 + signal.SIGKILL
+    assert keeper.wait(deadline_s(100.0)) == 128 + signal.SIGKILL
     if (tmp_path / "left").exists():
         assert not processes.alive(*left(tmp_path))
 

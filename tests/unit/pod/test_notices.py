@@ -16,10 +16,10 @@ from typing import Any
 import pytest
 
 from tests.checkpoints import whole_checkpoint
-from tests.standins.loopback import until
 from tests.standins.receiver import LOSES, Receiver
 from tests.unit.core.test_health import WELL, Line, recorded
 from tests.unit.pod.leases import a_lease, job_of
+from tests.waiting import until
 from trmcloud.core.clock import Instant
 from trmcloud.core.contract import manifest as mf
 from trmcloud.core.contract import pod_contract as contract
@@ -413,20 +413,20 @@ class Machine:
         self.making.tend(now, LEASE.run_id, ("fast",))
 
     def until_calls(self, count: int) -> list[tuple[list[str], dict[str, str]]]:
-        path, deadline = self.package / "calls", time.monotonic() + 30
-        while True:
-            lines = path.read_text().splitlines() if path.exists() else []
-            if len(lines) >= count:
-                return [tuple(json.loads(line)) for line in lines]
-            assert time.monotonic() < deadline, self.lines
-            time.sleep(0.02)
+        path = self.package / "calls"
+        until(
+            lambda: path.exists() and len(path.read_text().splitlines()) >= count,
+            within_s=30.0,
+            what=lambda: self.lines,
+        )
+        return [tuple(json.loads(line)) for line in path.read_text().splitlines()]
 
     def until_ended(self, count: int) -> None:
-        deadline = time.monotonic() + 30
-        while sum("ended with" in line for line in self.lines) < count:
-            assert time.monotonic() < deadline, self.lines
+        def ended() -> bool:
             self.tend()
-            time.sleep(0.02)
+            return sum("ended with" in line for line in self.lines) >= count
+
+        until(ended, within_s=30.0, what=lambda: self.lines)
 
 
 @pytest.fixture

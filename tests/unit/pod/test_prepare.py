@@ -8,7 +8,6 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
 from importlib.metadata import distribution
 from pathlib import Path
 
@@ -16,6 +15,7 @@ import pytest
 import tomllib
 
 from tests.unit.pod.machine import Machine, Reach
+from tests.waiting import until
 from trmcloud.core.contract import pod_contract as contract
 from trmcloud.core.contract.boards import BOARD_NOTE, BoardSeen, board_from
 from trmcloud.pod.machine import packages, prepare
@@ -222,9 +222,7 @@ def test_an_nvidia_smi_that_hangs_does_not_hang_the_agent(machine: Machine, reac
     assert "no answer within 60 s" in reach(preparation, "refused").message
 
 
-def test_a_busy_gpu_is_looked_at_again(
-    machine: Machine, reach: Reach, until: Callable[..., None]
-) -> None:
+def test_a_busy_gpu_is_looked_at_again(machine: Machine, reach: Reach) -> None:
     machine.nvidia_smi(H100.replace(", 0\n", ", 97\n"))
     machine.check(count=1, idle=True)
     began = machine.now
@@ -234,7 +232,7 @@ def test_a_busy_gpu_is_looked_at_again(
     (machine.pod_dir / PREPARED_NAME).unlink()
     preparation = machine.prepare()
     preparation.poll(machine.now)
-    until(lambda: preparation.poll(machine.now).message, "the first look")
+    until(lambda: preparation.poll(machine.now).message, what="the first look")
     machine.nvidia_smi(H100)
     assert reach(preparation, "waiting").state == "waiting"
 

@@ -13,10 +13,10 @@ import pytest
 
 from tests.standins.sshd import find_sshd
 from tests.unit.pod.container import KEY, Container, packed
+from tests.waiting import until
 from trmcloud.core.contract import pod_contract as contract
 from trmcloud.pod.machine.sshd import Sshd
 
-Until = Callable[..., None]
 needs_sshd = pytest.mark.skipif(find_sshd() is None, reason="openssh-server is not installed")
 
 
@@ -56,7 +56,7 @@ def ssh(folder: Path, port: int, *words: str, **options: str) -> subprocess.Comp
 
 @needs_sshd
 def test_ssh_with_the_pinned_key_and_nothing_else(
-    boot: Callable[..., Container], lease: contract.Lease, tmp_path: Path, until: Until
+    boot: Callable[..., Container], lease: contract.Lease, tmp_path: Path
 ) -> None:
     host_private, _ = a_key(tmp_path / "host")
     _, user_public = a_key(tmp_path / "user")
@@ -71,7 +71,7 @@ def test_ssh_with_the_pinned_key_and_nothing_else(
             contract.ENV_SSH_PORT: str(port),
         },
     )
-    until(lambda: ssh(tmp_path, port, "true").returncode == 0, "a login")
+    until(lambda: ssh(tmp_path, port, "true").returncode == 0, what="a login")
     said = ssh(tmp_path, port, "env")
     assert KEY not in said.stdout
     assert "TRMCLOUD" not in said.stdout
@@ -82,7 +82,7 @@ def test_ssh_with_the_pinned_key_and_nothing_else(
         print(stranger.stderr)  # pytest shows it where the test failed
         return "Permission denied (publickey)" in stranger.stderr
 
-    until(turned_away, "a stranger told so")
+    until(turned_away, what="a stranger told so")
 
     # A killed trainer, or a killed server, does not leave the pod out of reach.
     (server,) = (
@@ -91,11 +91,11 @@ def test_ssh_with_the_pinned_key_and_nothing_else(
         if pid.isdigit() and _is_server_of(int(pid), pod.process.pid)
     )
     os.kill(server, signal.SIGKILL)
-    until(lambda: "sshd ended" in pod.log.read_text(), "the end of sshd seen")
-    until(lambda: ssh(tmp_path, port, "true").returncode == 0, "a login again")
-    until(pod.trains, "training")
+    until(lambda: "sshd ended" in pod.log.read_text(), what="the end of sshd seen")
+    until(lambda: ssh(tmp_path, port, "true").returncode == 0, what="a login again")
+    until(pod.trains, what="training")
     pod.process.send_signal(signal.SIGTERM)
-    until(lambda: pod.read(contract.ENDED_NAME), "the end")
+    until(lambda: pod.read(contract.ENDED_NAME), what="the end")
     assert ssh(tmp_path, port, "true").returncode == 0
 
 
