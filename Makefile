@@ -9,7 +9,7 @@ READY := $(VENV)/.ready
 
 help:
 	@echo "make demo     the main job: plan, launch, stop at the budget, fetch the best, report"
-	@echo "make test     all tests, and a table of the slowest (PAGE=docs/tests.md: keep it)"
+	@echo "make test     all tests but those of the long targets, and the slowest of them"
 	@echo "make test-quick  those that start no process: for between two changes"
 	@echo "make test-all  the variants that make test leaves out: docs/soak/test-all.md"
 	@echo "make pod-torch  the trainer's tests on the torch that pods have (3 GB)"
@@ -215,10 +215,8 @@ demo: $(READY)
 # Tests of real processes mostly wait: four workers per core, and tests/scheduling.py says which of
 # them compute.
 WORKERS ?= $(shell echo $$(( $$(nproc) * 4 )))
-PAGE ?= build/tests.md
 test: $(READY)
-	$(BIN)/python -m pytest -n $(WORKERS) --slowest-page=$(PAGE) || { [ $$? -eq 1 ] && \
-		$(BIN)/python -m pytest -n 0 --last-failed --last-failed-no-failures none --again; }
+	$(BIN)/python -m pytest -n $(WORKERS) --durations=30
 
 # Variants of what other tests hold, with the marker `more`.
 test-all: $(READY)

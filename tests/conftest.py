@@ -24,8 +24,6 @@ from hypothesis import HealthCheck, settings
 import tests.registered  # noqa: F401  providers and families
 from tests.postgres import postgres_server, postgres_url
 from tests.scheduling import (
-    pytest_addoption,
-    pytest_collection_finish,
     pytest_collection_modifyitems,
     pytest_configure,
     pytest_terminal_summary,
@@ -37,8 +35,6 @@ from tests.standins.receiver import receiver
 __all__ = [
     "postgres_server",
     "postgres_url",
-    "pytest_addoption",
-    "pytest_collection_finish",
     "pytest_collection_modifyitems",
     "pytest_configure",
     "pytest_terminal_summary",

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import signal
 import subprocess
-from pathlib import Path
 
 import pytest
 
 from tests.e2e.user import User, until
-from tests.scheduling import KINDS, MOST_AGAIN, kinds_for, no_second_try, slowest_known, table
+from tests.scheduling import KINDS, kinds_for
 from tests.stress import outcomes
 from tests.warm import Warm, can_warm
 
@@ -49,24 +48,13 @@ def test_an_environment_that_an_interpreter_reads_as_it_starts_is_started_cold(u
     assert not can_warm(["-c", "pass"], user.env())
 
 
-def test_of_four_workers_one_computes_and_the_page_of_the_slowest_is_read_back() -> None:
+def test_of_four_workers_one_computes() -> None:
     taken = [kinds_for(worker) for worker in range(8)]
     assert sorted(kinds[0] for kinds in taken[:4]) == [*KINDS, KINDS[-1]]
     assert [KINDS[0] in kinds for kinds in taken] == [True, False, False, False] * 2
-    took = {f"tests/{Path(__file__).name}::test[a b-{n}]": float(n) for n in range(40)}
-    assert slowest_known(table(took, 60.0, 0, workers=3)) == dict(list(took.items())[10:])
 
 
 def test_failures_of_a_report_are_counted_by_test() -> None:
     case = '<testcase classname="a" name="{}">{}</testcase>'
     cases = case.format("t", "<failure/>") + case.format("u", "") + case.format("v", "<skipped/>")
     assert outcomes(f"<testsuites><testsuite>{cases}</testsuite></testsuites>") == ({"a::t": 1}, 2)
-
-
-def test_who_is_tried_again_alone() -> None:
-    real = "tests/e2e/test_run.py::test"
-    assert no_second_try([real] * MOST_AGAIN) == ""
-    assert "more than" in no_second_try([real] * (MOST_AGAIN + 1))
-    assert "tests/unit/core/test_money.py::t" in no_second_try(
-        [real, "tests/unit/core/test_money.py::t"]
-    )

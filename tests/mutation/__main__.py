@@ -22,9 +22,9 @@ from typing import Any
 
 import tomllib
 
+from tests.imports import reached_from, source_of
 from tests.mutation.judge import BrokenTests, Verdict, copy_tree, judge
 from tests.mutation.mutants import Mutant, mutants_of
-from tests.mutation.reach import reached_from, source_of
 from tests.mutation.targets import CHIEF, READERS, TARGETS, Target
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -22,8 +22,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from tests.imports import leading_to, source_of
 from tests.mutation.mutants import Mutant
-from tests.mutation.reach import leading_to, source_of
 from tests.mutation.swap import NOTICED, Nursery
 
 KILLED, SURVIVED, TIMED_OUT = "killed", "survived", "timed out"

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.imports import reached_from
 from tests.mutation.__main__ import ROOT, equivalent_mutants
 from tests.mutation.mutants import Mutant, mutants_of
-from tests.mutation.reach import reached_from
 from tests.mutation.targets import TARGETS
 
 MODULE = '''\
