@@ -11,7 +11,9 @@ help:
 	@echo "make demo     the main job: plan, launch, stop at the budget, fetch the best, report"
 	@echo "make test     all tests but those of the long targets, and the slowest of them"
 	@echo "make test-quick  those that start no process: for between two changes"
-	@echo "make test-all  the variants that make test leaves out: docs/soak/test-all.md"
+	@echo "make targets  the long targets, which make test leaves out, and which are stale"
+	@echo "make target NAME=…  one piece of a long target, 20 minutes at most (TENTH=1: of a tenth)"
+	@echo "make test-all  the other variants that make test leaves out"
 	@echo "make pod-torch  the trainer's tests on the torch that pods have (3 GB)"
 	@echo "make stress   tests of real processes under load, ROUNDS=10 times: failures of each"
 	@echo "make check    format, lint, types, import contracts"
@@ -181,8 +183,8 @@ gguf: .venv-gguf/.ready
 
 # Each script of tests/own finishes, is stopped at its budget, or is killed; ONLY=keras-killed: one cell.
 own-all: $(READY) .venv-own/.all-ready
-	$(BIN)/python -m tests.own.cells --jobs $(JOBS) --only "$(ONLY)" \
-		--page $(if $(ONLY),build/own.md,docs/soak/own.md) --date "$$(date +%F)"
+	$(BIN)/python -m tests.own.cells --jobs $(JOBS) --only "$(ONLY)" $(TENTH_OF) --state build/own.json \
+		--page $(if $(ONLY)$(TENTH),build/own.md,docs/soak/own.md) --date "$$(date +%F)"
 
 # What a machine of SkyPilot's downloads when it has a network; the test's machines have none. The
 # trainer's packages, torch among them, are served to them from loopback.
@@ -218,10 +220,40 @@ WORKERS ?= $(shell echo $$(( $$(nproc) * 4 )))
 test: $(READY)
 	$(BIN)/python -m pytest -n $(WORKERS) --durations=30
 
-# Variants of what other tests hold, with the marker `more`.
+# The long targets, which CI leaves out (tests/targets.py): their state; one piece of one of them, of a
+# drawn tenth with TENTH=1. What follows are the commands of those that have no rule elsewhere.
+.PHONY: targets target planted mutants written-commands several-machines compiled
+TENTH_OF = $(if $(TENTH),--tenth)
+targets: $(READY)
+	@$(BIN)/python -m tests.targets
+
+target: $(READY)
+	$(BIN)/python -m tests.targets run $(NAME) $(TENTH_OF) --minutes $(or $(MINUTES),20)
+
+MORE := TRMCLOUD_TEST_MORE=1 $(BIN)/python -m pytest -n $(WORKERS)
+WRITTEN := tests/e2e/test_written_commands.py
+SEVERAL := $(foreach name,several_machines run_several sweep_several nodes,tests/e2e/test_$(name).py)
+COMPILED := tests/model/test_selective_compiled.py
+written-commands: $(READY)
+	$(MORE) $(WRITTEN)
+
+several-machines: $(READY)
+	TRMCLOUD_E2E_NODES=1 $(MORE) $(SEVERAL)
+
+compiled: $(READY)
+	$(MORE) $(COMPILED)
+
+# Every other test with the marker `more`.
 test-all: $(READY)
-	TRMCLOUD_TEST_MORE=1 $(BIN)/python -m pytest -n $(WORKERS) -m more \
-		--slowest-page=docs/soak/test-all.md
+	$(MORE) -m more $(addprefix --ignore=,$(WRITTEN) $(SEVERAL) $(COMPILED))
+
+planted: $(READY)
+	$(BIN)/python -m tests.planted.plant --seeds $(or $(SEEDS_OF_BUGS),3000) --jobs $(JOBS) $(TENTH_OF) \
+		--state build/planted.json $(if $(TENTH),,--page docs/soak/planted.md) --date "$$(date +%F)"
+
+mutants: $(READY)
+	$(BIN)/python -m tests.mutation --jobs $(JOBS) $(TENTH_OF) --state build/mutation.json \
+		$(if $(TENTH),,--out docs/soak/mutants.md)
 
 # The trainer's tests on the torch that pods have, whose build brings CUDA's libraries: 3 GB, and ten
 # minutes. All else is this environment's.
@@ -235,8 +267,8 @@ pod-torch: $(READY)
 
 # Tests of real processes again and again, beside processes that compute; counts failures per test.
 stress: $(READY)
-	$(BIN)/python -m tests.stress --rounds $(or $(ROUNDS),10) --page docs/soak/stress.md \
-		--date "$$(date +%F)" $(TESTS)
+	$(BIN)/python -m tests.stress --rounds $(or $(ROUNDS),10) $(TENTH_OF) --state build/stress.json \
+		--page docs/soak/stress.md --date "$$(date +%F)" $(TESTS)
 
 # Runs that an older commit's wheel began, taken over by this one: make older REF=v0.1
 older: $(READY)
@@ -258,6 +290,7 @@ check: $(READY)
 	$(BIN)/lint-imports
 	$(BIN)/python scripts/prose.py
 	@! git grep -nE '^(<<<<<<<|>>>>>>>) ' || { echo "error: a merge left these lines"; exit 1; }
+	@$(BIN)/python -m tests.targets stale
 
 format: $(READY)
 	$(BIN)/ruff format .
@@ -353,7 +386,7 @@ sweep-worlds: $(READY)
 
 soak-crashes: $(READY)
 	@mkdir -p build
-	$(BIN)/python -m tests.crash --kills 10000 --state build/soak-crashes.json
+	$(BIN)/python -m tests.crash --kills $(if $(TENTH),1000,10000) --state build/soak-crashes.json
 	TRMCLOUD_TEST_ALL_MOMENTS=1 $(BIN)/python -m pytest -n $$(( $$(nproc) * 2 )) \
 		tests/e2e/test_crashes.py tests/crash/test_each_write.py
 
@@ -370,7 +403,7 @@ soak-stops: $(READY)
 # piece takes MINUTES and goes on from the state of the one before, as long as the commit stays.
 .PHONY: hostile-contents
 hostile-contents: $(READY)
-	$(BIN)/python -m tests.hostile --trees $(or $(TREES),5000) --minutes $(or $(MINUTES),20) \
+	$(BIN)/python -m tests.hostile --trees $(or $(TREES),$(if $(TENTH),500,5000)) --minutes $(or $(MINUTES),20) \
 		--jobs $(JOBS) --state build/hostile.json --page docs/soak/hostile.md --date "$$(date +%F)"
 
 # A real server that rents from RunPod on paper; the page is docs/soak/mcp.md.
@@ -423,9 +456,11 @@ docs: .venv-docs/.ready
 	.venv-docs/bin/python -m sphinx -W --keep-going -q -j auto -c docs -d build/doctrees . build/site
 	@echo "build/site/index.html"
 
-# The version is the tag's. On a commit without one it is a rehearsal.
+# The version is the tag's. On a commit without one it is a rehearsal. Every long target must be fresh
+# and whole; scripts/release.py by itself does not ask.
 .PHONY: release
 release: $(READY)
+	$(BIN)/python -m tests.targets stale --fail
 	$(BIN)/python scripts/release.py
 
 clean:

@@ -79,14 +79,17 @@ def _listed(names: str) -> list[str]:
 
 
 @functools.cache
-def named_in(path: Path, tree: Path) -> frozenset[Path]:
-    """Return the modules whose names stand in a file as text: what it starts, or imports by name.
+def named_in(path: Path, tree: Path, *, started: bool = True) -> frozenset[Path]:
+    """Return the modules whose names stand in a file as text: what it imports by name or starts.
 
-    The name of a package stands for all modules in it.
+    The name of a package stands for all modules in it. ``started``: what it may start counts, too.
     """
+    text = path.read_text(encoding="utf-8")
+    if not started and "import_module(" not in text:
+        return frozenset()
     found: set[Path] = set()
-    for dotted, started in _NAMED.findall(path.read_text(encoding="utf-8")):
-        module = source_of(dotted or started, tree)
+    for dotted, started_name in _NAMED.findall(text):
+        module = source_of(dotted or started_name, tree)
         folder = module.with_suffix("")
         found |= {module} if module.is_file() else {folder / "__main__.py"}
         if dotted and (folder / "__init__.py").is_file():

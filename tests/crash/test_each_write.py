@@ -6,8 +6,8 @@ import signal
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
-from tests.crash.moments import drawn
 from tests.crash.user import SHORT, CrashUser
+from tests.drawn import drawn
 from trmcloud.cli.views.reasons import sentence
 from trmcloud.core.errors import Outcome
 from trmcloud.core.money import ZERO

@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from tests.crash.moments import drawn
+from tests.drawn import drawn
 from tests.e2e.user import SMALL, User, kill, until
 from trmcloud.cli.views.reasons import sentence
 from trmcloud.core.contract import manifest as mf

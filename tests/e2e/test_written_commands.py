@@ -1,12 +1,14 @@
 """Every command that the README and the guides show is run, literally, in a world of stand-ins.
 
-Ids are those of that world. This machine trains for real, a net that ``TRMCLOUD_TEST_SETTINGS``
+One command of each guide always runs, after a run of the stand-in trainer; all of them are a long
+target (``make written-commands``). Ids are those of that world. This machine trains for real, a net that ``TRMCLOUD_TEST_SETTINGS``
 makes small; RunPod's stand-in keeps books and has nothing to rent, so a launch there goes all the
 way to being told so; SkyPilot is not installed, and is asked for by name before anything is rented.
 """
 
 from __future__ import annotations
 
+import contextlib
 import re
 import shlex
 import time
@@ -200,6 +202,13 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def reader(folder: Path, tmp_path: Path, s3: S3) -> Iterator[User]:
     """A user who reads the documents from the top, at a machine on which their files lie."""
+    with reading(folder, s3) as user:
+        yield replace(user, trainer=real_trainer(tmp_path / "trainer"))
+
+
+@contextlib.contextmanager
+def reading(folder: Path, s3: S3) -> Iterator[User]:
+    """Such a user, with the stand-in trainer."""
     host = web_corpus.put_on(DataHost(), folder / "corpus")
     settings = folder / "small.toml"
     settings.write_text(SETTINGS)
@@ -208,7 +217,7 @@ def reader(folder: Path, tmp_path: Path, s3: S3) -> Iterator[User]:
     s3.client.create_bucket(Bucket="my-bucket")
     with serving(host), judged(folder / "runpod", real_pods=False) as standin:
         standin.control.set(no_capacity=["*"])
-        user = User(folder, trainer=real_trainer(tmp_path / "trainer"))
+        user = User(folder)
         user.pace(0.4)
         user.environment |= {
             **standin.environment,
@@ -221,6 +230,36 @@ def reader(folder: Path, tmp_path: Path, s3: S3) -> Iterator[User]:
         user.end_everything()
 
 
+#: What one command of a guide may be: the first that looks, or else one that plans or writes.
+CHEAP = (
+    *("status", "report", "fetch-best", "data", "budget", "logs", "plan", "notify list", "export"),
+    *("gate", "launch 1xH200", "rehearse", "doctor"),
+)
+
+
+def test_one_command_of_each_guide_runs(tmp_path: Path, s3: S3) -> None:
+    found: dict[str, Written] = {}
+    for start in CHEAP:
+        for command in written.commands():
+            text = written._RUN.sub("RUN", command.text)
+            known = text in ELSEWHERE or command.document in OTHER_WORLDS or command.refused
+            if not known and f"{text} ".startswith(f"{start} "):
+                found.setdefault(command.document, command)
+    everywhere = {command.document for command in written.commands()}
+    here = {c.document for c in written.commands() if written._RUN.sub("RUN", c.text) in ELSEWHERE}
+    assert everywhere - set(found) <= here | set(OTHER_WORLDS), "a guide without any command"
+    with reading(tmp_path, s3) as user:
+        code, shown = typed(user, FIRST.split())
+        assert code == 0, shown
+        run_id = next(iter(user.ledger().runs))
+        for command in {each.text: each for each in found.values()}.values():
+            at = as_shipped(user) if UNTRAINED.search(command.text) else user
+            code, shown = typed(at, command.in_world(run_id, "p-0000"))
+            problem = wrong_with(command, code, shown)
+            assert not problem, f"{command.document}:{command.line}: {command.text}\n  {problem}"
+
+
+@pytest.mark.more
 def test_every_command_of_readme_and_guides_runs(reader: User) -> None:
     (reader.folder / "train.py").write_text("print('step=1 loss=1.0')\n")
     seen: set[str] = set()
@@ -246,9 +285,9 @@ def test_every_command_of_readme_and_guides_runs(reader: User) -> None:
     assert wrong == [], "\n".join(wrong)
 
 
-def test_a_recipe_that_cannot_be_trained_is_refused_by_name(reader: User) -> None:
+def test_a_recipe_that_cannot_be_trained_is_refused_by_name(user: User) -> None:
     shared_out = ("--recipe", "trm-tiny", "--set", "sharding=fsdp", "--budget", "100", "-y")
-    err = reader.fails("launch", "8xH100", *shared_out, code=12)
+    err = user.fails("launch", "8xH100", *shared_out, code=12)
     assert "sharding=fsdp does not work with trm" in err
 
 
@@ -389,6 +428,7 @@ HINT_ENDS = {
 }
 
 
+@pytest.mark.more
 def test_every_command_that_screens_hint_at_runs(reader: User) -> None:
     if not reader.ledger_path.exists():  # or else the test above has made it
         assert typed(reader, FIRST.split())[0] == 0

@@ -311,8 +311,9 @@ def main() -> int:
     if given.page is not None:
         given.page.write_text(page(state.kept, given.date, given.trees), encoding="utf-8")
     visits = sum(row["visits"] for row in state.kept["doors"].values())
-    print(f"{visits} visits, {len(state.kept['findings'])} findings")
-    return 1 if state.kept["findings"] else 0
+    left = sum(not state.is_done(number) for number in numbers)
+    print(f"{visits} visits, {len(state.kept['findings'])} findings; {left} trees left")
+    return 1 if left or state.kept["findings"] else 0
 
 
 def _take_known(code: Code) -> int:

@@ -22,6 +22,7 @@ from typing import Any
 
 import tomllib
 
+from tests.drawn import tenth
 from tests.imports import reached_from, source_of
 from tests.mutation.judge import BrokenTests, Verdict, copy_tree, judge
 from tests.mutation.mutants import Mutant, mutants_of
@@ -179,7 +180,10 @@ def main() -> int:
     parser.add_argument("--out", type=Path, help="write the page here")
     parser.add_argument("--state", type=Path, help="JSON: what is known so far, and holds still")
     parser.add_argument("--date", default=time.strftime("%Y-%m-%d"), help="the date on the page")
+    parser.add_argument("--tenth", action="store_true", help="a drawn tenth of the modules")
     arguments = parser.parse_args()
+    if arguments.tenth:
+        arguments.module = tenth(arguments.module)
     with tempfile.TemporaryDirectory(prefix="mutation-") as folder:
         tree = Path(folder)
         copy_tree(ROOT, tree)
@@ -205,6 +209,8 @@ def main() -> int:
         words = shlex.join(["python", "-m", "tests.mutation", *sys.argv[1:]])
         command = re.sub(r" --date[ =]\S+", "", words)
         arguments.out.write_text(page(scores, command, arguments.date), encoding="utf-8")
+    survived = sum(len(each.survivors) for each in scores)
+    print(f"{_percent(scores)} of {len(scores)} modules' mutants killed, {survived} survived")
     return 0
 
 

@@ -20,10 +20,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tests.drawn import tenth
 from tests.e2e.user import ROOT, User, kill
 from tests.own.corpus import CORPUS, Script
+from tests.targets import TARGETS, hash_of, paths_of
 from tests.waiting import until
 from trmcloud.core.errors import NO_CHECKPOINT_CODE, Outcome
+from trmcloud.io.files import write_atomic
 
 OWN = ROOT / ".venv-own"
 ENDINGS = ("finishes", "stopped", "killed")
@@ -199,37 +202,43 @@ def main() -> None:
     parser.add_argument("--date", required=True)
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--only", default="", help="a part of ROW-ENDING")
+    parser.add_argument("--tenth", action="store_true", help="a drawn tenth of the cells")
+    parser.add_argument("--state", type=Path, required=True, help="JSON: the cells that passed")
     given = parser.parse_args()
-    todo = [
-        (script, ending)
-        for script in CORPUS
-        for ending in ENDINGS
-        if given.only in f"{script.name}-{ending}"
-    ]
-    rows: dict[tuple[str, str], str] = {}
+    cells = {f"{s.name}-{ending}": (s, ending) for s in CORPUS for ending in ENDINGS}
+    chosen = [name for name in cells if given.only in name]
+    chosen = tenth(chosen) if given.tenth else chosen
+    code = hash_of(paths_of(TARGETS["corpus"]))
+    kept = json.loads(given.state.read_text()) if given.state.exists() else {}
+    rows: dict[str, str] = kept["rows"] if kept.get("code") == code else {}
 
-    def work(job: tuple[Script, str]) -> None:
-        script, ending = job
+    def work(name: str) -> None:
+        script, ending = cells[name]
         with tempfile.TemporaryDirectory() as folder:
             try:
                 cell = run_cell(script, ending, Path(folder))
                 row = f"`{cell.came}` | {cell.metric} | {cell.seconds:.0f} |"
             except Exception as error:
                 said = " ".join(str(error).split()).replace("|", "\\|")
-                row = f"**fails**: {said:.200} | – | – |"
-        rows[script.name, ending] = f"| {script.name} | {ending} | {row}"
-        print(rows[script.name, ending], flush=True)
+                row = f"{_FAILS}: {said:.200} | – | – |"
+        rows[name] = f"| {script.name} | {ending} | {row}"
+        print(rows[name], flush=True)
 
+    given.state.parent.mkdir(parents=True, exist_ok=True)
     with ThreadPoolExecutor(given.jobs) as pool:
-        list(pool.map(work, todo))
-    table = "\n".join(rows[script.name, ending] for script, ending in todo)
-    failed = sum("**fails**" in row for row in rows.values())
+        for _ in pool.map(work, [name for name in chosen if name not in rows]):
+            passed = {name: row for name, row in rows.copy().items() if _FAILS not in row}
+            write_atomic(given.state, json.dumps({"code": code, "rows": passed}))
+    table = "\n".join(rows[name] for name in chosen)
+    failed = table.count(_FAILS)
     given.page.write_text(
-        _PAGE.format(date=given.date, count=len(rows), failed=failed, table=table)
+        _PAGE.format(date=given.date, count=len(chosen), failed=failed, table=table)
     )
+    print(f"{len(chosen)} cells, {failed} failed")
     raise SystemExit(1 if failed else 0)
 
 
+_FAILS = "**fails**"
 _PAGE = """# Scripts of others under `trmcloud run`
 
 `make own-all`, {date}: {count} cells, {failed} failed. Each script of `tests/own/scripts` finishes,

@@ -1,7 +1,8 @@
 """Plant a bug in a copy of the package and let the simulator look for it.
 
-python -m tests.planted.plant [--seeds N] [--jobs N] [--only NAME] [--page docs/soak/planted.md]
-    [--state build/planted.json]: one that was interrupted goes on from there, on the same code
+python -m tests.planted.plant [--seeds N] [--jobs N] [--only NAME] [--tenth]
+    [--page docs/soak/planted.md] [--state build/planted.json]: one that was interrupted goes on
+    from there, on the same code
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tests.drawn import tenth
 from tests.planted.bugs import BUGS, Bug
 from tests.sim.kept import KEPT
 from tests.sim.soak import code_hash
@@ -215,11 +217,13 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=SEEDS)
     parser.add_argument("--jobs", type=int, default=1, help="bugs hunted side by side")
     parser.add_argument("--only", action="append", default=[], help="part of a bug's name")
+    parser.add_argument("--tenth", action="store_true", help="a drawn tenth of them")
     parser.add_argument("--page", type=Path)
     parser.add_argument("--date", default="", help="what the page is dated with")
     parser.add_argument("--state", type=Path, help="JSON: what is known of each bug so far")
     given = parser.parse_args()
     chosen = [b for b in BUGS if not given.only or any(part in b.name for part in given.only)]
+    chosen = tenth(chosen) if given.tenth else chosen
     known = _known(given.state, given.seeds)
     if "broken" not in known:
         known["broken"] = {str(seed): by for seed, by in find_broken(given.seeds).items()}

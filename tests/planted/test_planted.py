@@ -1,4 +1,4 @@
-"""Every planted bug applies, and a few are caught within seconds."""
+"""Every planted bug applies, and two are caught within seconds; ``make planted`` hunts them all."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ def test_there_are_enough_of_each_kind() -> None:
     assert len({bug.name for bug in BUGS}) == len(BUGS)
 
 
-@pytest.mark.slow
+@pytest.mark.more
 def test_a_copy_that_breaks_nothing_is_not_caught() -> None:
     same = Bug("changes a comment", "core/money.py", "from __future__", "from  __future__")
     verdict = hunt(same, 5)
     assert (verdict.seed, verdict.by) == (None, "")
 
 
-@pytest.mark.slow
+@pytest.mark.more
 def test_a_seed_that_is_left_out_catches_nothing() -> None:
     bug = next(bug for bug in BUGS if bug.name == "an ambiguous create counts as refused")
     first = hunt(bug, 500).seed
@@ -37,15 +37,8 @@ def test_a_seed_that_is_left_out_catches_nothing() -> None:
     assert hunt(bug, first + 1, [first]).seed != first
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
-    "name",
-    [
-        "hard stop is never enforced",
-        "an ambiguous create counts as refused",
-        "duplicates are not seen",
-        "settling forgets earlier generations",
-    ],
+    "name", ["hard stop is never enforced", "settling forgets earlier generations"]
 )
 def test_the_simulator_catches_it(name: str) -> None:
     bug = next(bug for bug in BUGS if bug.name == name)
