@@ -1,9 +1,10 @@
 """Every command that the README and the guides show is run, literally, in a world of stand-ins.
 
 One command of each guide always runs, after a run of the stand-in trainer; all of them are a long
-target (``make written-commands``). Ids are those of that world. This machine trains for real, a net that ``TRMCLOUD_TEST_SETTINGS``
-makes small; RunPod's stand-in keeps books and has nothing to rent, so a launch there goes all the
-way to being told so; SkyPilot is not installed, and is asked for by name before anything is rented.
+target (``make written-commands``). Ids are those of that world. There this machine trains for real,
+a net that ``TRMCLOUD_TEST_SETTINGS`` makes small; RunPod's stand-in keeps books and has nothing to
+rent, so a launch there goes all the way to being told so; SkyPilot is not installed, and is asked
+for by name before anything is rented.
 """
 
 from __future__ import annotations
@@ -203,7 +204,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def reader(folder: Path, tmp_path: Path, s3: S3) -> Iterator[User]:
     """A user who reads the documents from the top, at a machine on which their files lie."""
     with reading(folder, s3) as user:
-        yield replace(user, trainer=real_trainer(tmp_path / "trainer"))
+        user.trainer = real_trainer(tmp_path / "trainer")
+        user.pace(0.4)
+        yield user
 
 
 @contextlib.contextmanager
@@ -218,7 +221,6 @@ def reading(folder: Path, s3: S3) -> Iterator[User]:
     with serving(host), judged(folder / "runpod", real_pods=False) as standin:
         standin.control.set(no_capacity=["*"])
         user = User(folder)
-        user.pace(0.4)
         user.environment |= {
             **standin.environment,
             "TRMCLOUD_TEST_SETTINGS": str(settings),
