@@ -7,16 +7,15 @@ import random
 from collections.abc import Sequence
 from typing import TypeVar
 
+from tests.scheduling import ENV_MORE
 from tests.sim.soak import code_hash
 
-ENV_ALL = "TRMCLOUD_TEST_ALL_MOMENTS"
-"""With it set, as ``make soak-crashes`` does, all of them are tried."""
 T = TypeVar("T")
 
 
 def drawn(of: Sequence[T], count: int) -> list[T]:
-    """Return ``count`` of them, in their order."""
-    if os.environ.get(ENV_ALL):
+    """Return ``count`` of them, in their order; all in a long target."""
+    if os.environ.get(ENV_MORE):
         return list(of)
     chance = random.Random(f"{code_hash()} {len(of)}")
     return [of[n] for n in sorted(chance.sample(range(len(of)), count))]

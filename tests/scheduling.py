@@ -57,7 +57,7 @@ _RENTERS = frozenset(("renter", "rented", "skyfarer"))
 """Fixtures whose users rent, which needs OpenSSH's client."""
 _WHOLE = (
     "tests/unit/", "tests/model/", "tests/e2e/test_serve.py", "tests/e2e/test_ui.py",
-    "tests/e2e/test_written_commands.py",
+    "tests/e2e/test_written_commands.py", "tests/hostile/test_slice.py",
 )  # fmt: skip
 _TAKEN = (
     (_COMPUTING, _TRAINING, _WAITING),

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import json
 import multiprocessing
 import os
 import random
@@ -26,8 +25,8 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from tests.drawn import tenth
+from tests.kept_state import read_state, write_state
 from tests.sim.soak import code_hash
-from trmcloud.io.files import write_atomic
 
 TESTS = ("tests/e2e", "tests/crash", "tests/contract", "tests/unit/pod", "tests/model")
 WORKERS = 8
@@ -119,10 +118,7 @@ def main() -> int:
     parser.add_argument("--date", default="")
     given = parser.parse_args()
     asked = {"code": code_hash(), "tests": list(given.tests)}
-    fresh: dict[str, Any] = {**asked, "done": [], "failed": {}, "ran": 0, "wall_s": 0.0}
-    state = json.loads(given.state.read_text()) if given.state.exists() else fresh
-    if any(state[name] != value for name, value in asked.items()):
-        state = fresh
+    state = read_state(given.state, asked, done=[], failed={}, ran=0, wall_s=0.0)
     state["rounds"] = given.rounds
     every = [
         (f"{number}.{at}", batch)
@@ -141,7 +137,7 @@ def main() -> int:
             state["failed"] = dict(Counter(state["failed"]) + failed)
             state["ran"] += ran
             state["wall_s"] += time.monotonic() - began
-            write_atomic(given.state, json.dumps(state))
+            write_state(given.state, state)
             if given.page is not None:
                 given.page.write_text(page(state, of=given.tests, date=given.date), "utf-8")
     print(f"{len(chosen)} batches, {state['ran']} tests, {sum(state['failed'].values())} failures")

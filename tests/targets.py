@@ -12,16 +12,12 @@ Results stand in ``docs/soak/targets.json``; only a run that ended well writes o
 from __future__ import annotations
 
 import argparse
-import contextlib
 import functools
 import hashlib
 import json
-import os
 import re
-import signal
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
@@ -34,8 +30,8 @@ RESULTS = ROOT / "docs" / "soak" / "targets.json"
 PIECE_MINUTES = 20.0
 _EVERY_TEST = ROOT / "tests" / "conftest.py"
 _PRODUCT = (ROOT / "trmcloud", ROOT / "model")
-_UNFINISHED = 3
-"""Exit status of a piece after which another one is needed."""
+_TIMED_OUT = (124, 137)
+"""Exit status of ``timeout``."""
 
 
 @dataclass(frozen=True)
@@ -76,7 +72,8 @@ TARGETS = {
     ),
     "crashes": Target(
         "soak-crashes",
-        ("tests/crash/__main__.py", "tests/crash/test_each_write.py", "tests/e2e/test_crashes.py"),
+        ("tests/crash/__main__.py", "tests/crash/test_each_write.py", "tests/crash/test_moves.py",
+         "tests/e2e/test_crashes.py"),
         page="docs/soak/crashes.md",
     ),
     "hostile-contents": Target(
@@ -244,31 +241,18 @@ def run(name: str, *, tenth: bool, minutes: float) -> int:
     """Run one piece of a target; keep its result where it came to its end and nothing failed."""
     target = TARGETS[name]
     paths, commit = hash_of(paths_of(target)), _commit()
-    words = ["make", "-s", target.make, *(["TENTH=1"] if tenth else [])]
-    process = subprocess.Popen(words, cwd=ROOT, stdout=subprocess.PIPE, text=True, process_group=0)
-    timed_out = threading.Event()
-
-    def end() -> None:
-        timed_out.set()
-        for sent in (signal.SIGINT, signal.SIGKILL):
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, sent)
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(30.0)
-
-    timer = threading.Timer(60 * minutes, end)
-    timer.daemon = True
-    timer.start()
+    limit = ("timeout", "--signal=INT", "--kill-after=30", f"{60 * minutes}")
+    words = (*limit, "make", "-s", target.make, *(["TENTH=1"] if tenth else []))
     lines: list[str] = []
-    assert process.stdout is not None
-    for line in process.stdout:
-        print(line, end="", flush=True)
-        lines.append(line.strip())
-    code = process.wait()
-    timer.cancel()
-    if timed_out.is_set():
+    with subprocess.Popen(words, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            print(line, end="", flush=True)
+            lines.append(line.strip())
+    code = process.returncode
+    if code in _TIMED_OUT:
         print(f"{name}: {minutes:g} minutes are over; run it again to continue")
-        return _UNFINISHED
+        return code
     said = last_words(lines)
     if code != 0 or not said:
         print(f"{name}: no result (exit status {code})")

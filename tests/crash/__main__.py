@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import argparse
 import hashlib
-import json
-import os
 import random
 import sys
 import tempfile
@@ -23,6 +21,7 @@ from typing import Any
 from tests.crash import ledger_writer
 from tests.crash.killing import can_trace
 from tests.crash.ledger_writer import Violation
+from tests.kept_state import read_state, write_state
 
 ROOT = Path(__file__).resolve().parents[2]
 SOURCES = (
@@ -68,31 +67,14 @@ def writers(folder: Path, seed: int) -> dict[str, Any]:
     return made
 
 
-def read_state(path: Path) -> dict[str, Any]:
-    fresh = {"source": source_hash(), "seconds": 0.0, "violations": [], "kills": {}}
-    try:
-        kept: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        return fresh
-    if kept["source"] != fresh["source"]:
-        print(f"{path}: the sources have changed since; beginning anew")
-        return fresh
-    return kept
-
-
-def write_state(path: Path, state: dict[str, Any]) -> None:
-    scratch = path.with_name(f"{path.name}.new")
-    scratch.write_text(json.dumps(state, indent=1), encoding="utf-8")
-    os.replace(scratch, path)
-
-
 def soak(kills: int, state_path: Path, folder: Path) -> int:
-    state = read_state(state_path)
+    asked = {"source": source_hash()}
+    state = read_state(state_path, asked, seconds=0.0, violations=[], kills={}, seeds=[])
     if state["violations"]:
         print(f"{state_path} holds a violation: {state['violations'][0]}")
         return 1
     seed = random.randrange(1 << 30)
-    state.setdefault("seeds", []).append(seed)
+    state["seeds"].append(seed)
     at_work = writers(folder, seed)
     if not can_trace():
         print("processes cannot be traced here: no kills at each write")

@@ -14,7 +14,7 @@ from trmcloud.core.money import ZERO
 
 NewUser = Callable[[str], CrashUser]
 AT_ONCE = 4
-MOMENTS = 10
+MOMENTS = 4
 
 
 def test_killed_at_any_write_of_a_launch_the_next_command_settles_it(new_user: NewUser) -> None:

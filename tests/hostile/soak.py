@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import json
 import multiprocessing
 import os
 import queue
@@ -29,8 +28,8 @@ from tests.hostile.known import KNOWN, Known
 from tests.hostile.page import page
 from tests.hostile.watch import Observation, find_strace, watch
 from tests.hostile.world import PATH, Hosts, World, hosts, probe_record, write_sky
+from tests.kept_state import read_state, write_state
 from tests.standins.runpod.standin import StandIn, running
-from trmcloud.io.files import write_atomic
 
 ROOT = Path(__file__).resolve().parents[2]
 TREES = 5000
@@ -226,19 +225,9 @@ class State:
 
     def __init__(self, path: Path, code: str) -> None:
         self._path = path
-        kept: dict[str, Any] = {}
-        if path.exists():
-            kept = json.loads(path.read_text())
-        if kept.get("code") != code:
-            kept = {
-                "code": code,
-                "done": {},
-                "kinds": {},
-                "findings": [],
-                "cpu_s": 0.0,
-                "doors": {},
-            }
-        self.kept = kept
+        self.kept = read_state(
+            path, {"code": code}, cpu_s=0.0, done={}, findings=[], kinds={}, doors={}
+        )
 
     def is_done(self, number: int) -> bool:
         return len(self.kept["done"].get(str(number), ())) == 2
@@ -261,8 +250,7 @@ class State:
             self.kept["findings"].append({**about, **asdict(finding)})
 
     def write(self) -> None:
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        write_atomic(self._path, json.dumps(self.kept))
+        write_state(self._path, self.kept)
 
 
 def commit_of(folder: Path) -> str:

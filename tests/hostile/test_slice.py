@@ -22,7 +22,7 @@ pytestmark = [
     ),
 ]
 CODE = Code(ROOT)
-FIRST, COUNT = 1_000_000, 20
+FIRST, COUNT = 1_000_000, 6
 """Trees of no soak. ``make hostile-contents`` takes thousands."""
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import hashlib
-import json
 import re
 import shlex
 import sys
@@ -18,12 +17,12 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import tomllib
 
 from tests.drawn import tenth
 from tests.imports import reached_from, source_of
+from tests.kept_state import read_state, write_state
 from tests.mutation.judge import BrokenTests, Verdict, copy_tree, judge
 from tests.mutation.mutants import Mutant, mutants_of
 from tests.mutation.targets import CHIEF, READERS, TARGETS, Target
@@ -71,9 +70,7 @@ class Known:
     the module and its tests lead to."""
 
     def __init__(self, path: Path | None) -> None:
-        self._path = path
-        there = path is not None and path.exists()
-        self._rows: dict[str, Any] = json.loads(path.read_text()) if path and there else {}
+        self._path, self._rows = path, read_state(path, {})
 
     def verdicts(self, module: str, sources: str, mutants: Sequence[Mutant]) -> Score | None:
         row = self._rows.get(module)
@@ -85,9 +82,7 @@ class Known:
     def keep(self, score: Score) -> None:
         how = {v.mutant.key: v.how for v in score.verdicts}
         self._rows[score.module] = {"sources": score.sources, "seconds": score.seconds, "how": how}
-        if self._path is not None:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-            self._path.write_text(json.dumps(self._rows), encoding="utf-8")
+        write_state(self._path, self._rows)
 
 
 def score(module: str, target: Target, tree: Path, jobs: int, known: Known) -> Score:

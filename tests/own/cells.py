@@ -22,11 +22,11 @@ from typing import Any
 
 from tests.drawn import tenth
 from tests.e2e.user import ROOT, User, kill
+from tests.kept_state import read_state, write_state
 from tests.own.corpus import CORPUS, Script
 from tests.targets import TARGETS, hash_of, paths_of
 from tests.waiting import until
 from trmcloud.core.errors import NO_CHECKPOINT_CODE, Outcome
-from trmcloud.io.files import write_atomic
 
 OWN = ROOT / ".venv-own"
 ENDINGS = ("finishes", "stopped", "killed")
@@ -208,9 +208,8 @@ def main() -> None:
     cells = {f"{s.name}-{ending}": (s, ending) for s in CORPUS for ending in ENDINGS}
     chosen = [name for name in cells if given.only in name]
     chosen = tenth(chosen) if given.tenth else chosen
-    code = hash_of(paths_of(TARGETS["corpus"]))
-    kept = json.loads(given.state.read_text()) if given.state.exists() else {}
-    rows: dict[str, str] = kept["rows"] if kept.get("code") == code else {}
+    asked = {"code": hash_of(paths_of(TARGETS["corpus"]))}
+    rows: dict[str, str] = read_state(given.state, asked, rows={})["rows"]
 
     def work(name: str) -> None:
         script, ending = cells[name]
@@ -224,11 +223,10 @@ def main() -> None:
         rows[name] = f"| {script.name} | {ending} | {row}"
         print(rows[name], flush=True)
 
-    given.state.parent.mkdir(parents=True, exist_ok=True)
     with ThreadPoolExecutor(given.jobs) as pool:
         for _ in pool.map(work, [name for name in chosen if name not in rows]):
             passed = {name: row for name, row in rows.copy().items() if _FAILS not in row}
-            write_atomic(given.state, json.dumps({"code": code, "rows": passed}))
+            write_state(given.state, {**asked, "rows": passed})
     table = "\n".join(rows[name] for name in chosen)
     failed = table.count(_FAILS)
     given.page.write_text(

@@ -18,9 +18,9 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from tests.drawn import tenth
+from tests.kept_state import read_state, write_state
 from tests.planted.bugs import BUGS, Bug
 from tests.sim.kept import KEPT
 from tests.sim.soak import code_hash
@@ -202,16 +202,6 @@ def page(verdicts: list[Verdict], seeds: int, date: str, broken: Mapping[int, st
     return "\n".join(lines) + "\n"
 
 
-def _known(state: Path | None, seeds: int) -> dict[str, Any]:
-    """What an earlier run found on this very code, with as many seeds; nothing else counts."""
-    mine = {"code": code_hash(), "seeds": seeds, "kept": len(KEPT), "verdicts": {}}
-    if state is None or not state.exists():
-        return mine
-    there: dict[str, Any] = json.loads(state.read_text(encoding="utf-8"))
-    same = all(there.get(name) == mine[name] for name in ("code", "seeds", "kept"))
-    return there if same else mine
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seeds", type=int, default=SEEDS)
@@ -224,7 +214,8 @@ def main() -> None:
     given = parser.parse_args()
     chosen = [b for b in BUGS if not given.only or any(part in b.name for part in given.only)]
     chosen = tenth(chosen) if given.tenth else chosen
-    known = _known(given.state, given.seeds)
+    asked = {"code": code_hash(), "seeds": given.seeds, "kept": len(KEPT)}
+    known = read_state(given.state, asked, verdicts={})
     if "broken" not in known:
         known["broken"] = {str(seed): by for seed, by in find_broken(given.seeds).items()}
     broken = {int(seed): by for seed, by in known["broken"].items()}
@@ -239,10 +230,8 @@ def main() -> None:
     with ThreadPoolExecutor(given.jobs) as pool:
         for verdict in pool.map(look, chosen):
             verdicts.append(verdict)
-            if given.state is not None:
-                known["verdicts"][verdict.bug.name] = (verdict.seed, verdict.by)
-                given.state.parent.mkdir(parents=True, exist_ok=True)
-                given.state.write_text(json.dumps(known), encoding="utf-8")
+            known["verdicts"][verdict.bug.name] = (verdict.seed, verdict.by)
+            write_state(given.state, known)
             where = f"{verdict.bug.path}: {verdict.bug.name}"
             print(f"{verdict.seed!s:>6}  {verdict.by:24} {where}", flush=True)
             if given.page is not None:
