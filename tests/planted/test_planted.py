@@ -37,6 +37,7 @@ def test_a_seed_that_is_left_out_catches_nothing() -> None:
     assert hunt(bug, first + 1, [first]).seed != first
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name", ["hard stop is never enforced", "settling forgets earlier generations"]
 )
