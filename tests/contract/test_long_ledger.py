@@ -236,6 +236,20 @@ def test_a_process_whose_file_was_removed_is_told_to_try_again(
     assert ledger.read().runs["r0"].state is State.CLOSED
 
 
+def test_a_write_goes_on_where_its_file_was_removed(opened: Opener, tmp_path: Path) -> None:
+    """As another process removes it that reads an older snapshot of the ledger."""
+    ledger = opened(0)
+    for number in range(4):
+        live_through(ledger, f"r{number}")
+    ledger = opened(0)
+    ledger.read()
+    for path in fold_files(tmp_path):
+        path.unlink()
+    live_through(ledger, "r4")
+    state = opened(1).read()
+    assert [state.runs[f"r{number}"].state for number in range(5)] == [State.CLOSED] * 5
+
+
 def test_a_file_that_cannot_be_written_costs_time_alone(tmp_path: Path) -> None:
     home = tmp_path / "home"
     ledger = _in_parts(SqliteLedger(home / "ledger.db"))

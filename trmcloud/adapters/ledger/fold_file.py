@@ -58,6 +58,10 @@ _Answer = TypeVar("_Answer")
 Ask = Callable[[Callable[[Session], Any]], Any]
 
 
+class VerifiedLost(LedgerError):
+    """What this home had verified was removed by another process: it is to be read anew."""
+
+
 class _Unusable(Exception):
     """The file is not one that this home and this code have made of this ledger."""
 
@@ -221,7 +225,7 @@ class FoldedRuns:
                 where=self._records.path,
                 next_step="trmcloud ledger check",
             )
-        return LedgerError(
+        return VerifiedLost(
             "what was verified of the ledger was removed meanwhile",
             where=str(self._file.path),
             next_step="try again: it is read from its first record",

@@ -340,15 +340,19 @@ class PostgresLedger(RecordedLedger):
         return self.database.read(ask)
 
     def _written(self, write: Callable[[LedgerWrite], _Answer]) -> _Answer:
-        if self._known is None:
-            self._refreshed()  # the long read, while others may write
-        seen, start = self._heads.read(), self._known
         begun: list[tuple[VerifiedLedger, LedgerWrite]] = []
 
-        def use(session: Session) -> _Answer:
-            known, _ = self._verified(session, start, seen)
-            begun[:] = [(known, LedgerWrite(self._records, session, known))]
-            return write(begun[0][1])
+        def attempt() -> _Answer:
+            if self._known is None:
+                self._refreshed()  # the long read, while others may write
+            seen, start = self._heads.read(), self._known
+
+            def use(session: Session) -> _Answer:
+                known, _ = self._verified(session, start, seen)
+                begun[:] = [(known, LedgerWrite(self._records, session, known))]
+                return write(begun[0][1])
+
+            return self.database.write(use, has_landed)
 
         def has_landed(session: Session) -> bool:
             known, into = begun[0]
@@ -360,7 +364,7 @@ class PostgresLedger(RecordedLedger):
             ).fetchone()
             return row is not None and row[0] == into.known.chain
 
-        answer = self.database.write(use, has_landed)
+        answer = self._despite_loss(attempt)
         known, into = begun[0]
         self._keep(into.known)
         if into.known.seq > known.seq:

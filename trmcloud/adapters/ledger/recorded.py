@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from trmcloud.adapters.ledger.backups import LedgerBackups
-from trmcloud.adapters.ledger.fold_file import FOLDER, FoldFile
+from trmcloud.adapters.ledger.fold_file import FOLDER, FoldFile, VerifiedLost
 from trmcloud.adapters.ledger.records import (
     LedgerRecords,
     Session,
@@ -83,6 +83,17 @@ class RecordedLedger(ABC):
     @abstractmethod
     def _written(self, write: Callable[[LedgerWrite], _Answer]) -> _Answer:
         """Return the result of ``write``, committed, under the lock over all records."""
+
+    def _despite_loss(self, attempt: Callable[[], _Answer]) -> _Answer:
+        """Return the answer of ``attempt``, which commits last.
+
+        It is called again where another process has removed what this home had verified of the
+        ledger: nothing was committed then, and the ledger is read anew.
+        """
+        for _ in range(_TRIES - 1):
+            with suppress(VerifiedLost):
+                return attempt()
+        return attempt()
 
     @abstractmethod
     def _changed(self, run_id: str, change: Callable[[Session], None]) -> None:

@@ -198,7 +198,7 @@ class SqliteLedger(RecordedLedger):
             with self._writing() as into:
                 return write(into)
 
-        return self._committed(use)
+        return self._despite_loss(lambda: self._committed(use))
 
     @contextmanager
     def _writing(self) -> Iterator[LedgerWrite]:
