@@ -16,6 +16,7 @@ from tests.hostile.soak import ROOT, TREES, Place, Result, State, place, take_al
 from tests.missing_tools import find
 
 pytestmark = [
+    pytest.mark.slow,
     pytest.mark.skipif(find("strace") is None, reason="there is no strace"),
     pytest.mark.skipif(
         not (ROOT / ".venv/bin/trmcloud").exists(), reason="this checkout has no .venv"
