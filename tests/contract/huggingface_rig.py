@@ -10,7 +10,7 @@ from typing import Any
 
 from tests.standins.huggingface.hub import Hub
 from tests.standins.huggingface.server import StandIn, serving
-from tests.standins.runpod.standin import GivenClock
+from tests.standins.web import GivenClock
 from trmcloud.adapters.pod_history import Sightings
 from trmcloud.core.contract import pod_contract as contract
 from trmcloud.core.money import Usd

@@ -6,7 +6,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from tests.standins.runpod.standin import GivenClock, StandIn
+from tests.standins.runpod.standin import StandIn
+from tests.standins.web import GivenClock
 from trmcloud.adapters.pod_history import Sightings
 from trmcloud.adapters.request_budget import RequestBudget
 from trmcloud.core.catalog.providers import traits_of

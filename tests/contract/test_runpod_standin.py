@@ -14,8 +14,9 @@ import pytest
 from tests.standins.runpod import bodies, oracle
 from tests.standins.runpod.client import Client
 from tests.standins.runpod.knobs import BEHAVIOUR, Knobs
-from tests.standins.runpod.standin import GivenClock, StandIn
+from tests.standins.runpod.standin import StandIn
 from tests.standins.runpod.world import NO_FREE_GPUS
+from tests.standins.web import GivenClock
 from trmcloud.sim.world.provider_profiles import PROFILES
 
 # -- runpod standin -----------------------------------------------------------------------------

@@ -20,7 +20,7 @@ from tests.contract import huggingface_rig, vast_rig
 from tests.contract.huggingface_rig import hub_rig
 from tests.contract.runpod_rig import Clocked, Rig, build
 from tests.contract.vast_rig import vast
-from tests.standins.runpod.standin import GivenClock
+from tests.standins.web import GivenClock
 from trmcloud.adapters.ledger.sqlite import SqliteLedger
 from trmcloud.app import launching, reap
 from trmcloud.app.context import Context

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from tests.contract.runpod_rig import keys
-from tests.standins.runpod.standin import GivenClock
 from tests.standins.vast.standin import StandIn, running
+from tests.standins.web import GivenClock
 from trmcloud.adapters.pod_history import Sightings
 from trmcloud.core.contract import pod_contract as contract
 from trmcloud.core.contract.trainer_contract import PhaseJob

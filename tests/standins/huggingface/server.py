@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import json
-import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
-from urllib.parse import parse_qsl, urlencode, urlsplit
+from urllib.parse import urlencode
 
 from tests.standins.huggingface.hub import TOKEN, USER, Hub, Refused, iso
-from tests.standins.loopback import Handler, serving_at
-
-SETTLE_S = 0.02
+from tests.standins.web import Answer, Asked, Faults, Server, settling
 
 
 @dataclass(frozen=True)
@@ -30,8 +27,9 @@ class Logged:
 class StandIn:
     """``url`` is what ``HF_ENDPOINT`` names."""
 
-    def __init__(self, hub: Hub, url: str, requests: list[Logged]) -> None:
-        self.hub, self.url, self.requests = hub, url, requests
+    def __init__(self, hub: Hub, server: Server, requests: list[Logged], faults: Faults) -> None:
+        self.hub, self.url, self.requests = hub, server.url, requests
+        self.faults, self.server = faults, server
         self.token = TOKEN
 
     @property
@@ -43,70 +41,54 @@ class StandIn:
 @contextlib.contextmanager
 def serving(hub: Hub, port: int = 0) -> Iterator[StandIn]:
     """Answers until the block ends; what is due happens without a request too."""
-    requests: list[Logged] = []
-
-    class Served(_Handler):
-        pass
-
-    Served.hub, Served.requests = hub, requests
-    over = threading.Event()
-
-    def settle() -> None:
-        while not over.wait(SETTLE_S):
-            with hub.lock:
-                hub.settle()
-
-    with serving_at(Served, port) as at:
-        Served.url = f"http://127.0.0.1:{at}"
-        settler = threading.Thread(target=settle, daemon=True)
-        settler.start()
-        try:
-            yield StandIn(hub, Served.url, requests)
-        finally:
-            over.set()
-            settler.join()
-            hub.machines.close()
+    routes, faults = _Routes(hub), Faults()
+    server = Server(lambda asked: faults.answer(asked, lambda: routes.answer(asked)), port)
+    routes.url = server.url
+    server.start()
+    try:
+        with settling(hub.settle, hub.lock):
+            yield StandIn(hub, server, routes.requests, faults)
+    finally:
+        server.close()
+        hub.machines.close()
 
 
-class _Handler(Handler):
-    hub: Hub
-    requests: list[Logged]
-    url: str
+class _Routes:
+    def __init__(self, hub: Hub) -> None:
+        self.hub, self.url = hub, ""
+        self.requests: list[Logged] = []
 
-    def _serve(self) -> None:
-        parts = urlsplit(self.path)
-        query = tuple(parse_qsl(parts.query, keep_blank_values=True))
-        text = self.read_body()
-        try:
-            body = json.loads(text) if text else None
-        except ValueError:
-            self._tell(400, {"error": "Invalid JSON"})
-            return
-        token = (self.headers.get("Authorization") or "").removeprefix("Bearer ")
-        self.requests.append(Logged(self.command, parts.path, query, body, token))
-        words = [word for word in parts.path.split("/") if word]
-        if words[-1:] == ["logs"]:
-            self._logs(words)
-            return
+    def answer(self, asked: Asked) -> Answer:
+        body = asked.json()
+        if asked.body and body is None:
+            return _told(400, {"error": "Invalid JSON"})
+        token = asked.headers.get("authorization", "").removeprefix("Bearer ")
+        self.requests.append(Logged(asked.method, asked.path, asked.pairs, body, token))
+        words = [word for word in asked.path.split("/") if word]
         headers: dict[str, str] = {}
         try:
             with self.hub.lock:
                 self.hub.settle()
-                answer = self._answer(words, query, body, token, headers)
+                if words[-1:] == ["logs"]:
+                    return self._logs(words)
+                found = self._answer(asked.method, words, asked.pairs, body, token, headers)
         except Refused as refused:
-            self._tell(refused.status, {"error": refused.error}, refused.headers)
-        else:
-            self._tell(200, answer, headers)
-
-    do_GET = do_POST = do_PUT = do_DELETE = _serve
+            return _told(refused.status, {"error": refused.error}, refused.headers)
+        return _told(200, found, headers)
 
     def _answer(
-        self, words: list[str], query: Any, body: Any, token: str, headers: dict[str, str]
+        self,
+        method: str,
+        words: list[str],
+        query: Any,
+        body: Any,
+        token: str,
+        headers: dict[str, str],
     ) -> Any:
         hub = self.hub
         if hub.now() < hub.knobs.throttled_until:
             raise Refused(429, "We had to rate limit you", hub.knobs.throttle_headers)
-        asked = (self.command, *words)
+        asked = (method, *words)
         if asked == ("GET", "api", "jobs", "hardware"):
             return list(hub.hardware.values())
         if token != TOKEN:
@@ -147,21 +129,20 @@ class _Handler(Handler):
             headers["Link"] = f'<{self.url}/api/jobs/{USER}?{more}>; rel="next"'
         return [hub.told(job) for job in found[first:upto]]
 
-    def _logs(self, words: list[str]) -> None:
-        with self.hub.lock:
-            job = self.hub.jobs.get(words[3]) if len(words) == 5 else None
-            lines = list(job.log) if job is not None else []
+    def _logs(self, words: list[str]) -> Answer:
+        job = self.hub.jobs.get(words[3]) if len(words) == 5 else None
         if job is None:
-            self._tell(404, {"error": "Job not found"})
-            return
-        lines = [(job.made_at, f"===== Job started at {job.made_at:.0f} ====="), *lines]
+            return _told(404, {"error": "Job not found"})
+        began = (job.made_at, f"===== Job started at {job.made_at:.0f} =====")
         events = "".join(
-            f"data: {json.dumps({'timestamp': iso(at), 'data': text})}\n\n" for at, text in lines
+            f"data: {json.dumps({'timestamp': iso(at), 'data': text})}\n\n"
+            for at, text in (began, *job.log)
         )
-        self.answer(200, events.encode(), "text/event-stream")
+        return Answer(200, events.encode(), "text/event-stream")
 
-    def _tell(self, status: int, answer: Any, headers: dict[str, str] | None = None) -> None:
-        told = dict(headers or {})
-        if status >= 400 and isinstance(answer, dict):
-            told["X-Error-Message"] = str(answer.get("error", ""))
-        self.answer(status, json.dumps(answer).encode(), "application/json", told)
+
+def _told(status: int, answer: Any, headers: dict[str, str] | None = None) -> Answer:
+    told = dict(headers or {})
+    if status >= 400 and isinstance(answer, dict):
+        told["X-Error-Message"] = str(answer.get("error", ""))
+    return Answer(status, json.dumps(answer).encode(), "application/json", told)

@@ -14,11 +14,12 @@ from pathlib import Path
 from typing import Any
 
 from tests.standins.runpod.gateway import Gateway, as_json
-from tests.standins.runpod.http_types import Answer, Asked, problem, reply
+from tests.standins.runpod.http_types import problem, reply
 from tests.standins.runpod.knobs import Knobs
 from tests.standins.runpod.machines import RealMachines
 from tests.standins.runpod.pods import Pod
 from tests.standins.runpod.world import Context
+from tests.standins.web import Answer, Asked
 
 
 class Control:

@@ -15,7 +15,8 @@ from typing import Any
 import pytest
 
 from tests.standins.runpod import oracle
-from tests.standins.runpod.standin import GivenClock, StandIn, running
+from tests.standins.runpod.standin import StandIn, running
+from tests.standins.web import GivenClock
 
 
 @contextlib.contextmanager

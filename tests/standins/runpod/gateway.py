@@ -10,9 +10,10 @@ from typing import Any
 
 from tests.standins.runpod.commands import LIMIT_BYTES
 from tests.standins.runpod.graphql import GraphQL
-from tests.standins.runpod.http_types import Answer, Asked, problem
+from tests.standins.runpod.http_types import problem
 from tests.standins.runpod.rest import Rest
 from tests.standins.runpod.world import Context
+from tests.standins.web import Answer, Asked
 
 WINDOWS = (("minute", 60), ("hour", 3600), ("day", 86400))
 TURNED_AWAY = "Python-urllib"

@@ -12,10 +12,11 @@ from graphql import GraphQLError
 
 from tests.standins.runpod import catalog
 from tests.standins.runpod.graphql_text import Field, parse
-from tests.standins.runpod.http_types import Answer, Asked, problem, reply
+from tests.standins.runpod.http_types import problem, reply
 from tests.standins.runpod.pods import HTTP_IP, HTTP_PORT, Pod
 from tests.standins.runpod.rest import by_whom, stamp
 from tests.standins.runpod.world import Context, Refused
+from tests.standins.web import Answer, Asked
 
 DEPLOY_INPUT = frozenset(
     {

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.standins.runpod.http_types import Answer, Asked
+from tests.standins.web import Answer, Asked
 
 ENV_OPENAPI = "TRMCLOUD_RUNPOD_OPENAPI"
 _DATE_TIME = re.compile(r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:\d\d)$")

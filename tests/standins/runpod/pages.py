@@ -12,9 +12,10 @@ import binascii
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from tests.standins.runpod.http_types import Answer, Asked, problem, reply
+from tests.standins.runpod.http_types import problem, reply
 from tests.standins.runpod.knobs import Knobs
 from tests.standins.runpod.pods import Pod
+from tests.standins.web import Answer, Asked
 
 MOST = 1000
 _MARK = "pods"

@@ -9,9 +9,10 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from tests.standins.runpod import bodies, catalog, commands, pages, rest_billing, rest_catalog
-from tests.standins.runpod.http_types import Answer, Asked, nothing, problem, reply
+from tests.standins.runpod.http_types import nothing, problem, reply
 from tests.standins.runpod.pods import ACTIONS, HTTP_IP, HTTP_PORT, Pod, Volume
 from tests.standins.runpod.world import Context, Refused
+from tests.standins.web import Answer, Asked
 
 LOG_POLL_S = 0.1
 Route = Callable[..., Answer]

@@ -8,8 +8,9 @@ import time
 from typing import Any
 
 from tests.standins.runpod import billing
-from tests.standins.runpod.http_types import Answer, Asked, problem, reply
+from tests.standins.runpod.http_types import problem, reply
 from tests.standins.runpod.world import Context
+from tests.standins.web import Answer, Asked
 
 DEFAULT_DAYS = 30
 POD_PARTS = ("totalAmount", "gpuAmount", "cpuAmount", "diskAmount")

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from tests.standins.runpod import catalog
-from tests.standins.runpod.http_types import Answer, Asked, problem, reply
+from tests.standins.runpod.http_types import problem, reply
 from tests.standins.runpod.world import Context
+from tests.standins.web import Answer, Asked
 
 PRODUCTS = {"POD", "CLUSTER", "SERVERLESS"}
 ONLY_WITH_STOCK = ("product", "count", "cloud")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -14,32 +13,26 @@ from tests.standins.runpod.gateway import Gateway, Judge, Logged
 from tests.standins.runpod.knobs import Knobs
 from tests.standins.runpod.machines import RealMachines
 from tests.standins.runpod.pods import OnPaper
-from tests.standins.runpod.server import Server
 from tests.standins.runpod.world import Context
+from tests.standins.web import Answer, Asked, Faults, GivenClock, Server, settling
 
+__all__ = ["API_KEY", "GivenClock", "StandIn", "running"]
 API_KEY = "rpa_STANDIN0ACCOUNT0KEY"
-SETTLE_S = 0.02
-
-
-class GivenClock:
-    """A clock that moves when it is told to; epoch s."""
-
-    def __init__(self, at: float = 1_790_000_000.0) -> None:
-        self._at = at
-
-    def __call__(self) -> float:
-        return self._at
-
-    def advance(self, seconds: float) -> None:
-        self._at += seconds
 
 
 class StandIn:
     """``url`` is the base of v2 (without /v2) and of /graphql."""
 
-    def __init__(self, world: Context, gateway: Gateway, control: Control, server: Server) -> None:
+    def __init__(
+        self,
+        world: Context,
+        gateway: Gateway,
+        control: Control,
+        server: Server,
+        faults: Faults,
+    ) -> None:
         self.control, self.api_key, self.url = control, world.api_key, server.url
-        self._gateway = gateway
+        self._gateway, self.faults, self.server = gateway, faults, server
 
     @property
     def environment(self) -> dict[str, str]:
@@ -90,24 +83,20 @@ def running(
     )  # fmt: skip
     gateway = Gateway(world, quotas, judge)
     control = Control(world, gateway, clock.advance if clock is not None else None)
-    server = Server(gateway, control, port)
+    faults = Faults()
+
+    def respond(asked: Asked) -> Answer:
+        if asked.path == "/_control":
+            return control.answer(asked)
+        return faults.answer(asked, lambda: gateway.answer(asked))
+
+    server = Server(respond, port)
     if isinstance(machines, RealMachines):
         machines.api_url = server.url
-    over = threading.Event()
-    settler = threading.Thread(target=_settle, args=(world, over), daemon=True)
     server.start()
-    settler.start()
     try:
-        yield StandIn(world, gateway, control, server)
+        with settling(world.settle, world.lock):
+            yield StandIn(world, gateway, control, server, faults)
     finally:
-        over.set()
-        settler.join()
         server.close()
         machines.close()
-
-
-def _settle(world: Context, over: threading.Event) -> None:
-    """What is due happens though nobody asks: pods start, and the balance runs out."""
-    while not over.wait(SETTLE_S):
-        with world.lock:
-            world.settle()

@@ -9,38 +9,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from tests.standins.vast.world import Instance, World
+from tests.standins.web import Answer, Asked
 
 MOST_ARGS, MOST_ENV, MOST_VALUE, LEAST_DISK, MOST_LABEL = 4096, 32_768, 256, 8, 256
 PAGE = 25
-
-
-@dataclass(frozen=True)
-class Asked:
-    method: str
-    path: str
-    query: Mapping[str, str]
-    headers: Mapping[str, str]
-    body: bytes
-
-    def json(self) -> Any:
-        try:
-            return json.loads(self.body or b"{}")
-        except ValueError:
-            return None
-
-    @property
-    def key(self) -> str:
-        word, _, key = self.headers.get("authorization", "").partition(" ")
-        return key.strip() if word.lower() == "bearer" else self.query.get("api_key", "")
-
-
-@dataclass(frozen=True)
-class Answer:
-    status: int
-    body: bytes = b""
-    content_type: str = "application/json"
-    headers: Mapping[str, str] | None = None
-    drop: bool = False
 
 
 @dataclass(frozen=True)
@@ -64,6 +36,11 @@ def refused(status: int, error: str, msg: str, **more: Any) -> Answer:
     return told(status, success=False, error=error, msg=msg, **more)
 
 
+def _json(asked: Asked) -> Any:
+    """The body; an empty object where there is none."""
+    return asked.json() if asked.body else {}
+
+
 class Routes:
     def __init__(self, world: World) -> None:
         self._world = world
@@ -77,7 +54,7 @@ class Routes:
             answer = self._answer(asked, who)
             self.requests.append(
                 Logged(
-                    asked.method, asked.path, dict(asked.query), asked.json(), answer.status, who,
+                    asked.method, asked.path, dict(asked.query), _json(asked), answer.status, who,
                     asked.headers.get("user-agent", ""),
                 )
             )  # fmt: skip
@@ -133,7 +110,7 @@ class Routes:
     # -- offers ----------------------------------------------------------------------------------
 
     def _search(self, asked: Asked, found: re.Match[str], who: str) -> Answer:
-        query = asked.json()
+        query = _json(asked)
         if not isinstance(query, dict):
             return refused(400, "invalid_request", "Invalid json body")
         try:
@@ -147,7 +124,7 @@ class Routes:
 
     def _create(self, asked: Asked, found: re.Match[str], who: str) -> Answer:
         world, knobs, ask_id = self._world, self._world.knobs, int(found.group(1))
-        body = asked.json()
+        body = _json(asked)
         if not isinstance(body, dict) or (wrong := _wrong(body)):
             what = wrong if isinstance(body, dict) else "invalid json"
             return refused(400, "invalid_args", f"error 400/3467: Invalid args: {what}")
@@ -213,7 +190,7 @@ class Routes:
         return told(200, success=True, msg="Instance destroyed successfully")
 
     def _change(self, asked: Asked, found: re.Match[str], who: str) -> Answer:
-        each, body = self._one(found), asked.json()
+        each, body = self._one(found), _json(asked)
         if each is None or not isinstance(body, dict):
             return refused(404, "not_found", "Instance not found")
         if isinstance(body.get("label"), str):
@@ -223,7 +200,7 @@ class Routes:
         return told(200, success=True)
 
     def _attach(self, asked: Asked, found: re.Match[str], who: str) -> Answer:
-        each, body = self._one(found), asked.json()
+        each, body = self._one(found), _json(asked)
         if each is None:
             return refused(404, "not_found", "Instance not found")
         if not isinstance(body, dict) or not body.get("ssh_key"):
@@ -232,7 +209,7 @@ class Routes:
         return told(200, success=True, msg="SSH key attached successfully")
 
     def _logs(self, asked: Asked, found: re.Match[str], who: str) -> Answer:
-        each, body = self._one(found), asked.json()
+        each, body = self._one(found), _json(asked)
         if each is None:
             return told(404, error="invalid_id", msg="Invalid instance id.")
         lines = list(self._world.lines(each))[-int(body.get("tail") or 1000) :]

@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 import contextlib
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
-from urllib.parse import parse_qsl, unquote, urlsplit
 
 from tests.standins.runpod.knobs import Knobs as ContainerKnobs
 from tests.standins.runpod.machines import RealMachines
 from tests.standins.runpod.pods import OnPaper, Pod
-from tests.standins.runpod.standin import GivenClock
-from tests.standins.vast.routes import Answer, Asked, Logged, Routes
+from tests.standins.vast.routes import Logged, Routes
 from tests.standins.vast.world import Instance, Knobs, World
+from tests.standins.web import Faults, GivenClock, Server, settling
 
 API_KEY = "vast0standin0account0key0000000000000000000000000000000000000000"
-SETTLE_S = 0.02
 
 
 class _Machines(RealMachines):
@@ -45,8 +41,16 @@ class _Machines(RealMachines):
 class StandIn:
     """``url`` is the base before ``/api``."""
 
-    def __init__(self, world: World, routes: Routes, url: str, clock: GivenClock | None) -> None:
-        self.world, self._routes, self.url, self._clock = world, routes, url, clock
+    def __init__(
+        self,
+        world: World,
+        routes: Routes,
+        server: Server,
+        clock: GivenClock | None,
+        faults: Faults,
+    ) -> None:
+        self.world, self._routes, self.url, self._clock = world, routes, server.url, clock
+        self.faults, self.server = faults, server
         self.api_key = world.account_key
 
     @property
@@ -122,69 +126,15 @@ def running(
         machines = _Machines(folder, ContainerKnobs(), now, list, keep, image_env, reach)
     world = World(now=now, machines=machines, account_key=api_key, credit=credit)
     routes = Routes(world)
-    handler = type("Handler", (_Handler,), {"routes": routes})
-    http = ThreadingHTTPServer(("127.0.0.1", port), handler)
-    http.daemon_threads = True
-    routes.url = url = f"http://127.0.0.1:{http.server_address[1]}"
+    faults = Faults()
+    server = Server(lambda asked: faults.answer(asked, lambda: routes.answer(asked)), port)
+    routes.url = server.url
     if isinstance(machines, _Machines):
-        machines.api_url = url
-    over = threading.Event()
-    threads = [
-        threading.Thread(target=http.serve_forever, args=(0.05,), daemon=True),
-        threading.Thread(target=_settle, args=(world, over), daemon=True),
-    ]
-    for thread in threads:
-        thread.start()
+        machines.api_url = server.url
+    server.start()
     try:
-        yield StandIn(world, routes, url, clock)
+        with settling(world.settle, world.lock):
+            yield StandIn(world, routes, server, clock, faults)
     finally:
-        over.set()
-        http.shutdown()
-        http.server_close()
-        for thread in threads:
-            thread.join(5)
+        server.close()
         machines.close()
-
-
-def _settle(world: World, over: threading.Event) -> None:
-    """Do what is due without a request: start containers, and end the credit."""
-    while not over.wait(SETTLE_S):
-        with world.lock:
-            world.settle()
-
-
-class _Handler(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-    disable_nagle_algorithm = True
-    wbufsize = -1
-    routes: Routes
-
-    def _serve(self) -> None:
-        url = urlsplit(self.path)
-        body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
-        headers = {name.lower(): value for name, value in self.headers.items()}
-        query = dict(parse_qsl(url.query, keep_blank_values=True))
-        self._write(
-            self.routes.answer(Asked(self.command, unquote(url.path), query, headers, body))
-        )
-
-    do_GET = do_POST = do_PUT = do_DELETE = _serve
-
-    def _write(self, answer: Answer) -> None:
-        if answer.drop:
-            self.close_connection = True
-            with contextlib.suppress(OSError):
-                self.connection.shutdown(2)
-            return
-        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-            self.send_response_only(answer.status)
-            for name, value in (answer.headers or {}).items():
-                self.send_header(name, value)
-            self.send_header("Content-Type", answer.content_type)
-            self.send_header("Content-Length", str(len(answer.body)))
-            self.end_headers()
-            self.wfile.write(answer.body)
-            self.wfile.flush()
-
-    def log_message(self, format: str, *args: Any) -> None:
-        pass
