@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
+import importlib.util
+import io
 import json
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
+from tests.standins.web import Answer, Asked, Faults
 from trmcloud.core.contract.pod_contract import Lease, PodName
 from trmcloud.core.money import Usd
+from trmcloud.core.text import strip_control
 from trmcloud.ports.compute import PodKeys, PodRequest
 from trmcloud.providers.skypilot.command import Sky
 from trmcloud.providers.skypilot.compute import SkyPilotCompute
@@ -29,14 +36,61 @@ def stand_in(program: Path, state: Path, clock: Path | None = None) -> Path:
     return program
 
 
+def _stand_in_module() -> ModuleType:
+    """The program, which finds its neighbour by its own folder."""
+    spec = importlib.util.spec_from_file_location("standin_of_sky", STANDIN)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.path.append(str(STANDIN.parent))
+    try:
+        spec.loader.exec_module(module)
+    finally:
+        sys.path.remove(str(STANDIN.parent))
+    return module
+
+
+_STANDIN = _stand_in_module()
+
+
+class SkyInProcess(Sky):
+    """The stand-in of ``sky`` without a process for each command; ``faults`` strike its commands,
+    whose "METHOD /path" is ``sky`` and its words."""
+
+    def __init__(self, program: Path, state: Path, environ: dict[str, str], folder: Path) -> None:
+        super().__init__(str(program), environ, folder)
+        self._state = state
+        self.faults = Faults()
+
+    def _done(self, words: Sequence[str], timeout_s: float) -> tuple[int, str, str]:
+        asked = Asked("sky", " ".join(words), {}, {}, b"")
+        answer = self.faults.answer(asked, lambda: self._carried_out(list(words)))
+        return answer.status, strip_control(answer.body.decode()), answer.headers.get("said", "")
+
+    def _carried_out(self, words: list[str]) -> Answer:
+        def answered(state: dict[str, Any]) -> int:
+            state.setdefault("asked", []).append(words)
+            code = int(_STANDIN.answer(state, words, self._state))
+            for part, changes in state.get("then", {}).items():
+                if part in " ".join(words):
+                    state.update(changes)
+            return code
+
+        out, said = io.StringIO(), io.StringIO()
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(said):
+            code = _STANDIN.changed(self._state, answered)
+        return Answer(
+            code, out.getvalue().encode(), headers={"said": strip_control(said.getvalue())}
+        )
+
+
 class Rig:
     def __init__(self, folder: Path) -> None:
         self.state = folder / "state.json"
         self.set()
         program = stand_in(folder / "sky", self.state)
-        self.sky = Sky(
-            str(program), {"PATH": "/usr/bin:/bin", "HOME": str(folder)}, folder / "empty"
-        )
+        environ = {"PATH": "/usr/bin:/bin", "HOME": str(folder)}
+        self.sky = SkyInProcess(program, self.state, environ, folder / "empty")
         self.folder = folder
         self.now = NOW
 
