@@ -714,8 +714,9 @@ class SkyPilotRig(Rig):
         return web.Fault(self.CREATE, strike)
 
     def list_fails(self, times: float = math.inf) -> web.Fault:
+        """What it last knew could be listed all the same, and is no list."""
         down = printed(1, "", "sky.exceptions.ApiServerConnectionError: Could not connect")
-        return web.Fault(self.LIST, down, times=math.inf)
+        return web.Fault("sky status .* -r .*", down, times=math.inf)
 
     def list_garbled(self, body: bytes) -> web.Fault:
         return web.Fault(self.LIST, printed(0, body.decode()), times=math.inf)

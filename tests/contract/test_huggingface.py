@@ -17,15 +17,10 @@ from trmcloud.core.errors import (
     AmbiguousCreate,
     AuthError,
     FinalRefusal,
-    NoCapacity,
     NotSupported,
-    PaymentRequired,
-    ProviderError,
-    ProviderRefused,
     UsageError,
 )
 from trmcloud.core.money import ZERO, Usd
-from trmcloud.ports.compute import ThrottledError
 from trmcloud.providers.huggingface import secrets, self_end
 from trmcloud.providers.huggingface.api import JobsApi, read_job
 from trmcloud.providers.huggingface.checkup import check_account
@@ -107,16 +102,6 @@ def test_a_job_with_another_time_out_that_cannot_be_cancelled_is_told(rig: HubRi
     assert limit.armed, "its own end comes before the hard stop"
 
 
-def test_a_create_whose_answer_is_lost_is_found_by_its_label(rig: HubRig) -> None:
-    rig.hub.knobs.loses_answers = 1
-    wanted = job_request(rig)
-    with pytest.raises(AmbiguousCreate):
-        rig.compute.create(wanted)
-    (job,) = rig.hub.live()
-    assert rig.compute.create(wanted) == job.id
-    assert len([each for each in rig.asked("POST") if not each.endswith("cancel")]) == 1
-
-
 def test_a_job_whose_create_was_lost_is_held_to_its_time_out_too(rig: HubRig) -> None:
     rig.hub.knobs.loses_answers, rig.hub.knobs.recorded_timeout = 1, 1800
     wanted = job_request(rig)
@@ -128,49 +113,10 @@ def test_a_job_whose_create_was_lost_is_held_to_its_time_out_too(rig: HubRig) ->
     assert rig.hub.live() == []
 
 
-def test_429_for_an_hour_ends_a_create_after_ninety_seconds(rig: HubRig) -> None:
-    rig.hub.knobs.throttled_until = rig.clock() + 3600
-    began_at = rig.clock()
-    with pytest.raises(FinalRefusal, match="nothing was rented"):
-        rig.compute.create(job_request(rig))
-    assert rig.clock() - began_at <= 90 + 20
-    assert rig.hub.jobs == {}
-    with pytest.raises(ThrottledError):
-        rig.compute.list_pods()
-    asked = len(rig.standin.requests)
-    with pytest.raises(ThrottledError):
-        rig.compute.list_pods()
-    assert len(rig.standin.requests) == asked, "the answer holds until it may be asked again"
-
-
 def test_a_short_429_is_waited_for_by_either_header(rig: HubRig) -> None:
     rig.hub.knobs.throttle_headers = {"RateLimit": '"api";r=0;t=25'}
     rig.hub.knobs.throttled_until = rig.clock() + 25
     assert rig.compute.create(job_request(rig)) in rig.hub.jobs
-
-
-def test_credits_that_run_out_are_no_candidates_fault(rig: HubRig) -> None:
-    rig.hub.knobs.credits_usd = 0.0
-    with pytest.raises(PaymentRequired, match="credits") as found:
-        rig.compute.create(job_request(rig))
-    assert "settings/billing" in found.value.next_step
-
-
-def test_what_is_sold_out_is_no_capacity_and_other_5xx_is_not(rig: HubRig) -> None:
-    rig.hub.knobs.no_capacity = True
-    with pytest.raises(NoCapacity):
-        rig.compute.create(job_request(rig))
-    rig.hub.knobs.no_capacity, rig.hub.knobs.fails_creates = False, 1
-    with pytest.raises(AmbiguousCreate):
-        rig.compute.create(job_request(rig))
-    assert rig.hub.jobs == {}
-
-
-def test_a_price_that_rose_after_the_plan_is_refused(rig: HubRig) -> None:
-    rig.hub.hardware["l4x1"]["unitCostMicroUSD"] = 20_000
-    with pytest.raises(ProviderRefused, match=r"l4x1 costs \$1.20/h now; \$0.80/h was planned"):
-        rig.compute.create(job_request(rig))
-    assert rig.asked("POST") == []
 
 
 @pytest.mark.parametrize(("rate", "flavor"), [("1.50", "a10g-large"), ("1.20", "a10g-small")])
@@ -191,32 +137,6 @@ def test_what_no_job_has_is_refused(rig: HubRig) -> None:
 # -- what is listed -----------------------------------------------------
 
 
-def test_a_job_that_vanishes_from_the_list_lives_until_its_own_page_says_so(rig: HubRig) -> None:
-    job_id = rig.compute.create(job_request(rig))
-    rig.on(10)
-    rig.hub.knobs.hidden.add(job_id)
-    rig.on(5)
-    (pod,) = rig.compute.list_pods()
-    assert (pod.pod_id, pod.status) == (job_id, PodStatus.RUNNING)
-    rig.hub.cancel(job_id)
-    rig.on(5)
-    (pod,) = rig.compute.list_pods()
-    assert pod.gone
-    assert pod.ended_at is not None
-
-
-def test_a_job_that_another_home_made_is_asked_for_by_the_id_in_the_ledger(rig: HubRig) -> None:
-    job_id = rig.compute.create(job_request(rig))
-    rig.on(10)
-    rig.hub.knobs.hidden.add(job_id)
-    other = another(rig.standin, rig.clock).compute
-    assert other.list_pods() == ()
-    rig.on(5)
-    other.expect(job_id)
-    (pod,) = other.list_pods()
-    assert (pod.pod_id, pod.status) == (job_id, PodStatus.RUNNING)
-
-
 def test_a_job_without_our_label_is_in_the_second_list_alone(rig: HubRig) -> None:
     wanted = job_request(rig)
     with rig.hub.lock:
@@ -226,13 +146,6 @@ def test_a_job_without_our_label_is_in_the_second_list_alone(rig: HubRig) -> Non
     assert rig.compute.list_pods() == ()
     (pod,) = rig.compute.cross_listed()
     assert pod.pod_id == made.id
-
-
-def test_a_list_is_read_to_its_last_page(rig: HubRig) -> None:
-    rig.hub.knobs.page = 2
-    made = {rig.compute.create(job_request(rig, generation=number)) for number in range(1, 6)}
-    rig.on(5)
-    assert {pod.pod_id for pod in rig.compute.list_pods()} == made
 
 
 def test_a_job_that_stays_scheduling_is_being_created_and_costs_nothing(rig: HubRig) -> None:
@@ -272,22 +185,14 @@ def test_a_job_that_cannot_start_its_agent_says_so(rig: HubRig) -> None:
     assert pod.rate == Usd("0.79998"), "it ran, and was billed"
 
 
-def test_another_command_ends_a_job_by_its_name(rig: HubRig, tmp_path: Path) -> None:
+def test_the_end_of_a_job_that_has_ended_is_taken(rig: HubRig, tmp_path: Path) -> None:
     wanted = job_request(rig)
     job_id = rig.compute.create(wanted)
-    other = another(rig.standin, rig.clock, tmp_path)
-    assert other.compute.terminate(wanted.name) is True
+    rig.compute.terminate(wanted.name)
     assert rig.hub.jobs[job_id].stage == "CANCELED"
+    other = another(rig.standin, rig.clock, tmp_path)
     assert other.compute.terminate(job_id) is True, "it has ended: that is proof"
     assert other.compute.terminate("6affff") is False
-
-
-def test_a_cancel_that_fails_is_no_end(rig: HubRig) -> None:
-    job_id = rig.compute.create(job_request(rig))
-    rig.hub.knobs.refuses_cancels = 1
-    with pytest.raises(ProviderError):
-        rig.compute.terminate(job_id)
-    assert rig.hub.live()
 
 
 def test_the_time_out_ends_a_job_that_nothing_else_ends(rig: HubRig) -> None:
@@ -300,6 +205,7 @@ def test_the_time_out_ends_a_job_that_nothing_else_ends(rig: HubRig) -> None:
     rig.on(3610)
     (pod,) = rig.compute.list_pods()
     assert pod.gone
+    assert pod.ended_at is not None
     bill = rig.compute.bill(job_id)
     assert bill is not None
     assert bill.amount == Usd("0.79998"), "an hour, and no minute more"

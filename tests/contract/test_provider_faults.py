@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 import pytest
 
 from tests.contract.provider_rigs import NO_SELLER, RATE, RIGS, Fault, HttpRig, Rig
+from trmcloud.adapters.pod_lists import LONGEST_HOLD_S
 from trmcloud.core.errors import (
     AmbiguousCreate,
     AuthError,
@@ -306,10 +307,12 @@ def test_whoever_is_told_to_wait_asks_no_more_until_then(rig: HttpRig) -> None:
     rig.on(10)
     assert len(rig.named(name)) == 1
     rig.lift()
-    rig.inject(Fault.THROTTLED, seconds=1, retry_after_s=86_400)
-    rig.on(5)
-    rig.lift_unreached()
-    assert len(rig.named(name)) == 1
+    rig.on(60)
+    rig.inject(Fault.THROTTLED, seconds=3, retry_after_s=86_400)
+    with pytest.raises(ProviderError):
+        rig.compute.list_pods()
+    rig.on(LONGEST_HOLD_S)
+    assert len(rig.named(name)) == 1, "nor does it wait for ever"
 
 
 @shown(Fault.THROTTLED)
@@ -418,12 +421,14 @@ def test_a_row_that_could_be_ours_is_not_passed_over(rig: Rig) -> None:
 
 @shown(Fault.LIST_CUT)
 def test_a_part_of_a_list_is_none(rig: HttpRig) -> None:
-    name, pod_id = rented(rig)
+    wanted = rig.request()
+    pod_id = rig.compute.create(wanted)
     rig.compute.create(rig.request(2))
     rig.on(60)
     rig.inject(Fault.LIST_CUT)
-    not_missed(rig, name, pod_id)
+    not_missed(rig, wanted.name, pod_id)
     assert len(rig.compute.list_pods()) >= 2, "every page is read"
+    assert rig.compute.create(wanted) == pod_id, "and before a create"
 
 
 @shown(Fault.STATUS_NEW)
@@ -444,7 +449,8 @@ def test_a_machine_that_a_list_omits_is_not_ended(rig: Rig) -> None:
     listed = [pod.pod_id for pod in rig.named(name)]
     assert listed == ([pod_id] if rig.omitted == "listed" else [])
     if rig.omitted == "cross_listed":
-        assert [pod.pod_id for pod in rig.named(name, cross=True)] == [pod_id]
+        shown_there = rig.named(name, cross=True)
+        assert [(pod.pod_id, pod.rate) for pod in shown_there] == [(pod_id, RATE)]
     bill = rig.compute.bill(pod_id)
     assert bill is not None
     assert not bill.final, "a list may omit a machine for a moment"
@@ -462,11 +468,18 @@ def test_a_machine_that_a_list_omits_is_not_ended(rig: Rig) -> None:
 @shown(Fault.LIST_OMITS)
 def test_what_is_omitted_can_be_ended_by_its_name(rig: Rig) -> None:
     name, _ = rented(rig)
+    assert rig.named(name, cross=True) == []
     rig.inject(Fault.LIST_OMITS, name=name)
     rig.on(60)
     rig.compute.list_pods()
     assert rig.compute.terminate(name) is True
     assert rig.living() == []
+    asked = []
+    for _ in range(2):
+        rig.on(60)
+        assert rig.named(name) == []
+        asked.append(len(rig.faults.log))
+    assert asked[1] - asked[0] <= 3, "what has ended is not asked for"
 
 
 @shown(Fault.LIST_OMITS, Fault.ONE_FAILS)

@@ -25,7 +25,6 @@ from tests.standins.runpod.machines import no_namespaces
 from tests.standins.runpod.standin import StandIn
 from tests.unit.pod.leases import a_lease, job_of
 from trmcloud.adapters.ledger.sqlite import SqliteLedger
-from trmcloud.adapters.pod_lists import LONGEST_HOLD_S, THROTTLED_S
 from trmcloud.app import launching
 from trmcloud.app.context import Context
 from trmcloud.app.drive import RunDriver
@@ -384,75 +383,6 @@ def test_each_refusal_has_words_of_its_own(
     assert caught.value.next_step
     assert rig.standin.control.live() == []
     assert len(rig.asked("POST")) <= 1, "it is not asked again"
-
-
-def test_a_create_that_came_too_soon_is_asked_again_after_a_look(rig: Rig) -> None:
-    rig.standin.control.set(create_throttled=2, retry_after_s=25)
-    began_at = rig.clock()
-    pod_id = rig.compute.create(request(rig))
-    assert [pod.id for pod in rig.standin.control.live()] == [pod_id]
-    assert rig.clock() - began_at == 50.0, "as long as RunPod asked for, twice"
-    assert rig.asked() == ["GET /v2/pods", "POST /v2/pods"] * 3, "by name, each time before it asks"
-
-
-@pytest.mark.parametrize("retry_after_s", [1, 60])
-def test_two_minutes_of_429_end_in_one_line(rig: Rig, retry_after_s: int) -> None:
-    began_at = rig.clock()
-    rig.standin.control.set(throttled_until=began_at + 120.0, retry_after_s=retry_after_s)
-    with pytest.raises(FinalRefusal) as caught:
-        rig.compute.create(request(rig))
-    assert "limits the rate of requests" in caught.value.what
-    assert "nothing was rented" in caught.value.what
-    assert "\n" not in str(caught.value)
-    assert rig.clock() - began_at <= THROTTLED_S + 20.0
-    assert rig.asked("POST") == []
-    rig.on(150)
-    assert rig.compute.list_pods() == ()
-    assert rig.standin.control.live() == []
-
-
-def test_an_hour_is_not_waited_for(rig: Rig) -> None:
-    rig.standin.control.set(create_throttled=1, retry_after_s=3600)
-    began_at = rig.clock()
-    with pytest.raises(FinalRefusal, match="for 3600 s"):
-        rig.compute.create(request(rig))
-    assert rig.clock() == began_at
-
-
-def test_a_create_is_not_sent_after_its_time(rig: Rig) -> None:
-    """Another controller may have found out by then that there is no pod."""
-    rig.standin.control.set(create_throttled=1, retry_after_s=40)
-    began_at = rig.clock()
-
-    def require_wanted() -> None:
-        if rig.clock() > began_at + 30.0:
-            raise ProviderRefused("the request for it was not sent, because it was")
-
-    late = request(rig, require_wanted=require_wanted)
-    with pytest.raises(ProviderRefused, match="the request for it was not sent, because it was"):
-        rig.compute.create(late)
-    assert len(rig.asked("POST")) == 1
-    assert rig.standin.control.live() == []
-
-
-def test_whoever_is_told_to_wait_asks_no_more_until_then(rig: Rig) -> None:
-    rig.compute.create(request(rig))
-    rig.on(30)
-    rig.standin.control.set(throttled_until=rig.clock() + 45.0, retry_after_s=45)
-    rig.standin.requests.clear()
-    for _ in range(20):
-        with pytest.raises(ProviderError, match="limits the rate"):
-            rig.compute.list_pods()
-        rig.on(2)
-    assert rig.asked() == ["GET /v2/pods"]
-    rig.on(10)
-    assert len(rig.compute.list_pods()) == 1
-    rig.standin.control.set(throttle=1, retry_after_s=86_400)
-    rig.on(5)
-    with pytest.raises(ProviderError):
-        rig.compute.list_pods()
-    rig.on(LONGEST_HOLD_S)
-    assert len(rig.compute.list_pods()) == 1, "nor does it wait for ever"
 
 
 # -- where it landed, and when it is up ---------------------------------------------------------
