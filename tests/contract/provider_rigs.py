@@ -158,6 +158,8 @@ class Rig(ABC):
 
 
 class HttpRig(Rig):
+    is_403_final: ClassVar[bool] = True
+    """Whether a create that is answered 403 would be so for every candidate."""
     ONE: ClassVar[str]
     END: ClassVar[str]
     BILL: ClassVar[str]
@@ -220,10 +222,15 @@ class HttpRig(Rig):
             raise AssertionError("nothing is answered any more")
 
         put = web.Fault(self.CREATE, strike)
-        self.unplug = lambda: (self.server.unplug(), setattr(put, "struck", 1))
+
+        def unplug() -> None:
+            self.server.unplug()
+            put.struck = 1
+
+        self.unplug = unplug
         return put
 
-    unplug: Callable[[], object]
+    unplug: Callable[[], None]
 
     def throttled(self, seconds: float, retry_after_s: int) -> web.Fault:
         until, refuse = self.now() + seconds, self._too_many(retry_after_s)
@@ -363,6 +370,7 @@ _HTTP: Injections = {
 class RunPodRig(HttpRig):
     name = "runpod"
     omitted = "cross_listed"
+    is_403_final = False
     CREATE, LIST = "POST /v2/pods", "GET /v2/pods"
     ONE = "GET /v2/pods/[^/]+"
     END = "DELETE /v2/pods/[^/]+|POST /v2/pods/[^/]+/action"

@@ -174,8 +174,8 @@ def test_each_refusal_is_one_error_and_is_not_asked_again(
     rig.inject(Fault.CREATE_REFUSED, status=status)
     with pytest.raises(error) as caught:
         rig.compute.create(rig.request())
-    if is_final is not None:
-        assert isinstance(caught.value, FinalRefusal) is is_final
+    final = rig.is_403_final if is_final is None else is_final
+    assert isinstance(caught.value, FinalRefusal) is final
     is_plain(caught.value)
     assert rig.key not in str(caught.value), "the key is shown to nobody"
     assert caught.value.where

@@ -522,6 +522,8 @@ class Launch:
 
 @pytest.fixture
 def made(rig: Rig, tmp_path: Path) -> Launch:
+    """Its pods have no log: one that says no more is read for seconds of real time."""
+    rig.standin.control.set(logs_status=404)
     return Launch(rig, tmp_path / "home")
 
 
