@@ -20,9 +20,9 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from tests.standins.runpod.standin import GivenClock  # noqa: E402
 from tests.standins.vast.routes import Logged  # noqa: E402
 from tests.standins.vast.standin import StandIn, running  # noqa: E402
+from tests.standins.web import GivenClock  # noqa: E402
 
 TABLE = ROOT / "tests" / "contract" / "vast_requests.json"
 LABEL = "a-label"

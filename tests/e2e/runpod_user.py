@@ -19,8 +19,9 @@ from typing import Any
 from tests.e2e.user import User, until
 from tests.standins.runpod.machines import no_namespaces
 from tests.standins.runpod.pods import Pod
-from tests.standins.runpod.standin import GivenClock, StandIn
+from tests.standins.runpod.standin import StandIn
 from tests.standins.sshd import find_sshd
+from tests.standins.web import GivenClock
 from trmcloud.core.catalog.providers import traits_of
 from trmcloud.core.control.billing import awaiting_bill
 from trmcloud.core.control.run_state import RunState, State

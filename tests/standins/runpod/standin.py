@@ -16,7 +16,7 @@ from tests.standins.runpod.pods import OnPaper
 from tests.standins.runpod.world import Context
 from tests.standins.web import Answer, Asked, Faults, GivenClock, Server, settling
 
-__all__ = ["API_KEY", "GivenClock", "StandIn", "running"]
+__all__ = ["API_KEY", "StandIn", "running"]
 API_KEY = "rpa_STANDIN0ACCOUNT0KEY"
 
 
