@@ -86,10 +86,11 @@ def test_one_that_cannot_be_read_is_asked_once(tmp_path: Path) -> None:
             use()
 
 
-AT_THE_DOORS = ("trmcloud/cli/", "trmcloud/sim/", "trmcloud/server/", "trmcloud/api.py")
+AT_THE_DOORS = ("trmcloud/cli/", "trmcloud/sim/", "trmcloud/api.py")
 OPTIONS_WITH_NAMES = {
     "trmcloud/app/context.py", "trmcloud/app/grants.py",  # where it is found, and judged
-    "trmcloud/app/preparing.py", "trmcloud/app/sweep_priors.py",  # --from, --scale-from
+    "trmcloud/app/launch.py", "trmcloud/app/preparing.py",  # --from
+    "trmcloud/app/sweep_priors.py",  # --scale-from
 }  # fmt: skip
 
 
