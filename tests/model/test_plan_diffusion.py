@@ -33,9 +33,8 @@ from model.preparing.cache import Cache as PreparingCache
 from model.preparing.corpus import Corpus, check_parts, load_data_set, local_corpus
 from model.preparing.growing import PreparationOptions, grow
 from model.preparing.readers import parts_of, plan_of
-from model.training import loop
 from model.training.load import load_model
-from tests.model.best_saves import check_best_is_saved
+from tests.model.attempts import check_best_is_saved
 from tests.settings import changed
 from trmcloud.core.contract.trainer_contract import load_shard
 from trmcloud.core.errors import DataError, UsageError
@@ -561,23 +560,6 @@ def test_texts_without_a_worked_answer_are_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("row", "told"),
-    [
-        ({"question": "why?"}, "a row without 'answer' at byte"),
-        ({"answer": "#### 4"}, "a row without 'question' at byte"),
-        ({"question": " ", "answer": "#### 4"}, "an empty 'question' at byte"),
-        ({"question": "why?", "answer": "four"}, "an 'answer' without #### and a result"),
-    ],
-)
-def test_a_line_that_is_no_problem_ends_the_preparation(
-    tmp_path: Path, made: PhaseRecipe, row: dict[str, str], told: str
-) -> None:
-    path = write(tmp_path / "sums.jsonl", [*sums(3), row])
-    with pytest.raises(DataError, match=told):
-        prepared(path, made, tmp_path / "data")
-
-
-@pytest.mark.parametrize(
     ("changes", "told", "next_step"),
     [
         (
@@ -609,31 +591,6 @@ def test_settings_that_cannot_be_are_refused_by_name(
 
 
 # -- a run -------------------------------------------------------------------------------------
-
-CUT: dict[str, Any] = {
-    **{"steps": 16, "save_every": 8, "eval_every": 4, "eval_tokens": 10**6, "keep_best": 9},
-    **{"ema": True, "dropout": 0.1, "accumulation": 2},
-}
-
-
-def test_a_killed_run_resumes_exactly(new_hdp: NewRun, monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = new_hdp("whole", **CUT)
-    assert whole.train_here() == "finished"
-    broken = new_hdp("broken", **CUT)
-    real = loop.Trainer._step
-
-    def step(self: Any) -> Any:
-        if self._progress.step == 10:
-            raise RuntimeError("struck by lightning")
-        return real(self)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(loop.Trainer, "_step", step)
-        assert broken.train_here() == "crashed"
-    assert broken.train_here(attempt=2) == "finished"
-    assert broken.metrics("start")[-1]["from_step"] == 8
-    assert broken.weights_at(16) == whole.weights_at(16)
-    assert broken.exact_metrics() == whole.exact_metrics()
 
 
 def test_it_trains_in_emulated_float8(new_hdp: NewRun) -> None:
@@ -715,4 +672,4 @@ def test_a_plan_that_speaks_of_the_answer_answers_nothing(
 
 
 def test_the_best_between_two_saves_is_saved(new_hdp: NewRun) -> None:
-    check_best_is_saved(new_hdp, dropout=0.1)
+    check_best_is_saved(new_hdp, dropout=0.1, ema=True, accumulation=2)

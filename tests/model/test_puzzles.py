@@ -17,9 +17,8 @@ from model import prepare, sample, score
 from model.preparing import puzzles
 from model.preparing.corpus import load_data_set, named_corpus, one_file_corpus
 from model.preparing.readers import documents, units_of
-from model.training import loop
 from model.training.checkpoint import read_tensors
-from tests.model.best_saves import check_best_is_saved
+from tests.model.attempts import BEST, BETWEEN_SAVES, check_best_is_saved
 from tests.model.conftest import Run
 from tests.model.preparing_rig import PATH, Rig
 from tests.model.test_trm_puzzle import settings
@@ -269,34 +268,15 @@ def new_training(tmp_path: Path) -> Callable[..., Run]:
 
 
 @pytest.mark.usefixtures("keep_generator")
-def test_a_killed_training_resumes_to_the_last_bit(
-    new_training: Callable[..., Run], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_the_best_between_two_saves_is_saved(new_training: Callable[..., Run]) -> None:
     """With its carry: rows are in the middle of their puzzles when it is saved."""
-    whole, broken = new_training("whole"), new_training("broken")
-    assert whole.train_here() == "finished"
-    real = loop.Trainer._step
-
-    def die_at_13(self: Any) -> Any:
-        if self._progress.step == 13:
-            raise RuntimeError("struck by lightning")
-        return real(self)
-
-    monkeypatch.setattr(loop.Trainer, "_step", die_at_13)
-    assert broken.train_here() == "crashed"
-    monkeypatch.undo()
-    assert broken.train_here(attempt=2) == "finished"
-    assert broken.metrics("start")[-1]["from_step"] == 10
-    assert broken.weights_at(30) == whole.weights_at(30)
-    assert broken.exact_metrics() == whole.exact_metrics()
-    folder = whole.out / "checkpoints/step-00000010"
-    kept = read_tensors(folder, whole.manifests()[10], "optimizer")
+    whole = check_best_is_saved(new_training)
+    folder = whole.out / f"checkpoints/step-{BEST:08d}"
+    kept = read_tensors(folder, whole.manifests()[BEST], "optimizer")
     assert not kept["carried.0.halted"].all()
 
     # Another batch has no rows of the same shape: they begin with new puzzles.
-    fresh = new_training("fresh")
-    fresh.train_here()
-    other = new_training("broken", batch=3, accumulation=2, steps=32)
+    other = new_training("whole", **{**BETWEEN_SAVES, "steps": 16}, batch=3, accumulation=2)
     assert other.train_here(attempt=3) == "finished"
 
 
@@ -401,8 +381,3 @@ def test_a_made_set_grows_into_its_two_parts(tmp_path: Path) -> None:
     assert shards[0] + shards[1] == puzzles.make_documents(4, seed, 0, 1200, held_out=False)
     assert validation == puzzles.make_documents(4, seed, 0, 500, held_out=True)
     assert not {text[16:] for text in validation} & {text[16:] for text in shards[0] + shards[1]}
-
-
-@pytest.mark.usefixtures("keep_generator")
-def test_the_best_between_two_saves_is_saved(new_training: Callable[..., Run]) -> None:
-    check_best_is_saved(new_training)
