@@ -8,6 +8,7 @@ import random
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -224,9 +225,36 @@ def new_run(run_in: Callable[..., Run], tmp_path: Path) -> Callable[..., Run]:
     return make
 
 
-@pytest.fixture(scope="module")
-def served_checkpoint(tmp_path_factory: pytest.TempPathFactory, run_in: Callable[..., Run]) -> Path:
-    """A checkpoint of 40 steps, to be served."""
+@pytest.fixture(scope="session")
+def trained(tmp_path_factory: pytest.TempPathFactory, run_in: Callable[..., Run]) -> Run:
+    """A finished run of 40 steps, to be read."""
     run = run_in(tmp_path_factory.mktemp("trained"), steps=40, eval_every=40)
     assert run.train_here() == "finished"
-    return Path(run.out) / "checkpoints" / "step-00000040"
+    return run
+
+
+@pytest.fixture(scope="session")
+def checkpoint(trained: Run) -> Path:
+    """Its last checkpoint."""
+    return trained.out / "checkpoints" / "step-00000040"
+
+
+@pytest.fixture(scope="session")
+def loaded(checkpoint: Path) -> Any:
+    from model.training.load import load_model
+
+    return load_model(checkpoint)
+
+
+@pytest.fixture
+def slow(loaded: Any, monkeypatch: pytest.MonkeyPatch) -> threading.Event:
+    """Until it is set, ``loaded`` takes a step in 20 ms."""
+    free = threading.Event()
+    real: Any = loaded.model.decode
+
+    def decode(*arguments: Any) -> Any:
+        free.wait(0.02)
+        return real(*arguments)
+
+    monkeypatch.setattr(loaded.model, "decode", decode)
+    return free

@@ -32,20 +32,24 @@ from model.training.stepping import Stepper
 from tests import settings as made
 from trmcloud.core.spec.settings import PhaseRecipe
 
-STEPS = 12
+STEPS = 5
 ROWS = 8
 CASES: dict[str, dict[str, Any]] = {
     "muon": {},
-    "adamw": {"optimizer": "adamw", "matrix_lr": 2e-3},
-    "normuon": {"normuon": True, "cautious_decay": True, "weight_decay": 0.1},
+    "normuon": {
+        "normuon": True, "cautious_decay": True, "weight_decay": 0.1, "grad_clip": 0.05,
+    },
     # 3 heads' keys and 5 columns do not share out evenly over 2 or 4 ranks.
     "uneven": {"width": 48, "kv_heads": 1, "mlp": "swiglu", "hidden": 101, "vocab_size": 67},
-    "again": {"activation_checkpointing": True, "tied": True},
-    "kept": {"activation_checkpointing": True, "selective_checkpointing": True},
-    "values": {"value_embeddings": True, "depth": 4, "ema": True},
-    "clipped": {"grad_clip": 0.05},
-    "pieces": {},
-}
+    "pieces": {
+        "optimizer": "adamw", "matrix_lr": 2e-3, "tied": True, "activation_checkpointing": True,
+    },
+    "values": {
+        "value_embeddings": True, "depth": 4, "ema": True,
+        "activation_checkpointing": True, "selective_checkpointing": True,
+    },
+}  # fmt: skip
+"""``pieces``: its head runs in pieces, too."""
 
 
 def settings_of(case: str, ranks: int, how: str) -> PhaseRecipe:

@@ -34,6 +34,7 @@ from model.families.dense import Shape
 from model.families.masked_diffusion import BATCH_ROWS, LEAST, SPANS, WHOLE, Span, hidden_within
 from model.families.protocol import MATRIX, SCALAR
 from tests import settings as made
+from tests.model.models import shaken
 from trmcloud.core.errors import UsageError
 from trmcloud.core.planner.memory import predict_memory
 
@@ -223,14 +224,8 @@ def test_training_resamples_and_an_evaluation_does_not() -> None:
 # -- adaLN ---------------------------------------------------------------------------------------
 
 
-def disturbed(shape: Shape, block: int, seed: int = 0) -> AdaptiveDiffusion:
-    """A model in which nothing is zero, so that every part of it counts."""
-    model = AdaptiveDiffusion(shape, block, resample=True)
-    model.initialise(seed)
-    generator = torch.Generator().manual_seed(seed + 1)
-    for parameter in model.parameters():
-        parameter.data.add_(torch.randn(parameter.shape, generator=generator) * 0.1)
-    return model
+def disturbed(shape: Shape, block: int) -> AdaptiveDiffusion:
+    return shaken(AdaptiveDiffusion(shape, block, resample=True), initial=0, seed=1)
 
 
 def their_backbone(peer: Any, model: AdaptiveDiffusion) -> Any:

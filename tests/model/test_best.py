@@ -24,6 +24,7 @@ from tests.model.attempts import (
     dying_at,
     scored,
 )
+from tests.waiting import deadline_s
 from trmcloud.core.spec.settings import PhaseRecipe
 
 NewRun = Callable[..., Any]
@@ -88,7 +89,7 @@ class SlowDisk:
 
     def _write(self, making: Path, contents: Any) -> Any:
         if f"{self._step:08d}" in making.name:
-            assert self._free.wait(60)
+            assert self._free.wait(deadline_s(60))
         return self._real(making, contents)
 
     def let_go(self) -> None:
@@ -247,7 +248,7 @@ def evaluated(run: Any) -> Sequence[int]:
     return [line["step"] for line in run.metrics("eval")]
 
 
-@pytest.mark.parametrize("patience", [1, 2, 5])
+@pytest.mark.parametrize("patience", [1, 3])
 def test_patience_ends_with_its_last_evaluation(
     new_run: NewRun, monkeypatch: pytest.MonkeyPatch, patience: int
 ) -> None:
@@ -259,8 +260,6 @@ def test_patience_ends_with_its_last_evaluation(
     assert sorted(run.manifests()) == [4, last]
     told = f"{patience} evaluations in a row were not better than the best"
     assert run.heartbeat.message == told
-    without = new_run("without", **PATIENT, keep_best=1)
-    assert without.train_here() == "finished"
 
 
 def test_patience_begins_the_cooldown_where_there_is_one(
@@ -275,7 +274,7 @@ def test_patience_begins_the_cooldown_where_there_is_one(
     assert run.heartbeat.step == 16
 
 
-@pytest.mark.parametrize("at", [5, 6, 7, 8])
+@pytest.mark.parametrize("at", [5, 6, 8])
 def test_patience_outlives_the_trainer(
     new_run: NewRun, monkeypatch: pytest.MonkeyPatch, at: int
 ) -> None:

@@ -36,6 +36,7 @@ from model.training import loop
 from model.training.checkpoint import read_tensors
 from model.training.evaluate import evaluate
 from tests.model.attempts import check_best_is_saved, check_resumed
+from tests.model.models import shaken
 from tests.model.test_evaluate import PartWorld
 from tests.settings import changed
 from trmcloud.core.errors import DataError, UsageError
@@ -50,13 +51,7 @@ BLOCK, MASK, END = 4, 10, 0
 
 
 def make(shape: Shape = SHAPE, block: int = BLOCK, std: float = 0.2) -> BlockDiffusion:
-    """With weights that say something everywhere."""
-    model = BlockDiffusion(shape, block)
-    model.initialise(3)
-    generator = torch.Generator().manual_seed(0)
-    for parameter in model.parameters():
-        parameter.data.add_(torch.randn(parameter.shape, generator=generator) * std)
-    return model
+    return shaken(BlockDiffusion(shape, block), std)
 
 
 def tokens(rows: int, shape: Shape = SHAPE, seed: int = 1) -> Tensor:

@@ -32,6 +32,7 @@ from model.training.optim import Optimizer, Rules, even_out, orthogonalise_evenl
 from model.training.schedule import Schedule
 from model.training.stepping import compiled_graphs, warm_up
 from tests import settings as made
+from tests.model.models import shaken
 from trmcloud.core.errors import UsageError
 
 PEER = os.environ.get("TRMCLOUD_NANOCHAT", "")
@@ -49,12 +50,7 @@ RULES = Rules(
 
 def ours(seed: int = 0, *, disturbed: bool = True, shape: Shape = SHAPE) -> Nanochat:
     """A model; ``disturbed``: nothing in it is zero, so that every part of it counts."""
-    model = Nanochat(shape)
-    model.initialise(seed)
-    generator = torch.Generator().manual_seed(seed + 1)
-    for parameter in model.parameters() if disturbed else ():
-        parameter.data.add_(torch.randn(parameter.shape, generator=generator) * 0.05)
-    return model
+    return shaken(Nanochat(shape), 0.05 * disturbed, initial=seed, seed=seed + 1)
 
 
 def batch(seed: int, rows: int = 4, shape: Shape = SHAPE) -> tuple[Tensor, Tensor]:

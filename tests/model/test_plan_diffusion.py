@@ -35,6 +35,7 @@ from model.preparing.growing import PreparationOptions, grow
 from model.preparing.readers import parts_of, plan_of
 from model.training.load import load_model
 from tests.model.attempts import check_best_is_saved
+from tests.model.models import shaken
 from tests.settings import changed
 from trmcloud.core.contract.trainer_contract import load_shard
 from trmcloud.core.errors import DataError, UsageError
@@ -53,13 +54,7 @@ MASK, END = 10, 0
 def make(
     shape: Shape = SHAPE, segments: tuple[int, int, int] = SEGMENTS, std: float = 0.2
 ) -> PlanDiffusion:
-    """With weights that say something everywhere."""
-    model = PlanDiffusion(shape, segments)
-    model.initialise(3)
-    generator = torch.Generator().manual_seed(0)
-    for parameter in model.parameters():
-        parameter.data.add_(torch.randn(parameter.shape, generator=generator) * std)
-    return model
+    return shaken(PlanDiffusion(shape, segments), std)
 
 
 def row(*parts: list[int], segments: tuple[int, int, int] = SEGMENTS) -> Tensor:

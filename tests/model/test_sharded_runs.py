@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import shutil
-import signal
 from pathlib import Path
 from typing import Any, Callable
 
@@ -14,7 +12,6 @@ import torch
 from model.machine.distributed import World
 from model.training import sharding
 from model.training.checkpoint import read_manifest, read_tensors, verify
-from tests.model.test_torchrun import rank_pid
 from trmcloud.core.contract import manifest as mf
 from trmcloud.core.errors import UsageError
 from trmcloud.core.spec.settings import PhaseRecipe
@@ -78,26 +75,6 @@ def test_each_rank_saves_its_own_shard(undisturbed: Any) -> None:
     saves = undisturbed.metrics("save")
     assert [line["step"] for line in saves] == sorted(undisturbed.manifests())
     assert all(0 < line["stall_s"] <= line["seconds"] for line in saves)
-
-
-def test_killed_it_is_resumed_to_the_last_bit(undisturbed: Any, new_run: NewRun) -> None:
-    run = new_run(**SHARDED)
-    first = run.torchrun()
-    run.wait_for_step(43, first)
-    os.kill(rank_pid(1, first.pid), signal.SIGKILL)
-    assert run.finish(first) != 0
-    there = run.manifests()
-    assert 20 in there
-    for step, manifest in there.items():
-        verify(folder_of(run, step), manifest)
-    assert run.finish(run.torchrun(attempt=2)) == 0
-    assert run.metrics("start")[-1]["from_step"] == max(there), "no checkpoint is lost"
-    for kind in ("weights", "optimizer"):
-        mine, others = (
-            [file.sha256 for file in each.manifests()[STEPS].files if file.kind == kind]
-            for each in (run, undisturbed)
-        )
-        assert mine == others
 
 
 @pytest.fixture
@@ -197,7 +174,9 @@ if os.environ['RANK'] == '1':
 """
 
 
-def test_a_disk_that_fills_on_one_rank_ends_all_of_them(new_run: NewRun) -> None:
+def test_a_disk_that_fills_on_one_rank_ends_all_and_they_resume_to_the_last_bit(
+    undisturbed: Any, new_run: NewRun
+) -> None:
     run = new_run(**SHARDED)
     assert run.finish(run.torchrun(fault=DISK_FULL_ON_RANK_1)) != 0
     assert run.heartbeat.outcome == "disk_full"
@@ -205,3 +184,11 @@ def test_a_disk_that_fills_on_one_rank_ends_all_of_them(new_run: NewRun) -> None
     verify(folder_of(run, 20), run.manifests()[20])
     left = [entry.name for entry in (run.out / "checkpoints").iterdir()]
     assert left == ["step-00000020"], "nothing half-made remains"
+    assert run.finish(run.torchrun(attempt=2)) == 0
+    assert run.metrics("start")[-1]["from_step"] == 20
+    for kind in ("weights", "optimizer"):
+        mine, others = (
+            [file.sha256 for file in each.manifests()[STEPS].files if file.kind == kind]
+            for each in (run, undisturbed)
+        )
+        assert mine == others

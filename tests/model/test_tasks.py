@@ -23,14 +23,17 @@ from torch import Tensor
 from model.data.tokenizers import BpeTokenizer, CharTokenizer
 from model.families.dense import Dense, Shape
 from model.families.masked_diffusion import MaskedDiffusion
-from model.families.protocol import LanguageModel
+from model.families.protocol import LanguageModel, draw_weights
 from model.machine.distributed import World
 from model.tasks import __main__ as command
 from model.tasks import scoring
 from model.tasks.files import fetch_files, find_files, git_object_id
 from model.tasks.prompts import common_length, make_prompts, read_items, render, shot_numbers
+from model.training import sharding
 from model.training.stepping import compiled_graphs
 from tests.documents import document_in
+from tests.model.models import shaken
+from tests.model.sharded_ranks import settings_of
 from tests.settings import changed
 from tests.standins.data_host import DataHost, Fault, serving
 from trmcloud.cli.commands import evaluate
@@ -92,11 +95,7 @@ def continued(count: int) -> list[Any]:
 
 def dense(seed: int = 0, **changes: Any) -> Dense:
     shape = Shape(vocab_size=128, depth=2, width=32, head_dim=16, sequence=256, norm="rms")
-    model = Dense(dataclasses.replace(shape, **changes))
-    model.initialise(seed)
-    generator = torch.Generator().manual_seed(seed + 1)
-    for parameter in model.parameters():
-        parameter.data.add_(torch.randn(parameter.shape, generator=generator) * 0.05)
+    model = shaken(Dense(dataclasses.replace(shape, **changes)), 0.05, initial=seed, seed=seed + 1)
     return model.eval()
 
 
@@ -524,12 +523,7 @@ def test_predictions_are_the_likeliest_of_what_evaluate_counts(family: str, sett
         made = recipe.resolve(next(iter(recipe.phases)), hardware="local", gpus=1)
         made = changed(made, depth=2, width=32, head_dim=16, vocab_size=64, sequence=32)
         made = changed(made, dtype="float32")
-    model = registry.build(made, torch.device("cpu"))
-    model.initialise(0)
-    for parameter in model.parameters():
-        parameter.data.add_(
-            torch.randn(parameter.shape, generator=torch.Generator().manual_seed(1)) * 0.05
-        )
+    model = shaken(registry.build(made, torch.device("cpu")), 0.05)
     assert model.predicts_next
     ids = torch.randint(0, model.vocab_size, (2, 20), generator=torch.Generator().manual_seed(2))
     with torch.no_grad():
@@ -620,13 +614,6 @@ def test_files_are_downloaded_once_and_compared(tmp_path: Path) -> None:
 # -- The command ----------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def checkpoint(tmp_path_factory: pytest.TempPathFactory, run_in: Any) -> Path:
-    run = run_in(tmp_path_factory.mktemp("trained"), steps=4, eval_every=4)
-    assert run.train_here() == "finished"
-    return Path(run.out) / "checkpoints" / "step-00000004"
-
-
 @pytest.fixture
 def small_core(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder of three tasks, and a suite of this name that has these and a fourth."""
@@ -689,7 +676,7 @@ def test_the_users_command_prints_one_document(
     assert [task["name"] for task in told["tasks"]] == ["even", "who", "then"]
     assert [task["name"] for task in told["left_out"]] == ["copa"]
     assert told["reference"]["score"] == 0.256525
-    assert (told["label"], told["step"]) == ("CORE over 3 of 4 tasks", 4)
+    assert (told["label"], told["step"]) == ("CORE over 3 of 4 tasks", 40)
 
 
 def test_bad_wishes_are_refused(
@@ -712,11 +699,29 @@ def test_bad_wishes_are_refused(
     assert what.startswith("the file of who is not the published one")
 
 
+def by_two_ranks(folder: Path, module: str, *words: str) -> Any:
+    """What a module of ``folder`` prints under torchrun."""
+    folders = [ROOT / "tests" / "standins" / "ranks", ROOT, folder]
+    done = subprocess.run(
+        [
+            *(sys.executable, "-m", "torch.distributed.run", "--standalone"),
+            *("--nproc_per_node", "2", "-m", module, *words),
+        ],
+        capture_output=True, text=True, cwd=ROOT, timeout=120,
+        env={
+            **os.environ, "PYTHONPATH": os.pathsep.join(map(str, folders)), "OMP_NUM_THREADS": "1",
+        },
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-4000:]
+    return json.loads(done.stdout)
+
+
 @pytest.mark.slow
-def test_ranks_share_the_examples(checkpoint: Path, small_core: Path, tmp_path: Path) -> None:
+def test_ranks_share_the_examples(
+    checkpoint: Path, small_core: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     suite = vars(command)["suite_of"]("core")
-    runner = tmp_path / "ranks.py"
-    runner.write_text(
+    (tmp_path / "shared_tasks.py").write_text(
         "import sys\n"
         "from model.tasks import __main__ as command\n"
         "from trmcloud.core.catalog.eval_tasks import EvalTask, Suite\n"
@@ -726,77 +731,51 @@ def test_ranks_share_the_examples(checkpoint: Path, small_core: Path, tmp_path: 
         "sys.exit(command.main(sys.argv[1:]))\n"
     )
     words = ["--checkpoint", str(checkpoint), "--suite", "core", "--data", str(small_core)]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-
-    def run(*launcher: str) -> Any:
-        done = subprocess.run(
-            [sys.executable, *launcher, str(runner), *words, "--json"],
-            capture_output=True, text=True, env=environment, cwd=ROOT, timeout=120,
-        )  # fmt: skip
-        assert done.returncode == 0, done.stderr
-        return json.loads(done.stdout)
-
-    shared = run("-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2")
-    assert shared == run()
-    assert [task["examples"] for task in shared["tasks"]] == [30, 20, 25]
+    assert command.main([*words, "--json"]) == 0
+    alone = json.loads(capsys.readouterr().out)
+    assert by_two_ranks(tmp_path, "shared_tasks", *words, "--json") == alone
+    assert [task["examples"] for task in alone["tasks"]] == [30, 20, 25]
 
 
 SHARDED = """
 import json, os, sys
-from dataclasses import replace
 from pathlib import Path
-from model.data.tokenizers import CharTokenizer
-from model.families.protocol import draw_weights
 from model.families.registry import provide_families
 from model.machine.distributed import join_world
-from model.tasks.scoring import evaluate_suite
-from model.training import sharding
-from tests.model.sharded_ranks import settings_of
-from trmcloud.core.catalog.eval_tasks import EvalTask, Suite
+from tests.model.test_tasks import scored_by
 
 provide_families()
 world = join_world()
-how, folder, characters, tasks = sys.argv[1:]
-settings = replace(settings_of("values", world.size, how), vocab_size=128, sequence=128)
-model = sharding.build(settings, world)
-draw_weights(model, 7, {name: 0.2 for name, _ in model.named_parameters()})
-suite = Suite("core", "CORE", tuple(EvalTask(**task) for task in json.loads(tasks)))
-tokenizer = CharTokenizer(characters)
-result = evaluate_suite(model, tokenizer, suite, Path(folder), world=world, batch=1)
+result = scored_by(world, "fsdp", Path(sys.argv[1]), json.loads(sys.argv[2]))
 if world.is_main:
-    told = {"held": sharding.is_sharded(settings, world), **result.to_json()}
-    print(json.dumps(told), flush=True)
+    print(json.dumps(result), flush=True)
 world.part()
 os._exit(0)
 """
+
+
+def scored_by(world: World, how: str, folder: Path, tasks: Sequence[Any]) -> dict[str, Any]:
+    """A suite of ``tasks`` scored by one rank's share of a model with drawn weights."""
+    settings = settings_of("values", world.size, how)
+    settings = dataclasses.replace(settings, vocab_size=128, sequence=128)
+    model = sharding.build(settings, world)
+    draw_weights(model, 7, {name: 0.2 for name, _ in model.named_parameters()})
+    suite = Suite("core", "CORE", tuple(EvalTask(**task) for task in tasks))
+    tokenizer = CharTokenizer("".join(sorted(set(TEXT))))
+    result = scoring.evaluate_suite(model, tokenizer, suite, folder, world=world, batch=1)
+    return {"held": sharding.is_sharded(settings, world), **result.to_json()}
 
 
 @pytest.mark.slow
 def test_sharded_ranks_score_what_one_process_does(tmp_path: Path) -> None:
     made = (choices(37), schemas(20), continued(25))
     tasks = [
-        task_of(kind, write(tmp_path / f"{n}.jsonl", rows), shots=1)
+        dataclasses.asdict(task_of(kind, write(tmp_path / f"{n}.jsonl", rows), shots=1))
         for n, (kind, rows) in enumerate(zip((CHOICE, SCHEMA, LANGUAGE), made, strict=True))
     ]
-    runner = tmp_path / "sharded.py"
-    runner.write_text(SHARDED)
-    words = (
-        str(tmp_path),
-        "".join(sorted(set(TEXT))),
-        json.dumps([dataclasses.asdict(task) for task in tasks]),
-    )
-
-    def run(how: str, *launcher: str) -> Any:
-        done = subprocess.run(
-            [sys.executable, *launcher, str(runner), how, *words],
-            capture_output=True, text=True, cwd=ROOT, timeout=120,
-            env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
-        )  # fmt: skip
-        assert done.returncode == 0, done.stderr[-4000:]
-        return json.loads(done.stdout)
-
-    shared = run("fsdp", "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2")
-    alone = run("ddp")
+    (tmp_path / "sharded_tasks.py").write_text(SHARDED)
+    shared = by_two_ranks(tmp_path, "sharded_tasks", str(tmp_path), json.dumps(tasks))
+    alone = scored_by(ALONE, "ddp", tmp_path, tasks)
     assert (shared.pop("held"), alone.pop("held")) == (True, False)
     assert shared == alone
     assert 0 < alone["tasks"][0]["correct"] < 37

@@ -13,7 +13,6 @@ from typing import Any, Callable
 import pytest
 
 from model.training.checkpoint import verify
-from tests.waiting import until
 from trmcloud.core.contract import manifest as mf
 
 NewRun = Callable[..., Any]
@@ -76,8 +75,7 @@ def test_three_processes_train(undisturbed: Any) -> None:
 
 @pytest.mark.slow
 def test_landed_then_killed_then_resumed_is_exact(undisturbed: Any, new_run: NewRun) -> None:
-    """SIGTERM to a rank that is not the first; then kill -9 to the first; then to all at once,
-    after a best that no save was due for; then left in peace."""
+    """SIGTERM to a rank that is not the first; then kill -9 to the first; then left in peace."""
     run = new_run(**LONG)
     first = run.torchrun(RANKS)
     run.wait_for_step(33, first)
@@ -96,24 +94,19 @@ def test_landed_then_killed_then_resumed_is_exact(undisturbed: Any, new_run: New
     os.kill(rank_pid(0, second.pid), signal.SIGKILL)
     assert run.finish(second) != 0
     assert run.heartbeat.outcome == "crashed", "the rank that lived on told of it"
-    newest = max(run.manifests())
-    assert newest > landed.step, "no checkpoint is lost"
+    there = run.manifests()
+    assert max(there) > landed.step, "no checkpoint is lost"
+    assert any(step % 30 for step in there if step != landed.step), "bests between two saves"
+    for step, manifest in there.items():
+        verify(run.out / "checkpoints" / mf.step_dir_name(step), manifest)
 
-    third = run.torchrun(RANKS, attempt=3)
-    until(lambda: any(line["step"] > newest for line in run.metrics_so_far("save")))
-    os.killpg(third.pid, signal.SIGKILL)
-    third.wait()
-    best = mf.pick_best(run.manifests().values())
-    assert best is not None
-    verify(run.out / "checkpoints" / mf.step_dir_name(best.step), best)
-
-    assert run.finish(run.torchrun(RANKS, attempt=4)) == 0
-    assert run.metrics("start")[-1]["from_step"] > newest
+    assert run.finish(run.torchrun(RANKS, attempt=3)) == 0
+    assert run.metrics("start")[-1]["from_step"] == max(there)
     same(run, undisturbed)
 
 
 @pytest.mark.slow
-def test_a_deadline_run_lands_in_time_and_replays(undisturbed: Any, new_run: NewRun) -> None:
+def test_a_deadline_run_lands_in_time(undisturbed: Any, new_run: NewRun) -> None:
     began_at = (undisturbed.out / "job.json").stat().st_mtime
     took_s = undisturbed.metrics("train")[-1]["at"] - began_at
     for times in (0.7, 1.4, 2.8, 5.6):  # a machine that is busy may not come to a step in time
@@ -139,19 +132,6 @@ def test_a_deadline_run_lands_in_time_and_replays(undisturbed: Any, new_run: New
     assert rates[first] == 1.0
     assert all(rates[step + 1] < rates[step] for step in range(first, beat.step))
     assert beat.cooldown_from == first
-
-    replayed = new_run("replayed", steps=100_000, eval_every=40, save_every=80, keep_best=99)
-    told = ",".join(f"{begin}:{count}" for begin, count in cooldowns)
-    record = f"{told}:{beat.step}"
-    assert replayed.finish(replayed.torchrun(TRMCLOUD_REPLAY_DECISION=record)) == 0
-    assert replayed.manifests()[beat.step].sha256 == timed.manifests()[beat.step].sha256
-    for kind in ("train", "eval"):
-        exact = [
-            {line["step"]: (line.get("loss"), line.get("val_bpb")) for line in run.metrics(kind)}
-            for run in (timed, replayed)
-        ]
-        assert set(exact[0]) <= set(exact[1])
-        assert all(exact[1][step] == value for step, value in exact[0].items())
 
 
 @pytest.mark.slow

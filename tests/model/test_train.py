@@ -31,7 +31,7 @@ from model.machine.telemetry import (
     process_age_s,
     process_started,
 )
-from model.training import checkpoint, loop
+from model.training import checkpoint, loop, soundness
 from model.training.soundness import (
     LEAST,
     MENDS_WITHIN,
@@ -170,17 +170,17 @@ def test_fresh_weights_from_a_checkpoint(new_run: NewRun, finished: Any) -> None
 
 
 def test_a_full_disk_is_an_outcome(new_run: NewRun, monkeypatch: pytest.MonkeyPatch) -> None:
-    run = new_run(steps=50, save_every=20, eval_every=20)
+    run = new_run(steps=25, save_every=10)
     real = checkpoint._write
 
     def full(path: Path, *rest: Any) -> Any:
-        if "step-00000040" in str(path):
+        if "step-00000020" in str(path):
             raise OSError(errno.ENOSPC, "No space left on device")
         return real(path, *rest)
 
     monkeypatch.setattr(checkpoint, "_write", full)
     assert run.train_here() == "disk_full"
-    assert sorted(run.manifests()) == [20, 35]
+    assert sorted(run.manifests()) == [10, 17]
     monkeypatch.undo()
     assert run.train_here(attempt=2) == "finished"
 
@@ -225,7 +225,7 @@ def test_a_checkpoint_of_other_data_is_not_resumed_from(
 
 
 def test_a_first_step_worse_than_chance_is_warned_of(new_run: NewRun) -> None:
-    run = new_run(steps=40, embedding_lr=50.0, head_lr=5.0, matrix_lr=0.5)
+    run = new_run(steps=20, embedding_lr=50.0, head_lr=5.0, matrix_lr=0.5)
     run.train_here()
     warned = run.metrics("warning")
     assert warned
@@ -379,14 +379,14 @@ def test_an_infinite_step_is_left_out(new_run: NewRun, monkeypatch: pytest.Monke
 def test_a_spike_is_left_out_and_a_resumed_run_leaves_out_the_same(
     new_run: NewRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    poison(monkeypatch, lambda step, loss: loss * 50 if step == 80 else loss)
-    whole = new_run("whole", steps=90, keep_best=9)
+    monkeypatch.setattr(soundness, "LEAST", 16)
+    poison(monkeypatch, lambda step, loss: loss * 50 if step == 24 else loss)
+    whole = new_run("whole", steps=30, keep_best=9)
     assert whole.train_here() == "finished"
-    assert [line["step"] for line in whole.metrics("skip")] == [80]
-    broken = new_run("broken", steps=90, keep_best=9, save_every=15)
-    crash(broken, 78)
-    check_resumed(broken, whole, from_step=75)
-    assert [line["step"] for line in broken.metrics("skip")] == [80]
+    assert [line["step"] for line in whole.metrics("skip")] == [24]
+    broken = new_run("broken", steps=30, keep_best=9, save_every=10)
+    crash(broken, 23)
+    check_resumed(broken, whole, from_step=21)
 
 
 def test_what_never_becomes_finite_again_ends_and_saves_nothing_of_it(
@@ -404,11 +404,13 @@ def test_what_never_becomes_finite_again_ends_and_saves_nothing_of_it(
 def test_a_loss_that_stays_up_has_diverged_and_what_is_saved_is_from_before(
     new_run: NewRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    poison(monkeypatch, lambda step, loss: loss + 100.0 if step >= 72 else loss)
+    monkeypatch.setattr(soundness, "LEAST", 16)
+    monkeypatch.setattr(soundness, "MENDS_WITHIN", 12)
+    poison(monkeypatch, lambda step, loss: loss + 100.0 if step >= 22 else loss)
     run = new_run(steps=200, save_every=10, eval_every=50)
     assert run.train_here() == "diverged"
     assert run.heartbeat.outcome == "diverged"
-    assert max(run.manifests()) == 70
+    assert max(run.manifests()) == 20
     assert run.metrics("end")[-1]["outcome"] == "diverged"
 
 
