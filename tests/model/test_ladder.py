@@ -294,8 +294,8 @@ def rungs(run: Any) -> list[dict[str, Any]]:
     return made
 
 
-@pytest.mark.parametrize("family", ["trm", "gpt", "nanochat", "bd3lm"])
-def test_every_family_trains_in_emulated_float8(new_run: NewRun, family: str) -> None:
+@pytest.mark.parametrize("family", ["trm", "gpt", "bd3lm"])
+def test_families_train_in_emulated_float8(new_run: NewRun, family: str) -> None:
     run = new_run(family=family, dtype="float8", float8="emulated", vocab_size=301, steps=3)
     assert run.train_here() == "finished", run.heartbeat.message
     [line] = rungs(run)
@@ -507,9 +507,7 @@ def test_two_ranks_try_and_take_the_same(new_run: NewRun) -> None:
     assert run.heartbeat.outcome == "finished"
 
 
-def test_a_small_recipe_learns_in_emulated_float8_as_in_bfloat16(
-    new_run: NewRun,
-) -> None:
+def test_a_small_recipe_learns_in_emulated_float8_as_in_bfloat16(new_run: NewRun) -> None:
     from trmcloud.adapters.files import load_recipe
 
     small = load_recipe("gpt350m").in_small()

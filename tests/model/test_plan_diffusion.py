@@ -24,7 +24,6 @@ from model.data.stream import RowLayout, rows_of
 from model.families import masked_diffusion
 from model.families.cache import Cache
 from model.families.dense import Shape
-from model.families.drawing import make_sampler
 from model.families.hdp.model import PlanDiffusion
 from model.families.masked_diffusion import WHOLE, RowPlaces, Span
 from model.families.protocol import Sampling
@@ -347,18 +346,6 @@ def test_segments_that_are_kept_give_the_logits_of_one_pass() -> None:
     torch.testing.assert_close(made, execution, rtol=1e-4, atol=1e-5)
 
 
-def test_texts_that_are_drawn_in_turns_come_out_as_alone(learnt: PlanDiffusion) -> None:
-    together = make_sampler(learnt, 4, torch.device("cpu"))
-    texts = [together.add([END, first, 1], sampling(seed=first)) for first in (3, 8)]
-    said: dict[Any, list[int]] = {text: [] for text in texts}
-    while not all(text.ended for text in texts):
-        for text, token in together.step():
-            said[text].append(token)
-    assert list(said.values()) == [
-        list(learnt.generate([END, first, 1], sampling(seed=first))) for first in (3, 8)
-    ]
-
-
 def test_a_question_that_its_segment_has_no_room_for_is_refused() -> None:
     model = make()
     assert model.most_given == 4
@@ -586,13 +573,6 @@ def test_settings_that_cannot_be_are_refused_by_name(
 
 
 # -- a run -------------------------------------------------------------------------------------
-
-
-def test_it_trains_in_emulated_float8(new_hdp: NewRun) -> None:
-    run = new_hdp(dtype="float8", float8="emulated", width=32, head_dim=16, steps=3)
-    assert run.train_here() == "finished", run.heartbeat.message
-    [line] = run.metrics("precision")
-    assert (line["taken"], line["why"]) == ("float8 (emulated)", "asked for")
 
 
 def test_texts_of_which_none_fits_are_refused(new_hdp: NewRun) -> None:

@@ -75,6 +75,15 @@ def write(path: Path, rows: Sequence[Any]) -> Path:
     return path
 
 
+def examples_of(
+    folder: Path, kind: str, rows: Sequence[Any], shots: int = 0, **changes: Any
+) -> tuple[EvalTask, Any]:
+    """A task of these rows, and its examples."""
+    path = write(folder / "t.jsonl", rows)
+    task = dataclasses.replace(task_of(kind, path, shots), **changes)
+    return task, read_items(task, path)
+
+
 def choices(count: int) -> list[Any]:
     return [
         {"query": f"Is {n} even?", "choices": ["yes", "no"], "gold": n % 2} for n in range(count)
@@ -192,9 +201,7 @@ def test_a_score_over_fewer_tasks_is_not_called_by_the_suites_name() -> None:
 
 
 def test_choices_share_what_is_before_them(tmp_path: Path, characters: CharTokenizer) -> None:
-    task = task_of(CHOICE, write(tmp_path / "even.jsonl", choices(9)), shots=2)
-    task = dataclasses.replace(task, delimiter=ANSWER_LINE)
-    items = read_items(task, tmp_path / "even.jsonl")
+    task, items = examples_of(tmp_path, CHOICE, choices(9), shots=2, delimiter=ANSWER_LINE)
     first, second = (items[number] for number in shot_numbers(4, 9, 2))
     texts = render(task, items, 4)
     shots = "".join(f"{item.context}\nAnswer: {item.answer}\n\n" for item in (first, second))
@@ -211,8 +218,7 @@ def test_what_choices_begin_with_alike_is_not_judged(
     tmp_path: Path, characters: CharTokenizer
 ) -> None:
     rows = [{"query": "Q", "choices": ["abc", "abd", "ab"], "gold": 0}]
-    task = task_of(CHOICE, write(tmp_path / "t.jsonl", rows))
-    items = read_items(task, tmp_path / "t.jsonl")
+    task, items = examples_of(tmp_path, CHOICE, rows)
     [prompt] = make_prompts(task, items, [0], characters, 256)
     assert [characters.decode(row.ids[row.start : row.end]) for row in prompt.rows] == [
         "c", "d", "",
@@ -222,8 +228,7 @@ def test_what_choices_begin_with_alike_is_not_judged(
 def test_contexts_are_judged_by_what_they_end_with(
     tmp_path: Path, characters: CharTokenizer
 ) -> None:
-    task = task_of(SCHEMA, write(tmp_path / "t.jsonl", schemas(4)), shots=1)
-    items = read_items(task, tmp_path / "t.jsonl")
+    task, items = examples_of(tmp_path, SCHEMA, schemas(4), shots=1)
     texts = render(task, items, 0)
     [other] = shot_numbers(0, 4, 1)
     shot = f"{items[other].context} ran.\n\n"
@@ -237,8 +242,7 @@ def test_contexts_are_judged_by_what_they_end_with(
 def test_a_continuation_is_predicted_behind_a_trimmed_context(
     tmp_path: Path, characters: CharTokenizer
 ) -> None:
-    task = task_of(LANGUAGE, write(tmp_path / "t.jsonl", continued(3)), shots=1)
-    items = read_items(task, tmp_path / "t.jsonl")
+    task, items = examples_of(tmp_path, LANGUAGE, continued(3), shots=1)
     [other] = shot_numbers(2, 3, 1)
     shot = f"{items[other].context.strip()} {items[other].answer}\n\n"
     asked = items[2].context.strip()
@@ -251,8 +255,7 @@ def test_a_continuation_is_predicted_behind_a_trimmed_context(
 def test_one_token_is_an_answer(tmp_path: Path) -> None:
     tokenizer = BpeTokenizer.train([" signs signs signs about about " * 20], 280)
     rows = [{"context": "about", "continuation": "signs"}]
-    task = task_of(LANGUAGE, write(tmp_path / "t.jsonl", rows))
-    items = read_items(task, tmp_path / "t.jsonl")
+    task, items = examples_of(tmp_path, LANGUAGE, rows)
     [prompt] = make_prompts(task, items, [0], tokenizer, 64)
     [row] = prompt.rows
     assert row.end - row.start == 1
@@ -263,8 +266,7 @@ def test_one_token_is_an_answer(tmp_path: Path) -> None:
 
 
 def test_a_long_prompt_loses_its_beginning(tmp_path: Path, characters: CharTokenizer) -> None:
-    task = task_of(CHOICE, write(tmp_path / "t.jsonl", choices(9)), shots=4)
-    items = read_items(task, tmp_path / "t.jsonl")
+    task, items = examples_of(tmp_path, CHOICE, choices(9), shots=4)
     [whole] = make_prompts(task, items, [3], characters, 256)
     [cut] = make_prompts(task, items, [3], characters, 20)
     assert cut.cropped
@@ -334,8 +336,7 @@ def test_the_likelier_choice_is_the_answer(tmp_path: Path, characters: CharToken
     rows = [
         {"query": "Q", "choices": ["ab", "zq"], "gold": gold} for gold in (0, 0, 1, 0)
     ]  # fmt: skip
-    task = task_of(CHOICE, write(tmp_path / "t.jsonl", rows))
-    items = read_items(task, tmp_path / "t.jsonl")
+    task, items = examples_of(tmp_path, CHOICE, rows)
     a, b, space = (int(each) for each in characters.encode(["ab "], [""])[0])
     model = Knowing({space: a, a: b}, characters.vocab_size)
     score = scoring.score_task(model, characters, task, items, ALONE, batch=2)
@@ -348,8 +349,7 @@ def test_of_equal_choices_the_first_is_taken(tmp_path: Path, characters: CharTok
     rows = [
         {"query": f"Q{n}", "choices": ["same", "same", "same"], "gold": n % 3} for n in range(9)
     ]
-    task = task_of(CHOICE, write(tmp_path / "t.jsonl", rows))
-    items = read_items(task, tmp_path / "t.jsonl")
+    task, items = examples_of(tmp_path, CHOICE, rows)
     # Choices of the same text have no token of their own to be judged by.
     assert scoring.score_task(dense(), characters, task, items, ALONE, batch=3) == TaskScore.of(
         task, 9, 3
@@ -358,8 +358,7 @@ def test_of_equal_choices_the_first_is_taken(tmp_path: Path, characters: CharTok
         {"query": f"Q{n}", "choices": ["same", "same", "a much longer one"], "gold": 1}
         for n in range(9)
     ]
-    task = task_of(CHOICE, write(tmp_path / "m.jsonl", mixed))
-    items = read_items(task, tmp_path / "m.jsonl")
+    task, items = examples_of(tmp_path, CHOICE, mixed)
     for batch in (1, 2, 7):
         score = scoring.score_task(dense(), characters, task, items, ALONE, batch=batch)
         assert score == TaskScore.of(task, 9, 0)
@@ -374,15 +373,13 @@ def test_a_choice_that_others_begin_with_is_taken_in_the_first_place_alone(
         for n in range(3)
         for words, gold in ((["ab", "abc"], 0), (["abc", "ab"], 0), (["abc", "ab", "abd"], 1))
     ]
-    task = task_of(CHOICE, write(tmp_path / "t.jsonl", rows))
-    items = read_items(task, tmp_path / "t.jsonl")
+    task, items = examples_of(tmp_path, CHOICE, rows)
     came = scoring.outcomes(dense(), characters, task, items, range(9), ALONE, batch=3)
     assert [came.correct[n] for n in range(9)] == [len(item.answers) == 2 for item in items]
 
 
 def test_a_model_without_numbers_is_never_right(tmp_path: Path, characters: CharTokenizer) -> None:
-    task = task_of(CHOICE, write(tmp_path / "t.jsonl", choices(4)))
-    items = read_items(task, tmp_path / "t.jsonl")
+    task, items = examples_of(tmp_path, CHOICE, choices(4))
     model = dense()
     assert model.head is not None
     model.head.weight.data.fill_(float("nan"))
@@ -393,8 +390,7 @@ def test_a_model_without_numbers_is_never_right(tmp_path: Path, characters: Char
 
 def test_a_continuation_is_right_only_as_a_whole(tmp_path: Path, characters: CharTokenizer) -> None:
     rows = [{"context": "x", "continuation": word} for word in ("abc", "abd")]
-    task = task_of(LANGUAGE, write(tmp_path / "t.jsonl", rows))
-    items = read_items(task, tmp_path / "t.jsonl")
+    task, items = examples_of(tmp_path, LANGUAGE, rows)
     x, a, b, c, space = (int(each) for each in characters.encode(["xabc "], [""])[0])
     model = Knowing({x: space, space: a, a: b, b: c}, characters.vocab_size)
     score = scoring.score_task(model, characters, task, items, ALONE, batch=2)
@@ -406,8 +402,7 @@ def test_no_score_depends_on_the_batch(
     tmp_path: Path, characters: CharTokenizer, kind: str
 ) -> None:
     made = {CHOICE: choices, SCHEMA: schemas, LANGUAGE: continued}[kind](40)
-    task = task_of(kind, write(tmp_path / "t.jsonl", made), shots=3)
-    items = read_items(task, tmp_path / "t.jsonl")
+    task, items = examples_of(tmp_path, kind, made, shots=3)
     model = dense()
     single = scoring.outcomes(model, characters, task, items, range(40), ALONE, batch=1)
     for batch in (2, 64):
@@ -418,8 +413,7 @@ def test_no_score_depends_on_the_batch(
 
 
 def test_short_rows_share_a_pass(tmp_path: Path, characters: CharTokenizer) -> None:
-    task = task_of(LANGUAGE, write(tmp_path / "t.jsonl", continued(30)))
-    items = read_items(task, tmp_path / "t.jsonl")
+    task, items = examples_of(tmp_path, LANGUAGE, continued(30))
     model = Knowing({}, characters.vocab_size)
     scoring.score_task(model, characters, task, items, ALONE, batch=2)
     # Two whole sequences of 256 are eight rows of 64.
@@ -455,8 +449,7 @@ def test_a_common_length_is_that_of_the_longest_common_part(every: list[tuple[in
 
 def test_a_character_without_an_id_is_not_asked(tmp_path: Path) -> None:
     rows = [*continued(3), {"context": "☃", "continuation": "1"}]
-    task = task_of(LANGUAGE, write(tmp_path / "t.jsonl", rows))
-    items = read_items(task, tmp_path / "t.jsonl")
+    task, items = examples_of(tmp_path, LANGUAGE, rows)
     tokenizer = CharTokenizer("".join(sorted(set(TEXT))))
     score = scoring.score_task(dense(), tokenizer, task, items, ALONE, batch=2)
     assert score is not None
