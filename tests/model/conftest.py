@@ -202,14 +202,9 @@ def run_in(settings: PhaseRecipe, data_dir: Path) -> Callable[..., Run]:
     def make(folder: Path, *, initial_weights: str = "", **changes: Any) -> Run:
         made = changed(settings, **changes)
         job = PhaseJob(
-            run_id="r1",
-            phase=made.phase,
-            settings=made.to_json(),
-            data_dir=str(data_dir),
-            out_dir=str(folder),
-            processes=2,
-            initial_weights=initial_weights,
-        )
+            run_id="r1", phase=made.phase, settings=made.to_json(), data_dir=str(data_dir),
+            out_dir=str(folder), processes=2, initial_weights=initial_weights,
+        )  # fmt: skip
         return Run(job)
 
     return make

@@ -55,24 +55,10 @@ CASES: dict[str, dict[str, Any]] = {
 def settings_of(case: str, ranks: int, how: str) -> PhaseRecipe:
     """``ranks`` share one global batch of 16 rows, in two micro-batches each."""
     plain: PhaseRecipe = made.settings_of(
-        "nanochat",
-        "train",
-        depth=3,
-        width=64,
-        head_dim=16,
-        vocab_size=64,
-        sequence=16,
-        mlp="relu2",
-        qk_norm=True,
-        logit_cap=15.0,
-        batch=ROWS // ranks,
-        accumulation=2,
-        steps=STEPS,
-        matrix_lr=2e-2,
-        dtype="float32",
-        compile=False,
-        sharding=how,
-    )
+        "nanochat", "train", depth=3, width=64, head_dim=16, vocab_size=64, sequence=16,
+        mlp="relu2", qk_norm=True, logit_cap=15.0, batch=ROWS // ranks, accumulation=2, steps=STEPS,
+        matrix_lr=2e-2, dtype="float32", compile=False, sharding=how,
+    )  # fmt: skip
     return replace(plain, **CASES[case])
 
 
@@ -123,13 +109,9 @@ def train(settings: PhaseRecipe, world: World) -> dict[str, Any]:
             sharding.free_gathered_rows(model)
     every = sum(each.numel() for each in model.parameters())
     return {
-        "course": course,
-        "calls": calls,
-        "held": held,
-        "every": every,
-        "judged": judged,
+        "course": course, "calls": calls, "held": held, "every": every, "judged": judged,
         "worked": worked,
-    }
+    }  # fmt: skip
 
 
 class Calls(TorchDispatchMode):

@@ -173,13 +173,13 @@ def test_the_bound_is_what_enumeration_gives(monkeypatch: pytest.MonkeyPatch) ->
         "thresholds",
         lambda draws, n: torch.rand(draws.of, n, generator=generator),
     )
-    number, drawn = 50_000, 0.0
+    number, drawn = 40_000, 0.0
     rows = x.expand(number, -1)
-    for group in range(4):
+    for group in range(2):
         drawn += float(
             model.evaluate(rows, rows, RowSelection(0, group, range(number), number)).sum()
         )
-    assert drawn / (4 * number) == pytest.approx(exact, rel=0.01)
+    assert drawn / (2 * number) == pytest.approx(exact, rel=0.02)
     assert abs(exact / 6 - math.log(4)) > 0.1, "weights that say something"
 
 

@@ -176,12 +176,9 @@ def test_help_shows_an_example_and_waits_for_no_torch(name: str) -> None:
 
 def test_a_trainer_without_a_job_says_so() -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "model.train"],
-        capture_output=True,
-        text=True,
-        cwd=ROOT,
+        [sys.executable, "-m", "model.train"], capture_output=True, text=True, cwd=ROOT,
         env={"PATH": "", "TRMCLOUD_JOB": "/nowhere/job.json"},
-    )
+    )  # fmt: skip
     assert done.returncode == 2
     assert json.loads(done.stderr.splitlines()[-1])["where"] == "/nowhere/job.json"
 

@@ -421,14 +421,9 @@ def test_recipes_have_the_parameters_that_the_planner_counts(name: str, paramete
 
 def test_the_cpu_setting_of_nanogpt_has_its_size() -> None:
     shape = Shape(
-        *(65, 4, 128, 32, 64),
-        hidden=512,
-        kv_heads=4,
-        tied=True,
-        norm="layer",
-        positions="learned",
+        *(65, 4, 128, 32, 64), hidden=512, kv_heads=4, tied=True, norm="layer", positions="learned",
         mlp="gelu",
-    )
+    )  # fmt: skip
     with torch.device("meta"):
         counted = sum(each.numel() for each in Dense(shape).parameters())
     assert counted - 64 * 128 == pytest.approx(0.80e6, rel=0.02)

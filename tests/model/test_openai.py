@@ -54,11 +54,8 @@ def model(client: Any) -> str:
 
 def of(served: Client, key: str = "unused") -> Any:
     return openai.OpenAI(
-        base_url=f"http://127.0.0.1:{served.port}/v1",
-        api_key=key,
-        max_retries=0,
-        timeout=WITHIN_S,
-    )
+        base_url=f"http://127.0.0.1:{served.port}/v1", api_key=key, max_retries=0, timeout=WITHIN_S,
+    )  # fmt: skip
 
 
 def strictly(kind: Any, answer: Any) -> Any:

@@ -181,12 +181,9 @@ def test_muon_is_the_one_of_its_papers(normuon: bool, cautious_decay: bool) -> N
         for number in rows:
             part = slice(start, start + number)
             expected = muon_by_hand(
-                [g[part] for g in seen[full]],
-                before[full][part],
-                rules,
-                0.01,
+                [g[part] for g in seen[full]], before[full][part], rules, 0.01,
                 (number, before[full].shape[1]),
-            )
+            )  # fmt: skip
             got = model.get_parameter(full)[part].double()
             torch.testing.assert_close(got, expected, rtol=1e-4, atol=1e-5)
             start += number
@@ -258,13 +255,9 @@ def test_state_survives_a_file_and_variances_are_missed(normuon: bool, tmp_path:
 
 
 costs = st.builds(
-    Costs,
-    step_s=st.floats(0.01, 10),
-    evaluation_s=st.floats(0, 30),
-    save_s=st.floats(0, 30),
-    eval_every=st.integers(1, 50),
-    save_every=st.integers(1, 50),
-)
+    Costs, step_s=st.floats(0.01, 10), evaluation_s=st.floats(0, 30), save_s=st.floats(0, 30),
+    eval_every=st.integers(1, 50), save_every=st.integers(1, 50),
+)  # fmt: skip
 
 
 @given(
@@ -336,14 +329,9 @@ def test_a_cooldown_lands_at_the_deadline_or_at_the_last_step(
 ) -> None:
     step = min(step, steps - 1)
     made = decide_cooldown(
-        step,
-        steps=steps,
-        fraction=fraction,
-        elapsed_s=elapsed_s,
-        remaining_s=remaining_s,
-        deadline_at=5.0,
-        costs=costs,
-    )
+        step, steps=steps, fraction=fraction, elapsed_s=elapsed_s, remaining_s=remaining_s,
+        deadline_at=5.0, costs=costs,
+    )  # fmt: skip
     share = min(max(fraction, 0.2), 0.4)
     if fraction == 0.0:
         assert made is None
@@ -364,14 +352,9 @@ def test_the_share_of_the_cooldown_is_held_between_20_and_40_percent() -> None:
     def begins(fraction: float, remaining_s: float) -> bool:
         costs = Costs(1.0, 0.0, 0.0, 100, 100)
         made = decide_cooldown(
-            100,
-            steps=1_000_000,
-            fraction=fraction,
-            elapsed_s=100.0,
-            remaining_s=remaining_s,
-            deadline_at=0.0,
-            costs=costs,
-        )
+            100, steps=1_000_000, fraction=fraction, elapsed_s=100.0, remaining_s=remaining_s,
+            deadline_at=0.0, costs=costs,
+        )  # fmt: skip
         return made is not None
 
     assert begins(0.01, 20.0)

@@ -220,26 +220,11 @@ def test_a_table_without_the_columns_is_refused(tmp_path: Path) -> None:
 # -- prepared, trained on, resumed, scored ---------------------------------------------------------
 
 SETTINGS: dict[str, Any] = {
-    "tokenizer": "char",
-    "characters": "01234",
-    "data": "sudoku-4x4",
-    "validation_fraction": 0.1,
-    "steps": 30,
-    "compile": False,
-    "ema": True,
-    "schedule": "constant",
-    "cooldown_fraction": 0.0,
-    "warmup_steps": 2,
-    "log_every": 1,
-    "eval_every": 10,
-    "eval_tokens": 32 * 20,
-    "save_every": 10,
-    "keep_best": 9,
-    "matrix_lr": 2e-3,
-    "embedding_lr": 2e-3,
-    "head_lr": 2e-3,
-    "hidden_multiple": 16,
-}
+    "tokenizer": "char", "characters": "01234", "data": "sudoku-4x4", "validation_fraction": 0.1,
+    "steps": 30, "compile": False, "ema": True, "schedule": "constant", "cooldown_fraction": 0.0,
+    "warmup_steps": 2, "log_every": 1, "eval_every": 10, "eval_tokens": 32 * 20, "save_every": 10,
+    "keep_best": 9, "matrix_lr": 2e-3, "embedding_lr": 2e-3, "head_lr": 2e-3, "hidden_multiple": 16,
+}  # fmt: skip
 
 
 @pytest.fixture
@@ -344,14 +329,9 @@ def test_a_remote_table_is_sampled_for_training_and_read_whole_for_validation(
         rig = Rig(tmp_path, host, settings(**{**SETTINGS, **nine}))
         host.put(PATH, tmp_path / "up")
         rig.describe(
-            layout="puzzles",
-            shards="train.csv",
-            first=0,
-            last=0,
-            validation="test.csv",
-            tokenizer_shards=1,
-            shard_text_bytes=20 * 162,
-        )
+            layout="puzzles", shards="train.csv", first=0, last=0, validation="test.csv",
+            tokenizer_shards=1, shard_text_bytes=20 * 162,
+        )  # fmt: skip
         rig.grow(wanted=300 * 163)
         [training], validation = rig.decoded()
     assert len(training) == 20
@@ -365,16 +345,10 @@ def test_a_made_set_grows_into_its_two_parts(tmp_path: Path) -> None:
     with serving(DataHost()) as host:
         rig = Rig(tmp_path, host, settings(**SETTINGS))
         rig.describe(
-            layout="sudoku",
-            base_url="",
-            shards="4x4-{:03d}",
-            first=0,
-            last=1,
-            validation="4x4-test",
-            tokenizer_shards=1,
-            shard_text_bytes=600 * 32,
+            layout="sudoku", base_url="", shards="4x4-{:03d}", first=0, last=1,
+            validation="4x4-test", tokenizer_shards=1, shard_text_bytes=600 * 32,
             validation_text_bytes=500 * 32,
-        )
+        )  # fmt: skip
         rig.grow(wanted=1200 * 33)
         shards, validation = rig.decoded()
     seed = rig.settings.seed

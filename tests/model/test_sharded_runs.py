@@ -20,16 +20,9 @@ from trmcloud.core.values import replace
 NewRun = Callable[..., Any]
 STEPS = 60
 SHARDED = {
-    "family": "nanochat",
-    "sharding": "fsdp",
-    "steps": STEPS,
-    "eval_every": 20,
-    "save_every": 20,
-    "keep_best": 9,
-    "depth": 2,
-    "mlp": "relu2",
-    "qk_norm": True,
-}
+    "family": "nanochat", "sharding": "fsdp", "steps": STEPS, "eval_every": 20, "save_every": 20,
+    "keep_best": 9, "depth": 2, "mlp": "relu2", "qk_norm": True,
+}  # fmt: skip
 pytestmark = pytest.mark.usefixtures("keep_generator")
 
 

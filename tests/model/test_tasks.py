@@ -490,12 +490,9 @@ def test_what_time_is_left_for_is_scored(tmp_path: Path, characters: CharTokeniz
     asked = iter([False, True])
     suite = Suite("core", "CORE", tasks)
     result = scoring.evaluate_suite(
-        *(dense(), characters, suite, tmp_path),
-        world=ALONE,
-        batch=2,
-        until=lambda: next(asked),
+        *(dense(), characters, suite, tmp_path), world=ALONE, batch=2, until=lambda: next(asked),
         told=told.append,
-    )
+    )  # fmt: skip
     assert [task.name for task in result.tasks] == ["a"]
     assert result.left_out == tuple(LeftOut(name, "no time was left") for name in "bc")
     assert told == [*result.tasks, *result.left_out]

@@ -543,14 +543,9 @@ def test_seconds_by_state_sum_to_the_attempts_wall_time(job: PhaseJob, hand: Han
     pulse.end("landed_deadline")
     beat = load_heartbeat((Path(job.out_dir) / "heartbeat.json").read_bytes())
     assert beat.seconds == {
-        "startup": 5.5,
-        "data": 0,
-        "compile": 4,
-        "training": 12,
-        "evaluating": 6,
-        "saving": 8,
+        "startup": 5.5, "data": 0, "compile": 4, "training": 12, "evaluating": 6, "saving": 8,
         "landing": 9,
-    }
+    }  # fmt: skip
     assert sum(beat.seconds.values()) == hand.at - 100 + 2.5
     assert (beat.state, beat.outcome, beat.at) == ("ended", "landed_deadline", 1e9 + hand.at)
 
@@ -603,12 +598,8 @@ def test_metrics_are_json_lines_and_infinities_null(tmp_path: Path, hand: HandCl
     metrics.write("train", 1, loss=float("inf"), step_losses=[1.0, float("nan")])
     line = (tmp_path / "metrics.jsonl").read_text()
     assert json.loads(line) == {
-        "kind": "train",
-        "step": 1,
-        "at": 1e9 + 100,
-        "loss": None,
-        "step_losses": [1.0, None],
-    }
+        "kind": "train", "step": 1, "at": 1e9 + 100, "loss": None, "step_losses": [1.0, None],
+    }  # fmt: skip
 
 
 def test_rewinding_drops_later_and_cut_lines(tmp_path: Path, hand: HandClock) -> None:
