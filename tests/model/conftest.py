@@ -21,6 +21,7 @@ from model.command import wait_asleep
 from model.machine.telemetry import Clock
 from tests.plans import small_recipe
 from tests.settings import changed
+from tests.waiting import deadline_s
 from trmcloud.core.contract.manifest import CheckpointManifest, from_json
 from trmcloud.core.contract.records import dump
 from trmcloud.core.contract.trainer_contract import Heartbeat, PhaseJob, load_heartbeat
@@ -177,7 +178,7 @@ class Run:
     def finish(self, process: subprocess.Popen[str], timeout_s: float = 120.0) -> int:
         """Waits for the end; a run that hangs is killed with all its ranks."""
         try:
-            return process.wait(timeout_s)
+            return process.wait(deadline_s(timeout_s))
         except subprocess.TimeoutExpired:
             os.killpg(process.pid, signal.SIGKILL)
             raise

@@ -17,6 +17,7 @@ import torch.distributed as dist
 from model.training.optim import Optimizer, Ranks
 from model.training.stepping import compiled_graphs
 from tests.model.test_nanochat import RULES, SHAPE, assert_same_update, ours
+from tests.waiting import deadline_s
 
 SMALL = replace(SHAPE, depth=3)
 """Of the matrices of one shape, 12 are shared evenly and 3 are not."""
@@ -35,7 +36,7 @@ def test_two_ranks_make_the_updates_of_one(tmp_path: Path) -> None:
         for rank in range(2)
     ]
     for each in started:
-        _, told = each.communicate(timeout=400)
+        _, told = each.communicate(timeout=deadline_s(400))
         assert each.returncode == 0, told[-4000:]
     ranks = [torch.load(tmp_path / f"{rank}.pt") for rank in range(2)]
     alone = steps(compiled=False, ranks=None)

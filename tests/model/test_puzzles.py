@@ -255,13 +255,15 @@ def new_training(tmp_path: Path) -> Callable[..., Run]:
 @pytest.mark.usefixtures("keep_generator")
 def test_the_best_between_two_saves_is_saved(new_training: Callable[..., Run]) -> None:
     """With its carry: rows are in the middle of their puzzles when it is saved."""
-    whole = check_best_is_saved(new_training)
+    changes = {"halt_max_steps": 3}
+    whole = check_best_is_saved(new_training, **changes)
     folder = whole.out / f"checkpoints/step-{BEST:08d}"
     kept = read_tensors(folder, whole.manifests()[BEST], "optimizer")
     assert not kept["carried.0.halted"].all()
 
     # Another batch has no rows of the same shape: they begin with new puzzles.
-    other = new_training("whole", **{**BETWEEN_SAVES, "steps": 16}, batch=3, accumulation=2)
+    changes = {**BETWEEN_SAVES, **changes, "steps": 16, "batch": 3, "accumulation": 2}
+    other = new_training("whole", **changes)
     assert other.train_here(attempt=3) == "finished"
 
 

@@ -36,6 +36,7 @@ from tests.model.models import shaken
 from tests.model.sharded_ranks import settings_of
 from tests.settings import changed
 from tests.standins.data_host import DataHost, Fault, serving
+from tests.waiting import deadline_s
 from trmcloud.cli.commands import evaluate
 from trmcloud.cli.main import main
 from trmcloud.core.catalog.eval_tasks import (
@@ -697,7 +698,7 @@ def by_two_ranks(folder: Path, module: str, *words: str) -> Any:
             *(sys.executable, "-m", "torch.distributed.run", "--standalone"),
             *("--nproc_per_node", "2", "-m", module, *words),
         ],
-        capture_output=True, text=True, cwd=ROOT, timeout=120,
+        capture_output=True, text=True, cwd=ROOT, timeout=deadline_s(120),
         env={
             **os.environ, "PYTHONPATH": os.pathsep.join(map(str, folders)), "OMP_NUM_THREADS": "1",
         },
