@@ -26,6 +26,7 @@ from model.serving.memory import check_room, need_of
 from model.serving.text import TextStream
 from model.training.load import LoadedModel
 from tests.standins.loopback import until
+from tests.waiting import deadline_s
 from trmcloud.core.errors import UsageError
 
 pytest.importorskip("starlette", reason="the extra `serve`")
@@ -44,7 +45,9 @@ class Client:
     def ask(
         self, method: str, path: str, body: Any = None, **headers: str
     ) -> tuple[int, dict[str, str], bytes]:
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=WITHIN_S)
+        connection = http.client.HTTPConnection(
+            "127.0.0.1", self.port, timeout=deadline_s(WITHIN_S)
+        )
         try:
             made = body if isinstance(body, bytes) or body is None else json.dumps(body).encode()
             sent = {"Content-Type": "application/json", **headers}
@@ -81,7 +84,7 @@ class Client:
             "POST /generate HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
             f"Content-Length: {len(body)}\r\n\r\n"
         )
-        made = socket.create_connection(("127.0.0.1", self.port), timeout=WITHIN_S)
+        made = socket.create_connection(("127.0.0.1", self.port), timeout=deadline_s(WITHIN_S))
         made.sendall(head.encode() + body)
         return made
 
@@ -101,7 +104,7 @@ def serving(
             yield Client(sock.getsockname()[1])
         finally:
             made.should_exit = True
-            thread.join(WITHIN_S)
+            thread.join(deadline_s(WITHIN_S))
             assert not thread.is_alive()
 
 

@@ -27,6 +27,7 @@ from model.training.load import LoadedModel
 from tests.model.test_serving import Client, serving
 from tests.standins.half_open import no_more_files
 from tests.standins.loopback import until
+from tests.waiting import deadline_s
 
 ROOT = Path(__file__).resolve().parents[2]
 WITHIN_S = 60.0
@@ -47,12 +48,14 @@ class Served(Client):
         assert self.process.stdout is not None
         self.shown = self.process.stdout.readline() + self.process.stdout.readline()
         found = re.search(r"http://\S+:(\d+)", self.shown)
-        assert found is not None, self.shown + self.process.communicate(timeout=WITHIN_S)[1]
+        assert found is not None, (
+            self.shown + self.process.communicate(timeout=deadline_s(WITHIN_S))[1]
+        )
         super().__init__(int(found[1]))
 
     def end(self) -> tuple[str, str]:
         self.process.terminate()
-        out, err = self.process.communicate(timeout=WITHIN_S)
+        out, err = self.process.communicate(timeout=deadline_s(WITHIN_S))
         assert self.process.returncode == 0, out + err
         return out, err
 
@@ -294,7 +297,7 @@ def test_good_streams_stay_whole_beside_many_bad_requests(client: Served) -> Non
         told = list(pool.map(lambda seed: _raw(client.port, _bad(random.Random(seed))), seeds))
     over.set()
     for each in listeners:
-        each.join(WITHIN_S)
+        each.join(deadline_s(WITHIN_S))
     assert len(streams) >= 2
     assert set(streams) == {alone}
     statuses = {answer.split(b" ", 2)[1] for answer in told if answer}
@@ -337,7 +340,7 @@ def _bad(at: random.Random) -> bytes:
 
 def _raw(port: int, request: bytes) -> bytes:
     """What the server answers before it closes, or before the client has had enough."""
-    with socket.create_connection(("127.0.0.1", port), timeout=WITHIN_S) as made:
+    with socket.create_connection(("127.0.0.1", port), timeout=deadline_s(WITHIN_S)) as made:
         try:
             made.sendall(request)
             made.shutdown(socket.SHUT_WR)
@@ -405,7 +408,9 @@ def test_beyond_loopback_a_token_is_needed(checkpoint: Path) -> None:
         assert made.process.stdout is not None
         found = re.match(r"Authorization: Bearer (\S{32})  ", made.process.stdout.readline())
         assert found is not None
-        with httpx.Client(base_url=f"http://127.0.0.1:{made.port}", timeout=WITHIN_S) as asks:
+        with httpx.Client(
+            base_url=f"http://127.0.0.1:{made.port}", timeout=deadline_s(WITHIN_S)
+        ) as asks:
             for headers in ({}, {"Authorization": "Bearer x"}, {"Authorization": found[1][:-1]}):
                 answer = asks.post("/generate", json=good(1, 2), headers=headers)
                 assert answer.status_code == 401
