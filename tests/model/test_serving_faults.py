@@ -48,9 +48,7 @@ class Served(Client):
         assert self.process.stdout is not None
         self.shown = self.process.stdout.readline() + self.process.stdout.readline()
         found = re.search(r"http://\S+:(\d+)", self.shown)
-        assert found is not None, (
-            self.shown + self.process.communicate(timeout=deadline_s(WITHIN_S))[1]
-        )
+        assert found is not None, self.shown + self.process.communicate(timeout=WITHIN_S)[1]
         super().__init__(int(found[1]))
 
     def end(self) -> tuple[str, str]:
