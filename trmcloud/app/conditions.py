@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 
 from trmcloud.app.context import Context
 from trmcloud.app.reasons import FOLLOWS, low_balance, sentence
@@ -50,11 +51,7 @@ class Condition:
 
 
 def conditions_of(context: Context, run: RunState, now: float) -> list[Condition]:
-    """All that is in a live run's way now, as far as this process knows.
-
-    Raises:
-        LedgerError: the ledger cannot be read.
-    """
+    """All that is in a live run's way now, as far as this process knows."""
     found = [*_link(context, run, now)]
     error = context.troubles.get(run.run_id)
     if error is not None:
@@ -73,10 +70,11 @@ def conditions_of(context: Context, run: RunState, now: float) -> list[Condition
     if reading is not None and reading.trouble:
         text = f"the {provider} balance could not be read, retrying: {reading.trouble}"
         found.append(Condition(UNREAD, text))
-    low = low_balance_of(context, run)
-    if low is not None and run.balance_policy != IGNORE:
-        key = f"{low.hours} {low.read_at}"
-        found.append(Condition(BALANCE, low_balance(low, now), key))
+    with suppress(LedgerError):  # that is a condition of its own
+        low = low_balance_of(context, run)
+        if low is not None and run.balance_policy != IGNORE:
+            key = f"{low.hours} {low.read_at}"
+            found.append(Condition(BALANCE, low_balance(low, now), key))
     waiting = waits_for(context, run)
     if waiting is not None and run.state in _BEFORE_A_POD:
         # The number of requests counts on: it makes no other wait.

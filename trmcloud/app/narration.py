@@ -16,7 +16,6 @@ from trmcloud.core.catalog.providers import traits_of
 from trmcloud.core.codec import to_json
 from trmcloud.core.contract.command import own_facts, shown_metric
 from trmcloud.core.contract.notices import (
-    TROUBLE_PATH,
     UNFIT,
     Fact,
     Notice,
@@ -27,7 +26,7 @@ from trmcloud.core.control import events as ev
 from trmcloud.core.control.actions import TERMINATE
 from trmcloud.core.control.continuing import continues
 from trmcloud.core.control.controller import foreseen_end
-from trmcloud.core.control.notices import by_pod
+from trmcloud.core.control.notices import by_pod, finding_notice
 from trmcloud.core.control.observation import BY_POD, POD, ReportedValue
 from trmcloud.core.control.pace import planned_step_s
 from trmcloud.core.control.reason import MEANINGS, OF_KINDS, Reason, ReasonKind, kind_of
@@ -279,13 +278,11 @@ def _revised(event: ev.PlanRevised, moment: _Moment) -> _Said:
 
 def _paced(event: ev.PaceMeasured, moment: _Moment) -> _Said:
     text, *more = pace_lines(moment.after, event)
-    notices: tuple[Notice, ...] = ()
-    if event.slow is not None:
-        what = event.slow.kind.value  # one notice for each, as of a training's findings
-        path, said = f"{TROUBLE_PATH}/{event.phase}/{what}", {"phase": event.phase, "what": what}
-        facts: dict[str, Fact] = {**said, "step": event.step, "mended": False}
-        notices = (moment.notice(NoticeKind.TROUBLE, path, **facts, **by_pod(moment.after)),)
-    return _Said(text, notices, more=tuple(more))
+    if event.slow is None:
+        return _Said(text, more=tuple(more))
+    what, at = event.slow.kind.value, moment.record.at
+    found = (moment.ledger_id, moment.after, event.phase, what, event.step, at)
+    return _Said(text, (finding_notice(*found),), more=tuple(more))
 
 
 def _phase(event: ev.PhaseEnded, moment: _Moment) -> _Said:

@@ -6,7 +6,7 @@ a ledger of its own to read. What is not taken is tried again, ever more rarely,
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
@@ -24,11 +24,11 @@ from trmcloud.core.control.notices import (
     MOST_TROUBLES,
     NoticeInputs,
     ReaperVisit,
-    TrainingFinding,
+    finding_notice,
     standing_notices,
-    trains_now,
 )
 from trmcloud.core.control.run_book import present_runs
+from trmcloud.core.control.run_state import State
 from trmcloud.core.errors import TrmcloudError
 from trmcloud.core.money import ZERO
 from trmcloud.io.requests import pause_s
@@ -91,7 +91,7 @@ class Notifier:
     _taken: set[str] = field(default_factory=set)
     _cursor: int | None = None
     _looked_at: float | None = None
-    _symptoms: tuple[TrainingFinding, ...] = ()
+    _findings: tuple[Notice, ...] = ()
     _senders: dict[str, Send] = field(default_factory=dict)
 
     def derive(self, *, silently: bool = False) -> int:
@@ -206,19 +206,18 @@ class Notifier:
                     reports[run.generation.pod_name] = report
         if self._looked_at is None or not 0 <= now - self._looked_at < _HEALTH_EVERY_S:
             self._looked_at = now
-            self._symptoms = tuple(self._found(ledger))
+            self._findings = tuple(self._found(ledger, now))
         visit = last_visit(self.context)
         seen = None if visit is None else ReaperVisit(visit.at, visit.every_s, visit.machine)
-        return NoticeInputs(reports, seen, self._symptoms)
+        return NoticeInputs(reports, seen, self._findings)
 
-    def _found(self, ledger: LedgerState) -> list[TrainingFinding]:
-        """Return the symptoms in the numbers of running trainings."""
-        found = []
+    def _found(self, ledger: LedgerState, now: float) -> Iterator[Notice]:
+        """Yield the notices of findings in the numbers of running trainings."""
         for run in present_runs(ledger.runs):
-            if not trains_now(run):
+            if run.state is not State.RUNNING or run.errand is not None:
                 continue
             with suppress(TrmcloudError, ValueError, KeyError):
                 for phase, made in find_symptoms(self.context, run).items():
                     for each in made:
-                        found.append(TrainingFinding(run.run_id, phase, each.rule.value, each.step))
-        return found
+                        what = each.rule.value
+                        yield finding_notice(ledger.ledger_id, run, phase, what, each.step, now)

@@ -32,7 +32,7 @@ from trmcloud.core.contract.records import ContractError, dump
 from trmcloud.core.contract.recovery import Recovery
 from trmcloud.core.control import events as ev
 from trmcloud.core.control.budget import LedgerState, extend_ledger
-from trmcloud.core.control.notices import NoticeInputs, ReaperVisit, TrainingFinding
+from trmcloud.core.control.notices import NoticeInputs, ReaperVisit, finding_notice
 from trmcloud.core.control.reason import ReasonKind, make_reason
 from trmcloud.core.money import Usd
 
@@ -70,6 +70,9 @@ class Book:
     def due(self, after: int | None = None, now: float = AT, **seen: Any) -> tuple[Notice, ...]:
         seq = len(self.records) if after is None else after
         return due_notices(self.ledger, self.records, seq, NoticeInputs(**seen), now)
+
+    def finding(self, rule: str, step: int) -> Notice:
+        return finding_notice(self.ledger.ledger_id, self.ledger.runs["r1"], "fast", rule, step, AT)
 
 
 def kinds(notices: tuple[Notice, ...]) -> list[str]:
@@ -226,8 +229,8 @@ def test_a_reaper_missing_three_rounds_is_silent(age_s: float, rented: bool, tol
 def test_what_is_wrong_with_a_training_is_told_by_its_rule() -> None:
     book = Book()
     book.rent()
-    found = book.due(symptoms=(TrainingFinding("r1", "fast", "flat_loss", 900),))
-    again = book.due(symptoms=(TrainingFinding("r1", "fast", "flat_loss", 990),))
+    found = book.due(findings=(book.finding("flat_loss", 900),))
+    again = book.due(findings=(book.finding("flat_loss", 990),))
     assert tails(found) == tails(again) == ["r1/g1/trouble/fast/flat_loss"]
     assert found[0].facts["mended"] is False
 
@@ -242,9 +245,7 @@ def test_a_slow_machine_is_one_notice_from_all_processes() -> None:
     paced = ev.PaceMeasured(1, "fast", *numbers, Usd(12), 900, step=47, slow=slow)
     book.add("r1", paced)
     found = tuple(n for n in book.due(after=0) if n.kind is NoticeKind.TROUBLE)
-    by_rule = book.due(
-        after=0, symptoms=(TrainingFinding("r1", "fast", "slower_than_planned", 90),)
-    )
+    by_rule = book.due(after=0, findings=(book.finding("slower_than_planned", 90),))
     assert tails(found) == ["r1/g1/trouble/fast/slower_than_planned"]
     assert tails(tuple(n for n in by_rule if n.kind is NoticeKind.TROUBLE)) == tails(found)
     assert "slower than planned" in words_of(found[0])["title"]

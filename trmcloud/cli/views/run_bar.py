@@ -230,8 +230,7 @@ class RunBar(AbstractContextManager["RunBar"]):
         if stage and stage != self._stage:
             self._end_stage(run, now)
             self._stage, self._stage_at, self._stage_words = stage, now, ""
-        with suppress(LedgerError):
-            self._tell_conditions(run, now)
+        self._tell_conditions(run, now)
         if making := data_progress_text(self._context, run) if waits_for_data(run, beat) else "":
             self._stage_words = making
             self._show_stage(run, now, sending, [f"data: {making}", *pulling])
@@ -268,13 +267,10 @@ class RunBar(AbstractContextManager["RunBar"]):
         the lines that work without trmcloud. How the run has closed its command says itself."""
         news = since_opening(self._narrator.tell(self._context.ledger.records(run.run_id)))
         *earlier, pulled = [None, *(x for x in news if isinstance(x.record.event, Pulled))]
+        number = run.generation.number if run.generation is not None else 0
         for told in news:
-            event, machine = told.record.event, run.generation
-            if (
-                isinstance(event, PodIntended | Moved)
-                and machine
-                and machine.number == event.generation
-            ):
+            event = told.record.event
+            if isinstance(event, PodIntended | Moved) and event.generation == number:
                 for line in lines_of(self._context, run):
                     self._print(f"  by hand: {line}")
             if told.severity < Severity.NEWS or isinstance(event, Closed):

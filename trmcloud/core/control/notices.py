@@ -25,7 +25,7 @@ from trmcloud.core.control.grants import month_of
 from trmcloud.core.control.observation import POD
 from trmcloud.core.control.report import spent_so_far
 from trmcloud.core.control.run_book import present_runs
-from trmcloud.core.control.run_state import RunState, State
+from trmcloud.core.control.run_state import RunState
 from trmcloud.core.money import ZERO, Usd
 from trmcloud.core.values import dataclass
 
@@ -48,23 +48,13 @@ class ReaperVisit:
 
 
 @dataclass(frozen=True)
-class TrainingFinding:
-    """A finding of ``core.health`` about the phase that a run trains now."""
-
-    run_id: str
-    phase: str
-    rule: str
-    step: int
-
-
-@dataclass(frozen=True)
 class NoticeInputs:
     """Observations beside the ledger: agents' last reports by their pods' names, a reaper's last
-    visit, and findings in the numbers of running trainings."""
+    visit, and notices of findings in the numbers of running trainings."""
 
     reports: Mapping[str, AgentReport] = field(default_factory=dict)
     visit: ReaperVisit | None = None
-    symptoms: tuple[TrainingFinding, ...] = ()
+    findings: tuple[Notice, ...] = ()
 
 
 def standing_notices(
@@ -78,9 +68,20 @@ def standing_notices(
     """
     for run in runs:
         yield from _of_report(ledger, run, observed)
-    yield from _of_symptoms(ledger, observed.symptoms, now)
+    yield from observed.findings
     yield from _of_caps(ledger, runs, now)
     yield from _of_reaper(ledger, observed.visit, now)
+
+
+def finding_notice(
+    ledger_id: str, run: RunState, phase: str, what: str, step: int, at: float
+) -> Notice:
+    """The notice of something that is wrong with a phase's training: one for each ``what``."""
+    number = run.generation.number if run.generation is not None else 0
+    path = f"{TROUBLE_PATH}/{phase}/{what}"
+    facts: dict[str, Fact] = {"phase": phase, "what": what, "step": step, "mended": False}
+    fact_id = run_fact_id(ledger_id, run.run_id, number, path)
+    return Notice(fact_id, NoticeKind.TROUBLE, run.run_id, at, {**facts, **by_pod(run)})
 
 
 def by_pod(run: RunState) -> dict[str, Fact]:
@@ -103,24 +104,6 @@ def _of_report(ledger: LedgerState, run: RunState, observed: NoticeInputs) -> It
         if notice.id.startswith(mine) and notice.kind is not NoticeKind.ENDED:
             facts = {**notice.facts, **by_pod(run)}
             yield Notice(notice.id, notice.kind, notice.run_id, notice.at, facts)
-
-
-def _of_symptoms(
-    ledger: LedgerState, symptoms: Iterable[TrainingFinding], now: float
-) -> Iterable[Notice]:
-    for symptom in symptoms:
-        run = ledger.runs.get(symptom.run_id)
-        number = run.generation.number if run is not None and run.generation is not None else 0
-        path = f"{TROUBLE_PATH}/{symptom.phase}/{symptom.rule}"
-        fact_id = run_fact_id(ledger.ledger_id, symptom.run_id, number, path)
-        facts: dict[str, Fact] = {
-            "phase": symptom.phase,
-            "what": symptom.rule,
-            "step": symptom.step,
-            "mended": False,
-            **(by_pod(run) if run is not None else {}),
-        }
-        yield Notice(fact_id, NoticeKind.TROUBLE, symptom.run_id, now, facts)
 
 
 def _of_caps(ledger: LedgerState, live: Sequence[RunState], now: float) -> Iterable[Notice]:
@@ -182,8 +165,3 @@ def _of_reaper(ledger: LedgerState, visit: ReaperVisit | None, now: float) -> It
         "every_s": round(visit.every_s),
     }
     yield Notice(fact_id, NoticeKind.REAPER, "", now, facts)
-
-
-def trains_now(run: RunState) -> bool:
-    """Whether its numbers are worth a look."""
-    return run.state is State.RUNNING and run.errand is None
