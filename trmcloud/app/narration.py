@@ -117,7 +117,7 @@ class Narrator:
                 return Told(record, before, Severity.RECORD, type(event).__name__)
         row = ROWS[type(event)]
         moment = _Moment(record, before, after, self.ledger_id)
-        said = row.say(event, moment) if callable(row.say) else _Said(_filled(row.say, event))
+        said = row.say(event, moment) if callable(row.say) else _Said(_filled(row.say, moment))
         severity = row.severity if said.severity is None else said.severity
         if isinstance(event, ev.PodNotMade) and self._is_repeated(event, moment):
             severity = Severity.RECORD
@@ -215,15 +215,21 @@ class Row:
     mark: str = "pod"
 
 
-def _filled(template: str, event: ev.Event) -> str:
-    values = {each.name: getattr(event, each.name) for each in fields(event)}  # type: ignore[arg-type]
+def _filled(template: str, moment: _Moment) -> str:
+    """``template`` with the event's fields, and the provider of its machine where it has one."""
+    event: Any = moment.record.event
+    values = {each.name: getattr(event, each.name) for each in fields(event)}
+    if "outcome" in values:
+        values["outcome"] = values["outcome"].replace("_", " ")
+    if (number := values.get("generation")) and "provider" not in values:
+        values["provider"] = moment.after.generations[number - 1].provider
     return template.format(**{name: _words(value) for name, value in values.items()})
 
 
 def _words(value: Any) -> str:
     if isinstance(value, Reason):
         return sentence(value)
-    return f"{value:,}" if type(value) is int else one_line(str(value))
+    return f"{value:,}" if type(value) is int else one_line(str("–" if value is None else value))
 
 
 # -- events of a run ------------------------------------------------------------------------------
@@ -242,22 +248,11 @@ def _up(event: ev.PodUp, moment: _Moment) -> _Said:
     return _Said(text, notices, severity)
 
 
-def _heard(event: ev.AgentUp, moment: _Moment) -> _Said:
-    run = moment.after
-    if run.move is not None and run.move.number == event.generation:
-        return _of_move(event, moment)
-    return _Said(f"generation {event.generation}: its agent reports")
-
-
 def _of_move(event: ev.AgentUp | ev.HandedOver, moment: _Moment) -> _Said:
-    run = moment.after
-    number = run.move.number if run.move is not None else event.generation
-    return _Said(f"generation {number}: {moving_words(run)}", severity=Severity.NEWS)
-
-
-def _moved(event: ev.Moved, moment: _Moment) -> _Said:
-    provider = moment.after.generations[event.generation - 1].provider
-    return _Said(f"generation {event.generation}: training moved here, to {provider}")
+    move = moment.after.move
+    if move is None or (isinstance(event, ev.AgentUp) and event.generation != move.number):
+        return _Said(f"generation {event.generation}: its agent reports", severity=Severity.RECORD)
+    return _Said(f"generation {move.number}: {moving_words(moment.after)}")
 
 
 def _revised(event: ev.PlanRevised, moment: _Moment) -> _Said:
@@ -285,21 +280,11 @@ def _paced(event: ev.PaceMeasured, moment: _Moment) -> _Said:
     return _Said(text, (finding_notice(*found),), more=tuple(more))
 
 
-def _phase(event: ev.PhaseEnded, moment: _Moment) -> _Said:
-    step = f" at step {event.step:,}" if event.step is not None else ""
-    return _Said(f"{event.phase}: {event.outcome.replace('_', ' ')}{step}")
-
-
 def _gate(event: ev.GateJudged, moment: _Moment) -> _Said:
     facts: dict[str, Fact] = {"phase": event.phase, "passed": event.passed}
     path = f"gate/{event.phase}"
     notice = moment.notice(NoticeKind.GATE, path, **facts, **by_pod(moment.after))
     return _Said(text_of(notice), (notice,))
-
-
-def _stop(event: ev.StopRequested, moment: _Moment) -> _Said:
-    how = "stop at once" if event.at_once else "soft stop"
-    return _Said(f"{how} requested by {event.by}: {sentence(event.reason)}")
 
 
 def _result(event: ev.ResultKnown, moment: _Moment) -> _Said:
@@ -419,10 +404,10 @@ ROWS: Mapping[type[Any], Row] = {
     ev.PodUp: Row(_up, _MARK),
     ev.PodMissed: Row("generation {generation}: its provider's list lacks it"),
     ev.PodFound: Row("generation {generation}: it is there again"),
-    ev.AgentUp: Row(_heard),
+    ev.AgentUp: Row(_of_move, _NEWS),
     ev.MoveStarted: Row("looks for another machine: saves {saves} of {stays}"),
     ev.HandedOver: Row(_of_move, _NEWS),
-    ev.Moved: Row(_moved, _NEWS),
+    ev.Moved: Row("generation {generation}: training moved here, to {provider}", _NEWS),
     ev.PlanRevised: Row(_revised, _MARK, "price"),
     ev.BoardFound: Row("generation {generation}: {reason}", _NEWS),
     ev.PaceMeasured: Row(_paced, _NEWS),
@@ -431,10 +416,10 @@ ROWS: Mapping[type[Any], Row] = {
     ev.ActionFailed: Row("{action_id} failed: {error}"),
     ev.Pulled: Row("pulled {phase} step {step}, verified", _NEWS, "checkpoint"),
     ev.Fetched: Row("{phase} step {step} was fetched to {path}"),
-    ev.PhaseEnded: Row(_phase, _MARK, "phase"),
+    ev.PhaseEnded: Row("{phase}: {outcome} at step {step}", _MARK, "phase"),
     ev.GateJudged: Row(_gate, _NEWS, "gate"),
     ev.SaveRequested: Row("a checkpoint was requested by {by}"),
-    ev.StopRequested: Row(_stop, _NEWS, "stop"),
+    ev.StopRequested: Row("stop requested by {by}: {reason}", _NEWS, "stop"),
     ev.StopLowering: Row("generation {generation}: an earlier stop was requested by {by}"),
     ev.StopKnown: Row("generation {generation}: it stops earlier", _MARK, "stop"),
     ev.StopLowered: Row("generation {generation}: {amount} stays reserved, the rest is free"),
