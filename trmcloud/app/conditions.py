@@ -40,7 +40,7 @@ class Condition:
     """Something in a run's way. ``text`` is a sentence, ``more`` what to try.
 
     It is the same one as long as ``key`` stays, and is worth a line once it has lasted for
-    ``after_s``.
+    ``after_s``, counted from the beginning of the condition ``of`` where that is named.
     """
 
     name: str
@@ -48,6 +48,7 @@ class Condition:
     key: str = ""
     after_s: float = 0.0
     more: str = ""
+    of: str = ""
 
 
 def conditions_of(context: Context, run: RunState, now: float) -> list[Condition]:
@@ -103,7 +104,7 @@ def _link(context: Context, run: RunState, now: float) -> list[Condition]:
     found = [Condition(LINK, text, key, after_s, more=more)]
     if run.state is State.RUNNING and not is_listed_as_running(context, run):
         gone = "its provider no longer lists it as running"
-        found.append(Condition("listed", gone, after_s=after_s))
+        found.append(Condition("listed", gone, after_s=after_s, of=LINK))
     return found
 
 

@@ -28,6 +28,7 @@ from trmcloud.core.control.budget import LedgerState, extend_ledger
 from trmcloud.core.control.notices import NoticeInputs
 from trmcloud.core.control.reason import Reason, ReasonKind, make_reason
 from trmcloud.core.control.run_state import RunState
+from trmcloud.core.errors import LedgerError, LinkError
 from trmcloud.core.money import ZERO, Usd
 
 AT = 1_790_000_000.0
@@ -162,9 +163,11 @@ class World:
     listed: dict[str, Any] = field(default_factory=dict)
     troubles: dict[str, Exception] = field(default_factory=dict)
     balances: dict[str, Any] = field(default_factory=dict)
+    trouble: LinkError | None = None
+    later_s: float = 0.0
 
     def __post_init__(self) -> None:
-        link = SimpleNamespace(trouble=lambda name: None)
+        link = SimpleNamespace(trouble=lambda name: self.trouble)
         compute = SimpleNamespace(boot_trouble=lambda pod: None, by_hand=lambda name: [])
         self.links, self.computes = ({"runpod": x, "vast": x} for x in (link, compute))
         self.files, self.ledger = LocalRunFiles(self.home), self
@@ -173,7 +176,7 @@ class World:
         self.ledger_id = LEDGER
 
     def wall(self) -> float:
-        return AT + self.upto
+        return AT + self.upto + self.later_s
 
     def read(self) -> LedgerState:
         return SimpleNamespace(low_balances={}, runs={})  # type: ignore[return-value]
@@ -234,6 +237,27 @@ def test_a_bar_that_joins_late_tells_the_same_with_pulled_checkpoints_as_one(
     assert f"{pulled[-1]}, and 1 before" in at_once
     reopened = lines([len(STORY)], world, capsys)
     assert reopened == [], "what was told before it was reopened is another opening's"
+
+
+def test_trouble_is_told_once_it_has_lasted_and_once_it_is_over(
+    world: World, capsys: pytest.CaptureFixture[str]
+) -> None:
+    world.upto = 16
+    run, bar = fold(RECORDS[:16]), RunBar(world)  # type: ignore[arg-type]
+    bar.watch(run)
+    capsys.readouterr()
+    told = []
+    for world.trouble in (*[LinkError("no route")] * 4, None, None):
+        bar.watch(run)
+        told.append([line for line in capsys.readouterr().out.splitlines() if "pod" in line])
+        world.later_s += 5.0
+    line = "  the pod does not answer: no route; its agent still runs and ends it in time"
+    assert told == [[], [], [line], [], ["  the pod answers again after 20 s"], []]
+    world.troubles[RUN] = LedgerError("it is locked")
+    bar.watch(run)
+    bar.watch(run)
+    out = capsys.readouterr().out
+    assert out.count("it is locked; retrying, nothing new is started; its pod still ends") == 1
 
 
 def test_notifications_are_the_alerts_after_the_cursor() -> None:

@@ -288,7 +288,8 @@ class RunBar(AbstractContextManager["RunBar"]):
         """Print what is in the way once it has lasted, and that the pod answers again."""
         found = {each.name: each for each in conditions_of(self._context, run, now)}
         for name, each in found.items():
-            since, told = self._conditions.get(name, (now, None))
+            began, _ = self._conditions.get(each.of, (now, None))
+            since, told = self._conditions.get(name, (began, None))
             is_new = told is None or each.key not in ("", told)
             if is_new and now - since >= each.after_s:
                 told = each.key
