@@ -128,14 +128,6 @@ def test_a_pod_that_ends_without_a_word_is_lost(volume: bool, told: str) -> None
     assert tails(book.due(begun, now=AT + 500)) == ["r1/g1/lost"]
 
 
-def test_a_pod_that_is_only_missed_is_not_lost() -> None:
-    book = Book()
-    book.rent()
-    begun = len(book.records)
-    book.add("r1", ev.PodMissed(1), ev.PodFound(1))
-    assert book.due(begun) == ()
-
-
 def test_one_that_was_told_to_stop_is_not_lost() -> None:
     book = Book()
     book.rent()
