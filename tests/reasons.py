@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from trmcloud.cli.views.reasons import sentence
+from trmcloud.app.reasons import sentence
 from trmcloud.core.control.reason import Reason, ReasonKind, make_reason
 
 __all__ = ["quoted", "sentence"]

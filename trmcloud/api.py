@@ -45,6 +45,7 @@ from trmcloud.app.launching import (
     require_no_stop_order,
     resume,
 )
+from trmcloud.app.narration import Event, Narrator, event_of
 from trmcloud.app.planning import Planner, load_plan
 from trmcloud.app.quotes import QuoteRefused
 from trmcloud.app.reconciling import reconcile
@@ -55,7 +56,7 @@ from trmcloud.app.steering import FETCH, STOP, VERBS, Forecast, foresee
 from trmcloud.app.sweep_facts import SweepFacts, sweep_of
 from trmcloud.app.sweep_terms import expected_trials, first_words
 from trmcloud.app.sweeping import SweepRequest
-from trmcloud.app.trainings import Event, events_since, find_symptoms
+from trmcloud.app.trainings import find_symptoms
 from trmcloud.app.trial import Trial, TrialBounds, keep_trial, log_path, try_command
 from trmcloud.app.trial_checks import Check, RequestedMachine
 from trmcloud.core.catalog.hardware import LOCAL, find_gpu
@@ -476,15 +477,15 @@ class Home:
         """
         if run_id is not None:
             run_id = self._find(run_id).run_id
+        narrator = Narrator(after=after)
         caught_up_at = self._context.clock.now().boot
         while True:
             # Asked first: what is appended in between belongs to what is told.
             over = run_id is not None and not self._find(run_id).live
             mine = {state.run_id for state in self.states()} if self.principal else None
-            for event in events_since(self._context, run_id, after):
-                after = event.id
-                if mine is None or event.run in mine:
-                    yield event
+            for told in narrator.tell(self._context.ledger.records(run_id)):
+                if mine is None or told.record.run_id in mine:
+                    yield event_of(told)
             if over or not follow:
                 return
             self._context.clock.sleep(_LOOK_S)

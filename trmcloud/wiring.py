@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from trmcloud.adapters.ledger.recorded import RecordedLedger
     from trmcloud.adapters.local.timer import ReaperTimer
     from trmcloud.app.doctor import Finding
-    from trmcloud.app.notifications import Notifier, Words
+    from trmcloud.app.notifications import Notifier
     from trmcloud.app.receipts import Check
     from trmcloud.app.smoke_watch import SmokeSetting
     from trmcloud.app.trial import TrialGround
@@ -463,10 +463,10 @@ def _rents(providers: Providers) -> bool:
     return used or any(provider.has_access() for provider in providers.each())
 
 
-def notification_thread(context: Context, words: Words) -> BackgroundNotifier | None:
+def notification_thread(context: Context) -> BackgroundNotifier | None:
     """Return the background sender of notices while ``context`` is used; None without a
     destination."""
-    teller = build_notifier(context, words)
+    teller = build_notifier(context)
     if teller is None:
         return None
     from trmcloud.adapters.notify.outbox import NotificationThread
@@ -474,7 +474,7 @@ def notification_thread(context: Context, words: Words) -> BackgroundNotifier | 
     return NotificationThread(teller)
 
 
-def build_notifier(context: Context, words: Words) -> Notifier | None:
+def build_notifier(context: Context) -> Notifier | None:
     """Return the sender of this home's notices to their destinations. Its ledger is its own:
     another thread's to read.
 
@@ -494,7 +494,7 @@ def build_notifier(context: Context, words: Words) -> Notifier | None:
     if not destinations:
         return None
     own = replace(context, ledger=open_ledger(context.home, os.environ))
-    return Notifier(own, outbox_of(context.home), destinations, sender_of, words)
+    return Notifier(own, outbox_of(context.home), destinations, sender_of)
 
 
 def destinations_file() -> tuple[

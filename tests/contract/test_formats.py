@@ -20,7 +20,7 @@ from trmcloud.adapters.ledger.records import VERSION
 from trmcloud.adapters.ledger.sqlite import SqliteLedger
 from trmcloud.app import planning
 from trmcloud.app.planning import load_plan
-from trmcloud.cli.views.reasons import sentence
+from trmcloud.app.reasons import sentence
 from trmcloud.core.control import events as ev
 from trmcloud.core.control.ledger_records import UnknownEvent, event_from_json
 from trmcloud.core.control.reason import ReasonKind, make_reason

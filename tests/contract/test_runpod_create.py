@@ -30,8 +30,8 @@ from trmcloud.app.context import Context
 from trmcloud.app.drive import RunDriver
 from trmcloud.app.packing import POD_ENTRY
 from trmcloud.app.pod_request import LaunchData
+from trmcloud.app.reasons import sentence
 from trmcloud.app.short_rentals import make_smoke_plan
-from trmcloud.cli.views.reasons import sentence
 from trmcloud.core.catalog.providers import traits_of
 from trmcloud.core.clock import Instant
 from trmcloud.core.contract import pod_contract as contract

@@ -28,7 +28,7 @@ from trmcloud.adapters.notify.senders import (
     WebhookSender,
     retry_after_s,
 )
-from trmcloud.cli.views.reasons import words_of
+from trmcloud.app.narration import words_of
 from trmcloud.core.contract.notices import Notice, NoticeKind, body_of, headers_of, secret_of
 from trmcloud.core.errors import OutboxError, UsageError
 from trmcloud.ports.notices import DeliveryResult, Destination

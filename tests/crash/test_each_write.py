@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from tests.crash.user import SHORT, CrashUser
 from tests.drawn import drawn
-from trmcloud.cli.views.reasons import sentence
+from trmcloud.app.reasons import sentence
 from trmcloud.core.errors import Outcome
 from trmcloud.core.money import ZERO
 

@@ -16,7 +16,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import trmcloud.providers.registry  # noqa: F401  fills the traits
-from tests.plans import a_candidate, recorded
+from tests.plans import a_candidate, plan_json
 from tests.reasons import quoted
 from trmcloud.adapters.local.run_files import LocalRunFiles
 from trmcloud.app.context import BalanceReading
@@ -26,10 +26,12 @@ from trmcloud.core.clock import UnknownSince
 from trmcloud.core.contract import pod_contract as contract
 from trmcloud.core.contract.pod_contract import AgentReport
 from trmcloud.core.contract.trainer_contract import Heartbeat
+from trmcloud.core.control import events as ev
 from trmcloud.core.control.events import ActionKey, FailureKind
 from trmcloud.core.control.run_state import ActionState, Generation, RunState, State
 from trmcloud.core.errors import HostKeyChanged, LinkError
 from trmcloud.core.money import Usd
+from trmcloud.core.spec.plan import RecordedPlan
 
 STEER = "\x1b]0;PWNED\x07\x1b[2J\x9b31m\x85\u202e\u2066\u200f\u2028\ufeff\x00\x7f\x08\r\x1b[5A"
 FORGED = "error: all your money is gone"
@@ -59,7 +61,9 @@ class Context:
 
     def __post_init__(self) -> None:
         self.files = LocalRunFiles(self.home)
-        self.ledger = SimpleNamespace(read=lambda: SimpleNamespace(low_balances={}))
+        self.ledger = SimpleNamespace(
+            read=lambda: SimpleNamespace(low_balances={}), records=lambda run_id: RECORDS
+        )
         self.workers = SimpleNamespace(
             running=lambda: frozenset(self.running), progress=self.running.get
         )
@@ -87,13 +91,34 @@ class Link:
 POD = Generation(
     1, "trmc-0badcafe-r1-g1-1790003600", "runpod", "c1", Usd("1.79"), AT + 3000, AT + 3600, AT,
 )  # fmt: skip
-PLAN = recorded(a_candidate(hardware=words("hardware"), region=words("region")), bucket="s3://b/p")
+WISH = plan_json(a_candidate(hardware=words("hardware"), region=words("region")), bucket="s3://b/p")
+PLAN = RecordedPlan(WISH)
 RUN = RunState("r-1", State.RESERVED, PLAN, Usd(9), generations=(POD,))
 BEAT = Heartbeat(
     "r-1", "fast", 1, 7, "b", AT + 100, "training", 3, 9, step_losses=(5.0, 4.0), message="x",
     saved_step=3, best_step=2, best_bpb=2.0,
 )  # fmt: skip
 REPORT = AgentReport("r-1", POD.pod_name, 1, 5, AT, AT + 90, (), AT + 3000, AT + 3600)
+
+
+NOT_MADE, REFUSED = (
+    ev.PodIntended(n, POD.pod_name, "runpod", "c1", POD.rate, AT + 3000, AT + 3600) for n in (1, 2)
+)
+RECORDS = [
+    ev.Record(number, "r-1", 1, AT, event)
+    for number, event in enumerate(
+        (
+            ev.RunPlanned(WISH, Usd(9), "default"),
+            ev.Reserved(Usd(9)),
+            NOT_MADE,
+            ev.PodNotMade(1, quoted(words("not-made"))),
+            REFUSED,
+            ev.PodUp(2, "id-2", POD.rate),
+            ev.ResultKnown("unfit", quoted(words("unfit"))),
+        ),
+        start=1,
+    )
+]
 
 
 class Show:
@@ -127,12 +152,8 @@ def main() -> None:
     show = Show(Path(sys.argv[1]))
     world = show.world
     with show.bar:
-        gone = replace(POD, not_made=quoted(words("not-made")))
-        show(replace(RUN, generations=(gone,)))
-        second = replace(POD, number=2)
-        refused = replace(second, unfit=quoted(words("unfit")))
-        show(replace(RUN, generations=(gone, refused)))
-        run = replace(RUN, generations=(gone, refused, replace(second, number=3)))
+        run = replace(RUN, generations=tuple(replace(POD, number=n) for n in (1, 2, 3)))
+        show(run)
         made = ActionState("create", AT, AT + 1, FailureKind.AMBIGUOUS, words("create"))
         run = replace(run, state=State.RENTING, actions={ActionKey("r-1", 3, "create", 1): made})
         world.listed["runpod"] = UnknownSince(AT, words("list"))

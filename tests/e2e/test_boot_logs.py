@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.e2e.runpod_user import ACCEPT, LAUNCH, RentedUser
 from tests.e2e.user import until
-from trmcloud.cli.views.reasons import sentence
+from trmcloud.app.reasons import sentence
 from trmcloud.core.catalog.providers import TRAITS
 from trmcloud.core.control.actions import CREATE, TERMINATE
 from trmcloud.core.control.reason import ReasonKind

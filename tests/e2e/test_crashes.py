@@ -13,7 +13,7 @@ import pytest
 
 from tests.drawn import drawn
 from tests.e2e.user import SMALL, User, kill, until
-from trmcloud.cli.views.reasons import sentence
+from trmcloud.app.reasons import sentence
 from trmcloud.core.contract import manifest as mf
 from trmcloud.core.control.run_state import RunState
 from trmcloud.core.errors import Outcome

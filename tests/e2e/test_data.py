@@ -14,7 +14,7 @@ from tests.e2e import web_corpus
 from tests.e2e.user import User, real_trainer, until
 from tests.standins.data_host import DataHost, Fault, serving
 from trmcloud.adapters.files import load_data_set
-from trmcloud.cli.views.reasons import sentence
+from trmcloud.app.reasons import sentence
 from trmcloud.core.errors import Outcome
 from trmcloud.core.money import ZERO, Usd
 

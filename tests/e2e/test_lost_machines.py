@@ -146,6 +146,6 @@ def test_a_run_moves_to_the_cheaper_provider_while_its_machine_works(
         had = [g.provider for g in run.generations if g.not_made is None]
         assert had == ["runpod", "vast"]
         assert run.outcome is Outcome.STOPPED
-        assert "training has moved there, to vast" in out
+        assert "training moved here, to vast" in out
         assert f"moved to generation {number} at vast" in renter.run("report", run.run_id)
         assert run.settled <= run.cap

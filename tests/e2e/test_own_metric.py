@@ -12,8 +12,8 @@ from tests.e2e.test_run import RATE, script
 from tests.e2e.user import ROOT, User
 from trmcloud.api import Home
 from trmcloud.app.curves import metrics_files
+from trmcloud.app.narration import words_of
 from trmcloud.cli.page import compare, shown
-from trmcloud.cli.views.reasons import words_of
 from trmcloud.core.contract.metric_names import figures_of
 from trmcloud.core.contract.notices import Notice, NoticeKind
 from trmcloud.core.errors import NO_CHECKPOINT_CODE

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.user import TINY, User, until
-from trmcloud.cli.views.reasons import sentence
+from trmcloud.app.reasons import sentence
 from trmcloud.core.contract import manifest as mf
 from trmcloud.core.errors import Outcome
 from trmcloud.core.money import ZERO, Usd

@@ -15,7 +15,7 @@ import pytest
 from tests.e2e.runpod_user import ACCEPT, LAUNCH, RentedUser, in_hand
 from tests.e2e.user import until
 from tests.standins.sshd import Sshd, make_key, running
-from trmcloud.cli.views.reasons import sentence
+from trmcloud.app.reasons import sentence
 from trmcloud.core.catalog.providers import TRAITS
 from trmcloud.core.control.run_state import RunState, State
 from trmcloud.core.errors import Outcome

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from tests.e2e.rented import image, renting
 from tests.e2e.runpod_user import ACCEPT, LAUNCH, RentedUser
-from trmcloud.cli.views.reasons import sentence
+from trmcloud.app.reasons import sentence
 from trmcloud.core.errors import Outcome
 from trmcloud.core.money import ZERO, Usd
 

@@ -10,7 +10,7 @@ import pytest
 from tests.e2e.runpod_user import LAUNCH, RentedUser
 from tests.e2e.test_runpod_faults import ended
 from tests.e2e.vast_user import VAST_LAUNCH, VastUser, renting_from_vast
-from trmcloud.cli.views.reasons import sentence
+from trmcloud.app.reasons import sentence
 from trmcloud.core.control.reason import ReasonKind
 from trmcloud.core.errors import Outcome
 

@@ -6,11 +6,12 @@ a ledger of its own to read. What is not taken is tried again, ever more rarely,
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from trmcloud.app.context import Context
+from trmcloud.app.narration import Narrator, words_of
 from trmcloud.app.reap import last_visit
 from trmcloud.app.run_queries import report_of
 from trmcloud.app.trainings import find_symptoms
@@ -18,26 +19,65 @@ from trmcloud.core.contract.notices import TROUBLE_PATH, Notice, NoticeKind, bod
 from trmcloud.core.contract.pod_contract import AgentReport
 from trmcloud.core.control.budget import LedgerState
 from trmcloud.core.control.events import Record
+from trmcloud.core.control.grants import money_of
 from trmcloud.core.control.notices import (
     MOST_TROUBLES,
     NoticeInputs,
     ReaperVisit,
-    TrainingFinding,
-    due_notices,
-    trains_now,
+    finding_notice,
+    standing_notices,
 )
 from trmcloud.core.control.run_book import present_runs
+from trmcloud.core.control.run_state import State
 from trmcloud.core.errors import TrmcloudError
+from trmcloud.core.money import ZERO
 from trmcloud.io.requests import pause_s
 from trmcloud.ports.notices import DeliveryResult, Destination, Outbox, QueuedNotice, Send
 
-Words = Callable[[Notice], Mapping[str, str]]
-"""A notice's ``title`` and ``text``."""
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 5.0, 3600.0
 GIVE_UP_AFTER_S = 3 * 86_400.0
 HOLD_S = 45.0
 """Longer than a try usually takes: another process may try once this has passed."""
 _HEALTH_EVERY_S = 60.0
+
+
+def due_notices(
+    ledger: LedgerState,
+    records: Sequence[Record],
+    after_seq: int,
+    observed: NoticeInputs,
+    now: float,
+) -> tuple[Notice, ...]:
+    """Every notice that follows now: those of records after ``after_seq``, and how things stand.
+
+    Args:
+        records: those after it, and all earlier ones of their runs and of no run.
+        now: epoch s.
+    """
+    told = Narrator(ledger.ledger_id, after_seq).tell(records)
+    notices = [made for each in told for notice in each.notices for made in _asked(ledger, notice)]
+    touched = {each.record.run_id for each in told}
+    runs = [run for run in present_runs(ledger.runs) if run.live or run.run_id in touched]
+    at_rest = sorted(touched & ledger.runs.keys() - {run.run_id for run in runs})
+    runs += [ledger.runs[run_id] for run_id in at_rest]
+    notices += standing_notices(ledger, runs, observed, now)
+    return tuple({notice.id: notice for notice in reversed(notices)}.values())[::-1]
+
+
+def _asked(ledger: LedgerState, notice: Notice) -> list[Notice]:
+    """A request for approval with what its principal's grant has, unless it was answered; any
+    other notice as it is."""
+    if notice.kind is not NoticeKind.APPROVAL:
+        return [notice]
+    asked = ledger.approvals.get(str(notice.facts["request"]))
+    if asked is None or asked.is_given is not None:
+        return []
+    grant = ledger.grants.get(str(notice.facts["principal"]))
+    total, held = ZERO, ZERO
+    if grant is not None:
+        total, held = grant.terms.total, money_of(ledger, grant).whole
+    money = {"total_usd": total.plain(), "spent_or_reserved_usd": held.plain()}
+    return [replace(notice, facts={**notice.facts, **money})]
 
 
 @dataclass
@@ -48,11 +88,10 @@ class Notifier:
     outbox: Outbox
     destinations: Sequence[Destination]
     sender: Callable[[Destination], Send]
-    words: Words
     _taken: set[str] = field(default_factory=set)
     _cursor: int | None = None
     _looked_at: float | None = None
-    _symptoms: tuple[TrainingFinding, ...] = ()
+    _findings: tuple[Notice, ...] = ()
     _senders: dict[str, Send] = field(default_factory=dict)
 
     def derive(self, *, silently: bool = False) -> int:
@@ -77,7 +116,7 @@ class Notifier:
             return 0
         kept = self._bounded(fresh)
         told_to = () if first or silently else self.destinations
-        bodies = [(notice, body_of(notice, self.words(notice))) for notice in kept]
+        bodies = [(notice, body_of(notice, words_of(notice))) for notice in kept]
         new = self.outbox.take(bodies, told_to, newest, now)
         self._taken |= {notice.id for notice in fresh}
         self._cursor = newest
@@ -167,19 +206,18 @@ class Notifier:
                     reports[run.generation.pod_name] = report
         if self._looked_at is None or not 0 <= now - self._looked_at < _HEALTH_EVERY_S:
             self._looked_at = now
-            self._symptoms = tuple(self._found(ledger))
+            self._findings = tuple(self._found(ledger, now))
         visit = last_visit(self.context)
         seen = None if visit is None else ReaperVisit(visit.at, visit.every_s, visit.machine)
-        return NoticeInputs(reports, seen, self._symptoms)
+        return NoticeInputs(reports, seen, self._findings)
 
-    def _found(self, ledger: LedgerState) -> list[TrainingFinding]:
-        """Return the symptoms in the numbers of running trainings."""
-        found = []
+    def _found(self, ledger: LedgerState, now: float) -> Iterator[Notice]:
+        """Yield the notices of findings in the numbers of running trainings."""
         for run in present_runs(ledger.runs):
-            if not trains_now(run):
+            if run.state is not State.RUNNING or run.errand is not None:
                 continue
             with suppress(TrmcloudError, ValueError, KeyError):
                 for phase, made in find_symptoms(self.context, run).items():
                     for each in made:
-                        found.append(TrainingFinding(run.run_id, phase, each.rule.value, each.step))
-        return found
+                        what = each.rule.value
+                        yield finding_notice(ledger.ledger_id, run, phase, what, each.step, now)

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import field
 
 from trmcloud.app.checkpoints.sources import known_in_bucket
+from trmcloud.app.conditions import clock_words
 from trmcloud.app.context import Context, is_unasked
 from trmcloud.app.kill_layers import Layer, MaxOverspend, guards_of
 from trmcloud.app.run_queries import (
@@ -121,6 +122,8 @@ class Run:
     """Who launched it; empty: the ledger's owner."""
     metric: str | None = None
     """As in ``Training``."""
+    clock: str = ""
+    """When it is asked to stop, by which limit, and when it is killed; empty without a machine."""
 
 
 def gains_of(run: RunState, beat: Heartbeat) -> tuple[float | None, float | None]:
@@ -196,6 +199,7 @@ def facts_of(context: Context, run: RunState) -> Run:
         landing=run.live and run.stop is not None,
         lands_at=rented.soft_stop_at if rented is not None else None,
         killed_at=rented.hard_stop_at if rented is not None else None,
+        clock=clock_words(run, beat, context.wall()),
         waits_for=waiting.what if waiting is not None else None,
         waits_until=waiting.until_at if waiting is not None else None,
         trouble=trouble,

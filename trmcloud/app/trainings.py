@@ -4,19 +4,16 @@ target, timeline.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from trmcloud.app.context import Context
 from trmcloud.app.run_queries import last_beat, last_report, report_of
-from trmcloud.core.codec import to_json
-from trmcloud.core.contract.command import own_facts
 from trmcloud.core.contract.gate import number_of
 from trmcloud.core.contract.manifest import CheckpointManifest, KnownCheckpoint
 from trmcloud.core.contract.phase_account import with_skips
 from trmcloud.core.contract.pod_contract import GPU_NOTE, PhaseState, window_from
 from trmcloud.core.contract.recovery import Recovery
-from trmcloud.core.control import events as ev
 from trmcloud.core.control.run_state import RunState
 from trmcloud.core.health import Finding, PhaseExpectation, Rule, findings
 from trmcloud.core.money import Usd, cost
@@ -197,37 +194,3 @@ def judge_target(run: RunState, best: KnownCheckpoint | None, hours: float) -> T
         )
         other += f" in {tokenizer}'s" if tokenizer != target.tokenizer else ""
     return TargetResult(target, best.step_losses[-1], best.val_bpb, best.label, hours, other)
-
-
-# What happened to a run, in its order: the ledger's own record, and what its metrics and its
-# agents' reports tell beside it.
-
-
-@dataclass(frozen=True)
-class Event:
-    """One fact of the ledger: ``kind`` is the name of its class in ``core.control.events``,
-    ``facts`` its fields as JSON. ``id`` grows by time within a ledger and never changes."""
-
-    id: int
-    run: str
-    at: float
-    kind: str
-    facts: Mapping[str, Any]
-
-
-def events_since(context: Context, run_id: str | None, after: int = 0) -> Iterator[Event]:
-    """Those of one run, or of all and of the ledger itself, that came after the one of that id."""
-    runs = context.ledger.read().runs
-    for record in context.ledger.records(run_id):
-        if record.seq > after:
-            kind, facts = type(record.event).__name__, _facts(record.event)
-            if "val_bpb" in facts and record.run_id in runs:  # a plan is read for these alone
-                facts = own_facts(runs[record.run_id].spec.command, facts)
-            yield Event(record.seq, record.run_id, record.at, kind, facts)
-
-
-def _facts(event: ev.Event) -> Mapping[str, Any]:
-    facts = to_json(event)
-    if isinstance(event, ev.RunPlanned):
-        facts["plan"] = {"id": facts["plan"].get("id", "")}  # the whole of it is a hundred lines
-    return facts

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from trmcloud.cli.views.reasons import tell_troubles, tell_unreached, words_of
+from trmcloud.cli.views.reasons import tell_troubles, tell_unreached
 
 if TYPE_CHECKING:
     from trmcloud.app.context import Context
@@ -24,7 +24,7 @@ def tell(context: Context, grace_s: float = GRACE_S) -> None:
 
     if _running:
         return
-    thread = notification_thread(context, words_of)
+    thread = notification_thread(context)
     if thread is not None:
         _running.append((thread, grace_s))
         thread.start()

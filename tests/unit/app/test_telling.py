@@ -39,7 +39,6 @@ from trmcloud.app.notifications import (
     LONGEST_PAUSE_S,
     Notifier,
 )
-from trmcloud.cli.views.reasons import words_of
 from trmcloud.core.clock import Instant
 from trmcloud.core.contract import pod_contract as contract
 from trmcloud.core.contract.metric_names import MOST_VALUES, figures_of
@@ -112,7 +111,7 @@ class Rig:
             build_context(), clock=self.clock, ledger=SqliteLedger(self.home / "ledger.db")
         )
         outbox = SqliteOutbox(self.home / NAME)
-        return Notifier(context, outbox, destinations or (OPS,), sender or self.sender, words_of)
+        return Notifier(context, outbox, destinations or (OPS,), sender or self.sender)
 
     def sender(self, destination: Destination) -> Send:
         def send(notice_id: str, body: str) -> DeliveryResult:
@@ -355,7 +354,7 @@ def test_what_cannot_be_read_stops_no_command(rig: Rig, breaks: str) -> None:
 def test_nobody_is_told_where_nobody_is_named(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     from trmcloud.wiring import build_notifier
 
-    make: Callable[[], Notifier | None] = lambda: build_notifier(build_context(), words_of)  # noqa: E731
+    make: Callable[[], Notifier | None] = lambda: build_notifier(build_context())  # noqa: E731
     assert make() is None
     (rig.home / "notify.json").write_text("no JSON")
     assert make() is None, "told by notify list, and no other command's business"

@@ -13,8 +13,8 @@ import pytest
 
 from tests.documents import document_in
 from tests.standins.receiver import Receiver
+from trmcloud.app.narration import words_of
 from trmcloud.cli.main import main
-from trmcloud.cli.views.reasons import words_of
 from trmcloud.core.contract.notices import Notice, NoticeKind, headers_of
 from trmcloud.core.errors import NotifyError
 from trmcloud.io.installation import install_command

@@ -13,12 +13,12 @@ import pytest
 
 import trmcloud.core.control as control
 from tests.plans import a_generation
+from trmcloud.app.reasons import FOLLOWS, SENTENCES, sentence
 from trmcloud.app.run_queries import WorkerTransfer
+from trmcloud.app.symptoms import loss_text, remedy_text, trouble_text
 from trmcloud.app.trainings import RecoveryRow
 from trmcloud.cli.documents import note
 from trmcloud.cli.views.as_documents import reason_note
-from trmcloud.cli.views.health import loss_text, remedy_text, trouble_text
-from trmcloud.cli.views.reasons import FOLLOWS, SENTENCES, sentence
 from trmcloud.cli.views.run_bar import (
     GONE,
     PULLING,

@@ -26,6 +26,7 @@ from trmcloud.adapters.local.machine import SystemClock
 from trmcloud.app.checkpoints import inventory
 from trmcloud.app.checkpoints.saving import Place, SaveRequest
 from trmcloud.app.context import Context
+from trmcloud.app.narration import words_of
 from trmcloud.app.receipts import receipt_of
 from trmcloud.app.run_facts import facts_of, report_run
 from trmcloud.cli.commands.stop import _show
@@ -37,7 +38,6 @@ from trmcloud.cli.views.html_page import page_of
 from trmcloud.cli.views.json_output import as_object
 from trmcloud.cli.views.metrics import score_cell
 from trmcloud.cli.views.month import month_lines, month_page
-from trmcloud.cli.views.reasons import words_of
 from trmcloud.cli.views.streams import padded, width, wrap
 from trmcloud.core.contract.command import Command
 from trmcloud.core.contract.notices import Notice, NoticeKind

@@ -11,7 +11,9 @@ import pytest
 from tests.plans import a_candidate, a_plan, plan_json
 from tests.unit.core.test_moving import AT as MOVE_AT
 from tests.unit.core.test_moving import standing
-from trmcloud.cli.views.reasons import low_balance, sentence, words_of
+from trmcloud.app.narration import words_of
+from trmcloud.app.notifications import due_notices
+from trmcloud.app.reasons import low_balance, sentence
 from trmcloud.core.contract.notices import NoticeKind
 from trmcloud.core.control import events as ev
 from trmcloud.core.control.balance import (
@@ -33,7 +35,7 @@ from trmcloud.core.control.balance import (
     worst_at,
 )
 from trmcloud.core.control.budget import LedgerState, extend_ledger
-from trmcloud.core.control.notices import NoticeInputs, due_notices
+from trmcloud.core.control.notices import NoticeInputs
 from trmcloud.core.control.reason import ReasonKind, make_reason
 from trmcloud.core.control.run_state import RunState, State, apply_event
 from trmcloud.core.errors import Outcome, PaymentRequired

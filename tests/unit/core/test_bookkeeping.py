@@ -15,7 +15,7 @@ from tests.reasons import quoted
 from tests.unit.core.runs import AT, PLAN, a_report, apply, booting, running
 from tests.unit.core.test_controller_ending import settled
 from tests.unit.core.test_run_state import CLOSED, RESERVED, SETTLED, SETTLING, run_of, sample
-from trmcloud.cli.views.reasons import sentence
+from trmcloud.app.reasons import sentence
 from trmcloud.core.clock import DatedFact, UnknownSince
 from trmcloud.core.contract.pod_contract import Orders, PhaseReport, PhaseState
 from trmcloud.core.control import events as ev

@@ -24,7 +24,7 @@ from tests.unit.core.runs import (
     stopped,
     the_pod,
 )
-from trmcloud.cli.views.reasons import sentence
+from trmcloud.app.reasons import sentence
 from trmcloud.core.catalog.hardware import LOCAL
 from trmcloud.core.catalog.providers import TRAITS as KNOWN
 from trmcloud.core.control import events as ev

@@ -32,7 +32,7 @@ from tests.unit.core.runs import (
     stopped,
     the_pod,
 )
-from trmcloud.cli.views.reasons import sentence
+from trmcloud.app.reasons import sentence
 from trmcloud.core.clock import UnknownSince
 from trmcloud.core.contract.pod_contract import CheckpointRef, PhaseReport, SaveAnswers
 from trmcloud.core.control import events as ev

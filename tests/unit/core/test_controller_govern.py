@@ -31,7 +31,7 @@ from tests.unit.core.runs import (
     stopped,
     the_pod,
 )
-from trmcloud.cli.views.reasons import sentence
+from trmcloud.app.reasons import sentence
 from trmcloud.core.clock import DatedFact, UnknownSince
 from trmcloud.core.contract.bucket import RENEW_BEFORE_S
 from trmcloud.core.contract.pod_contract import PodName

@@ -33,7 +33,7 @@ from tests.unit.core.runs import (
     stopped,
     the_pod,
 )
-from trmcloud.cli.views.reasons import sentence
+from trmcloud.app.reasons import sentence
 from trmcloud.core.clock import DatedFact, Instant, UnknownSince
 from trmcloud.core.contract.pod_contract import AgentReport, parse_pod_name
 from trmcloud.core.control import events as ev

@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.strategies import json_values
-from trmcloud.cli.views.health import WORDS, advice_of, advice_text, evidence_text
+from trmcloud.app.symptoms import WORDS, advice_of, advice_text, evidence_text
 from trmcloud.core.contract.command import Command
 from trmcloud.core.contract.gate import number_of
 from trmcloud.core.contract.pod_contract import (

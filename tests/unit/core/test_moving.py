@@ -19,7 +19,6 @@ from trmcloud.core.control.continuing import continues, lost_machines
 from trmcloud.core.control.controller import decide, decide_standby, foreseen_end
 from trmcloud.core.control.events import FailureKind
 from trmcloud.core.control.moving import move_events, stands_by_s
-from trmcloud.core.control.notices import _of_event
 from trmcloud.core.control.observation import Bill, Observation, PodSeen, PodStatus
 from trmcloud.core.control.pod_facts import finished_on, moving_reason, orders_for, result_of
 from trmcloud.core.control.reason import Reason, ReasonKind, make_reason
@@ -511,16 +510,6 @@ def test_a_run_whose_work_is_done_does_not_move_any_more() -> None:
     run = apply(handed_over(), done, at=AT + 2 * HOUR_S)
     decision = look(run, AT + 2 * HOUR_S, mine=MINE, theirs=READY)
     assert end_reason(decision) is ReasonKind.MOVE_CALLED_OFF
-
-
-def test_who_is_told_of_runs_is_not_told_that_one_ended_which_moves() -> None:
-    ledger = LedgerState("abcd1234", runs={"r1": landed()})
-    before = handed_over()
-    known = ev.ResultKnown(Outcome.STOPPED.value, Reason(ReasonKind.MOVING, {"provider": "vast"}))
-    record = ev.Record(9, "r1", 1, AT + HOUR_S + 200.0, known)
-    assert list(_of_event(ledger, before, landed(), record)) == []
-    alone = replace(before, move=None)
-    assert list(_of_event(ledger, alone, apply_event(alone, record), record)) != []
 
 
 # -- the machine that stands by is watched as any other --------------------------------------------

@@ -13,7 +13,8 @@ import pytest
 
 from tests.plans import a_candidate, plan_json
 from tests.reasons import quoted
-from trmcloud.cli.views.reasons import words_of
+from trmcloud.app.narration import words_of
+from trmcloud.app.notifications import due_notices
 from trmcloud.core.contract.gate import Verdict
 from trmcloud.core.contract.notices import (
     Notice,
@@ -31,7 +32,7 @@ from trmcloud.core.contract.records import ContractError, dump
 from trmcloud.core.contract.recovery import Recovery
 from trmcloud.core.control import events as ev
 from trmcloud.core.control.budget import LedgerState, extend_ledger
-from trmcloud.core.control.notices import NoticeInputs, ReaperVisit, TrainingFinding, due_notices
+from trmcloud.core.control.notices import NoticeInputs, ReaperVisit, finding_notice
 from trmcloud.core.control.reason import ReasonKind, make_reason
 from trmcloud.core.money import Usd
 
@@ -69,6 +70,9 @@ class Book:
     def due(self, after: int | None = None, now: float = AT, **seen: Any) -> tuple[Notice, ...]:
         seq = len(self.records) if after is None else after
         return due_notices(self.ledger, self.records, seq, NoticeInputs(**seen), now)
+
+    def finding(self, rule: str, step: int) -> Notice:
+        return finding_notice(self.ledger.ledger_id, self.ledger.runs["r1"], "fast", rule, step, AT)
 
 
 def kinds(notices: tuple[Notice, ...]) -> list[str]:
@@ -110,13 +114,6 @@ def test_a_run_that_goes_well_is_told_at_its_gate_and_at_its_end() -> None:
     assert tails(after) == tails(first), "its end is one fact, though it is written down twice"
 
 
-def test_records_before_the_cursor_are_told_no_more() -> None:
-    book = Book()
-    book.rent()
-    book.add("r1", ev.ResultKnown("finished"))
-    assert book.due() == ()
-
-
 @pytest.mark.parametrize(("volume", "told"), [(False, "lost"), (True, "lost")])
 def test_a_pod_that_ends_without_a_word_is_lost(volume: bool, told: str) -> None:
     book = Book()
@@ -129,14 +126,6 @@ def test_a_pod_that_ends_without_a_word_is_lost(volume: bool, told: str) -> None
     assert notice.facts["spent_usd"] == "0.3"
     book.add("r1", ev.Settled(1, Usd("0.3"), None), ev.Closed("lost"), at=AT + 500)
     assert tails(book.due(begun, now=AT + 500)) == ["r1/g1/lost"]
-
-
-def test_a_pod_that_is_only_missed_is_not_lost() -> None:
-    book = Book()
-    book.rent()
-    begun = len(book.records)
-    book.add("r1", ev.PodMissed(1), ev.PodFound(1))
-    assert book.due(begun) == ()
 
 
 def test_one_that_was_told_to_stop_is_not_lost() -> None:
@@ -173,56 +162,6 @@ def test_a_price_that_is_not_the_planned_one_is_told() -> None:
     cheaper.add("r1", ev.RunPlanned(made, Usd(10), "thesis"), ev.Reserved(Usd(10)), intended)
     cheaper.add("r1", ev.PodUp(1, "id-1", Usd("3.5")))
     assert cheaper.due(3) == ()
-
-
-def test_another_offer_at_another_price_is_told() -> None:
-    book = Book()
-    second = a_candidate(id="c2", provider="runpod", rate=Usd("9"))
-    made = plan_json(a_candidate(provider="runpod"), second)
-    book.add("r1", ev.RunPlanned(made, Usd(10), "thesis"), ev.Reserved(Usd(10)))
-    book.add("r1", ev.PlanRevised("c2", quoted("sold out")))
-    (notice,) = book.due(2)
-    assert (notice.kind, notice.facts["billed_usd_per_hour"]) == (NoticeKind.PRICE, "9")
-
-
-def test_a_machine_that_was_lost_is_told_with_the_one_that_follows() -> None:
-    book = Book()
-    book.rent()
-    book.add("r1", ev.PodGone(1, AT + 60), ev.Settled(1, Usd("1"), None))
-    before = len(book.records)
-    why = make_reason(ReasonKind.MACHINE_LOST, provider="runpod")
-    book.add("r1", ev.Reserved(Usd("9")), ev.PlanRevised("c1", why))
-    (notice,) = book.due(before)
-    assert (notice.kind, notice.facts["pod"]) == (NoticeKind.LOST, POD)
-    said = words_of(notice)
-    assert said["title"] == "r1: its pod is lost, the run continues"
-    assert f"It continues on {notice.facts['hardware']} at runpod." in said["text"]
-
-
-def test_an_orphan_is_told_once_though_it_is_charged_again() -> None:
-    book = Book()
-    book.rent()
-    begun = len(book.records)
-    for amount in ("0.1", "0.2"):
-        book.add("", ev.StrayCharged("runpod", "x-1", POD, "r1", AT, Usd(amount)))
-    (notice,) = book.due(begun)
-    assert (notice.kind, notice.id) == (NoticeKind.ORPHAN, "0a1b2c3d/orphan/runpod/x-1")
-    assert book.due(begun + 1) == (), "the second charge is of the same pod"
-
-
-def test_an_errands_machine_tells_nothing() -> None:
-    from tests.plans import errand_json
-
-    book = Book()
-    book.rent(volume=True)
-    gone = (ev.ResultKnown("finished"), ev.PodGone(1, AT), ev.Settled(1, Usd(1), Usd(1)))
-    book.add("r1", *gone, ev.Closed("finished"))
-    begun = len(book.records)
-    name = "trmc-0a1b2c3d-r1-g2-1790003600"
-    book.add("r1", ev.Reopened(Usd(11), errand_json()), ev.Reserved(Usd("0.5")))
-    book.add("r1", ev.PodIntended(2, name, "runpod", "fetch1", Usd("0.4"), AT + 90, AT + 99))
-    book.add("r1", ev.PodUp(2, "id-2", Usd("0.5")), ev.AgentUp(2), ev.ResultKnown("landed"))
-    assert [n for n in book.due(begun) if n.kind is not NoticeKind.CAP] == []
 
 
 # -- how things stand ----------------------------------------------------------------------------
@@ -282,8 +221,8 @@ def test_a_reaper_missing_three_rounds_is_silent(age_s: float, rented: bool, tol
 def test_what_is_wrong_with_a_training_is_told_by_its_rule() -> None:
     book = Book()
     book.rent()
-    found = book.due(symptoms=(TrainingFinding("r1", "fast", "flat_loss", 900),))
-    again = book.due(symptoms=(TrainingFinding("r1", "fast", "flat_loss", 990),))
+    found = book.due(findings=(book.finding("flat_loss", 900),))
+    again = book.due(findings=(book.finding("flat_loss", 990),))
     assert tails(found) == tails(again) == ["r1/g1/trouble/fast/flat_loss"]
     assert found[0].facts["mended"] is False
 
@@ -298,9 +237,7 @@ def test_a_slow_machine_is_one_notice_from_all_processes() -> None:
     paced = ev.PaceMeasured(1, "fast", *numbers, Usd(12), 900, step=47, slow=slow)
     book.add("r1", paced)
     found = tuple(n for n in book.due(after=0) if n.kind is NoticeKind.TROUBLE)
-    by_rule = book.due(
-        after=0, symptoms=(TrainingFinding("r1", "fast", "slower_than_planned", 90),)
-    )
+    by_rule = book.due(after=0, findings=(book.finding("slower_than_planned", 90),))
     assert tails(found) == ["r1/g1/trouble/fast/slower_than_planned"]
     assert tails(tuple(n for n in by_rule if n.kind is NoticeKind.TROUBLE)) == tails(found)
     assert "slower than planned" in words_of(found[0])["title"]
@@ -409,7 +346,7 @@ def test_a_request_for_more_is_told_once_until_it_is_answered() -> None:
     told = words_of(notice)
     assert told["title"] == "agent asks for approval"
     assert told["text"] == (
-        "It asks for $5.00 more, $4.00 per run; $0.00 of $10.00 are spent or reserved. Its reason: "
+        "it asks for $5.00 more, $4.00 per run; $0.00 of $10.00 are spent or reserved; its reason: "
         "a longer run. trmcloud approve a-1, or trmcloud deny a-1"
     )
     assert book.due(after=2) == ()

@@ -20,8 +20,8 @@ from tests.unit.core.test_moving import (
     up,
 )
 from tests.unit.core.test_moving import plan as plan_that_moves
+from trmcloud.app.narration import pace_lines
 from trmcloud.cli.views.as_documents import pace_document
-from trmcloud.cli.views.pace import pace_lines, pace_rows
 from trmcloud.core.catalog.hardware import least_step_s
 from trmcloud.core.contract.pace import (
     LEAST_STEPS,
@@ -378,11 +378,9 @@ def test_the_line_has_pace_hours_and_dollars_beside_the_planned_ones() -> None:
     assert first.endswith("by the pod's report")
     assert "2 h 30 min and $10.00 more" in second
     assert "the run continues" in second
-    assert [name for name, _ in pace_rows(run)] == ["measured", "slow"]
     told = pace_document(run)
     assert told is not None
     assert (told.doubt, told.follows, told.reported_by) == (None, CONTINUE, "pod")
-    assert pace_rows(running(plan)) == []
     assert pace_document(running(plan)) is None
     assert CHEAP < DEAR
 

@@ -24,7 +24,7 @@ from tests.unit.core.runs import (
     running,
     the_pod,
 )
-from trmcloud.cli.views.reasons import sentence
+from trmcloud.app.reasons import sentence
 from trmcloud.core.clock import DatedFact, UnknownSince
 from trmcloud.core.control import events as ev
 from trmcloud.core.control.actions import CREATE

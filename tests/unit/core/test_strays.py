@@ -11,7 +11,7 @@ import pytest
 from tests.plans import a_candidate, a_generation, errand_json, plan_json
 from tests.reasons import quoted
 from tests.unit.core.runs import TRAITS
-from trmcloud.cli.views.reasons import sentence
+from trmcloud.app.reasons import sentence
 from trmcloud.core.catalog.offers import DAY_S
 from trmcloud.core.clock import UnknownSince
 from trmcloud.core.contract.pod_contract import PodName

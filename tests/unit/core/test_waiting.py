@@ -30,7 +30,7 @@ from tests.unit.core.runs import (
     stopped,
     the_pod,
 )
-from trmcloud.cli.views.reasons import sentence
+from trmcloud.app.reasons import sentence
 from trmcloud.core.catalog.providers import traits_of
 from trmcloud.core.clock import DatedFact, Instant, UnknownSince
 from trmcloud.core.control import events as ev

@@ -13,11 +13,10 @@ import typer
 from trmcloud.app.checkpoints.sources import live_pod
 from trmcloud.app.context import Context, find_run, require_reach, run_by_id
 from trmcloud.app.run_queries import data_progress_text, is_rented, last_beat, waits_for_data
-from trmcloud.app.trainings import find_symptoms
+from trmcloud.app.symptoms import TrainingNews
 from trmcloud.cli import documents as doc
 from trmcloud.cli import options
 from trmcloud.cli.catch_up import find_caught_up, look_again
-from trmcloud.cli.views.health import RecoveryNews, advice_of, evidence_text
 from trmcloud.cli.views.json_output import print_document, print_line
 from trmcloud.cli.views.streams import as_is
 from trmcloud.core.control.run_state import RunState, State
@@ -26,7 +25,6 @@ from trmcloud.wiring import build_context
 
 _CHUNK = 1 << 16
 _DATA_EVERY_S = 5.0
-_HEALTH_EVERY_S = 10.0
 _GONE_AFTER_S = 20.0
 """A pod that its provider's lists lack for so long writes no more, proven to be gone or not."""
 
@@ -60,9 +58,8 @@ def logs(
         raise NotFoundError(f"{state.run_id} has no log of {phases[-1]}", where=str(log.path))
     if log is not None:
         log.print_new(lines)
-    mended, health = RecoveryNews(context), HealthLines(context)
-    _tell_mended(mended, state)
-    health.print_new(state)
+    news = TrainingNews(context)
+    _tell_news(news, state)
     while follow:
         state = run_by_id(context, state.run_id)
         newest = [phase] if phase else list(context.files.phases(state.run_id))
@@ -73,8 +70,7 @@ def logs(
         if log is not None:
             log.print_new()
         data.print_new(state)
-        _tell_mended(mended, state)
-        health.print_new(state)
+        _tell_news(news, state)
         if not state.live:
             break
         gone = _why_no_more(context, state)
@@ -86,10 +82,13 @@ def logs(
         log.end()
 
 
-def _tell_mended(news: RecoveryNews, run: RunState) -> None:
-    """Print each recovery of a training to stderr."""
-    for what, done in news.of_run(run):
+def _tell_news(news: TrainingNews, run: RunState) -> None:
+    """Print to stderr each recovery and each finding of a run's trainings, once."""
+    for what, done in news.new_recoveries(run):
         print(f"{run.run_id}: recovered: {what}\n  by: {done}", file=sys.stderr)
+    for what, advice in news.new_findings(run):
+        told = f"{run.run_id}: unwell: {what}"
+        print(f"{told}\n  try: {advice}" if advice else told, file=sys.stderr)
 
 
 def _why_no_more(context: Context, run: RunState) -> str:
@@ -126,31 +125,6 @@ class DataLines:
         if told and told != self._said:
             self._said, self._said_at = told, now
             print(f"{run.run_id}: making data: {told}", file=sys.stderr)
-
-
-class HealthLines:
-    """Print each health finding of a training once, to stderr."""
-
-    def __init__(self, context: Context) -> None:
-        self._context = context
-        self._looked_at = -_HEALTH_EVERY_S
-        self._said: set[tuple[str, str]] = set()
-
-    def print_new(self, run: RunState) -> None:
-        now = self._context.clock.now().boot
-        if run.live and now - self._looked_at < _HEALTH_EVERY_S:
-            return
-        self._looked_at = now
-        for phase, found in find_symptoms(self._context, run).items():
-            for finding in found:
-                if (phase, finding.rule.value) in self._said:
-                    continue
-                self._said.add((phase, finding.rule.value))
-                told = (
-                    f"{run.run_id}: unwell: {phase} step {finding.step:,}: {evidence_text(finding)}"
-                )
-                advice = advice_of(finding, run)
-                print(f"{told}\n  try: {advice}" if advice else told, file=sys.stderr)
 
 
 class Log:

@@ -16,11 +16,11 @@ from urllib.parse import urlsplit
 
 import typer
 
+from trmcloud.app.narration import words_of
 from trmcloud.cli import documents as doc
 from trmcloud.cli import options
 from trmcloud.cli.documents import note
 from trmcloud.cli.views.json_output import print_document
-from trmcloud.cli.views.reasons import words_of
 from trmcloud.cli.views.text import duration, table
 from trmcloud.core.contract.notices import Notice, NoticeKind, body_of, headers_of, secret_of
 from trmcloud.core.contract.records import ContractError
@@ -89,7 +89,7 @@ def add(
             next_step=f"trmcloud notify remove {made.name}, or use another --name",
         )
     write([*known, made])
-    teller = build_notifier(build_context(), words_of)
+    teller = build_notifier(build_context())
     if teller is not None:
         teller.derive(silently=not known)
     if as_json:

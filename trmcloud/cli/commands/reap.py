@@ -12,6 +12,7 @@ from trmcloud.app.context import Context, hurried
 from trmcloud.app.drive import land_before_balance_ends
 from trmcloud.app.ending import NamedPodEnds, end_overdue
 from trmcloud.app.reap import end, look, note_visit
+from trmcloud.app.reasons import sentence
 from trmcloud.app.reconciling import continue_waits, reconcile
 from trmcloud.cli import documents as doc
 from trmcloud.cli import options
@@ -19,7 +20,7 @@ from trmcloud.cli.catch_up import GRACE_S, tell
 from trmcloud.cli.confirm import is_confirmed
 from trmcloud.cli.views.as_documents import done_note, named_ends, reason_note, unreachable
 from trmcloud.cli.views.json_output import print_document
-from trmcloud.cli.views.reasons import did_line, sentence, tell_troubles, trouble_code
+from trmcloud.cli.views.reasons import did_line, tell_troubles, trouble_code
 from trmcloud.cli.views.run import ending_code, tell_ending, tell_listed
 from trmcloud.cli.views.status import volume_lines
 from trmcloud.core.control.bookkeeping import is_charge_pending

@@ -19,6 +19,7 @@ import typer
 from trmcloud.app.context import Context, find_run, shown_runs
 from trmcloud.app.labels import has_tags, parse_tags
 from trmcloud.app.measurements import note_measured, speeds_of
+from trmcloud.app.narration import moved_words, pace_lines
 from trmcloud.app.receipts import receipt_of
 from trmcloud.app.run_facts import report_run
 from trmcloud.app.run_queries import mark_reported
@@ -36,8 +37,6 @@ from trmcloud.cli.views.metrics import (
     verdict_of,
 )
 from trmcloud.cli.views.month import month_lines, month_page
-from trmcloud.cli.views.moves import moved_words
-from trmcloud.cli.views.pace import pace_lines
 from trmcloud.cli.views.reasons import failure_lines, trouble_code
 from trmcloud.cli.views.status import volume_lines
 from trmcloud.cli.views.streams import as_is

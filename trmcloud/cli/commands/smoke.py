@@ -13,6 +13,7 @@ import typer
 from trmcloud.app import smoke_training
 from trmcloud.app.balances import funds_reader
 from trmcloud.app.launch import Caller, Launch, Wish
+from trmcloud.app.reasons import sentence
 from trmcloud.app.smoke import Smoke
 from trmcloud.app.smoke_watch import Step
 from trmcloud.cli import documents as doc
@@ -21,7 +22,6 @@ from trmcloud.cli.commands.launch import carry_out
 from trmcloud.cli.confirm import is_confirmed
 from trmcloud.cli.views import training_checks as view
 from trmcloud.cli.views.json_output import print_line
-from trmcloud.cli.views.reasons import sentence
 from trmcloud.cli.views.streams import outlive_the_reader
 from trmcloud.core.catalog.hardware import LOCAL, parse_hardware
 from trmcloud.core.catalog.providers import find_traits

@@ -12,17 +12,17 @@ from trmcloud.app.checkpoints.inventory import Checkpoint, Place
 from trmcloud.app.context import Context
 from trmcloud.app.curves import Phase, Series, draw_curves, starts, step_at
 from trmcloud.app.grants import ApprovalRequest
+from trmcloud.app.narration import Narrator, Severity
+from trmcloud.app.reasons import sentence
 from trmcloud.app.run_facts import Run, Training
 from trmcloud.app.short_rentals import meaning_of
 from trmcloud.app.steering import Forecast
+from trmcloud.app.symptoms import remedy_text, trouble_text
 from trmcloud.app.trainings import recoveries_of
 from trmcloud.cli.page.details import refusals_of
 from trmcloud.cli.views.foreseen import question
 from trmcloud.cli.views.grants import wish_words
-from trmcloud.cli.views.health import recovered_json, remedy_text, trouble_text
 from trmcloud.cli.views.metrics import buys_words, title_of, value_words
-from trmcloud.cli.views.pace import pace_mark
-from trmcloud.cli.views.reasons import sentence
 from trmcloud.cli.views.status import volume_lines
 from trmcloud.cli.views.text import pick
 from trmcloud.core.contract.command import shown_metric
@@ -52,7 +52,8 @@ def run_json(run: Run) -> dict[str, Any]:
         "principal": one_line(run.principal),
         "outcome": run.outcome.value if run.outcome is not None else None,
         **pick(run, "hardware", "provider", "state", "live", "landing", "driven", "created_at"),
-        **pick(run, "lands_at", "killed_at", "unasked"),
+        "clock": one_line(run.clock),
+        **pick(run, "unasked"),
         "money": {name: money(amount) for name, amount in amounts.items()},
         "metric": title_of(run.metric),
         "training": training_json(run.training) if run.training is not None else None,
@@ -91,7 +92,6 @@ def whole_json(context: Context, state: RunState, run: Run) -> dict[str, Any]:
     told["cannot"] = refusals_of(context, state)
     told["meaning"] = meaning_of(state, run.outcome) if run.outcome is not None else ""
     told["volumes"] = volume_lines(context.ledger.read(), context.wall(), state.run_id)
-    told["recoveries"] = recovered_json(context, state)
     told["gates"] = [_gate_json(phase, each.verdict) for phase, each in state.gates.items()]
     told["sweep"] = _sweep_json(context, state)
     told["ledger"] = f"{context.ledger.ledger_id}, {len(context.ledger.records(run.id))} records"
@@ -248,47 +248,11 @@ def _marks(context: Context, state: RunState, phases: Sequence[Phase]) -> list[M
         told = f"{trouble_text(row)}; {remedy_text(row)}"
         step = begins.get(row.phase, 0) + row.recovery.step
         marks.append(Mark("recovery", row.recovery.at, told, step))
-    rates: dict[int, Usd] = {}
-    for record in context.ledger.records(state.run_id):
-        if (mark := _mark(record.event, record.at, rates, saved=bool(saves))) is not None:
-            marks.append(mark)
+    for event in Narrator().tell(context.ledger.records(state.run_id)):
+        is_saved = bool(saves) and isinstance(event.record.event, ev.Pulled)
+        if event.severity >= Severity.MARK and not is_saved:
+            marks.append(Mark(event.mark, event.record.at, event.line))
     return sorted(marks, key=lambda mark: mark.at)
-
-
-def _mark(event: ev.Event, at: float, rates: dict[int, Usd], *, saved: bool) -> Mark | None:
-    match event:
-        case ev.PodIntended():
-            rates[event.generation] = event.rate
-        case ev.PodUp():
-            asked = rates.get(event.generation)
-            if asked is not None and asked != event.rate:
-                told = f"billed {event.rate}/h, where {asked}/h was asked for"
-                return Mark("price", at, told)
-            return Mark("pod", at, f"machine {event.generation} is up, {event.rate}/h")
-        case ev.PlanRevised():
-            return Mark("price", at, f"continues as {event.candidate_id}: {sentence(event.reason)}")
-        case ev.BoardFound():
-            return Mark("pod", at, f"machine {event.generation}: {sentence(event.reason)}")
-        case ev.PaceMeasured():
-            return Mark("pod", at, f"machine {event.generation}: {pace_mark(event)}")
-        case ev.Pulled() if not saved:
-            return Mark("checkpoint", at, f"{event.phase} step {event.step:,} brought here")
-        case ev.PhaseEnded():
-            step = f" at step {event.step:,}" if event.step is not None else ""
-            return Mark("phase", at, f"{event.phase}: {event.outcome.replace('_', ' ')}{step}")
-        case ev.GateJudged():
-            verdict = "passed" if event.passed else "failed"
-            return Mark("gate", at, f"the gate after {event.phase} {verdict}")
-        case ev.StopRequested():
-            how = "stop at once" if event.at_once else "soft stop"
-            return Mark("stop", at, f"{how} requested by {event.by}")
-        case ev.PodGone():
-            return Mark("pod", at, f"machine {event.generation} is gone")
-        case ev.Billed():
-            return Mark("bill", at, f"machine {event.generation} was billed {event.amount}")
-        case ev.Reopened():
-            return Mark("price", at, f"continues, within {event.cap} for the whole of it")
-    return None
 
 
 def _evals_of_ledger(context: Context, state: RunState) -> Series | None:

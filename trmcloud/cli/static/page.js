@@ -10,7 +10,7 @@ const main = at("main");
 const LIGHTS = { verified: "✔", armed: "●", silent: "◐", absent: "○" };
 const AXIS_WORDS = { step: "steps", hours: "paid hours", usd: "dollars" };
 const KIND_WORDS = {
-  checkpoint: "checkpoint", gate: "gate", price: "price or plan", recovery: "mended", stop: "stop requested",
+  checkpoint: "checkpoint", gate: "gate", price: "price or plan", recovery: "mended", stop: "stop or end",
   pod: "machine", phase: "phase ended", bill: "bill",
 };
 const VERBS = [["save", "Save now"], ["land", "Land"], ["stop", "Stop now"], ["fetch", "Fetch best"], ["raise", "Raise"]];
@@ -19,16 +19,6 @@ const ENDS_AT_ONCE = "stop";  // the verb by which something is lost
 
 // -- words ---------------------------------------------------------------------------------------
 
-function duration(seconds) {
-  const whole = Math.max(0, Math.round(seconds));
-  if (whole < 60) return `${whole} s`;
-  const minutes = Math.floor(whole / 60);
-  if (minutes < 60) return `${minutes} min ${String(whole % 60).padStart(2, "0")} s`;
-  const hours = Math.floor(minutes / 60);
-  return hours < 48 ? `${hours} h ${String(minutes % 60).padStart(2, "0")} min` : `${Math.floor(hours / 24)} d ${hours % 24} h`;
-}
-
-const until = (instant) => duration(instant - Date.now() / 1000);
 const when = (instant) => new Date(instant * 1000).toLocaleString(undefined, { dateStyle: "medium", timeStyle: "medium" });
 
 function address(run) {
@@ -300,7 +290,7 @@ async function allRuns(told) {
       [moneyBar(run.money), element("div", { text: `${run.money.proven.text}${run.money.at_most.usd - run.money.proven.usd >= .01 ? ` (≤ ${run.money.at_most.text})` : ""} of ${run.money.cap.text}` }),
         run.live ? element("div", { class: "dim", text: `${run.money.reserved.text} reserved, ${run.money.left.text} left` }) : ""],
       [lights(run.layers, false), run.live ? element("div", { class: "dim", text: `max overspend ${run.max_overspend}` }) : ""],
-      [run.live && run.lands_at ? `stops in ${until(run.lands_at)}` : run.live ? "–" : when(run.created_at)],
+      [run.live ? run.clock || "–" : when(run.created_at)],
     ];
     return cells.map((cell, n) => element("td", { "data-name": heads[n], class: n > 1 && n < 5 ? "num" : null }, element("div", {}, cell.filter((part) => part !== ""))));
   }
@@ -375,7 +365,6 @@ async function allRuns(told) {
     const news = await ask("/api/runs").catch(() => null);
     if (news) { runs.clear(); news.runs.forEach((run) => runs.set(run.id, run)); draw(); hear.budgets(news.budgets); hear.jobs(news.jobs); told.approvals = news.approvals; drawAsks(); }
   };
-  setInterval(() => { for (const run of runs.values()) if (run.live && run.lands_at) put(run); }, 5000);
   hear.jobs(told.jobs);
   drawAsks();
   drawBudgets();
@@ -434,8 +423,8 @@ function oneRun(told) {
           ["an hour", m.rate && m.rate.text], ["max overspend", run.max_overspend], ...run.volumes.map((text) => ["volume", text])])),
       box("Training", element("p", { class: "big", text: t ? `${t.step.toLocaleString("en")}${t.steps ? ` of ${t.steps.toLocaleString("en")}` : " steps"}` : "–" }),
         t && t.steps ? element("progress", { max: Math.max(1, t.steps), value: t.step, "aria-label": "steps trained" }) : "",
-        rows([["phase", t && `${t.phase}, ${t.state}`], ["stops in", run.live && run.lands_at && until(run.lands_at)],
-          ["killed in", run.live && run.killed_at && until(run.killed_at)], ["tokens", t && t.tokens ? t.tokens.toLocaleString("en") : ""],
+        rows([["phase", t && `${t.phase}, ${t.state}`], ["clock", run.clock],
+          ["tokens", t && t.tokens ? t.tokens.toLocaleString("en") : ""],
           ["tokens a second", t && t.tokens_per_s ? Math.round(t.tokens_per_s).toLocaleString("en") : ""],
           ["driven", run.live && (run.driven ? "by a command" : "by this page, while it is open")]])),
       box(run.metric.replace(/^bits/, "Bits"), element("p", { class: "big", text: t ? t.value : "–" }),
@@ -572,7 +561,6 @@ function oneRun(told) {
     if (news) { news.marks = curves ? curves.marks : []; hear.run(news); hear.jobs(news.jobs); log.grown(); machine.grown(); await curvesAnew(); }
   };
   hear.redraw = () => { [...charts, ...machine.charts].forEach((chart) => { chart.kind = ""; }); drawCurves(); };
-  setInterval(() => { if (run.live) drawHead(); }, 1000);
   hear.jobs(told.jobs);
   drawHead();
   drawHealth();

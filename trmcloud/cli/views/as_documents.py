@@ -9,6 +9,7 @@ from trmcloud.app.checkpoints.fetching import FetchedCheckpoint
 from trmcloud.app.context import Context, is_unasked
 from trmcloud.app.ending import NamedPodEnds
 from trmcloud.app.kill_layers import guards_of
+from trmcloud.app.reasons import sentence
 from trmcloud.app.run_facts import gains_of, report_run, spending
 from trmcloud.app.run_queries import (
     boot_trouble,
@@ -18,12 +19,12 @@ from trmcloud.app.run_queries import (
     mark_reported,
     waits_for,
 )
+from trmcloud.app.symptoms import advice_of, evidence_text, remedy_text, trouble_text
 from trmcloud.app.trainings import TargetResult, find_symptoms, formats_of, recoveries_of
 from trmcloud.cli import documents as doc
 from trmcloud.cli.documents import note
-from trmcloud.cli.views.health import advice_of, evidence_text, remedy_text, trouble_text
 from trmcloud.cli.views.json_output import facts_in
-from trmcloud.cli.views.reasons import did_line, sentence
+from trmcloud.cli.views.reasons import did_line
 from trmcloud.core.contract.command import RECIPE, Command, own_facts
 from trmcloud.core.contract.gate import Verdict
 from trmcloud.core.contract.manifest import CheckpointManifest

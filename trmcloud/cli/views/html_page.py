@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from html import escape
 from typing import Any
 
+from trmcloud.app.reasons import sentence
 from trmcloud.cli.views.charts import Mark, Series, legend, line_chart
 from trmcloud.cli.views.metrics import title_of, value_words
-from trmcloud.cli.views.reasons import sentence
 from trmcloud.cli.views.text import count, duration
 from trmcloud.core import codec
 from trmcloud.core.catalog.goals import METRICS

@@ -11,6 +11,7 @@ from trmcloud.app.checkpoints.opening import Effect, worst
 from trmcloud.app.context import Context
 from trmcloud.app.ignore_rules import IGNORE_NAME
 from trmcloud.app.launching import Continuation
+from trmcloud.app.reasons import sentence
 from trmcloud.app.run_facts import report_run
 from trmcloud.app.run_queries import mark_reported
 from trmcloud.app.working_tree import WorkingTree
@@ -21,7 +22,6 @@ from trmcloud.cli.views.plan import (
     limit_rows,
     reasons_to_show,
 )
-from trmcloud.cli.views.reasons import sentence
 from trmcloud.cli.views.text import CHECKPOINTS, count, duration, fields
 from trmcloud.core.catalog.hardware import LOCAL
 from trmcloud.core.catalog.providers import is_brokered

@@ -18,6 +18,7 @@ from trmcloud.app.launching import (
     request_stop,
 )
 from trmcloud.app.measurements import note_measured, note_probed
+from trmcloud.app.reasons import sentence
 from trmcloud.app.run_facts import report_run
 from trmcloud.app.run_queries import mark_reported, reported_uploads
 from trmcloud.app.short_rentals import meaning_of, never_heard
@@ -25,7 +26,7 @@ from trmcloud.cli.views.as_documents import launched, run_ended, run_event
 from trmcloud.cli.views.health import health_rows, recovered_rows
 from trmcloud.cli.views.json_output import print_document, print_line
 from trmcloud.cli.views.metrics import goal_lines, target_rows
-from trmcloud.cli.views.reasons import failure_lines, sentence, tell_troubles
+from trmcloud.cli.views.reasons import failure_lines, tell_troubles
 from trmcloud.cli.views.run_bar import BAD_ENDS, RunBar
 from trmcloud.cli.views.streams import outlive_the_reader, outlive_the_terminal
 from trmcloud.cli.views.text import duration, own_name

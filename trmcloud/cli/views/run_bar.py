@@ -11,25 +11,22 @@ from math import inf
 from shutil import get_terminal_size
 from typing import Any
 
+from trmcloud.app.conditions import LASTING, LINK, clock_words, conditions_of
 from trmcloud.app.context import Context
+from trmcloud.app.narration import Narrator, Severity, since_opening
 from trmcloud.app.run_queries import (
     WorkerTransfer,
-    boot_trouble,
-    bucket_trouble,
     data_progress_text,
     ending_was_asked,
     errands,
     has_answered,
-    is_listed_as_running,
     is_rented,
     last_beat,
     last_report,
-    link_trouble,
     mark_reported,
-    waits_for,
     waits_for_data,
 )
-from trmcloud.cli.views.health import RecoveryNews
+from trmcloud.app.symptoms import TrainingNews
 from trmcloud.cli.views.launch import lines_of
 from trmcloud.cli.views.metrics import (
     best_words,
@@ -38,28 +35,19 @@ from trmcloud.cli.views.metrics import (
     next_buys,
     steps_words,
 )
-from trmcloud.cli.views.moves import moving_words
-from trmcloud.cli.views.pace import pace_lines
-from trmcloud.cli.views.reasons import FOLLOWS, low_balance, sentence
 from trmcloud.cli.views.streams import columns, drawn_on, outlive_the_reader, paint, wrap
 from trmcloud.cli.views.text import duration
 from trmcloud.core.catalog.providers import traits_of
 from trmcloud.core.contract.pod_contract import AgentReport
 from trmcloud.core.contract.trainer_contract import Heartbeat
-from trmcloud.core.control.actions import TERMINATE
-from trmcloud.core.control.continuing import lost_machines
-from trmcloud.core.control.controller import WaitState
-from trmcloud.core.control.events import ActionKey
+from trmcloud.core.control.events import ActionKey, Closed, Moved, PodIntended, Pulled
 from trmcloud.core.control.pod_facts import absence_needed_s
-from trmcloud.core.control.reason import Reason, ReasonKind, make_reason
 from trmcloud.core.control.report import spent_so_far
-from trmcloud.core.control.run_state import GRANT, STAGE, Generation, RunState, State
+from trmcloud.core.control.run_state import GRANT, STAGE, RunState, State
 from trmcloud.core.control.waiting import allows_waiting, is_waiting
-from trmcloud.core.errors import HostKeyChanged, LedgerError, Outcome
+from trmcloud.core.errors import LedgerError, Outcome
 from trmcloud.core.money import ZERO
-from trmcloud.core.spec.spec import IGNORE
 from trmcloud.core.text import one_line
-from trmcloud.core.values import replace
 
 WAITING = "Waiting for a machine"
 SENDING = "Sending code and data"
@@ -188,14 +176,6 @@ def absence(run: RunState, now: float) -> str:
     return f"not listed by {generation.provider} for {since}; gone after {needed}"
 
 
-def waiting_words(waiting: WaitState, now: float) -> str:
-    """``runpod to list the pod …; 9 min 40 s more, then it counts as never made``."""
-    what = sentence(waiting.what)
-    if waiting.until_at is None:
-        return what
-    return f"{what}; {duration(waiting.until_at - now)} more, then {FOLLOWS[waiting.what.kind]}"
-
-
 BAD_ENDS = (Outcome.FAILED, Outcome.LOST, Outcome.KILLED)
 
 _BAD_RESULTS = (*BAD_ENDS, Outcome.UNFIT, Outcome.NOT_STARTED, Outcome.NO_MACHINE)
@@ -205,12 +185,6 @@ _MOST_TRIALS = 8
 _BESIDE_TRIALS = 8
 """Lines of the terminal that are no trials: the bar's, the header, and what was printed last."""
 _BAR_WIDTH = 16
-_TROUBLE_AFTER_S = 6.0
-"""A connection that drops is opened again at once; one that fails for longer gets a line."""
-_WAIT_AFTER_S = 5.0
-"""A provider takes a moment to list what it made."""
-_BEFORE_A_POD = (State.RESERVED, State.RENTING)
-_AFTER_WORK = (State.ENDING, State.SETTLING)
 
 
 class RunBar(AbstractContextManager["RunBar"]):
@@ -224,18 +198,11 @@ class RunBar(AbstractContextManager["RunBar"]):
         self._said_at = 0.0
         self._live: Any = None
         self._speed = Speed()
-        self._refused = 0
-        self._board_of = 0
-        self._move_told = ""
-        self._paces_told = 0
-        self._pulled: set[tuple[str, int]] | None = None
-        self._trouble_at: float | None = None
-        self._trouble_said = ""
-        self._unforeseen = self._unlisted_said = False
-        self._told: dict[str, str] = {}
-        self._by_hand_of = ""
-        self._news = RecoveryNews(context)
-        self._waits: tuple[Reason | None, float] = (None, 0.0)
+        self._narrator = Narrator()
+        self._recoveries = TrainingNews(context)
+        self._conditions: dict[str, tuple[float, str | None]] = {}
+        """By name: since when it is in the way, and the key under which it was told; None: not
+        yet."""
         self._trials: tuple[tuple[Any, ...], float, list[str]] = ((), -inf, [])
 
     def __enter__(self) -> RunBar:
@@ -258,25 +225,12 @@ class RunBar(AbstractContextManager["RunBar"]):
         report, beat = last_report(self._context, run), last_beat(self._context, run)
         sending, pulling = transfer_lines(errands(self._context, run), self._speed, now)
         stage = stage_of(run, beat, report, self._stage, pulls=bool(pulling))
-        self._tell_refused(run)
-        self._tell_board(run)
-        self._tell_move(run)
-        self._tell_pace(run)
+        with suppress(LedgerError):
+            self._tell_news(run)
         if stage and stage != self._stage:
             self._end_stage(run, now)
             self._stage, self._stage_at, self._stage_words = stage, now, ""
-        self._tell_by_hand(run)
-        self._tell_unforeseen(run)
-        self._tell_trouble(run, now)
-        boot, bucket = boot_trouble(self._context, run), bucket_trouble(self._context, run)
-        self._tell_once("boot", boot, f"  the provider's log of the pod: {boot}")
-        self._tell_once("bucket", bucket, f"  {bucket}; retrying")
-        if not bucket:
-            self._told.pop("bucket", None)
-        self._tell_balance(run, now)
-        self._tell_waiting(run, now)
-        self._tell_pulled(run)
-        self._tell_mended(run)
+        self._tell_conditions(run, now)
         if making := data_progress_text(self._context, run) if waits_for_data(run, beat) else "":
             self._stage_words = making
             self._show_stage(run, now, sending, [f"data: {making}", *pulling])
@@ -308,147 +262,46 @@ class RunBar(AbstractContextManager["RunBar"]):
         without_a_word = run.state is State.SETTLING and run.result is None and not ending
         return (bad and not ending) or without_a_word
 
-    def _tell_by_hand(self, run: RunState) -> None:
-        """Once for each pod: the lines that work without trmcloud, too."""
-        generation = run.generation
-        if generation is None or generation.pod_name == self._by_hand_of:
-            return
-        self._by_hand_of = generation.pod_name
-        for line in lines_of(self._context, run):
-            self._print(f"  by hand: {line}")
-
-    def _tell_refused(self, run: RunState) -> None:
-        """Why a candidate came to nothing, once each."""
-        for generation in run.generations[run.first_generation - 1 :]:
-            why = sentence(
-                generation.not_made
-                or generation.unfit
-                or _boot_ended(run, generation)
-                or _lost(run, generation)
-            )
-            if why and generation.number > self._refused:
-                self._refused = generation.number
-                line = f"  generation {generation.number}: {why}"
-                # One that waits is told the same for hours.
-                often = allows_waiting(run) or generation.stands_by
-                kind = f"refused by {generation.provider}" if often else str(line)
-                self._tell_once(kind, why, line)
-
-    def _tell_move(self, run: RunState) -> None:
-        """Each stage of a move once: another machine is up, training lands for it, or has moved."""
-        move, told = run.move, ""
-        if move is not None and move.state in (State.BOOTING, State.RUNNING):
-            told = f"  generation {move.number}: {moving_words(run)}"
-        elif run.moves and run.generation is not None and run.generation.adopted_at is not None:
-            number, provider = run.generation.number, run.generation.provider
-            told = f"  generation {number}: training moved here, to {provider}"
-        if told and told != self._move_told:
-            self._print(told)
-        self._move_told = told or self._move_told
-
-    def _tell_board(self, run: RunState) -> None:
-        """How the machine's board differs from the planned one, once."""
-        generation = run.generation
-        if generation is None or generation.board is None or generation.number <= self._board_of:
-            return
-        self._board_of = generation.number
-        self._print(f"  generation {generation.number}: {sentence(generation.board)}")
-
-    def _tell_pace(self, run: RunState) -> None:
-        """Each measured pace once, with the corrected hours and dollars."""
-        for pace in run.paces[self._paces_told :]:
-            for line in pace_lines(run, pace):
+    def _tell_news(self, run: RunState) -> None:
+        """Print the news since the run was opened, or reopened; of a machine that is requested also
+        the lines that work without trmcloud. How the run has closed its command says itself."""
+        news = since_opening(self._narrator.tell(self._context.ledger.records(run.run_id)))
+        *earlier, pulled = [None, *(x for x in news if isinstance(x.record.event, Pulled))]
+        number = run.generation.number if run.generation is not None else 0
+        for told in news:
+            event = told.record.event
+            if isinstance(event, PodIntended | Moved) and event.generation == number:
+                for line in lines_of(self._context, run):
+                    self._print(f"  by hand: {line}")
+            if told.severity < Severity.NEWS or isinstance(event, Closed):
+                continue
+            if isinstance(event, Pulled) and told is not pulled:
+                continue  # of several that came at once the last is told, with their number
+            also = f", and {len(earlier) - 1} before" if told is pulled and earlier[1:] else ""
+            for line in (f"{told.text}{also}", *told.more):
                 self._print(f"  {line}")
-        self._paces_told = len(run.paces)
-
-    def _tell_pulled(self, run: RunState) -> None:
-        """Each checkpoint that has come, once; on a terminal the bar's own line tells it."""
-        new = set(run.pulled) - (set(run.pulled) if self._pulled is None else self._pulled)
-        self._pulled = set(run.pulled)
-        if self._live is None or run.state in _AFTER_WORK:
-            for phase, step in sorted(new):
-                self._print(f"  pulled {phase} step {step:,}, verified")
-
-    def _tell_mended(self, run: RunState) -> None:
-        """Print recoveries of the training, which continued by itself."""
-        for what, done in self._news.of_run(run):
+        for what, done in self._recoveries.new_recoveries(run):
             self._print(f"  {what}")
             self._print(f"    {done}")
 
-    def _tell_balance(self, run: RunState, now: float) -> None:
-        """Each warning of the provider's balance once, and once that it cannot be read."""
-        provider = run.generation.provider if run.generation is not None else ""
-        reading = self._context.balances.get(provider)
-        if reading is not None and reading.trouble:
-            told = f"  the {provider} balance could not be read, retrying: {reading.trouble}"
-            self._tell_once("unread", "unread", one_line(told))
-        with suppress(LedgerError):
-            low = self._context.ledger.read().low_balances.get(provider)
-            if low is None or run.balance_policy == IGNORE:
-                return
-            self._tell_once("balance", f"{low.hours} {low.read_at}", f"  {low_balance(low, now)}")
-
-    def _tell_once(self, kind: str, trouble: str, line: str) -> None:
-        """Print a trouble of a kind unless it is the one that was printed last."""
-        if trouble and trouble != self._told.get(kind):
-            self._print(line)
-            self._told[kind] = trouble
-
-    def _tell_trouble(self, run: RunState, now: float) -> None:
-        trouble = link_trouble(self._context, run)
-        if trouble is None:
+    def _tell_conditions(self, run: RunState, now: float) -> None:
+        """Print what is in the way once it has lasted, and that the pod answers again."""
+        found = {each.name: each for each in conditions_of(self._context, run, now)}
+        for name, each in found.items():
+            began, _ = self._conditions.get(each.of, (now, None))
+            since, told = self._conditions.get(name, (began, None))
+            is_new = told is None or each.key not in ("", told)
+            if is_new and now - since >= each.after_s:
+                told = each.key
+                self._print(f"  {each.text}")
+                if each.more:
+                    self._print(f"    try: {each.more}")
+            self._conditions[name] = since, told
+        for name in self._conditions.keys() - found.keys() - LASTING:
+            since, told = self._conditions.pop(name)
             again = run.state is State.RUNNING and has_answered(self._context, run)
-            if self._trouble_said and self._trouble_at is not None and again:
-                self._print(f"  the pod answers again after {duration(now - self._trouble_at)}")
-            self._trouble_at, self._trouble_said, self._unlisted_said = None, "", False
-            return
-        if self._trouble_at is None:
-            self._trouble_at = now
-        stranger, boots = isinstance(trouble, HostKeyChanged), run.state is State.BOOTING
-        is_unlisted = run.state is State.RUNNING and not is_listed_as_running(self._context, run)
-        if self._trouble_said and is_unlisted and not self._unlisted_said:
-            self._unlisted_said = True
-            self._print("  its provider no longer lists it as running")
-        # While it boots, nothing else is told: there each new trouble has its line.
-        told = self._trouble_said in (trouble.what, "") or not boots
-        if (self._trouble_said and told) or not (
-            stranger or now - self._trouble_at >= _TROUBLE_AFTER_S
-        ):
-            return
-        self._trouble_said = trouble.what
-        then = "its agent still runs and ends it in time"
-        if boots:
-            waiting = waits_for(self._context, run)
-            until_at = waiting.until_at if waiting is not None else None
-            left = duration((until_at or now) - now)
-            then = f"retrying for {left}, then the pod is ended"
-        if stranger and boots:
-            then = "if this lasts for a minute, the pod is ended"
-        what = "" if stranger else "the pod does not answer: "
-        self._print(f"  {what}{trouble}; {then}")
-        if boots and trouble.next_step:
-            self._print(f"    try: {trouble.next_step}")
-
-    def _tell_unforeseen(self, run: RunState) -> None:
-        error = self._context.troubles.get(run.run_id)
-        if error is not None and not self._unforeseen:
-            self._unforeseen = True
-            said = f"unexpected {type(error).__name__}: {error}"
-            if isinstance(error, LedgerError):
-                said = f"{error}; retrying, nothing new is started"
-            self._print(f"  {said}; its pod still ends at its hard stop")
-
-    def _tell_waiting(self, run: RunState, now: float) -> None:
-        """Print once what the run waits for, where the stage alone does not say it."""
-        waiting = waits_for(self._context, run) if run.state in _BEFORE_A_POD else None
-        what = waiting.what if waiting is not None else None
-        if what is not None and what.kind is ReasonKind.AWAITS_CAPACITY:
-            what = replace(what, facts={**what.facts, "asked": 0})  # that counts on
-        if what != self._waits[0]:
-            self._waits = (what, now)
-        if waiting is not None and now - self._waits[1] >= _WAIT_AFTER_S:
-            self._waits = (what, inf)
-            self._print(f"  waits for {waiting_words(waiting, now)}")
+            if name == LINK and told is not None and again:
+                self._print(f"  the pod answers again after {duration(now - since)}")
 
     def _print(self, text: str) -> None:
         text = one_line(text)
@@ -604,10 +457,10 @@ _MOST_NOTE = 200
 
 
 def money_words(run: RunState, beat: Heartbeat, now: float) -> list[str]:
-    """``$0.05 of $0.20``, ``stops in 2 min``, ``best step 1,200``."""
+    """``$0.05 of $0.20``, ``asks to stop at 14:02 (budget), …``, ``best step 1,200``."""
     words = [_money(run, now)]
-    if run.generation is not None and beat.state != "ended":
-        words.append(f"stops in {duration(lands_in_s(run, beat, now))}")
+    if clock := clock_words(run, beat, now):
+        words.append(clock)
     if buys := next_buys(run, beat):
         words.append(buys)
     if beat.saved_step is not None:
@@ -622,16 +475,6 @@ def money_words(run: RunState, beat: Heartbeat, now: float) -> list[str]:
     return words
 
 
-def lands_in_s(run: RunState, beat: Heartbeat | None, now: float) -> float:
-    """Return the seconds until its trainer has to stop, by its lease or by a command's --hours."""
-    assert run.generation is not None
-    left_s = run.generation.soft_stop_at - now
-    if run.spec.command is None or run.spec.hours is None or beat is None:
-        return left_s
-    lasted_s = sum(beat.seconds.values()) + now - beat.at
-    return min(left_s, run.spec.hours * 3600.0 - lasted_s)
-
-
 def share_done(run: RunState, beat: Heartbeat, now: float) -> tuple[float, str]:
     """Return (the share that is done, 0 to 1; of what): the phase's steps, or the time until it
     stops, whichever ends first at the present pace."""
@@ -642,18 +485,3 @@ def share_done(run: RunState, beat: Heartbeat, now: float) -> tuple[float, str]:
         by_time = (now - generation.intended_at) / whole if whole > 0 else 0.0
     share, of_what = max((by_steps, "steps"), (by_time, "time"))
     return max(0.0, min(1.0, share)), of_what
-
-
-def _lost(run: RunState, generation: Generation) -> Reason | None:
-    """Why the run has another machine after ``generation``, where that one was lost at work."""
-    if run.generation == generation or generation not in lost_machines(run, run.plan):
-        return None
-    return make_reason(ReasonKind.MACHINE_LOST, provider=generation.provider)
-
-
-def _boot_ended(run: RunState, generation: Generation) -> Reason | None:
-    """Why a pod that never reported was ended from here; None where it was not, or still lives."""
-    if generation.agent_at is not None or generation.ended_at is None:
-        return None
-    reasons = [tried.reason for tried in run.tries(generation, TERMINATE)]
-    return next((reason for reason in reasons if reason is not None), None)

@@ -5,24 +5,28 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Sequence
 
+from trmcloud.app.conditions import (
+    BOOT_LOG,
+    BUCKET,
+    LINK,
+    clock_words,
+    conditions_of,
+    low_balance_of,
+    waiting_words,
+)
 from trmcloud.app.context import Context, is_unasked
 from trmcloud.app.kill_layers import ABSENT, VERIFIED, WORKING, guards_of, home_of
+from trmcloud.app.narration import moved_words, moving_words, pace_lines
+from trmcloud.app.reasons import low_balance, sentence
 from trmcloud.app.run_facts import report_run, spending
 from trmcloud.app.run_queries import (
-    boot_trouble,
-    bucket_trouble,
     data_progress_text,
     is_driven,
     last_report,
-    link_trouble,
     mark_reported,
     waits_for,
 )
-from trmcloud.cli.views.health import (
-    format_rows,
-    health_rows,
-    recovered_rows,
-)
+from trmcloud.cli.views.health import format_rows, health_rows, recovered_rows
 from trmcloud.cli.views.metrics import (
     marked_words,
     metric_cell,
@@ -30,9 +34,6 @@ from trmcloud.cli.views.metrics import (
     score_words,
     training_rows,
 )
-from trmcloud.cli.views.moves import moved_words, moving_words
-from trmcloud.cli.views.pace import pace_rows
-from trmcloud.cli.views.reasons import low_balance, sentence
 from trmcloud.cli.views.text import (
     CHECKPOINTS,
     duration,
@@ -44,7 +45,6 @@ from trmcloud.cli.views.text import (
 from trmcloud.core.catalog.providers import is_brokered, traits_of
 from trmcloud.core.control.billing import awaiting_bill
 from trmcloud.core.control.budget import LedgerState
-from trmcloud.core.control.events import BalanceLow
 from trmcloud.core.control.grants import OWNER
 from trmcloud.core.control.ledger_facts import Hold, due_volumes, holds
 from trmcloud.core.control.observation import MARK
@@ -138,7 +138,6 @@ def show_one(context: Context, run: RunState, *, verbose: bool = False) -> None:
     from trmcloud.app.short_rentals import meaning_of
     from trmcloud.cli.views.launch import resumed_rows, run_credential_rows
     from trmcloud.cli.views.run import show_verdict
-    from trmcloud.cli.views.run_bar import lands_in_s
 
     report = report_run(context, run)
     now, spent = context.wall(), spending(context, run)
@@ -169,13 +168,14 @@ def show_one(context: Context, run: RunState, *, verbose: bool = False) -> None:
     if run.live and (place := home_of(context, run, context.ledger.driver(run.run_id))):
         rows.append(("home", f"{place}; its files are there"))
     rows += _in_the_way(context, run)
-    if low := _low_balance_of(context, run):
+    if low := low_balance_of(context, run):
         rows.append(("balance", low_balance(low, now)))
-    if run.live and run.stop is not None and not run.stop.at_once:
-        rows.append(("stopping", sentence(run.stop.reason)))
     if run.generation is not None and run.generation.board is not None:
         rows.append(("board", sentence(run.generation.board)))
-    rows += pace_rows(run)
+    if run.paces:
+        first, *more = pace_lines(run, run.paces[-1])
+        rows.append(("measured", first.removeprefix("Measured: ").removeprefix("Measured ")))
+        rows += [("slow", line) for line in more]
     if told := moving_words(run):
         rows.append(("moving", told))
     rows += [("moved", moved_words(move)) for move in report.moves]
@@ -195,9 +195,8 @@ def show_one(context: Context, run: RunState, *, verbose: bool = False) -> None:
     rows += run_credential_rows(context, run)
     if boots := failed_boots(run):
         rows.append(("failed boots", f"{len(boots)}, {spent_on_boots(run)} at most"))
-    if run.live and run.generation is not None and not is_waiting(run):
-        rows.append(("stops in", duration(lands_in_s(run, beat, now))))
-        rows.append(("killed in", duration(run.generation.hard_stop_at - now)))
+    if clock := clock_words(run, beat, now):
+        rows.append(("clock", clock))
     if report.best is not None:
         best = report.best
         metric = score_words(run.spec.command, mark_reported(run, best))
@@ -274,31 +273,16 @@ def _heard(context: Context, run: RunState) -> str:
     return f"last report {duration(max(0.0, context.wall() - report.at))} ago"
 
 
-def _low_balance_of(context: Context, run: RunState) -> BalanceLow | None:
-    """Return the warning on record of the balance that a live run's machine is paid from."""
-    generation = run.generation
-    if not run.live or generation is None or not generation.open:
-        return None
-    return context.ledger.read().low_balances.get(generation.provider)
-
-
 def _in_the_way(context: Context, run: RunState) -> list[tuple[str, str]]:
     """Return rows: what the run waits for, and why its pod cannot be asked."""
-    from trmcloud.cli.views.run_bar import waiting_words
-
     rows = []
-    waiting, trouble = waits_for(context, run), link_trouble(context, run)
+    waiting, now = waits_for(context, run), context.wall()
     if waiting is not None:
-        rows.append(("waits for", waiting_words(waiting, context.wall())))
+        rows.append(("waits for", waiting_words(waiting, now)))
     if is_waiting(run) and not is_driven(context, context.ledger.driver(run.run_id)):
         rows.append(("asks", f"only the guard asks now; trmcloud attach {run.run_id}"))
-    if trouble is not None:
-        rows.append(("link", str(trouble)))
-    if boot := boot_trouble(context, run):
-        rows.append(("pod's log", boot))
-    if bucket := bucket_trouble(context, run):
-        rows.append(("bucket", bucket))
-    return rows
+    found = conditions_of(context, run, now)
+    return rows + [(x.name, x.text) for x in found if x.name in (LINK, BOOT_LOG, BUCKET)]
 
 
 def _state(run: RunState) -> str:

@@ -15,7 +15,7 @@ from hashlib import sha256
 
 from trmcloud.core.contract.pod_contract import AgentReport, parse_pod_name
 from trmcloud.core.contract.records import ContractError, Label, dump, load
-from trmcloud.core.contract.recovery import SKIPPED
+from trmcloud.core.contract.recovery import SKIPPED, Recovery
 from trmcloud.core.values import dataclass
 
 WEBHOOK_VERSION = 1
@@ -86,6 +86,16 @@ def run_fact_id(ledger_id: str, run_id: str, generation: int, path: str) -> str:
     return f"{ledger_id}/{run_id}/g{generation}/{path}"
 
 
+def recovery_path(phase: str, row: Recovery) -> str:
+    """The end of the id of a phase's recovery. Skipped steps have one: a log has each of them."""
+    times = 1 if row.rung == SKIPPED else row.times
+    return f"{TROUBLE_PATH}/{phase}/{row.what}/{row.rung}/{_changes(row) or times}"
+
+
+def _changes(row: Recovery) -> str:
+    return ",".join(f"{key}={value}" for key, value in sorted(row.changed.items()))
+
+
 def notices_of(report: AgentReport) -> tuple[Notice, ...]:
     """All that an agent's report tells of so far, in its order. It may be hostile, as its pod may
     be: what it says of another pod than its own is the reader's to refuse."""
@@ -107,19 +117,16 @@ def notices_of(report: AgentReport) -> tuple[Notice, ...]:
         )
     for phase in report.phases:
         for row in phase.recoveries:
-            changed = ",".join(f"{key}={value}" for key, value in sorted(row.changed.items()))
-            # Steps that are left out are told once: a log has each of them.
-            times = 1 if row.rung == SKIPPED else row.times
             found.append(
                 made(
                     NoticeKind.TROUBLE,
-                    f"{TROUBLE_PATH}/{phase.name}/{row.what}/{row.rung}/{changed or times}",
+                    recovery_path(phase.name, row),
                     row.at,
                     phase=phase.name,
                     what=row.what,
                     by=row.rung,
                     step=row.step,
-                    changed=changed,
+                    changed=_changes(row),
                     lost_steps=row.lost_steps,
                     lost_s=row.lost_s,
                     mended=True,
