@@ -48,7 +48,7 @@ def dying_at(patch: pytest.MonkeyPatch, step: int) -> None:
     patch.setattr(loop.Trainer, "_step", die)
 
 
-def crash(run: Any, step: int, attempt: int = 1, **environment: str) -> None:
+def crash(run: Any, step: int, attempt: int = 1, **environment: Any) -> None:
     """An attempt that dies after ``step``."""
     with pytest.MonkeyPatch.context() as patch:
         dying_at(patch, step)

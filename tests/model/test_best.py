@@ -280,7 +280,8 @@ def test_patience_outlives_the_trainer(
 ) -> None:
     """Also from a checkpoint that was saved before it was evaluated, as that of step 6."""
     scored(monkeypatch, WORSE)
-    run, environment = new_run(**PATIENT, keep_best=9), {PATIENCE: "3"}
+    run = new_run(**PATIENT, keep_best=9)
+    environment: dict[str, Any] = {PATIENCE: "3"}
     crash(run, at, **environment)
     assert run.train_here(attempt=2, **environment) == "stopped_paying"
     assert evaluated(run) == [0, 2, 4, 6, 8, 10]

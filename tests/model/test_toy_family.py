@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from tests.waiting import deadline_s
 from trmcloud.core.contract.records import dump
 from trmcloud.core.contract.trainer_contract import PhaseJob
 
@@ -150,7 +151,7 @@ def trmcloud(site: Path, home: Path, *words: str) -> tuple[str, dict[str, Any]]:
     home.mkdir(exist_ok=True)
     done = subprocess.run(
         [sys.executable, "-P", "-c", PLANNING.format(root=str(ROOT), words=list(words))],
-        capture_output=True, text=True, cwd=home, timeout=120,
+        capture_output=True, text=True, cwd=home, timeout=deadline_s(120),
         env={**os.environ, "PYTHONPATH": str(site), "TRMCLOUD_HOME": str(home)},
     )  # fmt: skip
     return done.stdout, json.loads(done.stderr.splitlines()[-1])
@@ -203,7 +204,7 @@ def test_it_trains(planned: Any, site: Path, data_dir: Path, tmp_path: Path) -> 
     (tmp_path / "job.json").write_text(dump(job))
     done = subprocess.run(
         [sys.executable, "-P", "-m", "model.train"],
-        capture_output=True, text=True, cwd=tmp_path, timeout=120,
+        capture_output=True, text=True, cwd=tmp_path, timeout=deadline_s(120),
         env={
             **os.environ,
             "PYTHONPATH": os.pathsep.join([str(site), str(site / "trmcloud" / "bundle")]),
