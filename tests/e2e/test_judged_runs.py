@@ -78,7 +78,7 @@ def test_a_bound_shell_reaches_no_run_of_its_runs_name(user: User) -> None:
         for words in (
             ("stop", "--now", "-y", theirs.run_id), ("stop", "-y", theirs.run_id),
             ("reap", theirs.run_id, "-y"), ("save", theirs.run_id), ("prune", theirs.run_id, "-y"),
-            ("resume", theirs.run_id), ("attach", theirs.run_id), ("fetch-best", theirs.run_id),
+            ("resume", theirs.run_id), ("logs", "-f", theirs.run_id), ("fetch-best", theirs.run_id),
         ):  # fmt: skip
             told = user.fails(*words, code=NotFoundError.exit_code)
             assert f"{AGENT} has no run" in told

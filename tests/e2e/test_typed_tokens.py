@@ -138,7 +138,7 @@ def test_one_that_an_earlier_version_kept_is_shown_nowhere(
         ("status", "--all", "-v"), ("status", run.id, "--json"), ("report", run.id, "--json"),
         ("report", run.id, "-v"), ("fetch-best", run.id, "--json"), ("logs", run.id),
         ("report", run.id, "--html", str(receipt)), ("report", run.id, "--html", str(receipt),
-        "--json"), ("budget", "history", "--json"), ("attach", run.id, "--json"),
+        "--json"), ("budget", "history", "--json"), ("logs", "-f", run.id, "--json"),
     ):  # fmt: skip
         process = user.start(*words)
         out, err = process.communicate(timeout=200)

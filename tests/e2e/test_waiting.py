@@ -138,7 +138,7 @@ def test_the_guard_goes_on_for_a_command_that_was_killed(rented: RentedUser) -> 
     out = rented.run("reap", "--yes", "--guard-every", "5")
     assert f"{run.run_id}: it has a machine and trains" in out
     [pod] = rented.truth()
-    rented.drive("attach", run.run_id)
+    rented.drive("logs", "-f", run.run_id)
     run = rented.close_books()
     assert run.outcome is Outcome.FINISHED
     assert pod["name"] == run.generations[-1].pod_name

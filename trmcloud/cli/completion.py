@@ -221,7 +221,7 @@ _KIND_OF: Mapping[str, str] = {
     "numbers": "numbers",
 }
 _ALSO: Mapping[tuple[str, str], str] = {
-    **{(command, "run"): "live_run" for command in ("save", "stop", "attach", "ssh")},
+    **{(command, "run"): "live_run" for command in ("save", "stop", "ssh")},
     **{(command, "phase"): "phases" for command in ("plan", "launch", "rehearse", "export")},
     **{(command, "hardware"): "machine" for command in ("plan", "try", "run", "export")},
     ("data show", "name"): "data",

@@ -8,9 +8,10 @@ from __future__ import annotations
 import errno
 import importlib
 import os
+import shlex
 import sys
 import traceback
-from collections.abc import Iterable
+from collections.abc import Collection
 from typing import Any
 
 import typer
@@ -49,8 +50,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "status": ("Show runs, their money and their kill layers.", "Running"),
     "ui": ("Open a page with runs, curves and buttons, on this machine only.", "Running"),
     "mcp": ("Serve agents, each under a grant in dollars, by the MCP protocol.", "Running"),
-    "attach": ("Re-attach to a run.", "Running"),
-    "logs": ("Show a run's training log; -f follows it.", "Running"),
+    "logs": ("Show a run's training log; -f follows log and run.", "Running"),
     "ssh": ("Open a shell on a run's pod.", "Running"),
     "save": ("Save a checkpoint of a run now; the run continues.", "Running"),
     "stop": ("Stop a run: save, evaluate, end.", "Running"),
@@ -75,7 +75,6 @@ _MODULES = {
     "approve": "grant",
     "deny": "grant",
     "adopt": "export",
-    "attach": "status",
     "doctor": "guard",
     "eval": "evaluate",
     "fetch-best": "checkpoints",
@@ -103,6 +102,7 @@ _MEANT = {
     "prices": "gpus gpu price offers cost costs pricing",
     "fetch-best": "download get pull fetch best",
     "logs": "log tail output",
+    "logs -f": "attach follow",
     "ssh": "shell connect",
     "ui": "dashboard web",
     "ledger": "db database",
@@ -121,7 +121,7 @@ _MEANT = {
     "--image": "--docker --container",
     "--detach": "--background --no-wait --bg",
 }
-"""Name → what people type for it, from the command lines of other tools."""
+"""Name, or line to type → what people type for it, from other tools and earlier versions."""
 _LIKENESS = 0.75
 """Below this, a guess is more often wrong than right."""
 _SPENDING = ("launch", "run", "sweep", "resume", "rehearse")
@@ -158,7 +158,12 @@ class LazyGroup(TyperGroup):
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         name = args[0] if args else ""
         if name and name[0] != "-" and name not in COMMANDS and not ctx.resilient_parsing:
-            ctx.fail(f"no command {name!r}{_nearest(name, COMMANDS)}")
+            near = _nearest(name, COMMANDS)
+            line = shlex.join(["trmcloud", *near.split(), *args[1:]])
+            raise UsageError(
+                f"no command {name!r}{_question(near)}",
+                next_step=line if near and name.lower() in _MEANT.get(near, "").split() else "",
+            )
         return super().resolve_command(ctx, args)
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
@@ -385,13 +390,13 @@ def as_ours(error: Any) -> UsageError:
     if option := getattr(error, "option_name", ""):
         params = getattr(command, "params", ())
         known = [flag for param in params for flag in getattr(param, "opts", ())]
-        what = f"{error.message}{_nearest(option, known)}"
+        what = f"{error.message}{_question(_nearest(option, known))}"
         if option in _MEANT["--hardware"].split() and "hardware" in known:
             what += "; the hardware is the first word: 1xH100"
     elif ". Did you mean " in what:  # a group's own command
         words, _, _ = what.partition(". Did you mean ")
         typed = words.split()[-1].strip("'")
-        what = words + _nearest(typed, getattr(command, "commands", ()))
+        what = words + _question(_nearest(typed, getattr(command, "commands", ())))
     what = what.rstrip(".").replace("\n", " ")
     if path == "trmcloud launch" and "unexpected extra argument" in what:
         return UsageError(
@@ -401,19 +406,24 @@ def as_ours(error: Any) -> UsageError:
     return UsageError(what[:1].lower() + what[1:], next_step=f"{path} --help")
 
 
-def _nearest(typed: str, known: Iterable[str]) -> str:
-    """``; did you mean 'launch'?``, where one of ``known`` is meant by, or near, what was typed.
-    Between a command that spends and one that ends, nothing is suggested."""
+def _nearest(typed: str, known: Collection[str]) -> str:
+    """Return the one of ``known``, or the line to type, that is meant by, or near, what was typed;
+    '' for none. Between a command that spends and one that ends there is none."""
     import difflib  # for an error alone
 
-    names = [*known, "--help", "--version"]
+    lines = (line for line in _MEANT if line.split()[0] in known and " " in line)
+    names = [*known, "--help", "--version", *lines]
     meant = {word: name for name in reversed(names) for word in _MEANT.get(name, "").split()}
-    meant |= {name: name for name in names}
+    meant |= {name: name for name in names if " " not in name}
     word = typed.lower()
     near = difflib.get_close_matches(word, meant, n=5, cutoff=_LIKENESS)
     found = [meant[word]] if word in meant else [meant[each] for each in near]
     kinds = {name in _ENDING for name in found if name in (*_SPENDING, *_ENDING)}
-    return f"; did you mean {found[0]!r}?" if found and len(kinds) < 2 else ""
+    return found[0] if found and len(kinds) < 2 else ""
+
+
+def _question(near: str) -> str:
+    return f"; did you mean {near!r}?" if near else ""
 
 
 def print_error(error: TrmcloudError) -> None:

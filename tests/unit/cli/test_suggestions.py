@@ -43,6 +43,18 @@ def test_what_people_type_has_its_command(
     assert f"no command {typed!r}; did you mean {meant!r}?" in said(capsys, typed)
 
 
+@pytest.mark.parametrize(
+    ("typed", "line"),
+    [
+        ("attach r-1f3a9c --json", "logs -f r-1f3a9c --json"),
+    ],
+)
+def test_an_earlier_name_has_its_line(
+    capsys: pytest.CaptureFixture[str], typed: str, line: str
+) -> None:
+    assert f"  try: trmcloud {line}\n" in said(capsys, *typed.split())
+
+
 @pytest.mark.parametrize("typed", ["xyz", "frob", "quux", "zebra"])
 def test_what_is_like_nothing_has_none(capsys: pytest.CaptureFixture[str], typed: str) -> None:
     assert "did you mean" not in said(capsys, typed)
@@ -60,11 +72,11 @@ def test_no_word_for_an_end_leads_to_a_command_that_spends_nor_the_reverse() -> 
     for word in (*ENDS, "stop", "reap", "prune"):
         for typed in misspelt(word, rng):
             found = cli._nearest(typed, COMMANDS)
-            assert not any(f"{name!r}" in found for name in SPENDS), (typed, found)
+            assert found not in SPENDS, (typed, found)
     for word in (*SPENDS, "train", "start", "submit"):
         for typed in misspelt(word, rng):
             found = cli._nearest(typed, COMMANDS)
-            assert not any(f"{name!r}" in found for name in ("stop", "reap", "prune")), typed
+            assert found not in ("stop", "reap", "prune"), typed
 
 
 def test_options_of_other_tools_are_known(capsys: pytest.CaptureFixture[str]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any
+from typing import Any, Protocol
 
 from trmcloud.app.context import Context, run_by_id
 from trmcloud.app.drive import RunDriver
@@ -172,13 +172,21 @@ def _show_left(context: Context, run: RunState) -> None:
         left = duration(run.wait.until_at - context.wall())
         print(f"{run.run_id} waits for a machine for {left} more; {run.reserved} stays reserved.")
         print("  the guard asks again at each visit (trmcloud guard status), or:")
-        print(f"  trmcloud attach {run.run_id} · status {run.run_id} · stop {run.run_id}")
+        print(f"  trmcloud logs -f {run.run_id} · status {run.run_id} · stop {run.run_id}")
         return
     print(f"{run.run_id} continues without this command and stops at its limits.")
-    print(f"  trmcloud attach {run.run_id} · status {run.run_id} · stop {run.run_id}")
+    print(f"  trmcloud logs -f {run.run_id} · status {run.run_id} · stop {run.run_id}")
 
 
-def look_on(context: Context, run_id: str, *, as_json: bool = False) -> int:
+class Beside(Protocol):
+    """What is shown above the live line of a run."""
+
+    def has_new(self, run: RunState) -> bool: ...
+    def print_new(self, run: RunState) -> None: ...
+    def print_findings(self, run: RunState) -> None: ...
+
+
+def look_on(context: Context, run_id: str, *, as_json: bool, beside: Beside) -> int:
     """Show a run that another command may drive, until nothing is left of it but its bill; exit
     code. Where no command drives it, this one does. Ctrl-C leaves it as it is."""
     outlive_the_reader()
@@ -187,12 +195,22 @@ def look_on(context: Context, run_id: str, *, as_json: bool = False) -> int:
     run = run_by_id(context, run_id)
     events = EventLines(context, run.run_id) if as_json else None
     with RunBar(context) as bar:
-        watch = events.beside(bar.watch) if events is not None else bar.watch
+
+        def show(state: RunState) -> None:
+            if beside.has_new(state):
+                bar.pause(clear=True)
+                beside.print_new(state)
+                beside.print_findings(state)
+                bar.resume()
+            bar.watch(state)
+
+        watch = events.beside(show) if events is not None else show
         try:
             if not over(run):
                 run = follow_or_drive(context, run_id, over, watch)
         except KeyboardInterrupt:
             run = run_by_id(context, run_id)
+    beside.print_new(run)
     code = 0
     if run.live and not over.reached:
         _show_left(context, run)

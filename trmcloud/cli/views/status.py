@@ -291,7 +291,7 @@ def _in_the_way(context: Context, run: RunState) -> list[tuple[str, str]]:
     if waiting is not None:
         rows.append(("waits for", waiting_words(waiting, context.wall())))
     if is_waiting(run) and not is_driven(context, context.ledger.driver(run.run_id)):
-        rows.append(("asks", f"only the guard asks now; trmcloud attach {run.run_id}"))
+        rows.append(("asks", f"only the guard asks now; trmcloud logs -f {run.run_id}"))
     if trouble is not None:
         rows.append(("link", str(trouble)))
     if boot := boot_trouble(context, run):
