@@ -266,8 +266,9 @@ def test_logs_follow_and_end_with_the_run(user: User) -> None:
         file.write("a later line\n")
     assert any("a later line" in line for line in iter(following.stdout.readline, ""))
     user.stop()
-    following.communicate(timeout=30)
-    assert following.returncode == 0
+    _, err = following.communicate(timeout=30)
+    assert following.returncode == Outcome.STOPPED.exit_code
+    assert "stopped" in err, "the run's end, beside its log"
     assert user.run("logs", "-n", "1").strip() == "a later line"
 
 

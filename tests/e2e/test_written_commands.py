@@ -84,7 +84,7 @@ SWEEP = (
 )
 ELSEWHERE = {
     **dict.fromkeys(MISSION, "with pods that train: tests/e2e/test_mission.py"),
-    "adopt ./trmcloud-run": "tests/e2e/test_export.py",
+    "fetch-best ./trmcloud-run": "tests/e2e/test_export.py",
     "launch local --recipe bd3lm-small --rate 3.60 --budget 3 -y": (
         "half an hour: tests/model/test_block_diffusion.py"
     ),
@@ -370,7 +370,7 @@ OTHER_DOORS = {
 #: Hints that are not carried out here, and why: that they are command lines is held by
 #: tests/unit/cli/test_hints.py.
 NOT_HERE = {
-    "adopt ./trmcloud-run": "wants a run that an exported script left: tests/e2e/test_export.py",
+    "fetch-best ./trmcloud-run": "wants a run that an exported script left: tests/e2e/test_export.py",
     "guard install --every 5": "puts a timer into this machine's own crontab",
     "guard install": "as above",
     "guard remove": "takes it out again",

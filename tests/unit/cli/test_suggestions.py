@@ -47,6 +47,7 @@ def test_what_people_type_has_its_command(
     ("typed", "line"),
     [
         ("attach r-1f3a9c --json", "logs -f r-1f3a9c --json"),
+        ("adopt ./trmcloud-run", "fetch-best ./trmcloud-run"),
     ],
 )
 def test_an_earlier_name_has_its_line(
