@@ -228,7 +228,6 @@ def test_fetch_best_spares_what_is_there(owner: User) -> None:
 def test_a_run_that_is_over_is_neither_stopped_nor_resumed(owner: User) -> None:
     assert "has already ended: finished" in owner.refused("stop", code=8)
     assert "has finished: there is nothing to resume" in owner.refused("resume", "-y", code=8)
-    assert "has no metrics" in owner.refused("gate", "--phase", "extreme", code=3)
     assert "has no log of extreme" in owner.refused("logs", "--phase", "extreme", code=3)
 
 

@@ -417,7 +417,6 @@ def test_json_is_all_that_stands_on_stdout(user: User) -> None:
         ("launch", "8xA100", "--dry-run"),
         ("status",),
         ("status", run),
-        ("gate", run),
         ("fetch-best", run, "--into", "best"),
         ("prune", run, "-y"),
         ("report",),

@@ -36,12 +36,10 @@ __all__ = ["s3"]
 
 pytestmark = pytest.mark.timeout(1500)
 
-#: How a command may end beside well, in a world that has nothing to rent and a net too small to
-#: pass its gate.
+#: How a command may end beside well, in a world that has nothing to rent.
 ENDS = {
     "launch": (Outcome.NOT_STARTED.exit_code, Outcome.NO_MACHINE.exit_code),
     "doctor": (1,),
-    "gate": (Outcome.GATE_FAILED.exit_code,),
     "notify": (NotifyError.exit_code,),  # nobody is there to be told
 }
 #: What a command may be refused for, by name and before anything is rented.
@@ -235,7 +233,7 @@ def reading(folder: Path, s3: S3) -> Iterator[User]:
 #: What one command of a guide may be: the first that looks, or else one that plans or writes.
 CHEAP = (
     *("status", "report", "fetch-best", "data", "budget", "logs", "plan", "notify list", "export"),
-    *("gate", "launch 1xH200", "rehearse", "doctor"),
+    *("launch 1xH200", "rehearse", "doctor"),
 )
 
 

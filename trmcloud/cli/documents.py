@@ -353,6 +353,22 @@ class RunAccount:
 
 
 @dataclass(frozen=True, kw_only=True)
+class GateCheck:
+    code: str
+    passed: bool | None
+    blocking: bool
+    message: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class GateVerdict:
+    phase: str
+    passed: bool
+    reported_by: str | None
+    checks: tuple[GateCheck, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
 class RunStatus(RunAccount):
     """One run as it stands now. ``spent_usd`` is proven; ``hard_stop_at`` is when its machine is
     ended whatever happens."""
@@ -375,6 +391,7 @@ class RunStatus(RunAccount):
     max_overspend_usd: Usd | None
     balance: LowBalance | None
     moving: PendingMove | None
+    verdicts: tuple[GateVerdict, ...]
     health: tuple[Symptom, ...]
     precision: tuple[Precision, ...]
     recoveries: tuple[Recovery, ...]
@@ -1380,24 +1397,6 @@ class MetricsSent:
 
 
 # -- after -----------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, kw_only=True)
-class GateCheck:
-    code: str
-    passed: bool | None
-    blocking: bool
-    message: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class GateVerdict:
-    schema: ClassVar[str] = "gate/1"
-    run: str
-    phase: str
-    passed: bool
-    reported_by: str | None
-    checks: tuple[GateCheck, ...]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -59,7 +59,6 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "volumes": ("Network volumes and their cost: list, delete.", "Running"),
     "tensorboard": ("Show a run's curves in TensorBoard.", "Running"),
     "wandb": ("Send a run's curves to Weights & Biases.", "Running"),
-    "gate": ("Show the verdict between fast and extreme.", "After"),
     "eval": ("Score a checkpoint on validation text.", "After"),
     "sample": ("Generate text from a checkpoint.", "After"),
     "serve": ("Serve a checkpoint over HTTP, with the OpenAI API and a chat page.", "After"),
@@ -76,7 +75,6 @@ _MODULES = {
     "doctor": "guard",
     "eval": "evaluate",
     "fetch-best": "checkpoints",
-    "gate": "evaluate",
     "prune": "checkpoints",
     "resume": "launch",
     "run": "launch",
@@ -94,7 +92,7 @@ _MODULES = {
 
 _MEANT = {
     "stop": "cancel kill down delete rm remove terminate abort halt destroy end shutdown teardown",
-    "status": "ls ps list runs jobs show queue history stat",
+    "status": "ls ps list runs jobs show queue history stat gate",
     "launch": "train start up create submit",
     "run": "exec execute python",
     "prices": "gpus gpu price offers cost costs pricing",

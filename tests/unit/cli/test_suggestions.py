@@ -48,6 +48,7 @@ def test_what_people_type_has_its_command(
     [
         ("attach r-1f3a9c --json", "logs -f r-1f3a9c --json"),
         ("adopt ./trmcloud-run", "fetch-best ./trmcloud-run"),
+        ("gate r-1f3a9c", "status r-1f3a9c"),
     ],
 )
 def test_an_earlier_name_has_its_line(

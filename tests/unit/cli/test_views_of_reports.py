@@ -327,7 +327,7 @@ RENTED = ("--recipe", "trm", "--phase", "extreme", "--budget", "1000")
 SCREENS = (
     ("status",), ("status", "--all"), *(("status", run) for run in told_home.RUNS.values()),
     ("status", told_home.LIVE_RUN), ("status", told_home.LIVE_RUN, "-v"),
-    ("report",), ("report", "-v"), ("report", FAILED), ("logs", LANDED), ("gate", LANDED),
+    ("report",), ("report", "-v"), ("report", FAILED), ("logs", LANDED),
     ("prune", LANDED), ("fetch-best", LANDED), ("resume", FAILED), ("stop", LANDED),
     ("save", FAILED), ("reap",), ("budget", "show"), ("budget", "history"),
     ("budget", "raise", "month", "100"), ("doctor",), ("ledger", "check"), ("ledger", "backups"),

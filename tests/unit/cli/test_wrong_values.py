@@ -60,7 +60,6 @@ _AFTER_A_RUN = {
         for flag in ("--balance", "--budget", "--max-price", "--set", "--tag", "--wait-for")
     ),
     ("fetch-best", "--phase"),
-    ("gate", "--phase"),
     ("logs", "--phase"),
     ("doctor", "--bucket"),  # a finding among others
     ("smoke", "--provider"),  # the key of one that exists is asked for first

@@ -1,4 +1,4 @@
-"""``trmcloud gate``, ``eval``, ``sample`` and ``serve``: judge, score and use a checkpoint."""
+"""``trmcloud eval``, ``sample`` and ``serve``: score and use a checkpoint."""
 
 from __future__ import annotations
 
@@ -31,18 +31,13 @@ from trmcloud.app.data import (
 )
 from trmcloud.app.pod_request import LaunchData, read_launch_note
 from trmcloud.app.preparing import pinned_source, ready_data
-from trmcloud.app.run_queries import mark_reported
 from trmcloud.cli import documents as doc
 from trmcloud.cli import options
-from trmcloud.cli.catch_up import find_caught_up
-from trmcloud.cli.views.as_documents import verdict_document
 from trmcloud.cli.views.json_output import print_document, print_line
-from trmcloud.cli.views.run import show_verdict
 from trmcloud.cli.views.text import DataProgress
 from trmcloud.core.catalog.eval_tasks import suite_of, task_names
-from trmcloud.core.contract.gate import judge
 from trmcloud.core.contract.pod_contract import DATA_CACHE_DIR
-from trmcloud.core.errors import DataError, NotFoundError, Outcome, UsageError
+from trmcloud.core.errors import DataError, UsageError
 from trmcloud.core.nearest import suggest_name
 from trmcloud.core.spec.settings import CHAT, PhaseRecipe
 from trmcloud.core.text import strip_control
@@ -155,34 +150,6 @@ def _passed_on(process: subprocess.Popen[str], wanted: bool) -> Iterator[list[in
     finally:
         for each, handler in zip(signals, before, strict=True):
             signal.signal(each, handler)
-
-
-def gate(
-    run: options.RunName = "",
-    phase: Annotated[str, typer.Option(help="fast or extreme (default: the first).")] = "",
-    strict_guide: Annotated[
-        bool, typer.Option("--strict-guide", help="The guide's bands also count for the verdict.")
-    ] = False,
-    as_json: options.Json = False,
-) -> None:
-    """Judge a phase by its metrics: order of the steps, falling loss, finite gradients.
-
-    Exit code 0 if it passes, 22 if it fails.
-
-    Example: trmcloud gate r-1f3a9c
-    """
-    context, state = find_caught_up(run)
-    phases = [phase] if phase else list(context.files.phases(state.run_id))
-    metrics = context.files.metrics(state.run_id, phases[0]) if phases else []
-    if not metrics:
-        raise NotFoundError(f"{state.run_id} has no metrics yet", next_step="trmcloud status")
-    verdict = judge(phases[0], metrics, strict=strict_guide)
-    if as_json:
-        print_document(verdict_document(state, verdict))
-    else:
-        print(state.run_id)
-        show_verdict(phases[0], mark_reported(state, verdict.to_json()))
-    sys.exit(0 if verdict.passed else Outcome.GATE_FAILED.exit_code)
 
 
 _SCORED = 0.95

@@ -203,7 +203,7 @@ def _title_and_text(notice: Notice) -> tuple[str, str]:
             return f"{run} has started", f"{facts['phase']} training{by}. {status}"
         case NoticeKind.GATE:
             told = "passed" if facts["passed"] else "FAILED"
-            text = f"The gate after {facts['phase']} {told}{by}. trmcloud gate {run}"
+            text = f"The gate after {facts['phase']} {told}{by}. trmcloud status {run}"
             return f"{run}: gate {told}", text
         case NoticeKind.CAP:
             name = f"{facts['level']} {facts['key']}".strip()

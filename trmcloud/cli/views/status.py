@@ -18,6 +18,7 @@ from trmcloud.app.run_queries import (
     mark_reported,
     waits_for,
 )
+from trmcloud.app.trainings import verdicts_of
 from trmcloud.cli.views.health import (
     format_rows,
     health_rows,
@@ -228,8 +229,8 @@ def show_one(context: Context, run: RunState, *, verbose: bool = False) -> None:
 
     if run.spec.sweep is not None:
         print("\n".join(_trials(context, run, verbose=verbose)))
-    for phase, judged in run.gates.items():
-        show_verdict(phase, mark_reported(run, judged.verdict))
+    for phase, verdict in verdicts_of(context, run).items():
+        show_verdict(phase, mark_reported(run, verdict))
     if next_commands := _next_commands(run, has_checkpoint=bool(report.best or report.latest)):
         print(f"next: {next_commands}")
 
