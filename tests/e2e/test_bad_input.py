@@ -179,7 +179,7 @@ def test_commands_before_any_run(user: User) -> None:
         assert "there are no runs yet" in user.refused(command, code=3)
         assert "no run 'r-nope'" in user.refused(command, "r-nope", code=3)
     assert "no run 'r-nope'" in user.refused("status", "r-nope", code=3)
-    assert "no run 'r-nope'" in user.refused("tensorboard", "r-nope", code=3)
+    assert "no run 'r-nope'" in user.refused("report", "--to", "tensorboard", "r-nope", code=3)
 
 
 def test_saved_plans(user: User) -> None:

@@ -97,7 +97,7 @@ def test_an_agent_spends_its_grant_asks_for_more_and_the_receipt_names_it(
     made = user.json("report", run.id, "--html", str(page), "--json")["receipt"]
     assert made["account"]["principal"] == "agent"
     assert ">agent<" in page.read_text()
-    user.run("verify", str(page))
+    user.run("report", "--verify", str(page))
     kinds = [change["kind"] for change in user.json("grant", "history", "--json")["changes"]]
     assert kinds == ["given", "asked", "approved"]
 

@@ -197,7 +197,7 @@ def test_a_receipt_in_a_document_is_verified_as_it_was_sealed(user: User, tmp_pa
     document = user.json("report", "--html", "receipt.html", "--json")
     path = tmp_path / "receipt.json"
     path.write_text(json.dumps(document))
-    assert user.json("verify", str(path), "--json")["matches"] is True
+    assert user.json("report", "--verify", str(path), "--json")["matches"] is True
     document["receipt"]["account"]["money"]["cap_usd"] = "2"
     path.write_text(json.dumps(document))
-    assert user.json("verify", str(path), "--json", code=18)["matches"] is False
+    assert user.json("report", "--verify", str(path), "--json", code=18)["matches"] is False

@@ -49,7 +49,7 @@ REFUSALS = {
     "resume": ("has finished: there is nothing to resume",),
     "smoke": ("has no GPU in stock",),
     "save": ("is not training: it has ended",),  # each launch here has ended by then
-    "verify": ("no such file of signers",),
+    "report": ("no such file of signers",),
     "stop": ("has already ended",),
     "fetch-best": ("has no checkpoint yet",),  # the launch before it found nothing to rent
 }
@@ -185,8 +185,8 @@ ELSEWHERE = {
     "serve best": "serves until Ctrl-C: tests/e2e/test_serve.py",
     "ui": "serves until Ctrl-C: tests/e2e/test_ui.py",
     "mcp --grant agent": "serves until its client leaves: tests/e2e/test_mcp.py",
-    "tensorboard RUN --port 6006": "serves until Ctrl-C: tests/e2e/test_boards.py",
-    "wandb RUN": "wants W&B, or WANDB_MODE=offline: tests/e2e/test_boards.py",
+    "report --to tensorboard RUN --port 6006": "serves until Ctrl-C: tests/e2e/test_boards.py",
+    "report --to wandb RUN": "wants W&B, or WANDB_MODE=offline: tests/e2e/test_boards.py",
     "eval best --task gsm8k --data gsm8k-test.jsonl --limit 8": "likewise",
     f"{REFUSED} --stop-at-gain abc": "refused: tests/unit/planner/test_planning.py",
     f"{REFUSED} --stop-at-gain 0.1/usd": "likewise",
@@ -368,7 +368,7 @@ OTHER_DOORS = {
 #: Hints that are not carried out here, and why: that they are command lines is held by
 #: tests/unit/cli/test_hints.py.
 NOT_HERE = {
-    "fetch-best ./trmcloud-run": "wants a run that an exported script left: tests/e2e/test_export.py",
+    "fetch-best ./trmcloud-run": "wants what a script left: tests/e2e/test_export.py",
     "guard install --every 5": "puts a timer into this machine's own crontab",
     "guard install": "as above",
     "guard remove": "takes it out again",
@@ -404,9 +404,6 @@ NOT_HERE = {
     "smoke --train --hardware local": "minutes: tests/e2e/test_smoke_training.py",
     "smoke --train --hardware ⟨0⟩ --max-usd ⟨1⟩": "likewise",
     "ui": "serves until Ctrl-C: tests/e2e/test_ui.py",
-    "wandb": "names what lacks its extra: tests/e2e/test_boards.py",
-    "wandb r-1f3a9c": "likewise",
-    "tensorboard r-1f3a9c": "serves until Ctrl-C: tests/e2e/test_boards.py",
 }
 #: How one may end beside well, since what it is meant for is not the case here.
 HINT_ENDS = {

@@ -10,6 +10,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
+from trmcloud.app.checkpoints.fetching import read_manifest
 from trmcloud.app.checkpoints.sources import known_in_bucket
 from trmcloud.app.context import Context
 from trmcloud.app.trainings import recoveries_of
@@ -246,7 +247,7 @@ def check_checkpoint(receipt: Receipt, folder: Path) -> list[Check]:
             theirs = named[0].sha256[:16]
             why = f"its weights are {here.sha256[:16]}…, but the receipt says {theirs}…"
         return [Check("checkpoint", Verdict.BROKEN, why)]
-    return [_check_manifest(here, told), *_check_files(folder, told)]
+    return [_check_manifest(here, told), *_check_files(folder, told, "the receipt")]
 
 
 def _check_manifest(here: CheckpointManifest, told: CheckpointManifest) -> Check:
@@ -256,7 +257,18 @@ def _check_manifest(here: CheckpointManifest, told: CheckpointManifest) -> Check
     return _check("checkpoint", why, f"{here.label}, according to its manifest")
 
 
-def _check_files(folder: Path, told: CheckpointManifest) -> Iterable[Check]:
+def check_files(folder: Path) -> list[Check]:
+    """Check that the files of a checkpoint have the hashes in its manifest.
+
+    Raises:
+        NotFoundError, CheckpointError: as in ``read_manifest``.
+    """
+    manifest = read_manifest(folder)
+    found = list(_check_files(folder, manifest, "its manifest"))
+    return [replace(each, what=f"{manifest.label} {each.what}") for each in found]
+
+
+def _check_files(folder: Path, told: CheckpointManifest, by: str) -> Iterable[Check]:
     for file in told.files:
         path = folder / file.name
         if not path.exists():
@@ -264,7 +276,7 @@ def _check_files(folder: Path, told: CheckpointManifest) -> Iterable[Check]:
         elif matches_hash(path, file.size_bytes, file.sha256):
             yield Check(file.name, Verdict.MATCHES, f"sha256 {file.sha256}")
         else:
-            why = f"its hash differs from the receipt: {file.sha256[:16]}…"
+            why = f"its hash differs from {by}: {file.sha256[:16]}…"
             yield Check(file.name, Verdict.BROKEN, why)
 
 

@@ -34,6 +34,7 @@ _CHOICES: Mapping[str, tuple[str, ...]] = {
     "best": ("min", "max"),
     "export": ("hf", "gguf"),
     "numbers": ("float32", "float16"),
+    "board": ("tensorboard", "wandb"),
 }
 
 
@@ -226,6 +227,7 @@ _ALSO: Mapping[tuple[str, str], str] = {
     **{(command, "hardware"): "machine" for command in ("plan", "try", "run", "export")},
     ("data show", "name"): "data",
     ("eval", "data"): "",
+    ("report", "to"): "board",
 }
 
 

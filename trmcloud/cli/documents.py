@@ -1543,8 +1543,8 @@ class Month:
 
 @dataclass(frozen=True, kw_only=True)
 class ReceiptWritten:
-    """A receipt. ``receipt`` is its sealed data in the receipt's own format, which ``verify``
-    reads."""
+    """A receipt. ``receipt`` is its sealed data in the receipt's own format, which
+    ``report --verify`` reads."""
 
     schema: ClassVar[str] = "receipt/1"
     run: str

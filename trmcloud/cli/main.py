@@ -57,15 +57,12 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "resume": ("Continue a run that was stopped, landed or lost.", "Running"),
     "reap": ("Find and end pods and volumes that no live run owns.", "Running"),
     "volumes": ("Network volumes and their cost: list, delete.", "Running"),
-    "tensorboard": ("Show a run's curves in TensorBoard.", "Running"),
-    "wandb": ("Send a run's curves to Weights & Biases.", "Running"),
     "eval": ("Score a checkpoint on validation text.", "After"),
     "sample": ("Generate text from a checkpoint.", "After"),
     "serve": ("Serve a checkpoint over HTTP, with the OpenAI API and a chat page.", "After"),
     "fetch-best": ("Fetch the best checkpoint, verified.", "After"),
     "prune": ("Delete all checkpoints but the best and the latest.", "After"),
-    "report": ("Report cost planned, accrued and billed; time by activity; receipts.", "After"),
-    "verify": ("Verify a receipt, and a checkpoint against it.", "After"),
+    "report": ("Report cost and time; receipts; --verify; --to tensorboard|wandb.", "After"),
 }
 
 #: command → its module in ``commands``, where that has another name
@@ -82,11 +79,9 @@ _MODULES = {
     "save": "stop",
     "serve": "evaluate",
     "ssh": "logs",
-    "tensorboard": "curves",
     "try": "try_command",
     "ui": "curves",
     "volumes": "checkpoints",
-    "wandb": "curves",
 }
 
 
@@ -100,6 +95,9 @@ _MEANT = {
     "logs": "log tail output",
     "logs -f": "attach follow",
     "ssh": "shell connect",
+    "report --verify": "verify",
+    "report --to tensorboard": "tensorboard",
+    "report --to wandb": "wandb",
     "ui": "dashboard web",
     "ledger": "db database",
     "--help": "help man usage",

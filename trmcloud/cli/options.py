@@ -34,6 +34,47 @@ Into = Annotated[
     str, typer.Option("--into", help="Folder to create (default: RUN-PHASE-STEP here).")
 ]
 
+Against = Annotated[
+    str,
+    typer.Option(help="With --verify: also this checkpoint's folder.", metavar="CHECKPOINT"),
+]
+Signers = Annotated[
+    str,
+    typer.Option(
+        help="With --verify: known signers, in ssh-keygen's format allowed_signers.", metavar="FILE"
+    ),
+]
+BoardPort = Annotated[
+    int, typer.Option(help="With --to tensorboard: port on 127.0.0.1.", min=1, max=65535)
+]
+WandbProject = Annotated[
+    str,
+    typer.Option(
+        "--project", help="With --to wandb: W&B project (default: the run's).",
+        envvar="WANDB_PROJECT",
+    ),
+]  # fmt: skip
+WandbEntity = Annotated[
+    str,
+    typer.Option(
+        "--entity", help="With --to wandb: W&B team or user (default: yours).",
+        envvar="WANDB_ENTITY",
+    ),
+]  # fmt: skip
+SweepPlot = Annotated[
+    str,
+    typer.Option(
+        help="Write a sweep's best result against what was spent as a picture.", metavar="FILE.svg"
+    ),
+]
+Focus = Annotated[
+    str,
+    typer.Option(
+        help="Write a month's charges as CSV of FOCUS 1.0, the FinOps specification.",
+        metavar="FILE.csv",
+    ),
+]
+
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 

@@ -49,6 +49,9 @@ def test_what_people_type_has_its_command(
         ("attach r-1f3a9c --json", "logs -f r-1f3a9c --json"),
         ("adopt ./trmcloud-run", "fetch-best ./trmcloud-run"),
         ("gate r-1f3a9c", "status r-1f3a9c"),
+        ("verify receipt.html --against best", "report --verify receipt.html --against best"),
+        ("tensorboard r-1f3a9c", "report --to tensorboard r-1f3a9c"),
+        ("wandb r-1f3a9c", "report --to wandb r-1f3a9c"),
     ],
 )
 def test_an_earlier_name_has_its_line(

@@ -342,7 +342,8 @@ SCREENS = (
     ("rehearse", "8xH100", "--budget", "400", "--runs", "3", "--faults", "none"),
     ("rehearse", "1xH100", "--budget", "9", "--runs", "2", "--", "python", "train.py"),
     ("export", "8xA100", "--as", "bsh"), ("fetch-best", "."), ("volumes",),
-    ("smoke", "--max-usd", "0.25"), ("tensorboard", LANDED), ("eval", LANDED), ("--help",),
+    ("smoke", "--max-usd", "0.25"), ("report", "--to", "tensorboard", LANDED),
+    ("eval", LANDED), ("--help",),
     ("budget",), *((name, "--help") for name in COMMANDS),
 )  # fmt: skip
 
