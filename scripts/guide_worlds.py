@@ -69,7 +69,7 @@ def agents(folder: Path) -> Iterator[Reader]:
         smoked(user)
         only = {
             "grant give": "^agent",
-            "approve": "^a-|^agent",
+            "grant approve": "^a-|^agent",
             "report": '^   "(run|principal|state)"|^    "(cap|reserved|accrued|at_most)_usd"',
             "report --verify": "^r-|^✔ (page|seal|account|ledger)",
         }

@@ -131,11 +131,11 @@ def test_the_guard_goes_on_for_a_command_that_was_killed(rented: RentedUser) -> 
     assert "only the guard asks now" in told
     assert rented.creates() == before, "a look asks for nothing"
     rented.clock.advance(NEXT_S)
-    rented.run("reap", "--yes", "--guard-every", "5")
+    rented.run("admin", "reap", "--yes", "--guard-every", "5")
     assert len(asks(waits(rented))) == len(asks(run)) + 1
     sold_out(rented, "nothing")
     rented.clock.advance(NEXT_S)
-    out = rented.run("reap", "--yes", "--guard-every", "5")
+    out = rented.run("admin", "reap", "--yes", "--guard-every", "5")
     assert f"{run.run_id}: it has a machine and trains" in out
     [pod] = rented.truth()
     rented.drive("logs", "-f", run.run_id)

@@ -30,17 +30,9 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "prices": ("Prices of offers: list, refresh, diff, show.", "Before"),
     "data": ("Data sets by name: list, show, get, check.", "Before"),
     "budget": ("Spending caps of account, month and project: set, show, raise, history.", "Before"),
-    "grant": ("Let an agent or a CI job spend: give, list, raise, revoke, history.", "Before"),
-    "approve": ("Approve a principal's request for more.", "Before"),
-    "deny": ("Deny a principal's request for more.", "Before"),
-    "ledger": ("The record of runs and money: check, backups, restore, settle, move.", "Before"),
+    "grant": ("Let an agent or a CI job spend: give, list, raise, approve, deny.", "Before"),
     "doctor": ("Diagnose problems of this machine and its accounts, with fixes.", "Before"),
     "smoke": ("Check on rented pods that each stop works; --train: the trainer.", "Before"),
-    "guard": (
-        "End forgotten pods by a timer on this machine: install, status, remove.",
-        "Before",
-    ),
-    "notify": ("Send notifications: add, list, test, remove.", "Before"),
     "rehearse": ("Simulate a planned run, with faults.", "Before"),
     "try": ("Run a command here for a minute, free, to see what a run needs.", "Before"),
     "launch": ("Launch a plan: reserve its worst case, train, stop in time.", "Running"),
@@ -55,20 +47,17 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "save": ("Save a checkpoint of a run now; the run continues.", "Running"),
     "stop": ("Stop a run: save, evaluate, end.", "Running"),
     "resume": ("Continue a run that was stopped, landed or lost.", "Running"),
-    "reap": ("Find and end pods and volumes that no live run owns.", "Running"),
-    "volumes": ("Network volumes and their cost: list, delete.", "Running"),
     "eval": ("Score a checkpoint on validation text.", "After"),
     "sample": ("Generate text from a checkpoint.", "After"),
     "serve": ("Serve a checkpoint over HTTP, with the OpenAI API and a chat page.", "After"),
     "fetch-best": ("Fetch the best checkpoint, verified.", "After"),
     "prune": ("Delete all checkpoints but the best and the latest.", "After"),
+    "admin": ("Keep order: ledger, reap, volumes, guard, notify.", "After"),
     "report": ("Report cost and time; receipts; --verify; --to tensorboard|wandb.", "After"),
 }
 
 #: command → its module in ``commands``, where that has another name
 _MODULES = {
-    "approve": "grant",
-    "deny": "grant",
     "doctor": "guard",
     "eval": "evaluate",
     "fetch-best": "checkpoints",
@@ -81,7 +70,6 @@ _MODULES = {
     "ssh": "logs",
     "try": "try_command",
     "ui": "curves",
-    "volumes": "checkpoints",
 }
 
 
@@ -99,7 +87,13 @@ _MEANT = {
     "report --to tensorboard": "tensorboard",
     "report --to wandb": "wandb",
     "ui": "dashboard web",
-    "ledger": "db database",
+    "admin ledger": "ledger db database",
+    "admin reap": "reap",
+    "admin volumes": "volumes",
+    "admin guard": "guard",
+    "admin notify": "notify",
+    "grant approve": "approve",
+    "grant deny": "deny",
     "--help": "help man usage",
     "--version": "version",
     # of groups
@@ -119,7 +113,7 @@ _MEANT = {
 _LIKENESS = 0.75
 """Below this, a guess is more often wrong than right."""
 _SPENDING = ("launch", "run", "sweep", "resume", "rehearse")
-_ENDING = ("stop", "reap", "prune")
+_ENDING = ("stop", "admin reap", "prune")
 _COMPLETES = "_TRMCLOUD_COMPLETE"
 """Set by a shell that asks how the words so far may go on."""
 

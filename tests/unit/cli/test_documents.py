@@ -161,7 +161,7 @@ def run(capfd: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
         (("budget", "set", "month", "none", "--json"), "usage", 2),
         (("stop", "--json"), "not_found", 3),
         (("launch", "local", "--recipe", "none", "--json"), "not_found", 3),
-        (("notify", "test", "--json"), "not_found", 3),
+        (("admin", "notify", "test", "--json"), "not_found", 3),
     ],
 )
 def test_an_error_is_one_document(
@@ -206,16 +206,19 @@ READING = [
     ("budget", "set", "month", "500"),
     ("budget", "raise", "month", "800"),
     ("budget", "history"),
-    ("ledger", "check"),
-    ("ledger", "backups"),
-    ("notify", "add", "webhook", "https://example.org/hook"),
-    ("notify", "list"),
-    ("notify", "remove", "webhook"),
-    ("guard", "status"),
+    ("admin", "ledger", "check"),
+    ("admin", "ledger", "backups"),
+    ("admin", "notify", "add", "webhook", "https://example.org/hook"),
+    ("admin", "notify", "list"),
+    ("admin", "notify", "remove", "webhook"),
+    ("admin", "guard", "status"),
     ("status",),
     ("report",),
     ("report", "--month"),
-    ("reap",),
+    (
+        "admin",
+        "reap",
+    ),
     ("launch", "local", "--recipe", "trm-tiny", "--rate", "3.60", "--budget", "1", "--dry-run"),
 ]
 

@@ -52,6 +52,13 @@ def test_what_people_type_has_its_command(
         ("verify receipt.html --against best", "report --verify receipt.html --against best"),
         ("tensorboard r-1f3a9c", "report --to tensorboard r-1f3a9c"),
         ("wandb r-1f3a9c", "report --to wandb r-1f3a9c"),
+        ("ledger check", "admin ledger check"),
+        ("reap --yes", "admin reap --yes"),
+        ("volumes delete EU-RO-1", "admin volumes delete EU-RO-1"),
+        ("guard install", "admin guard install"),
+        ("notify list", "admin notify list"),
+        ("approve a-1f2e3d4c", "grant approve a-1f2e3d4c"),
+        ("deny a-1f2e3d4c", "grant deny a-1f2e3d4c"),
     ],
 )
 def test_an_earlier_name_has_its_line(
@@ -81,7 +88,7 @@ def test_no_word_for_an_end_leads_to_a_command_that_spends_nor_the_reverse() -> 
     for word in (*SPENDS, "train", "start", "submit"):
         for typed in misspelt(word, rng):
             found = cli._nearest(typed, COMMANDS)
-            assert found not in ("stop", "reap", "prune"), typed
+            assert found not in ("stop", "admin reap", "prune"), typed
 
 
 def test_options_of_other_tools_are_known(capsys: pytest.CaptureFixture[str]) -> None:

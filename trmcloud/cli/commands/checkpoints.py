@@ -407,7 +407,7 @@ def _show(each: SourcePruning) -> None:
 
 app = options.make_group(
     "List the network volumes of this ledger, with their cost until they are deleted.",
-    "trmcloud volumes",
+    "trmcloud admin volumes",
     invoke_without_command=True,
     no_args_is_help=False,
 )
@@ -450,7 +450,8 @@ def show(
     ]
     print("\n".join(table(header, lines)))
     print(
-        f"{total(month for *_, month in priced)} a month until deleted · trmcloud volumes delete ID"
+        f"{total(month for *_, month in priced)} a month until deleted · trmcloud admin volumes "
+        "delete ID"
     )
     for text in volume_lines(context.ledger.read(), context.wall()):
         print(text)
@@ -459,14 +460,14 @@ def show(
 @app.command("delete")
 def delete(
     volume: Annotated[
-        str, typer.Argument(help="Its id or data centre, as shown by trmcloud volumes.")
+        str, typer.Argument(help="Its id or data centre, as shown by trmcloud admin volumes.")
     ],
     yes: options.Yes = False,
     as_json: options.Json = False,
 ) -> None:
     """Delete a network volume and everything on it.
 
-    Example: trmcloud volumes delete 3k2j1h9g8f
+    Example: trmcloud admin volumes delete 3k2j1h9g8f
     """
     context = build_context()
     grants.require_owner(context)  # runs of others may have their checkpoints there
@@ -474,7 +475,7 @@ def delete(
     found = next((row for row in there if volume in (row[1].volume_id, row[1].place)), None)
     if found is None:
         raise NotFoundError(
-            f"this ledger has no network volume {volume}", next_step="trmcloud volumes"
+            f"this ledger has no network volume {volume}", next_step="trmcloud admin volumes"
         )
     provider, own = found
     if not yes:

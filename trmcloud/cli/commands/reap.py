@@ -1,4 +1,4 @@
-"""``trmcloud reap``: find and end what no live run owns."""
+"""``trmcloud admin reap``: find and end what no live run owns."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def reap(
     with --yes, ended, also before their hard stop. This needs no ledger: it works with a full
     disk, a damaged or missing ledger, or a home that cannot be written to.
 
-    Example: trmcloud reap --yes
+    Example: trmcloud admin reap --yes
     """
     context = build_context()
     if run or all_of:
@@ -75,7 +75,7 @@ def reap(
     if accept_restored and not context.ledger.accept_restored(context.wall()):
         raise UsageError(
             "the ledger was not restored from a backup: there is nothing to accept",
-            next_step="trmcloud reap --yes",
+            next_step="trmcloud admin reap --yes",
         )
     try:
         found = look(context)
@@ -124,14 +124,15 @@ def reap(
             print(f"{provider} gave no list: {why}", file=sys.stderr)
         if not known:
             print(
-                "the ledger is not reconciled yet: no run can be launched until trmcloud reap --yes"
+                "the ledger is not reconciled yet: no run can be launched until trmcloud admin "
+                "reap --yes"
             )
             print("reports it; a pod may appear up to 10 minutes after the request")
         elif not found.orphans and not said:
             seen = ", as far as could be seen" if found.unreachable else ""
             print(f"no pod without a run was found{seen}")
         elif found.orphans and not yes:
-            print("trmcloud reap --yes ends them")
+            print("trmcloud admin reap --yes ends them")
         for text in volume_lines(context.ledger.read(), context.wall()):
             print(text)
     sys.exit(11 if found.unreachable else trouble_code(context))

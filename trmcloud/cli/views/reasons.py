@@ -111,8 +111,8 @@ SENTENCES: Mapping[ReasonKind, str] = {
         "or has several machines"
     ),
     _Kind.NO_LAYER_APART: (
-        "only its own machine could enforce an earlier stop at {provider}: run trmcloud guard "
-        "install on another machine that shares this home"
+        "only its own machine could enforce an earlier stop at {provider}: run trmcloud admin "
+        "guard install on another machine that shares this home"
     ),
     _Kind.STOP_LOWERED: "its stop was set earlier to make room for another run",
     _Kind.NOT_READY_IN_TIME: "not ready to train within {within_s}",
@@ -246,12 +246,15 @@ def _title_and_text(notice: Notice) -> tuple[str, str]:
             return f"{run}: its price changed", text
         case NoticeKind.ORPHAN:
             text = f"{facts['pod']} at {facts['provider']} belongs to no run, and may have cost "
-            text += f"{Usd(facts['at_most_usd'])}; it is being ended. trmcloud reap --yes"
+            text += f"{Usd(facts['at_most_usd'])}; it is being ended. trmcloud admin reap --yes"
             return "an orphaned pod was found", text
         case NoticeKind.REAPER:
             text = f"It should run every {duration(facts['every_s'])}, but last ran "
             text += f"{duration(facts['silent_s'])} ago, while machines are rented. "
-            return f"the reaper on {facts['machine']} is silent", f"{text}trmcloud guard status"
+            return (
+                f"the reaper on {facts['machine']} is silent",
+                f"{text}trmcloud admin guard status",
+            )
         case NoticeKind.BALANCE:
             left, spent = Usd(facts["balance_usd"]), Usd(facts["spending_usd_per_hour"])
             text = f"{left} are left, and the account spends {spent}/h: it ends in "
@@ -272,10 +275,11 @@ def _title_and_text(notice: Notice) -> tuple[str, str]:
             why = f" Its reason: {facts['why']}." if facts["why"] else ""
             held = f"{Usd(facts['spent_or_reserved_usd'])} of {Usd(facts['total_usd'])}"
             text = f"It asks for {', '.join(asked)}; {held} are spent or reserved.{why} "
-            text += f"trmcloud approve {facts['request']}, or trmcloud deny {facts['request']}"
+            request = facts["request"]
+            text += f"trmcloud grant approve {request}, or trmcloud grant deny {request}"
             return f"{facts['principal']} asks for approval", text
         case NoticeKind.TEST:
-            return "trmcloud: test", "Notifications work. trmcloud notify list"
+            return "trmcloud: test", "Notifications work. trmcloud admin notify list"
 
 
 def _spent(facts: Mapping[str, Any]) -> str:
@@ -322,7 +326,7 @@ def hurt_line(hurt: Quarantine) -> str:
     if hurt.settled is not None:
         return f"{hurt.run_id}: {hurt.words}; settled manually at {hurt.settled}"
     most = "an unknown amount" if hurt.most is None else f"at most {hurt.most}"
-    return f"{hurt.run_id}: {hurt.words}; it counts as {most} · trmcloud ledger restore"
+    return f"{hurt.run_id}: {hurt.words}; it counts as {most} · trmcloud admin ledger restore"
 
 
 def failure_lines(context: Context, run: RunState) -> list[str]:

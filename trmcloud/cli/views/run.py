@@ -171,7 +171,7 @@ def _show_left(context: Context, run: RunState) -> None:
     if is_waiting(run) and run.wait is not None:
         left = duration(run.wait.until_at - context.wall())
         print(f"{run.run_id} waits for a machine for {left} more; {run.reserved} stays reserved.")
-        print("  the guard asks again at each visit (trmcloud guard status), or:")
+        print("  the guard asks again at each visit (trmcloud admin guard status), or:")
         print(f"  trmcloud logs -f {run.run_id} · status {run.run_id} · stop {run.run_id}")
         return
     print(f"{run.run_id} continues without this command and stops at its limits.")

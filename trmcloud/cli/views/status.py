@@ -78,7 +78,7 @@ def volume_lines(ledger: LedgerState, now: float, run_id: str = "") -> list[str]
         lines.append(
             f"network volume in {over.place}: {over.per_day} a day beyond every budget since"
             f" {_day(over.since)}, {over.beyond(now)} so far: {why};"
-            f" trmcloud volumes delete {over.place}"
+            f" trmcloud admin volumes delete {over.place}"
         )
     return lines
 
