@@ -256,6 +256,10 @@ class LaunchRequest:
         "or the id of a plan.", _ALL + " try", _CHOICE, metavar="HARDWARE", parse=_hardware,
         beside_a_plan=True,
         but={
+            "launch": {
+                "help": "8xH100, other NxSKU, 2x8xH100 (two machines), local, or the id of a plan; "
+                        "for a command also any (8xany): the cheapest.",
+            },
             "plan": {
                 "flags": ("--hardware",), "metavar": None,
                 "help": "8xA100, 2x8xA100 (two machines), local, … (default: all offers).",
@@ -275,7 +279,10 @@ class LaunchRequest:
         },
     )
     recipe: str = option(
-        "--recipe", "trm", "Recipe: a name or a TOML file.", _SWEPT, _MODEL,
+        "--recipe", "",
+        "Recipe: a name or a TOML file (default: trm-tiny on local, else speedrun; trm with a "
+        "--phase of it).",
+        _SWEPT, _MODEL,
     )
     phase: str = option(
         "--phase", "both",
@@ -300,6 +307,10 @@ class LaunchRequest:
         "--data", "", "Text to train on: a file, a folder, or python-stdlib.", _ALL + " try",
         _MODEL, beside_a_plan=True,
         but={
+            "launch": {
+                "help": "Text to train on: a file, a folder, or python-stdlib; for a command, its "
+                        "folder of data, sent separately from the code.",
+            },
             "export": {"help": "Text or prepared data, on the machine that runs the script."},
             "run": {"help": "Folder of data, sent separately from the code.", "metavar": "DIR"},
             "try": {"help": "Folder of data, sent separately from the code.", "metavar": "DIR"},
@@ -532,6 +543,7 @@ def spec_of(
         UsageError: naming the option at fault.
     """
     given = placed(request)
+    given.setdefault("recipe", default_recipe(request, given.get("hardware", "")))
     if not request.volume and (request.volume_days, request.volume_then) != (_WEEK_DAYS, KEEP):
         raise UsageError("--volume-days and --volume-then need --volume")
     require_fitting_policy(request.balance, fits=request.fit_balance)
@@ -554,6 +566,14 @@ def spec_of(
         given["chat_data"] = given.pop("data")
     given["providers"] = tuple(providers)
     return RunSpec(**given, bucket_relayed="bucket" in given and not pods_can_upload)
+
+
+def default_recipe(request: LaunchRequest, hardware: str) -> str:
+    """Return the recipe of a request that names none: the guides' where one of their phases is
+    typed, the tiny one on this machine, else that of the goal ``gpt2``."""
+    if "phase" in request.typed and {*_phases("--phase", request.phase)} <= {*PHASES}:
+        return "trm"
+    return "trm-tiny" if hardware == LOCAL else "speedrun"
 
 
 _OF_A_GOAL = (

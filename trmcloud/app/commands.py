@@ -226,11 +226,16 @@ class CommandRequest:
     row is in ``Command``."""
 
     words: Sequence[str] = option(
-        "words", (), "The command to run, after --, as in this shell.", _TRIED + " export", _OWN,
-        metavar="-- COMMAND…", parse=_words,
+        "words", (), "The command to run, after --, as in this shell.", _TRIED + " launch export",
+        _OWN, metavar="-- COMMAND…", parse=_words,
         but={
+            "launch": {
+                "help": "A command instead of a recipe, after --, as in this shell.",
+                "metavar": "[-- COMMAND…]",
+                "is_required": False,
+            },
             "rehearse": {
-                "help": "A command instead of a recipe, after --, as for run.",
+                "help": "A command instead of a recipe, after --, as for launch.",
                 "metavar": "[-- COMMAND…]",
                 "is_required": False,
             },

@@ -35,8 +35,8 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "smoke": ("Check on rented pods that each stop works; --train: the trainer.", "Before"),
     "rehearse": ("Simulate a planned run, with faults.", "Before"),
     "try": ("Run a command here for a minute, free, to see what a run needs.", "Before"),
-    "launch": ("Launch a plan: reserve its worst case, train, stop in time.", "Running"),
-    "run": ("Run any training script under a hard budget; keep its best checkpoint.", "Running"),
+    "launch": ("Launch a plan, a recipe or your own command under a hard budget.", "Running"),
+    "run": ("Another name of launch, for a command of your own.", "Running"),
     "sweep": ("Search settings under one budget; keep the best checkpoint.", "Running"),
     "export": ("Write a launch as a standalone script.", "Running"),
     "status": ("Show runs, their money and their kill layers.", "Running"),
@@ -76,8 +76,7 @@ _MODULES = {
 _MEANT = {
     "stop": "cancel kill down delete rm remove terminate abort halt destroy end shutdown teardown",
     "status": "ls ps list runs jobs show queue history stat gate",
-    "launch": "train start up create submit",
-    "run": "exec execute python",
+    "launch": "train start up create submit exec execute python",
     "prices": "gpus gpu price offers cost costs pricing",
     "fetch-best": "download get pull fetch best adopt",
     "logs": "log tail output",
@@ -386,11 +385,6 @@ def as_ours(error: Any) -> UsageError:
         typed = words.split()[-1].strip("'")
         what = words + _question(_nearest(typed, getattr(command, "commands", ())))
     what = what.rstrip(".").replace("\n", " ")
-    if path == "trmcloud launch" and "unexpected extra argument" in what:
-        return UsageError(
-            "launch takes a plan or hardware, and no command: run does",
-            next_step="trmcloud run local --budget 1 -- python train.py",
-        )
     return UsageError(what[:1].lower() + what[1:], next_step=f"{path} --help")
 
 

@@ -110,8 +110,9 @@ def require_packages(names: Sequence[str], purpose: str, *extras: str) -> None:
 _Command = Callable[..., None]
 
 
-def with_options(name: str) -> Callable[[_Command], _Command]:
-    """Give a command its options of each request among its parameters: the rows that say so.
+def with_options(*names: str) -> Callable[[_Command], _Command]:
+    """Give a command its options of each request among its parameters: the rows of one of its
+    ``names``, as they are at the first that has them.
 
     Typer calls the result by the options' names; the command itself gets each request as one
     object, without what was not given.
@@ -124,7 +125,9 @@ def with_options(name: str) -> Callable[[_Command], _Command]:
         requests: dict[str, tuple[type[Any], frozenset[str]]] = {}
         for parameter in inspect.signature(command, eval_str=True).parameters.values():
             request: type[Any] = parameter.annotation
-            rows = rows_of(request, name) if is_dataclass(parameter.annotation) else {}
+            rows: dict[str, Option] = {}
+            for name in reversed(names) if is_dataclass(parameter.annotation) else ():
+                rows |= rows_of(request, name)
             if not rows:
                 parameters.append(parameter.replace(kind=parameter.KEYWORD_ONLY))
                 continue
