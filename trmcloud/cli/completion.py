@@ -253,7 +253,7 @@ def describe(words: str, command: Any) -> dict[str, Any]:
 
 
 def _is_shown(param: Any) -> bool:
-    return param.name != "help" and not getattr(param, "hidden", False)
+    return "--help" not in param.opts and not getattr(param, "hidden", False)
 
 
 def _described(words: str, param: Any) -> dict[str, Any]:

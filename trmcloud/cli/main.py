@@ -24,37 +24,38 @@ from trmcloud.core.errors import TrmcloudError, UsageError
 # Newer Typers carry their own click: their parser's error is the base of typer.BadParameter.
 USAGE_ERROR: Any = typer.BadParameter.__bases__[0]
 
-#: name → (one line for the table, panel)
-COMMANDS: dict[str, tuple[str, str]] = {
-    "plan": ("Show what a budget buys: hardware, hours, dollars.", "Before"),
-    "prices": ("Prices of offers: list, refresh, diff, show.", "Before"),
-    "data": ("Data sets by name: list, show, get, check.", "Before"),
-    "budget": ("Spending caps of account, month and project: set, show, raise, history.", "Before"),
-    "grant": ("Let an agent or a CI job spend: give, list, raise, approve, deny.", "Before"),
-    "doctor": ("Diagnose problems of this machine and its accounts, with fixes.", "Before"),
-    "smoke": ("Check on rented pods that each stop works; --train: the trainer.", "Before"),
-    "rehearse": ("Simulate a planned run, with faults.", "Before"),
-    "try": ("Run a command here for a minute, free, to see what a run needs.", "Before"),
-    "launch": ("Launch a plan, a recipe or your own command under a hard budget.", "Running"),
-    "run": ("Another name of launch, for a command of your own.", "Running"),
-    "sweep": ("Search settings under one budget; keep the best checkpoint.", "Running"),
-    "export": ("Write a launch as a standalone script.", "Running"),
-    "status": ("Show runs, their money and their kill layers.", "Running"),
-    "ui": ("Open a page with runs, curves and buttons, on this machine only.", "Running"),
-    "mcp": ("Serve agents, each under a grant in dollars, by the MCP protocol.", "Running"),
-    "logs": ("Show a run's training log; -f follows log and run.", "Running"),
-    "ssh": ("Open a shell on a run's pod.", "Running"),
-    "save": ("Save a checkpoint of a run now; the run continues.", "Running"),
-    "stop": ("Stop a run: save, evaluate, end.", "Running"),
-    "resume": ("Continue a run that was stopped, landed or lost.", "Running"),
-    "eval": ("Score a checkpoint on validation text.", "After"),
-    "sample": ("Generate text from a checkpoint.", "After"),
-    "serve": ("Serve a checkpoint over HTTP, with the OpenAI API and a chat page.", "After"),
-    "fetch-best": ("Fetch the best checkpoint, verified.", "After"),
-    "prune": ("Delete all checkpoints but the best and the latest.", "After"),
-    "admin": ("Keep order: ledger, reap, volumes, guard, notify.", "After"),
-    "report": ("Report cost and time; receipts; --verify; --to tensorboard|wandb.", "After"),
+#: name → one line for the table; ``--help`` shows the first ones alone
+COMMANDS: dict[str, str] = {
+    "plan": "Show what a budget buys: hardware, hours, dollars.",
+    "launch": "Launch a plan, a recipe or your own command under a hard budget.",
+    "status": "Show runs, their money and their kill layers.",
+    "logs": "Show a run's training log; -f follows log and run.",
+    "stop": "Stop a run: save, evaluate, end.",
+    "resume": "Continue a run that was stopped, landed or lost.",
+    "fetch-best": "Fetch the best checkpoint, verified; also an exported script's.",
+    "report": "Report cost and time; receipts; --verify; --to tensorboard|wandb.",
+    "doctor": "Diagnose problems of this machine and its accounts, with fixes.",
+    "try": "Run a command here for a minute, free, to see what a run needs.",
+    "sweep": "Search settings under one budget; keep the best checkpoint.",
+    "prices": "Prices of offers: list, refresh, diff, show.",
+    "data": "Data sets by name: list, show, get, check.",
+    "budget": "Spending caps of account, month and project: set, show, raise, history.",
+    "grant": "Let an agent or a CI job spend: give, list, raise, approve, deny.",
+    "save": "Save a checkpoint of a run now; the run continues.",
+    "ssh": "Open a shell on a run's pod.",
+    "ui": "Open a page with runs, curves and buttons, on this machine only.",
+    "eval": "Score a checkpoint on validation text.",
+    "sample": "Generate text from a checkpoint.",
+    "serve": "Serve a checkpoint over HTTP, with the OpenAI API and a chat page.",
+    "prune": "Delete all checkpoints but the best and the latest.",
+    "export": "Write a launch as a standalone script.",
+    "smoke": "Check on rented pods that each stop works; --train: the trainer.",
+    "rehearse": "Simulate a planned run, with faults.",
+    "mcp": "Serve agents, each under a grant in dollars, by the MCP protocol.",
+    "admin": "Keep order: ledger, reap, volumes, guard, notify.",
+    "run": "Another name of launch, for a command of your own.",
 }
+_FIRST = 9
 
 #: command → its module in ``commands``, where that has another name
 _MODULES = {
@@ -121,19 +122,24 @@ class LazyGroup(TyperGroup):
     """A group whose commands are imported when they are called, not when they are listed."""
 
     _listing = False
+    _shows_all = False
 
     def get_params(self, ctx: Any) -> Any:
         return values_as_typed(super().get_params(ctx))
 
     def list_commands(self, ctx: Any) -> list[str]:
-        return list(COMMANDS)
+        return list(COMMANDS)[: None if self._shows_all or not self._listing else _FIRST]
+
+    def parse_args(self, ctx: Any, args: list[str]) -> Any:
+        self._shows_all = args[:1] == ["--help-all"]
+        return super().parse_args(ctx, args)
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         if cmd_name not in COMMANDS:
             return None
-        summary, panel = COMMANDS[cmd_name]
+        summary = COMMANDS[cmd_name]
         if self._listing:
-            return TyperCommand(cmd_name, help=summary, rich_help_panel=panel)
+            return TyperCommand(cmd_name, help=summary)
         if _COMPLETES in os.environ:
             if os.environ.get("COMP_CWORD") == "1":  # the command itself is typed
                 return TyperCommand(cmd_name, help=summary)
@@ -155,6 +161,8 @@ class LazyGroup(TyperGroup):
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         self._listing = True
+        others = len(COMMANDS) - _FIRST
+        self.epilog = "" if self._shows_all else f"trmcloud --help-all lists {others} others."
         try:
             super().format_help(ctx, formatter)
         finally:
@@ -181,7 +189,7 @@ def load_command(name: str) -> Any:
     return made
 
 
-_HELP = {"help_option_names": ["-h", "--help"]}
+_HELP = {"help_option_names": ["-h", "--help", "--help-all"]}
 
 
 def _take_short_help(command: Any) -> None:

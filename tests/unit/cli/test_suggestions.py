@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 import shlex
 import string
 from collections.abc import Iterator
@@ -113,6 +114,44 @@ def test_h_means_help_everywhere(capsys: pytest.CaptureFixture[str]) -> None:
             told.append(capsys.readouterr().out)
         assert told[0] == told[1]
         assert "Usage: trmcloud" in told[0]
+
+
+NINE = "plan launch status logs stop resume fetch-best report doctor".split()
+
+
+def shown_by(capsys: pytest.CaptureFixture[str], *words: str) -> str:
+    with pytest.raises(SystemExit) as left:
+        main(list(words))
+    assert left.value.code == 0
+    return capsys.readouterr().out
+
+
+def test_help_shows_nine_commands_and_help_all_the_others(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    short, whole = shown_by(capsys, "--help"), shown_by(capsys, "--help-all")
+    assert len(short.splitlines()) <= 40
+    assert [word for word in re.findall(r"^│ ([a-z-]+) ", short, re.M)] == NINE
+    assert re.findall(r"^│ ([a-z-]+) ", whole, re.M) == list(COMMANDS)
+    assert f"trmcloud --help-all lists {len(COMMANDS) - len(NINE)} others." in short
+    assert "lists" not in whole.splitlines()[-1]
+
+
+@pytest.mark.parametrize("path", ["launch", "plan", "report", "fetch-best", "admin reap", "stop"])
+def test_rare_options_stand_behind_help_all(capsys: pytest.CaptureFixture[str], path: str) -> None:
+    short = shown_by(capsys, *path.split(), "--help")
+    whole = shown_by(capsys, *path.split(), "--help-all")
+    command = load_command(path.split()[0])
+    for name in path.split()[1:]:
+        command = command.commands[name]
+    flags = {param.opts[-1] for param in command.params if param.param_type_name == "option"}
+    flags -= {"--guard-every"}  # the timer's own
+    assert all(f"{flag} " in whole or f"{flag}\n" in whole for flag in flags)
+    left_out = [flag for flag in flags if f"  {flag} " not in short and f", {flag} " not in short]
+    more = f"{len(left_out)} more options: trmcloud {path} --help-all"
+    assert (short.splitlines()[-1] == more) if left_out else ("more options" not in short)
+    assert "more options" not in whole
 
 
 @pytest.mark.parametrize("typed", ["H100", "a100", "RTX 4090"])

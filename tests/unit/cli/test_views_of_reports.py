@@ -37,6 +37,7 @@ from trmcloud.cli.views.html_page import page_of
 from trmcloud.cli.views.json_output import as_object
 from trmcloud.cli.views.month import month_lines, month_page
 from trmcloud.cli.views.reasons import words_of
+from trmcloud.cli.views.run import _show_left
 from trmcloud.cli.views.streams import padded, width, wrap
 from trmcloud.core.contract.notices import Notice, NoticeKind
 from trmcloud.core.contract.pod_contract import KeptCheckpoint
@@ -608,3 +609,18 @@ def test_a_volumes_rent_stands_apart_from_its_machine() -> None:
     volumes = next(share for share in report.kinds if share.name == "volumes")
     assert volumes.reserved == Usd(0)
     assert volumes.spent + Usd(1) == book.ledger.line("month", month_of(AT)).settled
+
+
+def test_a_launch_that_leaves_says_at_what_the_run_is(
+    told: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("TRMCLOUD_HOME", str(told))
+    context = build_context()
+    run = context.ledger.read().runs[told_home.LIVE_RUN]
+    _show_left(context, replace(run, state=State.BOOTING))
+    first, second, third = capsys.readouterr().out.splitlines()
+    assert first == f"{run.run_id}: not waited for its training; it is at: Booting"
+    assert second == f"{run.run_id} continues without this command and stops at its limits."
+    assert third.startswith(f"  trmcloud logs -f {run.run_id} · ")
+    _show_left(context, replace(run, state=State.SETTLING))
+    assert "not waited" not in capsys.readouterr().out

@@ -113,7 +113,10 @@ def fetch_best(
     numbers: Annotated[
         str,
         typer.Option(
-            "--numbers", metavar="FORMAT", help="With --to gguf: float32 (default) or float16."
+            "--numbers",
+            metavar="FORMAT",
+            help="With --to gguf: float32 (default) or float16.",
+            rich_help_panel=options.RARE,
         ),
     ] = "",
     custom_code: Annotated[
@@ -121,6 +124,7 @@ def fetch_best(
         typer.Option(
             "--custom-code",
             help="With --to hf: for models that transformers does not know, write their code, too.",
+            rich_help_panel=options.RARE,
         ),
     ] = False,
     yes: Annotated[

@@ -31,13 +31,16 @@ def plan(
         str,
         typer.Option("--hf", metavar="CONFIG", help="config.json of a Hugging Face model."),
     ] = "",
-    method: Annotated[str, typer.Option(help="With --hf: full, lora or grpo.")] = "lora",
+    method: Annotated[
+        str, typer.Option(help="With --hf: full, lora or grpo.", rich_help_panel=options.RARE)
+    ] = "lora",
     hf_set: Annotated[
         list[str] | None,
         typer.Option(
             "--hf-set",
             metavar="KEY=N",
             help="With --hf: sequence, batch, rank, bits=4, completion; repeatable.",
+            rich_help_panel=options.RARE,
         ),
     ] = None,
     all_recipes: Annotated[
@@ -48,21 +51,37 @@ def plan(
     ] = None,
     plot: Annotated[
         str | None,
-        typer.Option(help="Plot cost against time: FILE.svg, .html or .png.", metavar="FILE"),
+        typer.Option(
+            help="Plot cost against time: FILE.svg, .html or .png.",
+            metavar="FILE",
+            rich_help_panel=options.RARE,
+        ),
     ] = None,
     probe: Annotated[
         str, typer.Option(help="local: measure 50 real steps first.", metavar="local")
     ] = "",
     own: Annotated[
         str,
-        typer.Option(help="Your own GPUs, to compare with renting: RTX3090, 2xRTX4090, …"),
+        typer.Option(
+            help="Your own GPUs, to compare with renting: RTX3090, 2xRTX4090, …",
+            rich_help_panel=options.RARE,
+        ),
     ] = "",
     kwh: Annotated[
-        str | None, typer.Option(help="Price of your electricity in USD, for --own.", metavar="USD")
+        str | None,
+        typer.Option(
+            help="Price of your electricity in USD, for --own.",
+            metavar="USD",
+            rich_help_panel=options.RARE,
+        ),
     ] = None,
     unsent: Annotated[
         bool,
-        typer.Option("--unsent", help="Also plan a script that is not among the files sent."),
+        typer.Option(
+            "--unsent",
+            help="Also plan a script that is not among the files sent.",
+            rich_help_panel=options.RARE,
+        ),
     ] = False,
     as_json: options.Json = False,
     everything: Annotated[bool, typer.Option("--all", help="Show all candidates.")] = False,
@@ -140,7 +159,8 @@ def plan(
     elif spec.budget is not None and not as_json and _leaves_recipe_open(request):
         from trmcloud.app.planning import OTHERS, OTHERS_SHOWN
 
-        others = planner.others(spec, OTHERS, most=OTHERS_SHOWN, quick=True)
+        names = [name for name in OTHERS if name != spec.recipe]
+        others = planner.others(spec, names, most=OTHERS_SHOWN, quick=True)
         shown["others"] = plan_view.other_lines(others, spec.budget)
     if own or kwh is not None:
         from trmcloud.cli.views.plan import own_lines

@@ -35,11 +35,18 @@ def reap(
     yes: Annotated[bool, typer.Option("-y", "--yes", help="End the pods that were found.")] = False,
     accept_restored: Annotated[
         bool,
-        typer.Option(help="Continue with a ledger that was restored from a backup."),
+        typer.Option(
+            help="Continue with a ledger that was restored from a backup.",
+            rich_help_panel=options.RARE,
+        ),
     ] = False,
     all_of: Annotated[
         str,
-        typer.Option(metavar="LEDGER_ID", help="End every pod with this ledger's id in its name."),
+        typer.Option(
+            metavar="LEDGER_ID",
+            help="End every pod with this ledger's id in its name.",
+            rich_help_panel=options.RARE,
+        ),
     ] = "",
     as_json: options.Json = False,
     guard_every: Annotated[

@@ -19,14 +19,14 @@ from trmcloud.app.launching import (
 )
 from trmcloud.app.measurements import note_measured, note_probed
 from trmcloud.app.run_facts import report_run
-from trmcloud.app.run_queries import mark_reported, reported_uploads
+from trmcloud.app.run_queries import last_beat, last_report, mark_reported, reported_uploads
 from trmcloud.app.short_rentals import meaning_of, never_heard
 from trmcloud.cli.views.as_documents import launched, run_ended, run_event
 from trmcloud.cli.views.health import health_rows, recovered_rows
 from trmcloud.cli.views.json_output import print_document, print_line
 from trmcloud.cli.views.metrics import goal_lines, target_rows
 from trmcloud.cli.views.reasons import failure_lines, sentence, tell_troubles
-from trmcloud.cli.views.run_bar import BAD_ENDS, RunBar
+from trmcloud.cli.views.run_bar import BAD_ENDS, RunBar, stage_of
 from trmcloud.cli.views.streams import outlive_the_reader, outlive_the_terminal
 from trmcloud.cli.views.text import duration, own_name
 from trmcloud.core.contract.gate import verdict_from_json
@@ -36,7 +36,7 @@ from trmcloud.core.control.billing import awaiting_bill
 from trmcloud.core.control.observation import ReportedValue
 from trmcloud.core.control.reason import ReasonKind, make_reason
 from trmcloud.core.control.report import spent_so_far
-from trmcloud.core.control.run_state import RunState
+from trmcloud.core.control.run_state import RunState, State
 from trmcloud.core.control.waiting import failed_boots, is_waiting, spent_on_boots
 from trmcloud.core.errors import NO_CHECKPOINT_CODE, Outcome, StaleEpoch
 from trmcloud.core.money import ZERO
@@ -174,6 +174,9 @@ def _show_left(context: Context, run: RunState) -> None:
         print("  the guard asks again at each visit (trmcloud admin guard status), or:")
         print(f"  trmcloud logs -f {run.run_id} · status {run.run_id} · stop {run.run_id}")
         return
+    stage = stage_of(run, last_beat(context, run), last_report(context, run), "")
+    if run.state not in (State.ENDING, State.SETTLING) and not stage.startswith("Training"):
+        print(f"{run.run_id}: not waited for its training; it is at: {stage}")
     print(f"{run.run_id} continues without this command and stops at its limits.")
     print(f"  trmcloud logs -f {run.run_id} · status {run.run_id} · stop {run.run_id}")
 
