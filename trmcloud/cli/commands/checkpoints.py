@@ -153,13 +153,8 @@ def fetch_best(
         return
     context, state = find_caught_up(run)
     state = bring_from_volume(context, state, yes=yes)
-    found = fetching.find_best(
-        context,
-        state,
-        phase=phase or None,
-        step=step,
-        weights_only=weights_only or export is not None,
-    )
+    light = weights_only or export is not None
+    found = fetching.find_best(context, state, phase=phase or None, step=step, weights_only=light)
     for missed in found.missed:
         print(f"{state.run_id}: {missed}", file=sys.stderr)
     if found.manifest.val_bpb is None and step is None:

@@ -6,7 +6,7 @@ import datetime as dt
 from collections.abc import Sequence
 
 from trmcloud.app.context import Context, is_unasked
-from trmcloud.app.kill_layers import ABSENT, VERIFIED, WORKING, guards_of, home_of
+from trmcloud.app.kill_layers import ABSENT, VERIFIED, WORKING, Layer, guards_of, home_of
 from trmcloud.app.run_facts import report_run, spending
 from trmcloud.app.run_queries import (
     boot_trouble,
@@ -49,7 +49,7 @@ from trmcloud.core.control.events import BalanceLow
 from trmcloud.core.control.grants import OWNER
 from trmcloud.core.control.ledger_facts import Hold, due_volumes, holds
 from trmcloud.core.control.observation import MARK
-from trmcloud.core.control.report import Spending
+from trmcloud.core.control.report import RunReport, Spending
 from trmcloud.core.control.run_state import RunState, State
 from trmcloud.core.control.waiting import failed_boots, is_waiting, spent_on_boots
 from trmcloud.core.money import Usd, total
@@ -199,6 +199,28 @@ def show_one(context: Context, run: RunState, *, verbose: bool = False) -> None:
     if run.live and run.generation is not None and not is_waiting(run):
         rows.append(("stops in", duration(lands_in_s(run, beat, now))))
         rows.append(("killed in", duration(run.generation.hard_stop_at - now)))
+    rows += _checkpoint_rows(run, report)
+    rows += resumed_rows(run)
+    for fetched in run.fetched:
+        rows.append(("fetched", f"{fetched.phase} step {fetched.step} → {fetched.path}"))
+    rows += _guard_rows(guards.layers, verbose=verbose)
+    if run.live:
+        rows.append(("max overspend", guards.overshoot.text))
+    for label, why in context.files.damaged(run.run_id):
+        rows.append(("damaged", f"{label}: {why}"))
+    print("\n".join(fields(rows)))
+
+    if run.spec.sweep is not None:
+        print("\n".join(_trials(context, run, verbose=verbose)))
+    for phase, verdict in verdicts_of(context, run).items():
+        show_verdict(phase, mark_reported(run, verdict))
+    if next_commands := _next_commands(run, has_checkpoint=bool(report.best or report.latest)):
+        print(f"next: {next_commands}")
+
+
+def _checkpoint_rows(run: RunState, report: RunReport) -> list[tuple[str, str]]:
+    """Return rows: the best and the latest checkpoint, and where checkpoints are."""
+    rows = []
     if report.best is not None:
         best = report.best
         metric = score_words(run.spec.command, mark_reported(run, best))
@@ -213,26 +235,17 @@ def show_one(context: Context, run: RunState, *, verbose: bool = False) -> None:
         rows.append(("best", on_volume(run.run_id)))
     if report.bucket:
         rows.append((CHECKPOINTS, report.bucket))
-    rows += resumed_rows(run)
-    for fetched in run.fetched:
-        rows.append(("fetched", f"{fetched.phase} step {fetched.step} → {fetched.path}"))
-    shown = [layer for layer in guards.layers if verbose or layer.state != ABSENT]
-    rows += [(f"guard: {layer.name}", f"{layer.state} · {layer.detail}") for layer in shown]
-    absent = [layer.name for layer in guards.layers if layer not in shown]
+    return rows
+
+
+def _guard_rows(layers: Sequence[Layer], *, verbose: bool) -> list[tuple[str, str]]:
+    """Return rows: each kill layer, the absent ones in one row unless ``verbose``."""
+    shown = [layer for layer in layers if verbose or layer.state != ABSENT]
+    rows = [(f"guard: {layer.name}", f"{layer.state} · {layer.detail}") for layer in shown]
+    absent = [layer.name for layer in layers if layer not in shown]
     if absent:
         rows.append(("guards absent", f"{' · '.join(absent)}; details: -v"))
-    if run.live:
-        rows.append(("max overspend", guards.overshoot.text))
-    for label, why in context.files.damaged(run.run_id):
-        rows.append(("damaged", f"{label}: {why}"))
-    print("\n".join(fields(rows)))
-
-    if run.spec.sweep is not None:
-        print("\n".join(_trials(context, run, verbose=verbose)))
-    for phase, verdict in verdicts_of(context, run).items():
-        show_verdict(phase, mark_reported(run, verdict))
-    if next_commands := _next_commands(run, has_checkpoint=bool(report.best or report.latest)):
-        print(f"next: {next_commands}")
+    return rows
 
 
 def _trials(context: Context, run: RunState, *, verbose: bool) -> list[str]:
