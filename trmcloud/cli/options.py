@@ -19,7 +19,12 @@ if TYPE_CHECKING:
     from trmcloud.options import Option
 
 RARE = "rare"
-"""The panel of an option that only ``--help-all`` shows."""
+
+
+def rare(*flags: str, **more: Any) -> Any:
+    """An option that only ``--help-all`` shows."""
+    return typer.Option(*flags, rich_help_panel=RARE, **more)
+
 
 Verbose = Annotated[bool, typer.Option("-v", "--verbose", help="Show defaults and details, too.")]
 Yes = Annotated[bool, typer.Option("-y", "--yes", help="Do not ask for confirmation.")]
@@ -38,53 +43,36 @@ Into = Annotated[
 ]
 
 Against = Annotated[
-    str,
-    typer.Option(
-        help="With --verify: also this checkpoint's folder.",
-        metavar="CHECKPOINT",
-        rich_help_panel=RARE,
-    ),
+    str, rare(help="With --verify: also this checkpoint's folder.", metavar="CHECKPOINT")
 ]
 Signers = Annotated[
     str,
-    typer.Option(
-        help="With --verify: known signers, in ssh-keygen's format allowed_signers.",
-        metavar="FILE",
-        rich_help_panel=RARE,
+    rare(
+        help="With --verify: known signers, in ssh-keygen's format allowed_signers.", metavar="FILE"
     ),
 ]
-BoardPort = Annotated[
-    int,
-    typer.Option(
-        help="With --to tensorboard: port on 127.0.0.1.", min=1, max=65535, rich_help_panel=RARE
-    ),
-]
+BoardPort = Annotated[int, rare(help="With --to tensorboard: port on 127.0.0.1.", min=1, max=65535)]
 WandbProject = Annotated[
     str,
-    typer.Option(
-        "--project", help="With --to wandb: W&B project (default: the run's).",
-        envvar="WANDB_PROJECT", rich_help_panel=RARE),
-]  # fmt: skip
+    rare(
+        "--project", help="With --to wandb: project (default: the run's).", envvar="WANDB_PROJECT"
+    ),
+]
 WandbEntity = Annotated[
     str,
-    typer.Option(
-        "--entity", help="With --to wandb: W&B team or user (default: yours).",
-        envvar="WANDB_ENTITY", rich_help_panel=RARE),
-]  # fmt: skip
+    rare("--entity", help="With --to wandb: team or user (default: yours).", envvar="WANDB_ENTITY"),
+]
 SweepPlot = Annotated[
     str,
-    typer.Option(
-        help="Write a sweep's best result against what was spent as a picture.",
-        metavar="FILE.svg",
-        rich_help_panel=RARE,
+    rare(
+        help="Write a sweep's best result against what was spent as a picture.", metavar="FILE.svg"
     ),
 ]
 Focus = Annotated[
     str,
-    typer.Option(
+    rare(
         help="Write a month's charges as CSV of FOCUS 1.0, the FinOps specification.",
         metavar="FILE.csv",
-        rich_help_panel=RARE,
     ),
 ]
 

@@ -112,19 +112,15 @@ def fetch_best(
     ] = "",
     numbers: Annotated[
         str,
-        typer.Option(
-            "--numbers",
-            metavar="FORMAT",
-            help="With --to gguf: float32 (default) or float16.",
-            rich_help_panel=options.RARE,
+        options.rare(
+            "--numbers", metavar="FORMAT", help="With --to gguf: float32 (default) or float16."
         ),
     ] = "",
     custom_code: Annotated[
         bool,
-        typer.Option(
+        options.rare(
             "--custom-code",
             help="With --to hf: for models that transformers does not know, write their code, too.",
-            rich_help_panel=options.RARE,
         ),
     ] = False,
     yes: Annotated[

@@ -167,9 +167,8 @@ def eval(
     ] = "",
     control: Annotated[
         str,
-        typer.Option(
-            help="Model trained with supervision_steps=1, to compare the first step with.",
-            rich_help_panel=options.RARE,
+        options.rare(
+            help="Model trained with supervision_steps=1, to compare the first step with."
         ),
     ] = "",
     task: Annotated[
@@ -180,12 +179,7 @@ def eval(
         ),
     ] = "",
     limit: Annotated[
-        int,
-        typer.Option(
-            help="With --task: only the first N questions of each (0: all).",
-            min=0,
-            rich_help_panel=options.RARE,
-        ),
+        int, options.rare(help="With --task: only the first N questions of each (0: all).", min=0)
     ] = 0,
     as_json: options.Json = False,
 ) -> None:
@@ -321,18 +315,11 @@ def sample(
     ] = "",
     max_tokens: Annotated[int, typer.Option(help="Number of tokens to generate.")] = 120,
     temperature: Annotated[float, typer.Option(help="0: always the most likely token.")] = 0.8,
-    top_k: Annotated[
-        int,
-        typer.Option(help="Choose among the K most likely tokens.", rich_help_panel=options.RARE),
-    ] = 50,
+    top_k: Annotated[int, options.rare(help="Choose among the K most likely tokens.")] = 50,
     top_p: Annotated[
-        float,
-        typer.Option(
-            help="Choose among the most likely tokens with total probability P.",
-            rich_help_panel=options.RARE,
-        ),
+        float, options.rare(help="Choose among the most likely tokens with total probability P.")
     ] = 1.0,
-    seed: Annotated[int, typer.Option(help="Random seed.", rich_help_panel=options.RARE)] = 0,
+    seed: Annotated[int, options.rare(help="Random seed.")] = 0,
     as_json: options.Json = False,
 ) -> None:
     """Generate text with a checkpoint, with as many refinement steps as in training.
@@ -364,22 +351,10 @@ def serve(
     ] = options.LOOPBACK[0],
     port: Annotated[int, typer.Option(help="Port; 0: any free port.", min=0, max=65535)] = 8000,
     batch: Annotated[
-        int,
-        typer.Option(
-            help="Requests that are generated at the same time.",
-            min=1,
-            max=256,
-            rich_help_panel=options.RARE,
-        ),
+        int, options.rare(help="Requests that are generated at the same time.", min=1, max=256)
     ] = 8,
     queue: Annotated[
-        int,
-        typer.Option(
-            help="Requests that may wait in the queue.",
-            min=0,
-            max=100_000,
-            rich_help_panel=options.RARE,
-        ),
+        int, options.rare(help="Requests that may wait in the queue.", min=0, max=100_000)
     ] = 64,
     as_json: options.Json = False,
 ) -> None:

@@ -54,8 +54,7 @@ def doctor(
     ] = "",
     gpu: Annotated[bool, typer.Option("--gpu", help="Only measure this machine's GPUs.")] = False,
     bundle: Annotated[
-        bool,
-        typer.Option("--bundle", help="Write a redacted archive of a run, for a bug report."),
+        bool, typer.Option("--bundle", help="Write a redacted archive of a run, for a bug report.")
     ] = False,
     run: Annotated[str, typer.Option(help="With --bundle: the run (default: the newest).")] = "",
     into: Annotated[

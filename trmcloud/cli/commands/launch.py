@@ -73,7 +73,7 @@ def launch_or_run(
     made = launch_of(_wish_of(request, asked), yes=yes)
     lines_of = _lines_of(made, verbose=verbose)
     if dry_run:
-        _show_outlook(made, lines_of, as_json=as_json, verbose=verbose)
+        show_outlook(made, lines_of, as_json=as_json, verbose=verbose)
         return
     begun = carry_out(made, lines_of, yes=yes, as_json=as_json, verbose=verbose)
     if begun is None:
@@ -119,7 +119,7 @@ def _lines_of(made: Launch, *, verbose: bool) -> Callable[[Outlook | Prepared], 
     return lines_of
 
 
-def _show_outlook(
+def show_outlook(
     made: Launch,
     lines_of: Callable[[Outlook | Prepared], list[str]],
     *,

@@ -25,51 +25,29 @@ _Words = Annotated[
     ),
 ]
 _Hf = Annotated[
-    str,
-    typer.Option("--hf", metavar="CONFIG", help="config.json of a Hugging Face model."),
+    str, typer.Option("--hf", metavar="CONFIG", help="config.json of a Hugging Face model.")
 ]
-_Method = Annotated[
-    str, typer.Option(help="With --hf: full, lora or grpo.", rich_help_panel=options.RARE)
-]
+_Method = Annotated[str, options.rare(help="With --hf: full, lora or grpo.")]
 _HfSet = Annotated[
     list[str] | None,
-    typer.Option(
+    options.rare(
         "--hf-set",
         metavar="KEY=N",
         help="With --hf: sequence, batch, rank, bits=4, completion; repeatable.",
-        rich_help_panel=options.RARE,
     ),
 ]
 _Plot = Annotated[
     str | None,
-    typer.Option(
-        help="Plot cost against time: FILE.svg, .html or .png.",
-        metavar="FILE",
-        rich_help_panel=options.RARE,
-    ),
+    options.rare(help="Plot cost against time: FILE.svg, .html or .png.", metavar="FILE"),
 ]
 _Own = Annotated[
-    str,
-    typer.Option(
-        help="Your own GPUs, to compare with renting: RTX3090, 2xRTX4090, …",
-        rich_help_panel=options.RARE,
-    ),
+    str, options.rare(help="Your own GPUs, to compare with renting: RTX3090, 2xRTX4090, …")
 ]
 _Kwh = Annotated[
-    str | None,
-    typer.Option(
-        help="Price of your electricity in USD, for --own.",
-        metavar="USD",
-        rich_help_panel=options.RARE,
-    ),
+    str | None, options.rare(help="Price of your electricity in USD, for --own.", metavar="USD")
 ]
 _Unsent = Annotated[
-    bool,
-    typer.Option(
-        "--unsent",
-        help="Also plan a script that is not among the files sent.",
-        rich_help_panel=options.RARE,
-    ),
+    bool, options.rare("--unsent", help="Also plan a script that is not among the files sent.")
 ]
 _Explain = Annotated[
     str | None, typer.Option(help="Show the calculation for one hardware.", metavar="HARDWARE")

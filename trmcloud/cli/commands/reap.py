@@ -35,19 +35,11 @@ def reap(
     run: Annotated[str, typer.Argument(help="End the pods of this run, also of a live one.")] = "",
     yes: Annotated[bool, typer.Option("-y", "--yes", help="End the pods that were found.")] = False,
     accept_restored: Annotated[
-        bool,
-        typer.Option(
-            help="Continue with a ledger that was restored from a backup.",
-            rich_help_panel=options.RARE,
-        ),
+        bool, options.rare(help="Continue with a ledger that was restored from a backup.")
     ] = False,
     all_of: Annotated[
         str,
-        typer.Option(
-            metavar="LEDGER_ID",
-            help="End every pod with this ledger's id in its name.",
-            rich_help_panel=options.RARE,
-        ),
+        options.rare(metavar="LEDGER_ID", help="End every pod with this ledger's id in its name."),
     ] = "",
     as_json: options.Json = False,
     guard_every: Annotated[
