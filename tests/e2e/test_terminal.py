@@ -349,6 +349,8 @@ def test_every_help_shows_an_example(user: User) -> None:
         "names = [[name] for name in COMMANDS]\n"
         "for name in COMMANDS:\n"
         "    names += [[name, sub] for sub in getattr(load_command(name), 'commands', {})]\n"
+        "below = load_command('admin').commands\n"
+        "names += [['admin', n, sub] for n in below for sub in getattr(below[n], 'commands', {})]\n"
         "for words in names:\n"
         "    try:\n"
         "        main([*words, '--help'])\n"

@@ -75,7 +75,7 @@ def test_a_command_of_text_alone_starts_without_pydantic(
 
 
 def test_a_command_parses_calls_and_renders_within_eighty_lines() -> None:
-    """ruff holds the complexity (pyproject.toml); this their length, signature and help included."""
+    """ruff holds their complexity (pyproject.toml), this their length with signature and help."""
     found = {
         f"{path.name}:{node.name}": node.end_lineno - node.lineno + 1
         for path in (Path(__file__).parents[3] / "trmcloud/cli/commands").glob("*.py")

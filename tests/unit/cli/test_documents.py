@@ -22,13 +22,13 @@ from trmcloud.core.values import dataclass
 
 def commands() -> Iterator[tuple[str, Any]]:
     """Every command that can be called, by the words that call it."""
-    for name in main.COMMANDS:
-        command = main.load_command(name)
+    left = [(name, main.load_command(name)) for name in main.COMMANDS]
+    while left:
+        words, command = left.pop(0)
         below = getattr(command, "commands", {})
         if not below or command.invoke_without_command:
-            yield name, command
-        for each in below.values():
-            yield f"{name} {each.name}", each
+            yield words, command
+        left += [(f"{words} {name}", each) for name, each in below.items()]
 
 
 ALL = dict(commands())
@@ -195,7 +195,7 @@ READING = [
     ("plan", "--budget", "100"),
     ("plan", "--budget", "0.01"),
     ("plan", "--recipes", "--budget", "100"),
-    ("plan", "--budget", "400", "--own", "RTX3090", "--kwh", "0.3"),
+    ("plan", "--recipe", "trm", "--budget", "400", "--own", "RTX3090", "--kwh", "0.3"),
     ("prices", "list"),
     ("prices", "list", "--guides"),
     ("prices", "show", "H100-SXM"),
@@ -215,10 +215,7 @@ READING = [
     ("status",),
     ("report",),
     ("report", "--month"),
-    (
-        "admin",
-        "reap",
-    ),
+    ("admin", "reap"),
     ("launch", "local", "--recipe", "trm-tiny", "--rate", "3.60", "--budget", "1", "--dry-run"),
 ]
 
