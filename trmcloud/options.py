@@ -518,7 +518,7 @@ class LaunchRequest:
     )
     detach: bool = option(
         "-d --detach", False,
-        "Exit when the machine works by itself, and say at what; the run continues.",
+        "Exit when the machine works on its own, and say at which step; the run continues.",
         _LAUNCHED + " resume", _LEAVING, place="", beside_a_plan=True,
     )
     accept_loss: bool = option(
