@@ -95,9 +95,7 @@ def fetch_best(
     weights_only: Annotated[
         bool,
         typer.Option(
-            "--for-inference",
-            "--weights-only",
-            help="Fetch without the optimizer's state.",
+            "--for-inference", "--weights-only", help="Fetch without the optimizer's state."
         ),
     ] = False,
     phase: Annotated[str, typer.Option(help="fast or extreme (default: the last one).")] = "",

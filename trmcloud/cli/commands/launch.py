@@ -216,8 +216,7 @@ def resume(
     accept_change: Annotated[
         bool,
         typer.Option(
-            "--accept-change",
-            help="Continue although settings differ that decide what is trained.",
+            "--accept-change", help="Continue although settings differ that decide what is trained."
         ),
     ] = False,
     yes: options.Yes = False,

@@ -55,8 +55,7 @@ def add(
     secret_from: Annotated[
         str,
         typer.Option(
-            help="File with the webhook's secret, whsec_… (default: a new secret).",
-            metavar="FILE",
+            help="File with the webhook's secret, whsec_… (default: a new secret).", metavar="FILE"
         ),
     ] = "",
     on_pod: Annotated[

@@ -78,7 +78,7 @@ def report(
         str,
         typer.Argument(
             help="Id of a run (default: all runs, this month); with --month a month such as "
-            "2026-11; with --verify also a receipt or a checkpoint's folder.",
+            "2026-11; with --verify also a receipt or a checkpoint's folder."
         ),
     ] = "",
     as_csv: Annotated[bool, typer.Option("--csv", help="Print CSV.")] = False,
