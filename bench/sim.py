@@ -6,10 +6,10 @@ import statistics
 import time
 
 from bench.row import Row
+from tests.sim.drawing import draw
 from trmcloud.core.control.renting import storage_beside_disks
 from trmcloud.sim.faults.table import NAMES, arm_all
 from trmcloud.sim.play import play
-from trmcloud.sim.scenario import draw
 from trmcloud.wiring_plans import simulate_providers
 
 SEEDS = 600

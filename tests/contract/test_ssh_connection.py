@@ -260,7 +260,7 @@ def test_another_speaks_for_the_pod_once_the_first_is_silent_for_long(second: Se
 
     second.ended(None)
     assert instead(10 * HEAD_LOST_S) is None, "it still trains: the first may be out of reach alone"
-    kept = contract.KeptCheckpoint("fast", 20, "0" * 64, 10, 2.5)
+    kept = contract.CheckpointRef("fast", 20, "0" * 64, 10, 2.5)
     failed = replace(REPORT, pod_name=POD, result="failed", message="reset by peer", kept=(kept,))
     second.says(contract.dump(failed))
     assert instead(HEAD_LOST_S - 1.0) is None

@@ -404,7 +404,7 @@ def test_a_manifest_with_a_new_metric_is_pulled_again_without_its_files(
     scored = rented.pod.save(weights)
     early = replace(scored, val_bpb=None, step_losses=())
     (folder / "manifest.json").write_text(to_json(early))
-    kept = contract.KeptCheckpoint("fast", 120, weights.sha256, weights.size_bytes)
+    kept = contract.CheckpointRef("fast", 120, weights.sha256, weights.size_bytes)
     rented.link.report(POD)
     assert rented.link.manifest(POD, RUN, kept) == early
     names = [weights.name]

@@ -44,7 +44,7 @@ from trmcloud.core.control.report import report_on
 from trmcloud.core.errors import CheckpointError, TrmcloudError
 from trmcloud.pod.machine.metrics_file import read_metrics
 
-KEPT = contract.KeptCheckpoint("fast", 120, "ab" * 32, 1000, 1.5)
+KEPT = contract.CheckpointRef("fast", 120, "ab" * 32, 1000, 1.5)
 REPORT = replace(REPORT, kept=(KEPT,), uploaded=(KEPT,), notes={"ssh": "up"}, message="é → …")
 GRANTS = bk.Grants(
     "p", AT, {"fast": bk.PhaseSlots(1, ("g1-slot-0",), {"g1-slot-0": KEPT})}, {"a/b/c": "http://x"},

@@ -8,6 +8,7 @@ import random
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -20,6 +21,7 @@ from model.command import wait_asleep
 from model.machine.telemetry import Clock
 from tests.plans import small_recipe
 from tests.settings import changed
+from tests.waiting import deadline_s
 from trmcloud.core.contract.manifest import CheckpointManifest, from_json
 from trmcloud.core.contract.records import dump
 from trmcloud.core.contract.trainer_contract import Heartbeat, PhaseJob, load_heartbeat
@@ -136,10 +138,16 @@ class Run:
         return run_attempt(self.job, made, attempt, SignalFlag(), environment, clock or Clock())
 
     def torchrun(
-        self, processes: int = 2, attempt: int = 1, *, forked: bool = True, **environment: str
+        self,
+        processes: int = 2,
+        attempt: int = 1,
+        *,
+        forked: bool = True,
+        fault: str = "",
+        **environment: str,
     ) -> subprocess.Popen[str]:
         """Starts ``torchrun`` on this job; its output goes to ``train.log``. ``forked``: its ranks
-        begin sooner, as ``tests/standins/ranks`` says."""
+        begin sooner, and with ``fault``, as ``tests/standins/ranks`` says."""
         root = Path(__file__).parents[2]
         folders = [root / "tests" / "standins" / "ranks", root] if forked else [root]
         self.out.mkdir(parents=True, exist_ok=True)
@@ -161,6 +169,7 @@ class Run:
                     "PYTHONPATH": os.pathsep.join(map(str, folders)),
                     "TRMCLOUD_JOB": str(job_path),
                     "TRMCLOUD_ATTEMPT": str(attempt),
+                    "TRMCLOUD_TEST_FAULT": fault,
                     "OMP_NUM_THREADS": "1",
                     **environment,
                 },
@@ -169,7 +178,7 @@ class Run:
     def finish(self, process: subprocess.Popen[str], timeout_s: float = 120.0) -> int:
         """Waits for the end; a run that hangs is killed with all its ranks."""
         try:
-            return process.wait(timeout_s)
+            return process.wait(deadline_s(timeout_s))
         except subprocess.TimeoutExpired:
             os.killpg(process.pid, signal.SIGKILL)
             raise
@@ -194,14 +203,9 @@ def run_in(settings: PhaseRecipe, data_dir: Path) -> Callable[..., Run]:
     def make(folder: Path, *, initial_weights: str = "", **changes: Any) -> Run:
         made = changed(settings, **changes)
         job = PhaseJob(
-            run_id="r1",
-            phase=made.phase,
-            settings=made.to_json(),
-            data_dir=str(data_dir),
-            out_dir=str(folder),
-            processes=2,
-            initial_weights=initial_weights,
-        )
+            run_id="r1", phase=made.phase, settings=made.to_json(), data_dir=str(data_dir),
+            out_dir=str(folder), processes=2, initial_weights=initial_weights,
+        )  # fmt: skip
         return Run(job)
 
     return make
@@ -217,9 +221,36 @@ def new_run(run_in: Callable[..., Run], tmp_path: Path) -> Callable[..., Run]:
     return make
 
 
-@pytest.fixture(scope="module")
-def served_checkpoint(tmp_path_factory: pytest.TempPathFactory, run_in: Callable[..., Run]) -> Path:
-    """A checkpoint of 40 steps, to be served."""
+@pytest.fixture(scope="session")
+def trained(tmp_path_factory: pytest.TempPathFactory, run_in: Callable[..., Run]) -> Run:
+    """A finished run of 40 steps, to be read."""
     run = run_in(tmp_path_factory.mktemp("trained"), steps=40, eval_every=40)
     assert run.train_here() == "finished"
-    return Path(run.out) / "checkpoints" / "step-00000040"
+    return run
+
+
+@pytest.fixture(scope="session")
+def checkpoint(trained: Run) -> Path:
+    """Its last checkpoint."""
+    return trained.out / "checkpoints" / "step-00000040"
+
+
+@pytest.fixture(scope="session")
+def loaded(checkpoint: Path) -> Any:
+    from model.training.load import load_model
+
+    return load_model(checkpoint)
+
+
+@pytest.fixture
+def slow(loaded: Any, monkeypatch: pytest.MonkeyPatch) -> threading.Event:
+    """Until it is set, ``loaded`` takes a step in 20 ms."""
+    free = threading.Event()
+    real: Any = loaded.model.decode
+
+    def decode(*arguments: Any) -> Any:
+        free.wait(0.02)
+        return real(*arguments)
+
+    monkeypatch.setattr(loaded.model, "decode", decode)
+    return free

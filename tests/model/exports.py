@@ -25,6 +25,7 @@ from model.families.protocol import Sampling
 from model.training.checkpoint import CheckpointFolder, Contents
 from model.training.load import load_model
 from tests.checkpoints import a_manifest
+from tests.model.models import shaken
 from tests.settings import settings_of
 from trmcloud.core.spec.settings import FAMILIES
 
@@ -80,11 +81,7 @@ def settings_of_shape(name: str) -> Any:
 
 def make_checkpoint(root: Path, settings: Any, tokenizer: TextTokenizer | None = None) -> Path:
     """A checkpoint of step 10 with weights that say something everywhere."""
-    model = registry.build(settings, torch.device("cpu"))
-    model.initialise(3)
-    generator = torch.Generator().manual_seed(0)
-    for parameter in model.parameters():
-        parameter.data.add_(torch.randn(parameter.shape, generator=generator) * 0.1)
+    model = shaken(registry.build(settings, torch.device("cpu")))
     if tokenizer is None:
         tokenizer = train_tokenizer(settings.tokenizer, [TEXT], settings.text_ids)
     contents = Contents.of(model.state_dict(), {}, {}, tokenizer.to_json())

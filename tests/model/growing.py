@@ -40,13 +40,9 @@ class HandMade:
 
     def tell(self, state: str = "working", **values: object) -> None:
         said = DataProgress(
-            source="made by hand",
-            state=state,
-            at=time.time(),
-            pid=os.getpid(),
-            pid_started=process_started(),
-            host=socket.gethostname(),
-        )
+            source="made by hand", state=state, at=time.time(), pid=os.getpid(),
+            pid_started=process_started(), host=socket.gethostname(),
+        )  # fmt: skip
         made = dump(replace(said, **values))  # type: ignore[arg-type]
         write_atomic(self.path / "progress.json", made, durable=False)
 
@@ -54,28 +50,21 @@ class HandMade:
         (self.path / "tokenizer.json").write_text(self.tokenizer, encoding="utf-8")
         np.array(self.validation, "<u2").tofile(self.path / "validation.bin")
         meta = {
-            "version": 2,
-            "complete": complete,
-            "source": "made by hand",
+            "version": 2, "complete": complete, "source": "made by hand",
             "source_sha256": "of the list",
             "tokenizer": {"sha256": hashlib.sha256(self.tokenizer.encode()).hexdigest()},
-            "dtype": "uint16",
-            "train_tokens": sum(each.tokens for each in self.shards),
-            "validation_tokens": len(self.validation),
-            "byte_unigram_bits": 8.0,
+            "dtype": "uint16", "train_tokens": sum(each.tokens for each in self.shards),
+            "validation_tokens": len(self.validation), "byte_unigram_bits": 8.0,
             "byte_bigram_bits": 8.0,
-        }
+        }  # fmt: skip
         write_atomic(self.path / "meta.json", json.dumps(meta), durable=False)
 
     def add(self, ids: Sequence[int]) -> None:
         content = np.array(ids, "<u2").tobytes()
         record = ShardRecord(
-            name=f"s{len(self.shards)}",
-            file=f"shard-{len(self.shards):05d}.bin",
-            tokens=len(ids),
-            documents=0,
-            sha256=hashlib.sha256(content).hexdigest(),
-        )
+            name=f"s{len(self.shards)}", file=f"shard-{len(self.shards):05d}.bin", tokens=len(ids),
+            documents=0, sha256=hashlib.sha256(content).hexdigest(),
+        )  # fmt: skip
         (self.path / record.file).write_bytes(content)
         with open(self.path / "shards.jsonl", "a") as file:
             file.write(dump(record) + "\n")

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import threading
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Callable
@@ -17,31 +14,31 @@ from model.machine.signals import SignalFlag
 from model.machine.telemetry import Clock
 from model.train import run_attempt
 from model.training import checkpoint, loop, saver
-from model.training.checkpoint import CheckpointFolder, verify
-from tests.model.best_saves import (
+from model.training.checkpoint import CheckpointFolder
+from tests.model.attempts import (
     BEST,
     BETWEEN_SAVES,
     SCORES,
     check_best_is_saved,
+    crash,
     dying_at,
     scored,
 )
-from trmcloud.core.contract import manifest as mf
+from tests.waiting import deadline_s
 from trmcloud.core.spec.settings import PhaseRecipe
 
 NewRun = Callable[..., Any]
 pytestmark = pytest.mark.usefixtures("keep_generator")
 
-NANOCHAT = {"family": "nanochat", "mlp": "relu2", "qk_norm": True, "depth": 2}
 FAMILIES: dict[str, dict[str, Any]] = {
     "trm": {},
     "gpt": {"family": "gpt", "hidden": 48, "depth": 2, "dropout": 0.1},
-    "nanochat": NANOCHAT,
+    "gpt-tied": {"family": "gpt", "tied": True, "ema": True, "optimizer": "adamw"},
     "speedrun": {
-        **NANOCHAT,
+        **{"family": "nanochat", "mlp": "relu2", "qk_norm": True, "depth": 2, "ema": True},
         **{"architecture": "nanochat-2026", "value_embeddings": True, "optimizer": "muon"},
+        "activation_checkpointing": True,
     },
-    "ema": {"family": "gpt", "hidden": 48, "ema": True, "optimizer": "adamw"},
 }
 
 
@@ -79,35 +76,6 @@ def test_a_stop_after_the_best_keeps_it(new_run: NewRun, monkeypatch: pytest.Mon
     assert run.heartbeat.best_step == BEST
 
 
-@pytest.mark.slow
-def test_kill_9_after_the_best_keeps_it_and_its_run_ends_as_if_nothing_had_been(
-    new_run: NewRun,
-) -> None:
-    """Of three ranks, whose first passes draw from the generators: as of a compiled training."""
-    told = {
-        **{"family": "gpt", "hidden": 48, "depth": 1, "dropout": 0.1, "schedule": "constant"},
-        **{"cooldown_fraction": 0.0, "steps": 60, "eval_every": 10, "save_every": 1000},
-        **{"keep_best": 9},
-    }
-    whole, broken = new_run("whole", **told), new_run("broken", **told)
-    assert whole.finish(whole.torchrun(3)) == 0
-    assert len(whole.manifests()) > 3, "it gets better at most of its evaluations"
-
-    first = broken.torchrun(3)
-    while not any(20 <= line["step"] < 60 for line in broken.metrics_so_far("save")):
-        assert first.poll() is None, (broken.out / "train.log").read_text()
-        time.sleep(0.01)
-    os.killpg(first.pid, signal.SIGKILL)
-    first.wait()
-    best = mf.pick_best(broken.manifests().values())
-    assert best is not None
-    assert best.step >= 20
-    verify(broken.out / "checkpoints" / mf.step_dir_name(best.step), best)
-    assert broken.finish(broken.torchrun(3, attempt=2)) == 0
-    assert broken.metrics("start")[-1]["from_step"] >= 20
-    assert broken.weights_at(60) == whole.weights_at(60)
-
-
 # -- what it costs -------------------------------------------------------------------------------
 
 
@@ -121,7 +89,7 @@ class SlowDisk:
 
     def _write(self, making: Path, contents: Any) -> Any:
         if f"{self._step:08d}" in making.name:
-            assert self._free.wait(60)
+            assert self._free.wait(deadline_s(60))
         return self._real(making, contents)
 
     def let_go(self) -> None:
@@ -280,7 +248,7 @@ def evaluated(run: Any) -> Sequence[int]:
     return [line["step"] for line in run.metrics("eval")]
 
 
-@pytest.mark.parametrize("patience", [1, 2, 5])
+@pytest.mark.parametrize("patience", [1, 3])
 def test_patience_ends_with_its_last_evaluation(
     new_run: NewRun, monkeypatch: pytest.MonkeyPatch, patience: int
 ) -> None:
@@ -292,8 +260,6 @@ def test_patience_ends_with_its_last_evaluation(
     assert sorted(run.manifests()) == [4, last]
     told = f"{patience} evaluations in a row were not better than the best"
     assert run.heartbeat.message == told
-    without = new_run("without", **PATIENT, keep_best=1)
-    assert without.train_here() == "finished"
 
 
 def test_patience_begins_the_cooldown_where_there_is_one(
@@ -308,16 +274,14 @@ def test_patience_begins_the_cooldown_where_there_is_one(
     assert run.heartbeat.step == 16
 
 
-@pytest.mark.parametrize("at", [5, 6, 7, 8])
+@pytest.mark.parametrize("at", [5, 6, 8])
 def test_patience_outlives_the_trainer(
     new_run: NewRun, monkeypatch: pytest.MonkeyPatch, at: int
 ) -> None:
     """Also from a checkpoint that was saved before it was evaluated, as that of step 6."""
     scored(monkeypatch, WORSE)
     run, environment = new_run(**PATIENT, keep_best=9), {PATIENCE: "3"}
-    with pytest.MonkeyPatch.context() as lightning:
-        dying_at(lightning, at)
-        assert run.train_here(**environment) == "crashed"
+    crash(run, at, **environment)
     assert run.train_here(attempt=2, **environment) == "stopped_paying"
     assert evaluated(run) == [0, 2, 4, 6, 8, 10]
     longer = new_run(**{**PATIENT, "steps": 60}, keep_best=9)

@@ -35,7 +35,8 @@ from model.preparing.readers import documents, units_of
 from model.training import loop
 from model.training.checkpoint import read_tensors
 from model.training.evaluate import evaluate
-from tests.model.best_saves import check_best_is_saved
+from tests.model.attempts import check_best_is_saved, check_resumed
+from tests.model.models import shaken
 from tests.model.test_evaluate import PartWorld
 from tests.settings import changed
 from trmcloud.core.errors import DataError, UsageError
@@ -50,13 +51,7 @@ BLOCK, MASK, END = 4, 10, 0
 
 
 def make(shape: Shape = SHAPE, block: int = BLOCK, std: float = 0.2) -> BlockDiffusion:
-    """With weights that say something everywhere."""
-    model = BlockDiffusion(shape, block)
-    model.initialise(3)
-    generator = torch.Generator().manual_seed(0)
-    for parameter in model.parameters():
-        parameter.data.add_(torch.randn(parameter.shape, generator=generator) * std)
-    return model
+    return shaken(BlockDiffusion(shape, block), std)
 
 
 def tokens(rows: int, shape: Shape = SHAPE, seed: int = 1) -> Tensor:
@@ -82,19 +77,12 @@ def mask_by_hand(lengths: list[int]) -> Tensor:
     return seen
 
 
-@pytest.mark.parametrize("row", range(1, 65))
+@pytest.mark.parametrize("row", [1, 6, 17, 24, 64])
 def test_the_mask_is_the_definition_for_every_block_that_divides(row: int) -> None:
-    for block in (each for each in range(1, row + 1) if row % each == 0):
-        lengths = [block] * (row // block)
+    even = ([block] * (row // block) for block in range(1, row + 1) if row % block == 0)
+    for lengths in (*even, [5, 1, 8, 2]):
         seen = masked_diffusion.table(noisy_and_clean_places(blocks_of(lengths)))
-        assert torch.equal(seen, mask_by_hand(lengths)), block
-
-
-def test_the_mask_of_blocks_of_different_lengths_is_the_definition() -> None:
-    lengths = [5, 1, 8, 2]
-    assert torch.equal(
-        masked_diffusion.table(noisy_and_clean_places(blocks_of(lengths))), mask_by_hand(lengths)
-    )
+        assert torch.equal(seen, mask_by_hand(lengths)), lengths
 
 
 @pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
@@ -185,13 +173,13 @@ def test_the_bound_is_what_enumeration_gives(monkeypatch: pytest.MonkeyPatch) ->
         "thresholds",
         lambda draws, n: torch.rand(draws.of, n, generator=generator),
     )
-    number, drawn = 50_000, 0.0
+    number, drawn = 40_000, 0.0
     rows = x.expand(number, -1)
-    for group in range(4):
+    for group in range(2):
         drawn += float(
             model.evaluate(rows, rows, RowSelection(0, group, range(number), number)).sum()
         )
-    assert drawn / (4 * number) == pytest.approx(exact, rel=0.01)
+    assert drawn / (2 * number) == pytest.approx(exact, rel=0.02)
     assert abs(exact / 6 - math.log(4)) > 0.1, "weights that say something"
 
 
@@ -560,9 +548,7 @@ def fickle_span(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("where", "parts"),
     [
-        ("between", {}),
         ("in an evaluation", {}),
-        ("after one", {}),
         ("between", PUBLISHED),
         ("after one", {**PUBLISHED, "optimizer": "muon"}),
     ],
@@ -592,10 +578,7 @@ def test_a_killed_run_resumes_to_the_last_bit(
         patch.setattr(loop.Trainer, "_step", step)
         patch.setattr(loop, "evaluate", evaluated)
         assert broken.train_here() == "crashed"
-    assert broken.train_here(attempt=2) == "finished"
-    assert broken.metrics("start")[-1]["from_step"] == 8
-    assert broken.weights_at(16) == whole.weights_at(16)
-    assert broken.exact_metrics() == whole.exact_metrics()
+    check_resumed(broken, whole, from_step=8)
 
 
 def test_accumulation_is_the_big_batch(new_diffusion: NewRun) -> None:

@@ -5,29 +5,19 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from model.serving.openai import NO_TEMPLATE
-from model.training.load import LoadedModel, load_model
+from model.training.load import LoadedModel
 from tests.e2e.on_page import findings_of
 from tests.model.test_serving import Client, serving
 from tests.standins.browser import Browser, Page, chromium, find_chromium
 from tests.standins.loopback import until
 
-pytest.importorskip("starlette", reason="the extra `serve`")
-pytest.importorskip("uvicorn", reason="the extra `serve`")
-pytest.importorskip("pydantic", reason="the extra `serve`")
-
 IDLE = "!document.getElementById('send').disabled"
 LAST = "[...document.querySelectorAll('.turn.assistant p')].filter(it => !it.className).at(-1)"
-
-
-@pytest.fixture(scope="module")
-def loaded(served_checkpoint: Path) -> LoadedModel:
-    return load_model(served_checkpoint)
 
 
 @pytest.fixture(scope="module")
@@ -84,16 +74,8 @@ def test_a_conversation_by_the_keyboard_alone(browser: Browser, client: Client) 
 
 
 def test_an_answer_is_stopped_and_its_place_given_to_others(
-    browser: Browser, loaded: LoadedModel, monkeypatch: pytest.MonkeyPatch
+    browser: Browser, loaded: LoadedModel, slow: threading.Event
 ) -> None:
-    free = threading.Event()
-    real: Any = loaded.model.decode
-
-    def decode(*arguments: Any) -> Any:
-        free.wait(0.02)
-        return real(*arguments)
-
-    monkeypatch.setattr(loaded.model, "decode", decode)
     with serving(loaded, batch=1) as client:
         page = opened(browser, client)
         set_to(page, "max_tokens", "2048")
@@ -104,7 +86,7 @@ def test_an_answer_is_stopped_and_its_place_given_to_others(
         page.until(IDLE)
         assert "Stopped." in page.text()
         until(lambda: client.get("/health") == {"status": "ok", "drawn": 0, "waiting": 0})
-        free.set()
+        slow.set()
         page.type("b")
         page.press("Enter")
         page.click("#fresh")
@@ -148,8 +130,7 @@ def test_beyond_loopback_it_asks_for_the_token(browser: Browser, loaded: LoadedM
         page.until(f"{IDLE} && {LAST} && {LAST}.textContent")
 
 
-@pytest.mark.parametrize("dark", [False, True])
-@pytest.mark.parametrize("width", [360, 768, 1280])
+@pytest.mark.parametrize(("width", "dark"), [(360, False), (768, True), (1280, False)])
 def test_axe_finds_nothing(browser: Browser, client: Client, width: int, dark: bool) -> None:
     page = opened(browser, client, width=width, height=800, dark=dark)
     page.type("the dog " * 30)

@@ -20,8 +20,6 @@ from tests.unit.core.manifests import manifest
 from trmcloud.adapters.files import load_recipe
 from trmcloud.core.errors import DataError
 
-pytest.importorskip("openai", reason="the extra `dev`")
-
 TOKENIZER = BpeTokenizer.train(["the cat sat on the mat " * 50], 300, SPECIAL_TOKENS)
 SHAPE = {
     "depth": 1, "width": 32, "head_dim": 16, "hidden": 32, "vocab_size": 320, "sequence": 48,

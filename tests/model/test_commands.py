@@ -9,7 +9,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Callable
+from typing import Any
 
 import pytest
 
@@ -23,54 +23,46 @@ from trmcloud.io.installation import install_command
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory, run_in: Callable[..., Any]) -> Any:
-    run = run_in(tmp_path_factory.mktemp("trained"), steps=60, eval_every=60)
-    assert run.train_here() == "finished"
-    return run
-
-
-@pytest.fixture(scope="module")
-def folder(trained: Any) -> Path:
-    return Path(trained.out) / "checkpoints" / "step-00000060"
-
-
 def run_sample(folder: Path, *more: str) -> int:
     return sample.main(["--checkpoint", str(folder), "--max-tokens", "40", *more])
 
 
-def test_a_sample_is_repeatable(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_sample_is_repeatable(checkpoint: Path, capsys: pytest.CaptureFixture[str]) -> None:
     texts = []
     for seed in ("1", "1", "2"):
-        assert run_sample(folder, "--prompt", "the dog", "--seed", seed) == 0
+        assert run_sample(checkpoint, "--prompt", "the dog", "--seed", seed) == 0
         texts.append(capsys.readouterr().out)
     assert texts[0].startswith("the dog")
     assert len(texts[0]) > len("the dog\n")
     assert texts[0] == texts[1] != texts[2]
 
 
-def test_temperature_zero_is_greedy(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_temperature_zero_is_greedy(checkpoint: Path, capsys: pytest.CaptureFixture[str]) -> None:
     texts = set()
     for seed in ("1", "2"):
-        assert run_sample(folder, "--temperature", "0", "--seed", seed) == 0
+        assert run_sample(checkpoint, "--temperature", "0", "--seed", seed) == 0
         texts.add(capsys.readouterr().out)
     assert len(texts) == 1
 
 
-def test_a_sample_longer_than_the_context_goes_on(folder: Path) -> None:
-    loaded = load_model(folder)
+def test_a_sample_longer_than_the_context_goes_on(checkpoint: Path) -> None:
+    loaded = load_model(checkpoint)
     text = sample.sample(loaded, "the", max_tokens=100, temperature=1.0, top_k=0, seed=3)
     assert len(loaded.tokenizer.encode([text], [""])[0]) > loaded.settings.sequence
 
 
-def test_a_prompt_longer_than_the_context_is_cut_for_the_model_alone(folder: Path) -> None:
+def test_a_prompt_longer_than_the_context_is_cut_for_the_model_alone(checkpoint: Path) -> None:
     prompt = "the small dog sees " * 30
-    text = sample.sample(load_model(folder), prompt, max_tokens=3, temperature=0, top_k=0, seed=0)
+    text = sample.sample(
+        load_model(checkpoint), prompt, max_tokens=3, temperature=0, top_k=0, seed=0
+    )
     assert text.startswith(prompt)
 
 
-def test_no_control_character_reaches_it(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run_sample(folder, "--prompt", "a\x1b[31mred\x07") == 0
+def test_no_control_character_reaches_it(
+    checkpoint: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run_sample(checkpoint, "--prompt", "a\x1b[31mred\x07") == 0
     assert "\x1b" not in capsys.readouterr().out
 
 
@@ -78,18 +70,18 @@ def test_no_control_character_reaches_it(folder: Path, capsys: pytest.CaptureFix
     "bad", [["--temperature", "-1"], ["--temperature", "nan"], ["--max-tokens", "0"],
             ["--top-k", "-2"]],
 )  # fmt: skip
-def test_bad_wishes_fail(folder: Path, bad: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    assert run_sample(folder, *bad) == 2
+def test_bad_wishes_fail(
+    checkpoint: Path, bad: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run_sample(checkpoint, *bad) == 2
     assert bad[0] in json.loads(capsys.readouterr().err.splitlines()[-1])["what"]
 
 
 def test_a_damaged_checkpoint_is_not_sampled_from(
-    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    import shutil
-
     copy = tmp_path / "copy"
-    shutil.copytree(folder, copy)
+    shutil.copytree(checkpoint, copy)
     with open(copy / "weights.safetensors", "r+b") as file:
         file.seek(-1, 2)
         file.write(b"\xff")
@@ -99,22 +91,22 @@ def test_a_damaged_checkpoint_is_not_sampled_from(
     assert told["where"] == str(copy)
 
 
-def test_weights_and_tokenizer_are_enough(folder: Path, tmp_path: Path) -> None:
+def test_weights_and_tokenizer_are_enough(checkpoint: Path, tmp_path: Path) -> None:
     for name in ("manifest.json", "weights.safetensors", "tokenizer.json"):
-        (tmp_path / name).write_bytes((folder / name).read_bytes())
-    assert load_model(tmp_path).manifest.step == 60
+        (tmp_path / name).write_bytes((checkpoint / name).read_bytes())
+    assert load_model(tmp_path).manifest.step == 40
 
 
 def test_a_score_is_that_of_training(
-    folder: Path, trained: Any, data_dir: Path, capsys: pytest.CaptureFixture[str]
+    checkpoint: Path, trained: Any, data_dir: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    arguments = ["--checkpoint", str(folder), "--data", str(data_dir)]
+    arguments = ["--checkpoint", str(checkpoint), "--data", str(data_dir)]
     assert score.main([*arguments, "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
     last = trained.metrics("eval")[-1]
     assert told["val_bpb"] == pytest.approx(last["val_bpb"], rel=1e-6)
     assert told["val_step_losses"] == pytest.approx(last["val_step_losses"], rel=1e-6)
-    assert told["sha256"] == trained.manifests()[60].sha256
+    assert told["sha256"] == trained.manifests()[40].sha256
     assert told["byte_unigram_bits"] > told["byte_bigram_bits"] > 0
     assert told["trained_on_this_text"] is True
     assert score.main(arguments) == 0
@@ -125,12 +117,12 @@ def test_a_score_is_that_of_training(
 
 
 def test_a_first_step_is_held_to_a_model_that_has_but_one(
-    folder: Path, data_dir: Path, new_run: Any, capsys: pytest.CaptureFixture[str]
+    checkpoint: Path, data_dir: Path, new_run: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run = new_run("hardly", supervision_steps=1, steps=2)
     assert run.train_here() == "finished"
     control = str(run.out / "checkpoints/step-00000002")
-    arguments = ["--checkpoint", str(folder), "--data", str(data_dir), "--control"]
+    arguments = ["--checkpoint", str(checkpoint), "--data", str(data_dir), "--control"]
     capsys.readouterr()
     assert score.main([*arguments, control, "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
@@ -144,19 +136,19 @@ def test_a_first_step_is_held_to_a_model_that_has_but_one(
     assert "warning" not in text
     bought = {**told, "first_step_worse": 0.031}
     assert "3.1% worse\nwarning: more than 2%" in score._as_text(bought)
-    assert score.main([*arguments, str(folder)]) == 2
+    assert score.main([*arguments, str(checkpoint)]) == 2
     assert "supervision_steps=1" in capsys.readouterr().err
 
 
 def test_data_of_another_tokenizer_is_refused(
-    folder: Path, data_dir: Path, tmp_path: Path, settings: Any, text: str
+    checkpoint: Path, data_dir: Path, tmp_path: Path, settings: Any, text: str
 ) -> None:
     from model.preparing.whole import prepare
 
     (tmp_path / "t.txt").write_text(text[::-1], encoding="utf-8")
     prepare(str(tmp_path / "t.txt"), settings, tmp_path / "data")
     with pytest.raises(DataError, match="not prepared with the checkpoint's tokenizer"):
-        score.score(folder, tmp_path / "data")
+        score.score(checkpoint, tmp_path / "data")
 
 
 def test_a_missing_package_is_named_with_its_command(
@@ -184,12 +176,9 @@ def test_help_shows_an_example_and_waits_for_no_torch(name: str) -> None:
 
 def test_a_trainer_without_a_job_says_so() -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "model.train"],
-        capture_output=True,
-        text=True,
-        cwd=ROOT,
+        [sys.executable, "-m", "model.train"], capture_output=True, text=True, cwd=ROOT,
         env={"PATH": "", "TRMCLOUD_JOB": "/nowhere/job.json"},
-    )
+    )  # fmt: skip
     assert done.returncode == 2
     assert json.loads(done.stderr.splitlines()[-1])["where"] == "/nowhere/job.json"
 
@@ -261,12 +250,12 @@ of its own that is forked once torch is there."""
 
 
 def test_a_manifest_of_another_shape_is_refused_before_memory_is_taken(
-    folder: Path, tmp_path: Path
+    checkpoint: Path, tmp_path: Path
 ) -> None:
     """The kernel tells how much memory was taken at most; one that samples is the measure."""
-    folders = [folder]
+    folders = [checkpoint]
     for number, (setting, value, _) in enumerate(SHAPES):
-        folders.append(Path(shutil.copytree(folder, tmp_path / str(number))))
+        folders.append(Path(shutil.copytree(checkpoint, tmp_path / str(number))))
         manifest = json.loads((folders[-1] / "manifest.json").read_text())
         manifest["settings"][setting] = value
         (folders[-1] / "manifest.json").write_text(json.dumps(manifest))

@@ -306,10 +306,16 @@ def test_packing_is_best_fit(lengths: list[int], capacity: int) -> None:
     assert packed.count - len(slow) in (0, 1)
 
 
-def test_a_failed_preparation_is_told_by_its_own_words(small: PhaseRecipe, tmp_path: Path) -> None:
-    folder = HandMade(tmp_path / "d")
-    folder.add(numbered((200,))[0])
+def begun(path: Path, tokens: int) -> HandMade:
+    """A growing folder with one shard of so many tokens."""
+    folder = HandMade(path)
+    folder.add(numbered((tokens,))[0])
     folder.begin()
+    return folder
+
+
+def test_a_failed_preparation_is_told_by_its_own_words(small: PhaseRecipe, tmp_path: Path) -> None:
+    folder = begun(tmp_path / "d", 200)
     feed = Feed(open_data(folder.path), small, World(0, 1, CPU), 0)
     for _ in range(2):
         assert feed.state() == READY
@@ -324,9 +330,7 @@ def test_a_failed_preparation_is_told_by_its_own_words(small: PhaseRecipe, tmp_p
 
 @pytest.mark.parametrize("how", ["killed", "silent", "stopped"])
 def test_a_gone_preparer_is_not_waited_for(small: PhaseRecipe, tmp_path: Path, how: str) -> None:
-    folder = HandMade(tmp_path / "d")
-    folder.add(numbered((20,))[0])
-    folder.begin()
+    folder = begun(tmp_path / "d", 20)
     now = [0.0]
     feed = Feed(
         open_data(folder.path), small, World(0, 1, CPU), 0,
@@ -347,9 +351,7 @@ def test_a_gone_preparer_is_not_waited_for(small: PhaseRecipe, tmp_path: Path, h
 
 
 def test_other_shards_than_the_checkpoints_are_refused(small: PhaseRecipe, tmp_path: Path) -> None:
-    folder = HandMade(tmp_path / "d")
-    folder.add(numbered((200,))[0])
-    folder.begin()
+    folder = begun(tmp_path / "d", 200)
     feed = Feed(open_data(folder.path), small, World(0, 1, CPU), 100)
     feed.expect((folder.shards[0].sha256, "of another one"))
     assert feed.state() == WAITING
@@ -360,9 +362,7 @@ def test_other_shards_than_the_checkpoints_are_refused(small: PhaseRecipe, tmp_p
 
 
 def test_a_cut_line_is_not_yet_a_shard(small: PhaseRecipe, tmp_path: Path) -> None:
-    folder = HandMade(tmp_path / "d")
-    folder.add(numbered((200,))[0])
-    folder.begin()
+    folder = begun(tmp_path / "d", 200)
     path = folder.path / "shards.jsonl"
     line = path.read_text()
     path.write_text(line[:50])
@@ -377,6 +377,7 @@ def test_a_cut_line_is_not_yet_a_shard(small: PhaseRecipe, tmp_path: Path) -> No
 
 
 VOCABULARY = 300
+LAST = 80
 
 
 def shards(count: int = 3, size: int = 1200) -> list[list[int]]:
@@ -384,21 +385,33 @@ def shards(count: int = 3, size: int = 1200) -> list[list[int]]:
     return [chosen.integers(0, VOCABULARY, size).tolist() for _ in range(count)]
 
 
-@pytest.fixture
-def small_growing(settings: PhaseRecipe) -> PhaseRecipe:
-    return replace(settings, vocab_size=450, steps=90, batch=2, eval_every=45, save_every=30)
+def grown(settings: PhaseRecipe) -> PhaseRecipe:
+    return replace(settings, vocab_size=450, steps=LAST, batch=2, eval_every=40, save_every=30)
 
 
 @pytest.fixture
-def run_on(new_run: Callable[..., Any], small_growing: PhaseRecipe) -> Callable[..., Any]:
+def run_on(new_run: Callable[..., Any], settings: PhaseRecipe) -> Callable[..., Any]:
     """A factory: a run in a folder of its own on the data of another."""
 
     def make(name: str, data: Path, **changes: Any) -> Any:
         run = new_run(name)
-        made = replace(small_growing, **changes)
+        made = replace(grown(settings), **changes)
         return replace(run, job=replace(run.job, settings=made.to_json(), data_dir=str(data)))
 
     return make
+
+
+@pytest.fixture(scope="module")
+def whole(
+    tmp_path_factory: pytest.TempPathFactory, run_in: Callable[..., Any], settings: PhaseRecipe
+) -> Any:
+    """A run on all three shards, which need not wait for any."""
+    folder = tmp_path_factory.mktemp("whole")
+    run = run_in(folder / "run")
+    data = str(complete(folder / "data", shards()))
+    run = replace(run, job=replace(run.job, settings=grown(settings).to_json(), data_dir=data))
+    assert run.train_here() == "finished"
+    return run
 
 
 @contextmanager
@@ -426,11 +439,9 @@ def state_of(run: Any) -> str:
 
 
 def test_a_run_that_waits_ends_with_the_very_weights_of_one_that_need_not(
-    run_on: Callable[..., Any], tmp_path: Path
+    run_on: Callable[..., Any], tmp_path: Path, whole: Any
 ) -> None:
     made = shards()
-    whole = run_on("whole", complete(tmp_path / "whole-data", made))
-    assert whole.train_here() == "finished"
     folder = HandMade(tmp_path / "data")
     run = run_on("waiting", folder.path)
 
@@ -450,21 +461,19 @@ def test_a_run_that_waits_ends_with_the_very_weights_of_one_that_need_not(
 
     with meanwhile(prepare):
         assert run.train_here() == "finished"
-    assert run.weights_at(90) == whole.weights_at(90)
+    assert run.weights_at(LAST) == whole.weights_at(LAST)
     assert run.exact_metrics() == whole.exact_metrics()
     assert run.heartbeat.seconds["data"] > 0.2
     assert whole.heartbeat.seconds["data"] == 0
     waits = [line["data_wait_s"] for line in whole.metrics("train")]
-    assert len(waits) == 90
+    assert len(waits) == LAST
     assert all(0 <= each < 5 for each in waits)
 
 
 def test_what_cannot_come_ends_the_run_by_its_own_words_and_a_resume_goes_on(
-    run_on: Callable[..., Any], tmp_path: Path
+    run_on: Callable[..., Any], tmp_path: Path, whole: Any
 ) -> None:
     made = shards()
-    whole = run_on("whole", complete(tmp_path / "whole-data", made))
-    whole.train_here()
     folder = HandMade(tmp_path / "data")
     folder.add(made[0])
     folder.begin()
@@ -480,7 +489,7 @@ def test_what_cannot_come_ends_the_run_by_its_own_words_and_a_resume_goes_on(
     folder.finish()
     assert run.train_here(attempt=2) == "finished"
     assert run.metrics("start")[-1]["from_step"] == step
-    assert run.weights_at(90) == whole.weights_at(90)
+    assert run.weights_at(LAST) == whole.weights_at(LAST)
 
 
 def test_a_resume_on_other_shards_is_refused(run_on: Callable[..., Any], tmp_path: Path) -> None:
@@ -532,26 +541,24 @@ def test_a_preparation_that_failed_before(run_on: Callable[..., Any], tmp_path: 
 
 @pytest.mark.slow
 def test_two_ranks_wait_together(run_on: Callable[..., Any], tmp_path: Path) -> None:
+    """That each reads its own rows of what came is checked above, rank by rank."""
     made = shards(2)
-    whole = run_on("whole", complete(tmp_path / "whole-data", made), steps=20)
-    process = whole.torchrun(processes=2)
-    assert whole.finish(process) == 0
     folder = HandMade(tmp_path / "data")
     folder.add(made[0])
     folder.begin()
     run = run_on("run", folder.path, steps=20)
     process = run.torchrun(processes=2)
-    until_waits = time.monotonic() + 120
-    while state_of(run) != "waiting":
+
+    def waits() -> bool:
         assert process.poll() is None
-        assert time.monotonic() < until_waits
         folder.tell()
-        time.sleep(0.05)
+        return state_of(run) == "waiting"
+
+    until(waits)
     assert run.heartbeat.step == (1200 - 1) // 16 // 4
     folder.add(made[1])
     folder.finish()
     assert run.finish(process) == 0
-    assert run.weights_at(20) == whole.weights_at(20)
     state = json.loads((run.out / "checkpoints/step-00000020/state.json").read_text())
     assert state["shards"] == [each.sha256 for each in folder.shards]
 
@@ -576,24 +583,21 @@ def test_rows_of_whole_documents_are_trained_on(run_on: Callable[..., Any], tmp_
 
 
 def test_passes_are_compiled_while_the_data_are_on_their_way(
-    run_on: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    run_on: Callable[..., Any], tmp_path: Path, whole: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("model.training.stepping.needs_warm_up", lambda settings, world: True)
-    made = shards()
-    whole = run_on("whole", complete(tmp_path / "whole-data", made))
-    assert whole.train_here() == "finished"
     folder = HandMade(tmp_path / "data")
     run = run_on("waiting", folder.path)
 
     def prepare() -> None:
         until(lambda: state_of(run) == "waiting")  # for meta.json: what comes before is done
         assert run.heartbeat.seconds["compile"] > 0
-        for shard in made:
+        for shard in shards():
             folder.add(shard)
         folder.begin()
         folder.finish()
 
     with meanwhile(prepare):
         assert run.train_here() == "finished"
-    assert run.weights_at(90) == whole.weights_at(90)
+    assert run.weights_at(LAST) == whole.weights_at(LAST)
     assert run.exact_metrics() == whole.exact_metrics()

@@ -423,13 +423,10 @@ with_transformers = pytest.mark.skipif(
 @pytest.mark.slow
 def test_transformers_computes_the_trainers_logits(tmp_path: Path) -> None:
     done = subprocess.run(
-        [str(OWN / "bin" / "python"), "-m", "tests.model.exports", str(tmp_path)],
-        cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+        [str(OWN / "bin" / "python"), "-m", "tests.model.exports", str(tmp_path)], cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}, capture_output=True,
+        text=True, check=True,
+    )  # fmt: skip
     *said, several, files, mistaken = [json.loads(line) for line in done.stdout.splitlines()]
     assert several["verified_by"].startswith("transformers ")
     assert files["files"] > 3
@@ -514,12 +511,9 @@ def test_without_its_package_the_extra_is_named(
 def test_llama_cpp_computes_the_trainers_logits(tmp_path: Path) -> None:
     done = subprocess.run(
         [str(ROOT / ".venv-gguf/bin/python"), "-m", "tests.model.exports", "--gguf", str(tmp_path)],
-        cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+        cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
     *rows, mistaken = [json.loads(line) for line in done.stdout.splitlines()]
     assert len(rows) == 2 * len(GGUF)
     for row in rows:

@@ -12,7 +12,6 @@ import torch
 
 from model import sample, score
 from model.families import registry
-from model.training import loop
 from model.training.checkpoint import read_tensors
 from model.training.load import load_model
 from model.training.optim import Average
@@ -34,37 +33,13 @@ FAMILIES: dict[str, dict[str, Any]] = {
     },
     "nanochat-ema": {"family": "nanochat", "ema": True, "activation_checkpointing": True},
 }
-every_family = pytest.mark.parametrize("changes", FAMILIES.values(), ids=FAMILIES.keys())
 
 
-@every_family
-def test_a_killed_run_resumes_to_the_last_bit(
-    new_run: NewRun, monkeypatch: pytest.MonkeyPatch, changes: dict[str, Any]
-) -> None:
-    whole = new_run("whole", steps=30, keep_best=9, **changes)
-    assert whole.train_here() == "finished"
-    broken = new_run("broken", steps=30, keep_best=9, save_every=10, **changes)
-    real = loop.Trainer._step
-
-    def die_at_13(self: Any) -> Any:
-        if self._progress.step == 13:
-            raise RuntimeError("struck by lightning")
-        return real(self)
-
-    monkeypatch.setattr(loop.Trainer, "_step", die_at_13)
-    assert broken.train_here() == "crashed"
-    monkeypatch.undo()
-    assert broken.train_here(attempt=2) == "finished"
-    assert broken.metrics("start")[-1]["from_step"] == 10
-    assert broken.weights_at(30) == whole.weights_at(30)
-    assert broken.exact_metrics() == whole.exact_metrics()
-
-
-@every_family
+@pytest.mark.parametrize("name", ["gpt-tied-adamw", "nanochat-ema"])
 def test_it_learns_is_scored_and_asked(
-    new_run: NewRun, data_dir: Path, capsys: pytest.CaptureFixture[str], changes: dict[str, Any]
+    new_run: NewRun, data_dir: Path, capsys: pytest.CaptureFixture[str], name: str
 ) -> None:
-    run = new_run(steps=40, eval_every=40, **changes)
+    run = new_run(steps=40, eval_every=40, **FAMILIES[name])
     assert run.train_here() == "finished"
     first, *_, last = run.metrics("eval")
     assert last["val_bpb"] < first["val_bpb"]
@@ -180,11 +155,9 @@ def test_an_accepted_change_goes_on_and_rates_and_steps_may_always_change(
 @pytest.mark.parametrize(
     ("before", "after"),
     [
-        ({"optimizer": "muon"}, {"optimizer": "adamw"}),
-        ({"optimizer": "adamw"}, {"optimizer": "muon"}),
+        ({"optimizer": "muon"}, {"optimizer": "adamw", "ema": True}),
+        ({"optimizer": "adamw", "ema": True}, {"optimizer": "muon", "ema": False}),
         ({"normuon": False}, {"normuon": True}),
-        ({"ema": False}, {"ema": True}),
-        ({"ema": True}, {"ema": False}),
     ],
 )
 def test_another_update_rule_that_is_accepted_goes_on_from_the_trained_weights(

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import errno
 import hashlib
-import json
 import os
 import random
 import re
@@ -180,12 +179,6 @@ def test_patience_ends_and_says_so(
     assert sum(hand.paused) <= fetching.PATIENCE_S
 
 
-def test_nobody_listens(hand: HandTime, tmp_path: Path) -> None:
-    environment = {"TRMCLOUD_DATA_HOSTS": "huggingface.co=http://127.0.0.1:9"}
-    with pytest.raises(TransientError, match="refused"):
-        Fetcher(environment, hand.pauses(), patience_s=30).fetch(HUB + LINKED, tmp_path / "f")
-
-
 def test_what_is_waited_for_is_told_from_the_third_try_on(hand: HandTime, tmp_path: Path) -> None:
     environment = {"TRMCLOUD_DATA_HOSTS": "huggingface.co=http://127.0.0.1:9"}
     told: list[str] = []
@@ -329,18 +322,6 @@ def test_hugging_faces_own_client_is_content_with_this_host(host: DataHost, tmp_
     assert not any("authorization" in each for each in sent), "as ours: dropped at the CDN"
 
 
-def test_what_is_kept_of_a_part_is_readable(host: DataHost, hand: HandTime, tmp_path: Path) -> None:
-    def stop(done: int, total: int) -> None:
-        if done:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        Fetcher(host.environment, hand.pauses()).fetch(RAW + PLAIN, tmp_path / "f", told=stop)
-    said = json.loads((tmp_path / "f.part.json").read_text())
-    assert said["address"] == RAW + PLAIN
-    assert said["validator"].startswith('"')
-
-
 # -- Hashes that a host publishes, asked for again where the files are fetched ------------------
 
 
@@ -403,14 +384,6 @@ def test_other_hashes_than_the_launch_was_given_are_refused(
         match="its host publishes different hashes here than on the machine that launched the run",
     ):
         of_pod(lister, pinned, tmp_path)
-
-
-def test_an_unpublished_file_is_refused(lister: DataHost, pinned: DataSet, tmp_path: Path) -> None:
-    made = of_pod(lister, pinned, tmp_path)
-    lister.files[PATH + NAMES[1]] = b"other bytes"  # and its host says so itself
-    fetcher = PreparationOptions(lister.environment, tmp_path).fetcher()
-    with pytest.raises(DataError, match="has SHA-256"):
-        fetcher.fetch(made.address(NAMES[1]), tmp_path / "one", sha256=made.sha256[NAMES[1]])
 
 
 @pytest.mark.parametrize(

@@ -61,14 +61,9 @@ def train(
 ) -> Trained:
     """One training until it ends, by the real ``Landing`` and ``Schedule``, on a clock by hand."""
     made = replace(
-        settings,
-        steps=steps,
-        schedule=kind,
-        cooldown_fraction=fraction,
-        warmup_steps=100,
-        eval_every=EVERY,
-        save_every=EVERY,
-    )
+        settings, steps=steps, schedule=kind, cooldown_fraction=fraction, warmup_steps=100,
+        eval_every=EVERY, save_every=EVERY,
+    )  # fmt: skip
     deadline = AT + LIKELY_S
     world = World(0, 1, torch.device("cpu"))
     landing = Landing(made, Limits(deadline_at=deadline), world, SignalFlag())

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -296,8 +294,8 @@ def rungs(run: Any) -> list[dict[str, Any]]:
     return made
 
 
-@pytest.mark.parametrize("family", ["trm", "gpt", "nanochat", "bd3lm"])
-def test_every_family_trains_in_emulated_float8(new_run: NewRun, family: str) -> None:
+@pytest.mark.parametrize("family", ["trm", "gpt", "bd3lm"])
+def test_families_train_in_emulated_float8(new_run: NewRun, family: str) -> None:
     run = new_run(family=family, dtype="float8", float8="emulated", vocab_size=301, steps=3)
     assert run.train_here() == "finished", run.heartbeat.message
     [line] = rungs(run)
@@ -496,12 +494,9 @@ number_format.prove_rung = prove
 """
 
 
-def test_two_ranks_try_and_take_the_same(new_run: NewRun, tmp_path: Path) -> None:
-    root = Path(__file__).parents[2]
-    (tmp_path / "sitecustomize.py").write_text(_TWO_H100)
+def test_two_ranks_try_and_take_the_same(new_run: NewRun) -> None:
     run = new_run(family="gpt", dtype="auto", steps=4)
-    path = f"{tmp_path}{os.pathsep}{root}"
-    assert run.finish(run.torchrun(forked=False, PYTHONPATH=path)) == 0
+    assert run.finish(run.torchrun(fault=_TWO_H100)) == 0
     [line] = rungs(run)
     assert line["left"] == [
         ["torchao-tensorwise", "no such kernel"],
@@ -512,9 +507,7 @@ def test_two_ranks_try_and_take_the_same(new_run: NewRun, tmp_path: Path) -> Non
     assert run.heartbeat.outcome == "finished"
 
 
-def test_a_small_recipe_learns_in_emulated_float8_as_in_bfloat16(
-    new_run: NewRun,
-) -> None:
+def test_a_small_recipe_learns_in_emulated_float8_as_in_bfloat16(new_run: NewRun) -> None:
     from trmcloud.adapters.files import load_recipe
 
     small = load_recipe("gpt350m").in_small()

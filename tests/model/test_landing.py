@@ -16,6 +16,7 @@ from model.train import run_attempt
 from model.training import loop
 from model.training.landing import Landing, Limits, Replay
 from model.training.schedule import Cooldown, Schedule
+from tests.model.attempts import crash
 from trmcloud.core.contract.manifest import to_json
 from trmcloud.core.errors import UsageError
 from trmcloud.core.spec.settings import PhaseRecipe
@@ -119,18 +120,7 @@ def test_what_was_topped_up_is_what_would_have_been_trained(new_run: NewRun, ema
     assert run.train_here() == "finished"
     settings = {**run.job.settings, "steps": 40}
     run.job = replace(run.job, settings=settings)
-    failing = {"at": 24}
-    real = loop.Trainer._step
-
-    def die_once(self: Any) -> Any:
-        if self._progress.step == failing["at"]:
-            failing["at"] = -1
-            raise RuntimeError("struck by lightning")
-        return real(self)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(loop.Trainer, "_step", die_once)
-        assert run.train_here(attempt=2) == "crashed"
+    crash(run, 24, attempt=2)
     assert run.train_here(attempt=3) == "finished", "and goes back once more: nothing was saved"
     starts = [(line["from_step"], line.get("weights_of")) for line in run.metrics("start")]
     assert starts == [(0, None), (20, 14), (20, 14)]
@@ -212,9 +202,7 @@ def test_a_signal_lands_before_the_next_step(settings: PhaseRecipe) -> None:
     assert landing.consult(12, None, now=0.0, elapsed_s=1.0).outcome == "finished"
 
 
-def test_a_save_is_due_once_its_minutes_have_passed(
-    settings: PhaseRecipe,
-) -> None:
+def test_a_save_is_due_once_its_minutes_have_passed(settings: PhaseRecipe) -> None:
     landing = landing_of(replace(settings, steps=1000, save_minutes=2.0), Limits())
 
     def due(step: int, now: float) -> bool:
@@ -241,9 +229,7 @@ def test_no_step_is_begun_that_would_pass_the_deadline(settings: PhaseRecipe) ->
     assert landing.consult(3, cooldown, now=98.1, elapsed_s=90.0).outcome == "landed_deadline"
 
 
-def test_the_cooldown_begins_once_and_stays_while_steps_wait(
-    settings: PhaseRecipe,
-) -> None:
+def test_the_cooldown_begins_once_and_stays_while_steps_wait(settings: PhaseRecipe) -> None:
     landing = landing_of(replace(settings, steps=1000), Limits(deadline_at=100.0))
     landing.took(1.0)
     assert landing.consult(50, None, now=50.0, elapsed_s=50.0).cooldown is None
@@ -309,23 +295,34 @@ def test_a_cooldown_follows_the_time_that_is_left(
     assert replayed.consult(step, cooldown, now=0.0, elapsed_s=0.0).outcome == "landed_deadline"
 
 
-def test_a_cooldown_holds_until_the_run_is_topped_up(settings: PhaseRecipe) -> None:
-    cooldown = Cooldown(10, 5, 100.0)
-    steps = settings.steps
-    assert landing_of(settings, Limits(deadline_at=100.0)).keeps(cooldown, steps)
-    assert landing_of(settings, Limits(deadline_at=90.0)).keeps(cooldown, steps)
-    assert not landing_of(settings, Limits(deadline_at=500.0)).keeps(cooldown, steps)
-    assert not landing_of(settings, Limits()).keeps(cooldown, steps)
+ASKED = Cooldown(100, 25, 0.0, asked=True)
 
 
-def test_a_cooldown_to_end_by_steps_does_not_hold_for_more(
+@pytest.mark.parametrize(
+    ("steps", "deadline_at", "cooldown", "saved_steps", "holds"),
+    [
+        (12, 100.0, Cooldown(10, 5, 100.0), 12, True),
+        (12, 90.0, Cooldown(10, 5, 100.0), 12, True),
+        (12, 500.0, Cooldown(10, 5, 100.0), 12, False),  # topped up
+        (12, None, Cooldown(10, 5, 100.0), 12, False),
+        (30, 100.0, Cooldown(10, 5, 100.0), 15, False),  # its steps were to end it
+        (30, 100.0, Cooldown(10, 5, 100.0), 20, True),  # the deadline was, and still is
+        (15, 100.0, Cooldown(10, 5, 100.0), 15, True),
+        (1000, None, ASKED, 1000, True),
+        (1000, None, ASKED, 900, False),
+    ],
+)
+def test_a_cooldown_holds_until_the_run_is_topped_up(
     settings: PhaseRecipe,
+    steps: int,
+    deadline_at: float | None,
+    cooldown: Cooldown,
+    saved_steps: int,
+    holds: bool,
 ) -> None:
-    limits = Limits(deadline_at=100.0)
-    longer = landing_of(replace(settings, steps=30), limits)
-    assert not longer.keeps(Cooldown(10, 5, 100.0), 15)
-    assert longer.keeps(Cooldown(10, 5, 100.0), 20), "the deadline was to end it, and still is"
-    assert landing_of(replace(settings, steps=15), limits).keeps(Cooldown(10, 5, 100.0), 15)
+    landing = landing_of(replace(settings, steps=steps), Limits(deadline_at=deadline_at))
+    assert landing.keeps(cooldown, saved_steps) is holds
+    assert Cooldown.from_json(cooldown.to_json()) == cooldown
 
 
 def test_limits_are_read_from_the_environment() -> None:
@@ -438,9 +435,7 @@ def test_one_that_no_longer_pays_cools_down_and_ends(settings: PhaseRecipe) -> N
     assert over.outcome == "stopped_paying"
 
 
-def test_one_that_is_worse_or_knows_no_cooldown_ends_at_once(
-    settings: PhaseRecipe,
-) -> None:
+def test_one_that_is_worse_or_knows_no_cooldown_ends_at_once(settings: PhaseRecipe) -> None:
     flag = SignalFlag()
     flag.finish = True
     landing = landing_of(replace(settings, steps=1000), Limits(), flag)
@@ -451,9 +446,7 @@ def test_one_that_is_worse_or_knows_no_cooldown_ends_at_once(
     assert (at_once.outcome, at_once.cooldown) == ("stopped_paying", None)
 
 
-def test_an_ordered_cooldown_is_not_drawn_out_over_the_time_left(
-    settings: PhaseRecipe,
-) -> None:
+def test_an_ordered_cooldown_is_not_drawn_out_over_the_time_left(settings: PhaseRecipe) -> None:
     flag = SignalFlag()
     flag.finish = True
     landing = landing_of(replace(settings, steps=9000), Limits(deadline_at=9000.0), flag)
@@ -473,14 +466,6 @@ def test_an_ordered_cooldown_is_not_drawn_out_over_the_time_left(
     assert shorter is not None, "but a deadline cuts it"
     assert shorter.asked
     assert shorter.end < decided.end
-
-
-def test_it_holds_until_the_run_is_given_more_steps(settings: PhaseRecipe) -> None:
-    landing = landing_of(replace(settings, steps=1000), Limits())
-    asked = Cooldown(100, 25, 0.0, asked=True)
-    assert landing.keeps(asked, 1000)
-    assert not landing.keeps(asked, 900)
-    assert Cooldown.from_json(asked.to_json()) == asked
 
 
 def test_a_training_that_is_told_cools_down_and_a_crash_keeps_that(

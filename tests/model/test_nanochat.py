@@ -32,6 +32,7 @@ from model.training.optim import Optimizer, Rules, even_out, orthogonalise_evenl
 from model.training.schedule import Schedule
 from model.training.stepping import compiled_graphs, warm_up
 from tests import settings as made
+from tests.model.models import shaken
 from trmcloud.core.errors import UsageError
 
 PEER = os.environ.get("TRMCLOUD_NANOCHAT", "")
@@ -49,12 +50,7 @@ RULES = Rules(
 
 def ours(seed: int = 0, *, disturbed: bool = True, shape: Shape = SHAPE) -> Nanochat:
     """A model; ``disturbed``: nothing in it is zero, so that every part of it counts."""
-    model = Nanochat(shape)
-    model.initialise(seed)
-    generator = torch.Generator().manual_seed(seed + 1)
-    for parameter in model.parameters() if disturbed else ():
-        parameter.data.add_(torch.randn(parameter.shape, generator=generator) * 0.05)
-    return model
+    return shaken(Nanochat(shape), 0.05 * disturbed, initial=seed, seed=seed + 1)
 
 
 def batch(seed: int, rows: int = 4, shape: Shape = SHAPE) -> tuple[Tensor, Tensor]:
@@ -66,6 +62,15 @@ def batch(seed: int, rows: int = 4, shape: Shape = SHAPE) -> tuple[Tensor, Tenso
         follows = (ids[:, place - 1] * 7 + 3) % shape.vocab_size
         ids[:, place] = torch.where(known, follows, ids[:, place])
     return ids[:, :-1].contiguous(), ids[:, 1:].contiguous()
+
+
+def assert_same_update(one: Tensor, other: Tensor, before: Tensor, within: float) -> None:
+    """That two weights moved alike, but for two entries: cautious decay turns on a sign, and where
+    an update is 0 but for rounding, a weight may decay on one side alone."""
+    off, moved = (one - other).abs(), other - before
+    turned = off > 0.05 * moved.square().mean().sqrt()
+    assert int(turned.sum()) <= 2
+    assert off[~turned].norm() <= within * moved.norm()
 
 
 # -- Against nanochat ---------------------------------------------------------------------------
@@ -199,13 +204,7 @@ def test_optimizer_steps_are_nanochats(peer: Any, shape: Shape) -> None:
         optimizer.step(step, multiplier)
         their_step(their, step, multiplier, RULES)
         for name, weight in names_of(theirs, model):
-            moved, their_moved = weight - before[name], named[name].detach() - before[name]
-            off = (moved - their_moved).abs()
-            # Cautious decay turns on a sign: where an update is 0 but for rounding, a weight may
-            # decay on one side alone.
-            turned = off > 0.05 * their_moved.square().mean().sqrt()
-            assert int(turned.sum()) <= 2, (step, name)
-            assert off[~turned].norm() < 1e-3 * their_moved.norm(), (step, name)
+            assert_same_update(weight, named[name].detach(), before[name], 1e-3)
 
 
 @needs_peer
@@ -410,11 +409,7 @@ def test_compiled_rules_are_the_same_and_compiled_once() -> None:
         compiled.step(step, multiplier)
     assert compiled_graphs() == counted, "a rate, a decay or a momentum compiled again"
     for one, other, first in zip(*(model.parameters() for model in models), before, strict=True):
-        off = (one - other).abs()
-        # Cautious decay turns on a sign, as against nanochat above.
-        turned = off > 0.05 * (one - first).square().mean().sqrt()
-        assert int(turned.sum()) <= 2
-        assert off[~turned].norm() < 1e-4 * (one - first).norm()
+        assert_same_update(other, one, first, 1e-4)
     resumed_model = copy.deepcopy(models[1])
     resumed = Optimizer(resumed_model, replace(RULES, compiled=True))
     resumed.load_state({name: tensor.clone() for name, tensor in compiled.state().items()})

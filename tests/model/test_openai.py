@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import threading
 from collections.abc import Iterator
@@ -17,14 +16,11 @@ from model import sample
 from model.families.protocol import Sampling
 from model.serving.openai import NO_TEMPLATE, WARNING_HEADER
 from model.serving.text import StopStrings
-from model.training.load import LoadedModel, load_model
+from model.training.load import LoadedModel
 from tests.model.test_serving import Client, serving
 from tests.model.test_serving_faults import Served
 from tests.standins.loopback import until
 
-pytest.importorskip("starlette", reason="the extra `serve`")
-pytest.importorskip("uvicorn", reason="the extra `serve`")
-pytest.importorskip("pydantic", reason="the extra `serve`")
 openai = pytest.importorskip("openai", reason="the extra `dev`")
 
 WITHIN_S = 60.0
@@ -32,14 +28,9 @@ USER = {"role": "user", "content": "the dog"}
 
 
 @pytest.fixture(scope="module")
-def loaded(served_checkpoint: Path) -> LoadedModel:
-    return load_model(served_checkpoint)
-
-
-@pytest.fixture(scope="module")
-def served(served_checkpoint: Path) -> Iterator[Served]:
+def served(checkpoint: Path) -> Iterator[Served]:
     """The server as a process; in the end it has warned once that there is no chat template."""
-    made = Served(served_checkpoint)
+    made = Served(checkpoint)
     try:
         yield made
         out, err = made.end()
@@ -63,11 +54,8 @@ def model(client: Any) -> str:
 
 def of(served: Client, key: str = "unused") -> Any:
     return openai.OpenAI(
-        base_url=f"http://127.0.0.1:{served.port}/v1",
-        api_key=key,
-        max_retries=0,
-        timeout=WITHIN_S,
-    )
+        base_url=f"http://127.0.0.1:{served.port}/v1", api_key=key, max_retries=0, timeout=WITHIN_S,
+    )  # fmt: skip
 
 
 def strictly(kind: Any, answer: Any) -> Any:
@@ -280,29 +268,6 @@ def test_without_a_seed_each_answer_is_drawn_anew(client: Any, model: str) -> No
     assert len(likeliest) == 1
 
 
-def test_many_at_the_same_time_get_what_each_gets_alone(
-    client: Any, model: str, served: Served
-) -> None:
-    wishes = [
-        {"model": model, "messages": [USER], "max_tokens": 10 + number, "seed": number}
-        for number in range(12)
-    ]
-    alone = [client.chat.completions.create(**each).choices[0].message.content for each in wishes]
-
-    async def together() -> list[str]:
-        async with openai.AsyncOpenAI(
-            base_url=f"http://127.0.0.1:{served.port}/v1", api_key="x", timeout=WITHIN_S
-        ) as several:
-
-            async def streamed(wish: dict[str, Any]) -> str:
-                stream = await several.chat.completions.create(**wish, stream=True)
-                return "".join([each.choices[0].delta.content or "" async for each in stream])
-
-            return list(await asyncio.gather(*map(streamed, wishes)))
-
-    assert asyncio.run(together()) == alone
-
-
 # -- what is refused -------------------------------------------------------------------------------
 
 
@@ -417,16 +382,8 @@ def test_beyond_loopback_the_token_is_the_api_key(loaded: LoadedModel) -> None:
 
 
 def test_choices_that_the_queue_has_no_room_for_take_no_place(
-    loaded: LoadedModel, monkeypatch: pytest.MonkeyPatch
+    loaded: LoadedModel, slow: threading.Event
 ) -> None:
-    free = threading.Event()
-    real: Any = loaded.model.decode
-
-    def decode(*arguments: Any) -> Any:
-        free.wait(0.02)
-        return real(*arguments)
-
-    monkeypatch.setattr(loaded.model, "decode", decode)
     wish: dict[str, Any] = {"model": loaded.settings.recipe, "prompt": "a", "max_tokens": 2000}
     with serving(loaded, batch=2, queue=2) as server, of(server) as client:
         with pytest.raises(openai.InternalServerError, match="try again") as full:
@@ -439,7 +396,7 @@ def test_choices_that_the_queue_has_no_room_for_take_no_place(
         until(lambda: server.get("/health") == {"status": "ok", "drawn": 2, "waiting": 2})
         stream.close()  # as where a program breaks out of its loop
         until(lambda: server.get("/health") == {"status": "ok", "drawn": 0, "waiting": 0})
-        free.set()
+        slow.set()
 
 
 def test_a_step_that_fails_is_an_error_of_the_library(

@@ -24,7 +24,6 @@ from model.data.stream import RowLayout, rows_of
 from model.families import masked_diffusion
 from model.families.cache import Cache
 from model.families.dense import Shape
-from model.families.drawing import make_sampler
 from model.families.hdp.model import PlanDiffusion
 from model.families.masked_diffusion import WHOLE, RowPlaces, Span
 from model.families.protocol import Sampling
@@ -33,9 +32,9 @@ from model.preparing.cache import Cache as PreparingCache
 from model.preparing.corpus import Corpus, check_parts, load_data_set, local_corpus
 from model.preparing.growing import PreparationOptions, grow
 from model.preparing.readers import parts_of, plan_of
-from model.training import loop
 from model.training.load import load_model
-from tests.model.best_saves import check_best_is_saved
+from tests.model.attempts import check_best_is_saved
+from tests.model.models import shaken
 from tests.settings import changed
 from trmcloud.core.contract.trainer_contract import load_shard
 from trmcloud.core.errors import DataError, UsageError
@@ -54,13 +53,7 @@ MASK, END = 10, 0
 def make(
     shape: Shape = SHAPE, segments: tuple[int, int, int] = SEGMENTS, std: float = 0.2
 ) -> PlanDiffusion:
-    """With weights that say something everywhere."""
-    model = PlanDiffusion(shape, segments)
-    model.initialise(3)
-    generator = torch.Generator().manual_seed(0)
-    for parameter in model.parameters():
-        parameter.data.add_(torch.randn(parameter.shape, generator=generator) * std)
-    return model
+    return shaken(PlanDiffusion(shape, segments), std)
 
 
 def row(*parts: list[int], segments: tuple[int, int, int] = SEGMENTS) -> Tensor:
@@ -190,9 +183,7 @@ def bound_by_enumeration(model: PlanDiffusion, parts: list[list[int]]) -> float:
 
 
 @torch.no_grad()
-@pytest.mark.parametrize(
-    "parts", [[[3], [1, 2], [2, 1]], [[], [2], []], [[1], [], [3]]], ids=["full", "short", "empty"]
-)
+@pytest.mark.parametrize("parts", [[[3], [1, 2], [2, 1]], [[1], [], [3]]], ids=["full", "empty"])
 def test_the_bound_is_what_enumeration_gives(
     monkeypatch: pytest.MonkeyPatch, parts: list[list[int]]
 ) -> None:
@@ -207,12 +198,12 @@ def test_the_bound_is_what_enumeration_gives(
         "thresholds",
         lambda draws, n: torch.rand(draws.of, n, generator=generator),
     )
-    number, drawn = 50_000, 0.0
+    number, drawn = 40_000, 0.0
     targets = row(*parts, segments=segments).expand(number, -1)
-    for group in range(4):
+    for group in range(2):
         draws = RowSelection(0, group, range(number), number)
         drawn += float(model.evaluate(targets, targets, draws).sum())
-    assert drawn / (4 * number) == pytest.approx(exact, rel=0.01)
+    assert drawn / (2 * number) == pytest.approx(exact, rel=0.02)
     assert exact > 0
 
 
@@ -351,18 +342,6 @@ def test_segments_that_are_kept_give_the_logits_of_one_pass() -> None:
     model.denoise(clean[:, QUESTION : QUESTION + PLAN], cache, keep=True)
     made = model.denoise(noisy[:, PLAN:], cache, keep=False)
     torch.testing.assert_close(made, execution, rtol=1e-4, atol=1e-5)
-
-
-def test_texts_that_are_drawn_in_turns_come_out_as_alone(learnt: PlanDiffusion) -> None:
-    together = make_sampler(learnt, 4, torch.device("cpu"))
-    texts = [together.add([END, first, 1], sampling(seed=first)) for first in (3, 8)]
-    said: dict[Any, list[int]] = {text: [] for text in texts}
-    while not all(text.ended for text in texts):
-        for text, token in together.step():
-            said[text].append(token)
-    assert list(said.values()) == [
-        list(learnt.generate([END, first, 1], sampling(seed=first))) for first in (3, 8)
-    ]
 
 
 def test_a_question_that_its_segment_has_no_room_for_is_refused() -> None:
@@ -561,23 +540,6 @@ def test_texts_without_a_worked_answer_are_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("row", "told"),
-    [
-        ({"question": "why?"}, "a row without 'answer' at byte"),
-        ({"answer": "#### 4"}, "a row without 'question' at byte"),
-        ({"question": " ", "answer": "#### 4"}, "an empty 'question' at byte"),
-        ({"question": "why?", "answer": "four"}, "an 'answer' without #### and a result"),
-    ],
-)
-def test_a_line_that_is_no_problem_ends_the_preparation(
-    tmp_path: Path, made: PhaseRecipe, row: dict[str, str], told: str
-) -> None:
-    path = write(tmp_path / "sums.jsonl", [*sums(3), row])
-    with pytest.raises(DataError, match=told):
-        prepared(path, made, tmp_path / "data")
-
-
-@pytest.mark.parametrize(
     ("changes", "told", "next_step"),
     [
         (
@@ -609,38 +571,6 @@ def test_settings_that_cannot_be_are_refused_by_name(
 
 
 # -- a run -------------------------------------------------------------------------------------
-
-CUT: dict[str, Any] = {
-    **{"steps": 16, "save_every": 8, "eval_every": 4, "eval_tokens": 10**6, "keep_best": 9},
-    **{"ema": True, "dropout": 0.1, "accumulation": 2},
-}
-
-
-def test_a_killed_run_resumes_exactly(new_hdp: NewRun, monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = new_hdp("whole", **CUT)
-    assert whole.train_here() == "finished"
-    broken = new_hdp("broken", **CUT)
-    real = loop.Trainer._step
-
-    def step(self: Any) -> Any:
-        if self._progress.step == 10:
-            raise RuntimeError("struck by lightning")
-        return real(self)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(loop.Trainer, "_step", step)
-        assert broken.train_here() == "crashed"
-    assert broken.train_here(attempt=2) == "finished"
-    assert broken.metrics("start")[-1]["from_step"] == 8
-    assert broken.weights_at(16) == whole.weights_at(16)
-    assert broken.exact_metrics() == whole.exact_metrics()
-
-
-def test_it_trains_in_emulated_float8(new_hdp: NewRun) -> None:
-    run = new_hdp(dtype="float8", float8="emulated", width=32, head_dim=16, steps=3)
-    assert run.train_here() == "finished", run.heartbeat.message
-    [line] = run.metrics("precision")
-    assert (line["taken"], line["why"]) == ("float8 (emulated)", "asked for")
 
 
 def test_texts_of_which_none_fits_are_refused(new_hdp: NewRun) -> None:
@@ -715,4 +645,4 @@ def test_a_plan_that_speaks_of_the_answer_answers_nothing(
 
 
 def test_the_best_between_two_saves_is_saved(new_hdp: NewRun) -> None:
-    check_best_is_saved(new_hdp, dropout=0.1)
+    check_best_is_saved(new_hdp, dropout=0.1, ema=True, accumulation=2)

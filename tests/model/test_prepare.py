@@ -10,12 +10,11 @@ import math
 import os
 import signal
 import subprocess
-import sys
-import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +33,7 @@ from model.preparing.sources import open_source, read_pieces
 from model.preparing.whole import Span, prepare, sample_text, split
 from tests.model.corpora import jsonl, parquet, token_file
 from tests.model.preparing_rig import BASE, PATH, SHARDS, Rig, filled, serving_rig
+from tests.waiting import until
 from trmcloud.core.catalog.datasets import GUIDE_CHARACTERS
 from trmcloud.core.contract.trainer_contract import load_shard
 from trmcloud.core.errors import ConflictError, DataError
@@ -247,15 +247,14 @@ def test_meta_comes_last(
     assert written == ["tokenizer.json", "meta.json"]
 
 
-def test_progress_is_json_lines(folder: Path, settings: PhaseRecipe, tmp_path: Path) -> None:
+def test_progress_is_json_lines(
+    folder: Path, settings: PhaseRecipe, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     settings_path = tmp_path / "settings.json"
     settings_path.write_text(json.dumps(settings.to_json()))
-    command = [sys.executable, "-m", "model.prepare", "--source", str(folder)]
-    command += ["--settings", str(settings_path), "--out", str(tmp_path / "data")]
-    done = subprocess.run(
-        command, capture_output=True, text=True, check=True, cwd=Path(__file__).parents[2]
-    )
-    lines: list[dict[str, Any]] = [json.loads(line) for line in done.stdout.splitlines()]
+    words = ["--settings", str(settings_path), "--out", str(tmp_path / "data")]
+    assert main(["--source", str(folder), *words]) == 0
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [line["stage"] for line in lines][-1] == "done"
     assert {"scan", "tokenizer", "encode"} <= {line["stage"] for line in lines}
     encoded = [line for line in lines if line["stage"] == "encode"]
@@ -599,13 +598,17 @@ def test_a_shard_that_was_damaged_in_the_folder_is_made_again(rig: Rig) -> None:
     assert rig.bytes_of("out") == good
 
 
+def _any(folder: Path, pattern: str) -> bool:
+    return any(folder.glob(pattern))
+
+
 @pytest.mark.slow
 def test_killed_at_any_moment_it_goes_on_to_the_same_bytes(rig: Rig) -> None:
     rig.grow("whole", cache="whole-cache")
     rig.host.bytes_per_second = 60_000
-    for seconds in (2.5, 4.0, 5.0):
+    for there in ("cache/raw/**/*.part", "cache/tokens/*.bin", "out/meta.json"):
         process = rig.start("out", "--tokens", "1000000")
-        time.sleep(seconds)
+        until(partial(_any, rig.root, there))
         process.kill()
         process.communicate()
     rig.host.bytes_per_second = 0
@@ -622,16 +625,11 @@ def test_killed_at_any_moment_it_goes_on_to_the_same_bytes(rig: Rig) -> None:
 def test_told_to_stop_it_says_so_and_a_second_one_is_refused(rig: Rig) -> None:
     rig.fault(2, stalls=True)
     process = rig.start("out")
-    deadline = time.monotonic() + 60
-    while not (rig.root / "out/progress.json").exists():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    until((rig.root / "out/progress.json").exists)
     with pytest.raises(ConflictError, match="another process is already preparing this folder"):
         rig.grow("out")
     process.send_signal(signal.SIGTERM)
-    while rig.progress().state != "stopped":
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    until(lambda: rig.progress().state == "stopped")
     rig.host.ended.set()
     process.communicate(timeout=60)
     assert process.returncode == 143
@@ -640,12 +638,14 @@ def test_told_to_stop_it_says_so_and_a_second_one_is_refused(rig: Rig) -> None:
 
 
 @pytest.mark.slow
-def test_the_command_fails_in_one_line_and_json(rig: Rig) -> None:
+def test_the_command_fails_in_one_line_and_json(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     rig.fault(4, status=404)
-    process = rig.start("out")
-    _, err = process.communicate(timeout=120)
-    assert process.returncode == 9
-    line, said = err.strip().splitlines()
+    for name, value in rig.host.environment.items():
+        monkeypatch.setenv(name, value)
+    assert main(rig.command("out")[3:]) == 9
+    line, said = capsys.readouterr().err.strip().splitlines()
     assert line.startswith("error: shard_00004.parquet was not found: the host answered 404")
     assert json.loads(said)["again"] is False
 

@@ -17,9 +17,8 @@ from model import prepare, sample, score
 from model.preparing import puzzles
 from model.preparing.corpus import load_data_set, named_corpus, one_file_corpus
 from model.preparing.readers import documents, units_of
-from model.training import loop
 from model.training.checkpoint import read_tensors
-from tests.model.best_saves import check_best_is_saved
+from tests.model.attempts import BEST, BETWEEN_SAVES, check_best_is_saved
 from tests.model.conftest import Run
 from tests.model.preparing_rig import PATH, Rig
 from tests.model.test_trm_puzzle import settings
@@ -221,26 +220,11 @@ def test_a_table_without_the_columns_is_refused(tmp_path: Path) -> None:
 # -- prepared, trained on, resumed, scored ---------------------------------------------------------
 
 SETTINGS: dict[str, Any] = {
-    "tokenizer": "char",
-    "characters": "01234",
-    "data": "sudoku-4x4",
-    "validation_fraction": 0.1,
-    "steps": 30,
-    "compile": False,
-    "ema": True,
-    "schedule": "constant",
-    "cooldown_fraction": 0.0,
-    "warmup_steps": 2,
-    "log_every": 1,
-    "eval_every": 10,
-    "eval_tokens": 32 * 20,
-    "save_every": 10,
-    "keep_best": 9,
-    "matrix_lr": 2e-3,
-    "embedding_lr": 2e-3,
-    "head_lr": 2e-3,
-    "hidden_multiple": 16,
-}
+    "tokenizer": "char", "characters": "01234", "data": "sudoku-4x4", "validation_fraction": 0.1,
+    "steps": 30, "compile": False, "ema": True, "schedule": "constant", "cooldown_fraction": 0.0,
+    "warmup_steps": 2, "log_every": 1, "eval_every": 10, "eval_tokens": 32 * 20, "save_every": 10,
+    "keep_best": 9, "matrix_lr": 2e-3, "embedding_lr": 2e-3, "head_lr": 2e-3, "hidden_multiple": 16,
+}  # fmt: skip
 
 
 @pytest.fixture
@@ -269,34 +253,17 @@ def new_training(tmp_path: Path) -> Callable[..., Run]:
 
 
 @pytest.mark.usefixtures("keep_generator")
-def test_a_killed_training_resumes_to_the_last_bit(
-    new_training: Callable[..., Run], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_the_best_between_two_saves_is_saved(new_training: Callable[..., Run]) -> None:
     """With its carry: rows are in the middle of their puzzles when it is saved."""
-    whole, broken = new_training("whole"), new_training("broken")
-    assert whole.train_here() == "finished"
-    real = loop.Trainer._step
-
-    def die_at_13(self: Any) -> Any:
-        if self._progress.step == 13:
-            raise RuntimeError("struck by lightning")
-        return real(self)
-
-    monkeypatch.setattr(loop.Trainer, "_step", die_at_13)
-    assert broken.train_here() == "crashed"
-    monkeypatch.undo()
-    assert broken.train_here(attempt=2) == "finished"
-    assert broken.metrics("start")[-1]["from_step"] == 10
-    assert broken.weights_at(30) == whole.weights_at(30)
-    assert broken.exact_metrics() == whole.exact_metrics()
-    folder = whole.out / "checkpoints/step-00000010"
-    kept = read_tensors(folder, whole.manifests()[10], "optimizer")
+    changes = {"halt_max_steps": 3}
+    whole = check_best_is_saved(new_training, **changes)
+    folder = whole.out / f"checkpoints/step-{BEST:08d}"
+    kept = read_tensors(folder, whole.manifests()[BEST], "optimizer")
     assert not kept["carried.0.halted"].all()
 
     # Another batch has no rows of the same shape: they begin with new puzzles.
-    fresh = new_training("fresh")
-    fresh.train_here()
-    other = new_training("broken", batch=3, accumulation=2, steps=32)
+    changes = {**BETWEEN_SAVES, **changes, "steps": 16, "batch": 3, "accumulation": 2}
+    other = new_training("whole", **changes)
     assert other.train_here(attempt=3) == "finished"
 
 
@@ -364,14 +331,9 @@ def test_a_remote_table_is_sampled_for_training_and_read_whole_for_validation(
         rig = Rig(tmp_path, host, settings(**{**SETTINGS, **nine}))
         host.put(PATH, tmp_path / "up")
         rig.describe(
-            layout="puzzles",
-            shards="train.csv",
-            first=0,
-            last=0,
-            validation="test.csv",
-            tokenizer_shards=1,
-            shard_text_bytes=20 * 162,
-        )
+            layout="puzzles", shards="train.csv", first=0, last=0, validation="test.csv",
+            tokenizer_shards=1, shard_text_bytes=20 * 162,
+        )  # fmt: skip
         rig.grow(wanted=300 * 163)
         [training], validation = rig.decoded()
     assert len(training) == 20
@@ -385,24 +347,13 @@ def test_a_made_set_grows_into_its_two_parts(tmp_path: Path) -> None:
     with serving(DataHost()) as host:
         rig = Rig(tmp_path, host, settings(**SETTINGS))
         rig.describe(
-            layout="sudoku",
-            base_url="",
-            shards="4x4-{:03d}",
-            first=0,
-            last=1,
-            validation="4x4-test",
-            tokenizer_shards=1,
-            shard_text_bytes=600 * 32,
+            layout="sudoku", base_url="", shards="4x4-{:03d}", first=0, last=1,
+            validation="4x4-test", tokenizer_shards=1, shard_text_bytes=600 * 32,
             validation_text_bytes=500 * 32,
-        )
+        )  # fmt: skip
         rig.grow(wanted=1200 * 33)
         shards, validation = rig.decoded()
     seed = rig.settings.seed
     assert shards[0] + shards[1] == puzzles.make_documents(4, seed, 0, 1200, held_out=False)
     assert validation == puzzles.make_documents(4, seed, 0, 500, held_out=True)
     assert not {text[16:] for text in validation} & {text[16:] for text in shards[0] + shards[1]}
-
-
-@pytest.mark.usefixtures("keep_generator")
-def test_the_best_between_two_saves_is_saved(new_training: Callable[..., Run]) -> None:
-    check_best_is_saved(new_training)

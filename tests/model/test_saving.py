@@ -18,6 +18,7 @@ from model.train import run_attempt
 from model.training import loop
 from model.training.checkpoint import CheckpointFolder, verify
 from tests.model.test_checkpoint import contents, manifest
+from tests.waiting import deadline_s
 from trmcloud.core.contract import manifest as mf
 from trmcloud.core.errors import CheckpointError
 from trmcloud.core.spec.settings import PhaseRecipe
@@ -56,7 +57,7 @@ def test_a_metric_that_came_while_its_checkpoint_was_finished_outlives_a_failure
     finish, step, evaluate = CheckpointFolder.finish, loop.Trainer._step, loop.Trainer._evaluate
 
     def finished(self: CheckpointFolder, *given: Any) -> Any:
-        assert scored.wait(60)
+        assert scored.wait(deadline_s(60))
         return finish(self, *given)
 
     def stepped(self: Any) -> Any:

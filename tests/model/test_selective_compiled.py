@@ -95,12 +95,9 @@ def test_with_weights_that_are_shared_out_it_computes_none_again(tmp_path: Path)
     # A process of its own: gloo's threads stay where they were started.
     done = subprocess.run(
         [sys.executable, "-m", "tests.model.test_selective_compiled", str(tmp_path / "store")],
-        cwd=Path(__file__).resolve().parents[2],
-        capture_output=True,
-        text=True,
-        timeout=400,
+        cwd=Path(__file__).resolve().parents[2], capture_output=True, text=True, timeout=400,
         check=False,
-    )
+    )  # fmt: skip
     assert done.returncode == 0, done.stderr[-4000:]
     counts = json.loads(done.stdout.splitlines()[-1])
     assert counts["none"] == counts["selective"] > 0, counts

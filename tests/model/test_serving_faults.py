@@ -23,23 +23,15 @@ from model.families import drawing
 from model.families.drawing import BatchedSampler, SequentialSampler, Text
 from model.families.protocol import Sampling
 from model.serving.engine import EndOfText, Engine
-from model.training.load import LoadedModel, load_model
+from model.training.load import LoadedModel
 from tests.model.test_serving import Client, serving
 from tests.standins.half_open import no_more_files
 from tests.standins.loopback import until
-
-pytest.importorskip("starlette", reason="the extra `serve`")
-pytest.importorskip("uvicorn", reason="the extra `serve`")
-pytest.importorskip("pydantic", reason="the extra `serve`")
+from tests.waiting import deadline_s
 
 ROOT = Path(__file__).resolve().parents[2]
 WITHIN_S = 60.0
-BAD_REQUESTS = 2_000
-
-
-@pytest.fixture(scope="module")
-def loaded(served_checkpoint: Path) -> LoadedModel:
-    return load_model(served_checkpoint)
+BAD_REQUESTS = 400
 
 
 class Served(Client):
@@ -61,7 +53,7 @@ class Served(Client):
 
     def end(self) -> tuple[str, str]:
         self.process.terminate()
-        out, err = self.process.communicate(timeout=WITHIN_S)
+        out, err = self.process.communicate(timeout=deadline_s(WITHIN_S))
         assert self.process.returncode == 0, out + err
         return out, err
 
@@ -79,8 +71,8 @@ def started(checkpoint: Path, *more: str) -> Iterator[Served]:
 
 
 @pytest.fixture(scope="module")
-def client(served_checkpoint: Path) -> Iterator[Served]:
-    with started(served_checkpoint) as made:
+def client(checkpoint: Path) -> Iterator[Served]:
+    with started(checkpoint) as made:
         yield made
 
 
@@ -103,7 +95,7 @@ def alongside(
 # -- numbers at the border -------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("temperature", ["1e-320", "5e-324", "1e-45", "1e-39", "1e-30", "1e-7"])
+@pytest.mark.parametrize("temperature", ["5e-324", "1e-39", "1e-7"])
 def test_a_tiny_temperature_costs_no_other_its_answer(client: Served, temperature: str) -> None:
     told: list[tuple[int, bytes]] = []
 
@@ -283,7 +275,7 @@ def test_clients_that_leave_in_the_middle_cost_no_other_its_text(client: Served)
 # -- many bad requests -----------------------------------------------------------------------------
 
 
-def test_good_streams_stay_whole_beside_two_thousand_bad_requests(client: Served) -> None:
+def test_good_streams_stay_whole_beside_many_bad_requests(client: Served) -> None:
     """Their kinds and bytes are drawn from one seed. None is answered by a fault of the server."""
     wish = {**good(7, 300), "stream": True}
     _, _, alone = client.ask("POST", "/generate", wish)
@@ -303,7 +295,7 @@ def test_good_streams_stay_whole_beside_two_thousand_bad_requests(client: Served
         told = list(pool.map(lambda seed: _raw(client.port, _bad(random.Random(seed))), seeds))
     over.set()
     for each in listeners:
-        each.join(WITHIN_S)
+        each.join(deadline_s(WITHIN_S))
     assert len(streams) >= 2
     assert set(streams) == {alone}
     statuses = {answer.split(b" ", 2)[1] for answer in told if answer}
@@ -346,7 +338,7 @@ def _bad(at: random.Random) -> bytes:
 
 def _raw(port: int, request: bytes) -> bytes:
     """What the server answers before it closes, or before the client has had enough."""
-    with socket.create_connection(("127.0.0.1", port), timeout=WITHIN_S) as made:
+    with socket.create_connection(("127.0.0.1", port), timeout=deadline_s(WITHIN_S)) as made:
         try:
             made.sendall(request)
             made.shutdown(socket.SHUT_WR)
@@ -407,14 +399,16 @@ def test_a_name_that_was_pointed_at_this_machine_reads_nothing(client: Served) -
     assert curl("localhost", "-H", "Origin: http://rebound.example").endswith("403")
 
 
-def test_beyond_loopback_a_token_is_needed(served_checkpoint: Path) -> None:
+def test_beyond_loopback_a_token_is_needed(checkpoint: Path) -> None:
     httpx = pytest.importorskip("httpx2")
-    made = Served(served_checkpoint, "--host", "0.0.0.0")
+    made = Served(checkpoint, "--host", "0.0.0.0")
     try:
         assert made.process.stdout is not None
         found = re.match(r"Authorization: Bearer (\S{32})  ", made.process.stdout.readline())
         assert found is not None
-        with httpx.Client(base_url=f"http://127.0.0.1:{made.port}", timeout=WITHIN_S) as asks:
+        with httpx.Client(
+            base_url=f"http://127.0.0.1:{made.port}", timeout=deadline_s(WITHIN_S)
+        ) as asks:
             for headers in ({}, {"Authorization": "Bearer x"}, {"Authorization": found[1][:-1]}):
                 answer = asks.post("/generate", json=good(1, 2), headers=headers)
                 assert answer.status_code == 401

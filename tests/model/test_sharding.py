@@ -18,6 +18,7 @@ from model.machine.tensors import Span, span_among
 from model.training.optim import Matrix
 from model.training.sharding import Peers
 from tests.model.sharded_ranks import CASES, STEPS, settings_of, train
+from tests.waiting import deadline_s
 
 ROOT = Path(__file__).parents[2]
 pytestmark = pytest.mark.usefixtures("keep_generator")
@@ -49,7 +50,7 @@ def trained(ranks: int, tmp_path_factory: pytest.TempPathFactory) -> dict[str, A
         },
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=deadline_s(300),
         check=False,
     )
     assert done.returncode == 0, done.stderr[-4000:]

@@ -228,7 +228,8 @@ def test_two_real_ranks_meet_are_killed_and_resumed(
 ) -> None:
     monkeypatch.setattr("model.smoke.SLOWEST", 100.0)  # tests beside it may hold up either
     job = wanted(device="cpu", memory_gb=0.0)
-    checks = Checks(job, tmp_path, {**os.environ, "PYTHONPATH": str(ROOT)})
+    folders = f"{ROOT / 'tests' / 'standins' / 'ranks'}{os.pathsep}{ROOT}"
+    checks = Checks(job, tmp_path, {**os.environ, "PYTHONPATH": folders})
     checks._until = time.monotonic() + 500.0
     assert "2 ranks met" in checks._links()[0]
     detail, measured = checks._trains("ddp")

@@ -23,16 +23,20 @@ from torch import Tensor
 from model.data.tokenizers import BpeTokenizer, CharTokenizer
 from model.families.dense import Dense, Shape
 from model.families.masked_diffusion import MaskedDiffusion
-from model.families.protocol import LanguageModel
+from model.families.protocol import LanguageModel, draw_weights
 from model.machine.distributed import World
 from model.tasks import __main__ as command
 from model.tasks import scoring
 from model.tasks.files import fetch_files, find_files, git_object_id
 from model.tasks.prompts import common_length, make_prompts, read_items, render, shot_numbers
+from model.training import sharding
 from model.training.stepping import compiled_graphs
 from tests.documents import document_in
+from tests.model.models import shaken
+from tests.model.sharded_ranks import settings_of
 from tests.settings import changed
 from tests.standins.data_host import DataHost, Fault, serving
+from tests.waiting import deadline_s
 from trmcloud.cli.commands import evaluate
 from trmcloud.cli.main import main
 from trmcloud.core.catalog.eval_tasks import (
@@ -72,6 +76,15 @@ def write(path: Path, rows: Sequence[Any]) -> Path:
     return path
 
 
+def examples_of(
+    folder: Path, kind: str, rows: Sequence[Any], shots: int = 0, **changes: Any
+) -> tuple[EvalTask, Any]:
+    """A task of these rows, and its examples."""
+    path = write(folder / "t.jsonl", rows)
+    task = dataclasses.replace(task_of(kind, path, shots), **changes)
+    return task, read_items(task, path)
+
+
 def choices(count: int) -> list[Any]:
     return [
         {"query": f"Is {n} even?", "choices": ["yes", "no"], "gold": n % 2} for n in range(count)
@@ -92,11 +105,7 @@ def continued(count: int) -> list[Any]:
 
 def dense(seed: int = 0, **changes: Any) -> Dense:
     shape = Shape(vocab_size=128, depth=2, width=32, head_dim=16, sequence=256, norm="rms")
-    model = Dense(dataclasses.replace(shape, **changes))
-    model.initialise(seed)
-    generator = torch.Generator().manual_seed(seed + 1)
-    for parameter in model.parameters():
-        parameter.data.add_(torch.randn(parameter.shape, generator=generator) * 0.05)
+    model = shaken(Dense(dataclasses.replace(shape, **changes)), 0.05, initial=seed, seed=seed + 1)
     return model.eval()
 
 
@@ -193,9 +202,7 @@ def test_a_score_over_fewer_tasks_is_not_called_by_the_suites_name() -> None:
 
 
 def test_choices_share_what_is_before_them(tmp_path: Path, characters: CharTokenizer) -> None:
-    task = task_of(CHOICE, write(tmp_path / "even.jsonl", choices(9)), shots=2)
-    task = dataclasses.replace(task, delimiter=ANSWER_LINE)
-    items = read_items(task, tmp_path / "even.jsonl")
+    task, items = examples_of(tmp_path, CHOICE, choices(9), shots=2, delimiter=ANSWER_LINE)
     first, second = (items[number] for number in shot_numbers(4, 9, 2))
     texts = render(task, items, 4)
     shots = "".join(f"{item.context}\nAnswer: {item.answer}\n\n" for item in (first, second))
@@ -212,8 +219,7 @@ def test_what_choices_begin_with_alike_is_not_judged(
     tmp_path: Path, characters: CharTokenizer
 ) -> None:
     rows = [{"query": "Q", "choices": ["abc", "abd", "ab"], "gold": 0}]
-    task = task_of(CHOICE, write(tmp_path / "t.jsonl", rows))
-    items = read_items(task, tmp_path / "t.jsonl")
+    task, items = examples_of(tmp_path, CHOICE, rows)
     [prompt] = make_prompts(task, items, [0], characters, 256)
     assert [characters.decode(row.ids[row.start : row.end]) for row in prompt.rows] == [
         "c", "d", "",
@@ -223,8 +229,7 @@ def test_what_choices_begin_with_alike_is_not_judged(
 def test_contexts_are_judged_by_what_they_end_with(
     tmp_path: Path, characters: CharTokenizer
 ) -> None:
-    task = task_of(SCHEMA, write(tmp_path / "t.jsonl", schemas(4)), shots=1)
-    items = read_items(task, tmp_path / "t.jsonl")
+    task, items = examples_of(tmp_path, SCHEMA, schemas(4), shots=1)
     texts = render(task, items, 0)
     [other] = shot_numbers(0, 4, 1)
     shot = f"{items[other].context} ran.\n\n"
@@ -238,8 +243,7 @@ def test_contexts_are_judged_by_what_they_end_with(
 def test_a_continuation_is_predicted_behind_a_trimmed_context(
     tmp_path: Path, characters: CharTokenizer
 ) -> None:
-    task = task_of(LANGUAGE, write(tmp_path / "t.jsonl", continued(3)), shots=1)
-    items = read_items(task, tmp_path / "t.jsonl")
+    task, items = examples_of(tmp_path, LANGUAGE, continued(3), shots=1)
     [other] = shot_numbers(2, 3, 1)
     shot = f"{items[other].context.strip()} {items[other].answer}\n\n"
     asked = items[2].context.strip()
@@ -252,8 +256,7 @@ def test_a_continuation_is_predicted_behind_a_trimmed_context(
 def test_one_token_is_an_answer(tmp_path: Path) -> None:
     tokenizer = BpeTokenizer.train([" signs signs signs about about " * 20], 280)
     rows = [{"context": "about", "continuation": "signs"}]
-    task = task_of(LANGUAGE, write(tmp_path / "t.jsonl", rows))
-    items = read_items(task, tmp_path / "t.jsonl")
+    task, items = examples_of(tmp_path, LANGUAGE, rows)
     [prompt] = make_prompts(task, items, [0], tokenizer, 64)
     [row] = prompt.rows
     assert row.end - row.start == 1
@@ -264,8 +267,7 @@ def test_one_token_is_an_answer(tmp_path: Path) -> None:
 
 
 def test_a_long_prompt_loses_its_beginning(tmp_path: Path, characters: CharTokenizer) -> None:
-    task = task_of(CHOICE, write(tmp_path / "t.jsonl", choices(9)), shots=4)
-    items = read_items(task, tmp_path / "t.jsonl")
+    task, items = examples_of(tmp_path, CHOICE, choices(9), shots=4)
     [whole] = make_prompts(task, items, [3], characters, 256)
     [cut] = make_prompts(task, items, [3], characters, 20)
     assert cut.cropped
@@ -335,8 +337,7 @@ def test_the_likelier_choice_is_the_answer(tmp_path: Path, characters: CharToken
     rows = [
         {"query": "Q", "choices": ["ab", "zq"], "gold": gold} for gold in (0, 0, 1, 0)
     ]  # fmt: skip
-    task = task_of(CHOICE, write(tmp_path / "t.jsonl", rows))
-    items = read_items(task, tmp_path / "t.jsonl")
+    task, items = examples_of(tmp_path, CHOICE, rows)
     a, b, space = (int(each) for each in characters.encode(["ab "], [""])[0])
     model = Knowing({space: a, a: b}, characters.vocab_size)
     score = scoring.score_task(model, characters, task, items, ALONE, batch=2)
@@ -349,8 +350,7 @@ def test_of_equal_choices_the_first_is_taken(tmp_path: Path, characters: CharTok
     rows = [
         {"query": f"Q{n}", "choices": ["same", "same", "same"], "gold": n % 3} for n in range(9)
     ]
-    task = task_of(CHOICE, write(tmp_path / "t.jsonl", rows))
-    items = read_items(task, tmp_path / "t.jsonl")
+    task, items = examples_of(tmp_path, CHOICE, rows)
     # Choices of the same text have no token of their own to be judged by.
     assert scoring.score_task(dense(), characters, task, items, ALONE, batch=3) == TaskScore.of(
         task, 9, 3
@@ -359,8 +359,7 @@ def test_of_equal_choices_the_first_is_taken(tmp_path: Path, characters: CharTok
         {"query": f"Q{n}", "choices": ["same", "same", "a much longer one"], "gold": 1}
         for n in range(9)
     ]
-    task = task_of(CHOICE, write(tmp_path / "m.jsonl", mixed))
-    items = read_items(task, tmp_path / "m.jsonl")
+    task, items = examples_of(tmp_path, CHOICE, mixed)
     for batch in (1, 2, 7):
         score = scoring.score_task(dense(), characters, task, items, ALONE, batch=batch)
         assert score == TaskScore.of(task, 9, 0)
@@ -375,15 +374,13 @@ def test_a_choice_that_others_begin_with_is_taken_in_the_first_place_alone(
         for n in range(3)
         for words, gold in ((["ab", "abc"], 0), (["abc", "ab"], 0), (["abc", "ab", "abd"], 1))
     ]
-    task = task_of(CHOICE, write(tmp_path / "t.jsonl", rows))
-    items = read_items(task, tmp_path / "t.jsonl")
+    task, items = examples_of(tmp_path, CHOICE, rows)
     came = scoring.outcomes(dense(), characters, task, items, range(9), ALONE, batch=3)
     assert [came.correct[n] for n in range(9)] == [len(item.answers) == 2 for item in items]
 
 
 def test_a_model_without_numbers_is_never_right(tmp_path: Path, characters: CharTokenizer) -> None:
-    task = task_of(CHOICE, write(tmp_path / "t.jsonl", choices(4)))
-    items = read_items(task, tmp_path / "t.jsonl")
+    task, items = examples_of(tmp_path, CHOICE, choices(4))
     model = dense()
     assert model.head is not None
     model.head.weight.data.fill_(float("nan"))
@@ -394,8 +391,7 @@ def test_a_model_without_numbers_is_never_right(tmp_path: Path, characters: Char
 
 def test_a_continuation_is_right_only_as_a_whole(tmp_path: Path, characters: CharTokenizer) -> None:
     rows = [{"context": "x", "continuation": word} for word in ("abc", "abd")]
-    task = task_of(LANGUAGE, write(tmp_path / "t.jsonl", rows))
-    items = read_items(task, tmp_path / "t.jsonl")
+    task, items = examples_of(tmp_path, LANGUAGE, rows)
     x, a, b, c, space = (int(each) for each in characters.encode(["xabc "], [""])[0])
     model = Knowing({x: space, space: a, a: b, b: c}, characters.vocab_size)
     score = scoring.score_task(model, characters, task, items, ALONE, batch=2)
@@ -407,8 +403,7 @@ def test_no_score_depends_on_the_batch(
     tmp_path: Path, characters: CharTokenizer, kind: str
 ) -> None:
     made = {CHOICE: choices, SCHEMA: schemas, LANGUAGE: continued}[kind](40)
-    task = task_of(kind, write(tmp_path / "t.jsonl", made), shots=3)
-    items = read_items(task, tmp_path / "t.jsonl")
+    task, items = examples_of(tmp_path, kind, made, shots=3)
     model = dense()
     single = scoring.outcomes(model, characters, task, items, range(40), ALONE, batch=1)
     for batch in (2, 64):
@@ -419,8 +414,7 @@ def test_no_score_depends_on_the_batch(
 
 
 def test_short_rows_share_a_pass(tmp_path: Path, characters: CharTokenizer) -> None:
-    task = task_of(LANGUAGE, write(tmp_path / "t.jsonl", continued(30)))
-    items = read_items(task, tmp_path / "t.jsonl")
+    task, items = examples_of(tmp_path, LANGUAGE, continued(30))
     model = Knowing({}, characters.vocab_size)
     scoring.score_task(model, characters, task, items, ALONE, batch=2)
     # Two whole sequences of 256 are eight rows of 64.
@@ -456,8 +450,7 @@ def test_a_common_length_is_that_of_the_longest_common_part(every: list[tuple[in
 
 def test_a_character_without_an_id_is_not_asked(tmp_path: Path) -> None:
     rows = [*continued(3), {"context": "☃", "continuation": "1"}]
-    task = task_of(LANGUAGE, write(tmp_path / "t.jsonl", rows))
-    items = read_items(task, tmp_path / "t.jsonl")
+    task, items = examples_of(tmp_path, LANGUAGE, rows)
     tokenizer = CharTokenizer("".join(sorted(set(TEXT))))
     score = scoring.score_task(dense(), tokenizer, task, items, ALONE, batch=2)
     assert score is not None
@@ -498,12 +491,9 @@ def test_what_time_is_left_for_is_scored(tmp_path: Path, characters: CharTokeniz
     asked = iter([False, True])
     suite = Suite("core", "CORE", tasks)
     result = scoring.evaluate_suite(
-        *(dense(), characters, suite, tmp_path),
-        world=ALONE,
-        batch=2,
-        until=lambda: next(asked),
+        *(dense(), characters, suite, tmp_path), world=ALONE, batch=2, until=lambda: next(asked),
         told=told.append,
-    )
+    )  # fmt: skip
     assert [task.name for task in result.tasks] == ["a"]
     assert result.left_out == tuple(LeftOut(name, "no time was left") for name in "bc")
     assert told == [*result.tasks, *result.left_out]
@@ -524,12 +514,7 @@ def test_predictions_are_the_likeliest_of_what_evaluate_counts(family: str, sett
         made = recipe.resolve(next(iter(recipe.phases)), hardware="local", gpus=1)
         made = changed(made, depth=2, width=32, head_dim=16, vocab_size=64, sequence=32)
         made = changed(made, dtype="float32")
-    model = registry.build(made, torch.device("cpu"))
-    model.initialise(0)
-    for parameter in model.parameters():
-        parameter.data.add_(
-            torch.randn(parameter.shape, generator=torch.Generator().manual_seed(1)) * 0.05
-        )
+    model = shaken(registry.build(made, torch.device("cpu")), 0.05)
     assert model.predicts_next
     ids = torch.randint(0, model.vocab_size, (2, 20), generator=torch.Generator().manual_seed(2))
     with torch.no_grad():
@@ -620,13 +605,6 @@ def test_files_are_downloaded_once_and_compared(tmp_path: Path) -> None:
 # -- The command ----------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def checkpoint(tmp_path_factory: pytest.TempPathFactory, run_in: Any) -> Path:
-    run = run_in(tmp_path_factory.mktemp("trained"), steps=4, eval_every=4)
-    assert run.train_here() == "finished"
-    return Path(run.out) / "checkpoints" / "step-00000004"
-
-
 @pytest.fixture
 def small_core(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder of three tasks, and a suite of this name that has these and a fourth."""
@@ -689,7 +667,7 @@ def test_the_users_command_prints_one_document(
     assert [task["name"] for task in told["tasks"]] == ["even", "who", "then"]
     assert [task["name"] for task in told["left_out"]] == ["copa"]
     assert told["reference"]["score"] == 0.256525
-    assert (told["label"], told["step"]) == ("CORE over 3 of 4 tasks", 4)
+    assert (told["label"], told["step"]) == ("CORE over 3 of 4 tasks", 40)
 
 
 def test_bad_wishes_are_refused(
@@ -712,11 +690,29 @@ def test_bad_wishes_are_refused(
     assert what.startswith("the file of who is not the published one")
 
 
+def by_two_ranks(folder: Path, module: str, *words: str) -> Any:
+    """What a module of ``folder`` prints under torchrun."""
+    folders = [ROOT / "tests" / "standins" / "ranks", ROOT, folder]
+    done = subprocess.run(
+        [
+            *(sys.executable, "-m", "torch.distributed.run", "--standalone"),
+            *("--nproc_per_node", "2", "-m", module, *words),
+        ],
+        capture_output=True, text=True, cwd=ROOT, timeout=deadline_s(120),
+        env={
+            **os.environ, "PYTHONPATH": os.pathsep.join(map(str, folders)), "OMP_NUM_THREADS": "1",
+        },
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-4000:]
+    return json.loads(done.stdout)
+
+
 @pytest.mark.slow
-def test_ranks_share_the_examples(checkpoint: Path, small_core: Path, tmp_path: Path) -> None:
+def test_ranks_share_the_examples(
+    checkpoint: Path, small_core: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     suite = vars(command)["suite_of"]("core")
-    runner = tmp_path / "ranks.py"
-    runner.write_text(
+    (tmp_path / "shared_tasks.py").write_text(
         "import sys\n"
         "from model.tasks import __main__ as command\n"
         "from trmcloud.core.catalog.eval_tasks import EvalTask, Suite\n"
@@ -726,77 +722,51 @@ def test_ranks_share_the_examples(checkpoint: Path, small_core: Path, tmp_path: 
         "sys.exit(command.main(sys.argv[1:]))\n"
     )
     words = ["--checkpoint", str(checkpoint), "--suite", "core", "--data", str(small_core)]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-
-    def run(*launcher: str) -> Any:
-        done = subprocess.run(
-            [sys.executable, *launcher, str(runner), *words, "--json"],
-            capture_output=True, text=True, env=environment, cwd=ROOT, timeout=120,
-        )  # fmt: skip
-        assert done.returncode == 0, done.stderr
-        return json.loads(done.stdout)
-
-    shared = run("-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2")
-    assert shared == run()
-    assert [task["examples"] for task in shared["tasks"]] == [30, 20, 25]
+    assert command.main([*words, "--json"]) == 0
+    alone = json.loads(capsys.readouterr().out)
+    assert by_two_ranks(tmp_path, "shared_tasks", *words, "--json") == alone
+    assert [task["examples"] for task in alone["tasks"]] == [30, 20, 25]
 
 
 SHARDED = """
 import json, os, sys
-from dataclasses import replace
 from pathlib import Path
-from model.data.tokenizers import CharTokenizer
-from model.families.protocol import draw_weights
 from model.families.registry import provide_families
 from model.machine.distributed import join_world
-from model.tasks.scoring import evaluate_suite
-from model.training import sharding
-from tests.model.sharded_ranks import settings_of
-from trmcloud.core.catalog.eval_tasks import EvalTask, Suite
+from tests.model.test_tasks import scored_by
 
 provide_families()
 world = join_world()
-how, folder, characters, tasks = sys.argv[1:]
-settings = replace(settings_of("values", world.size, how), vocab_size=128, sequence=128)
-model = sharding.build(settings, world)
-draw_weights(model, 7, {name: 0.2 for name, _ in model.named_parameters()})
-suite = Suite("core", "CORE", tuple(EvalTask(**task) for task in json.loads(tasks)))
-tokenizer = CharTokenizer(characters)
-result = evaluate_suite(model, tokenizer, suite, Path(folder), world=world, batch=1)
+result = scored_by(world, "fsdp", Path(sys.argv[1]), json.loads(sys.argv[2]))
 if world.is_main:
-    told = {"held": sharding.is_sharded(settings, world), **result.to_json()}
-    print(json.dumps(told), flush=True)
+    print(json.dumps(result), flush=True)
 world.part()
 os._exit(0)
 """
+
+
+def scored_by(world: World, how: str, folder: Path, tasks: Sequence[Any]) -> dict[str, Any]:
+    """A suite of ``tasks`` scored by one rank's share of a model with drawn weights."""
+    settings = settings_of("values", world.size, how)
+    settings = dataclasses.replace(settings, vocab_size=128, sequence=128)
+    model = sharding.build(settings, world)
+    draw_weights(model, 7, {name: 0.2 for name, _ in model.named_parameters()})
+    suite = Suite("core", "CORE", tuple(EvalTask(**task) for task in tasks))
+    tokenizer = CharTokenizer("".join(sorted(set(TEXT))))
+    result = scoring.evaluate_suite(model, tokenizer, suite, folder, world=world, batch=1)
+    return {"held": sharding.is_sharded(settings, world), **result.to_json()}
 
 
 @pytest.mark.slow
 def test_sharded_ranks_score_what_one_process_does(tmp_path: Path) -> None:
     made = (choices(37), schemas(20), continued(25))
     tasks = [
-        task_of(kind, write(tmp_path / f"{n}.jsonl", rows), shots=1)
+        dataclasses.asdict(task_of(kind, write(tmp_path / f"{n}.jsonl", rows), shots=1))
         for n, (kind, rows) in enumerate(zip((CHOICE, SCHEMA, LANGUAGE), made, strict=True))
     ]
-    runner = tmp_path / "sharded.py"
-    runner.write_text(SHARDED)
-    words = (
-        str(tmp_path),
-        "".join(sorted(set(TEXT))),
-        json.dumps([dataclasses.asdict(task) for task in tasks]),
-    )
-
-    def run(how: str, *launcher: str) -> Any:
-        done = subprocess.run(
-            [sys.executable, *launcher, str(runner), how, *words],
-            capture_output=True, text=True, cwd=ROOT, timeout=120,
-            env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
-        )  # fmt: skip
-        assert done.returncode == 0, done.stderr[-4000:]
-        return json.loads(done.stdout)
-
-    shared = run("fsdp", "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2")
-    alone = run("ddp")
+    (tmp_path / "sharded_tasks.py").write_text(SHARDED)
+    shared = by_two_ranks(tmp_path, "sharded_tasks", str(tmp_path), json.dumps(tasks))
+    alone = scored_by(ALONE, "ddp", tmp_path, tasks)
     assert (shared.pop("held"), alone.pop("held")) == (True, False)
     assert shared == alone
     assert 0 < alone["tasks"][0]["correct"] < 37

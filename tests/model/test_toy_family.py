@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -144,7 +145,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return site
 
 
-def trmcloud(site: Path, home: Path, *words: str) -> tuple[str, dict[str, object]]:
+def trmcloud(site: Path, home: Path, *words: str) -> tuple[str, dict[str, Any]]:
     """A command's output; its exit code, and what it imported of ``model`` and torch."""
     home.mkdir(exist_ok=True)
     done = subprocess.run(
@@ -155,21 +156,30 @@ def trmcloud(site: Path, home: Path, *words: str) -> tuple[str, dict[str, object
     return done.stdout, json.loads(done.stderr.splitlines()[-1])
 
 
-def test_a_wheel_plans_it_without_torch(site: Path, tmp_path: Path) -> None:
-    told, end = trmcloud(
-        site, tmp_path, "plan", "--recipe", "toy", "--hardware", "8xH100", "--budget", "100",
-        "--set", "widening=3", "--json",
-    )  # fmt: skip
-    assert end["code"] == 0
-    assert set(map(str, end["read"])) >= {"model.families.toy.plan"}  # type: ignore[call-overload]
-    assert all(str(name).endswith(".plan") for name in end["read"])  # type: ignore[attr-defined]
-    plan = json.loads(told)
+WORDS = ("plan", "--recipe", "toy", "--hardware", "8xH100", "--budget", "100")
+
+
+@pytest.fixture(scope="module")
+def planned(
+    site: Path, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The settings of its only phase; the end of the command that planned it."""
+    home = tmp_path_factory.mktemp("planned")
+    told, end = trmcloud(site, home, *WORDS, "--set", "widening=3", "--json")
     [settings] = {
         json.dumps(phase["settings"])
-        for candidate in plan["candidates"]
+        for candidate in json.loads(told)["candidates"]
         for phase in candidate["phases"]
     }
-    assert json.loads(settings)["widening"] == 3
+    return json.loads(settings), end
+
+
+def test_a_wheel_plans_it_without_torch(planned: tuple[dict[str, Any], dict[str, Any]]) -> None:
+    settings, end = planned
+    assert end["code"] == 0
+    assert set(end["read"]) >= {"model.families.toy.plan"}
+    assert all(name.endswith(".plan") for name in end["read"])
+    assert settings["widening"] == 3
 
 
 @pytest.mark.parametrize("words", [("--help",), ("status",)])
@@ -181,22 +191,13 @@ def test_what_plans_nothing_reads_no_family(
 
 
 def test_what_it_cannot_be_is_said_by_its_own_check(site: Path, tmp_path: Path) -> None:
-    words = ("plan", "--recipe", "toy", "--hardware", "8xH100", "--budget", "100")
-    _, end = trmcloud(site, tmp_path, *words, "--set", "depth=2")
-    assert end["code"] == 2
-    _, end = trmcloud(site, tmp_path, *words, "--set", "widening=0")
-    assert end["code"] == 2
+    for cannot in ("depth=2", "widening=0"):
+        assert trmcloud(site, tmp_path, *WORDS, "--set", cannot)[1]["code"] == 2
 
 
-def test_it_trains(site: Path, data_dir: Path, tmp_path: Path) -> None:
-    told, end = trmcloud(
-        site, tmp_path / "home", "plan", "--recipe", "toy", "--hardware", "8xH100", "--budget",
-        "100", "--json",
-    )  # fmt: skip
-    assert end["code"] == 0
-    settings = json.loads(told)["candidates"][0]["phases"][0]["settings"]
+def test_it_trains(planned: Any, site: Path, data_dir: Path, tmp_path: Path) -> None:
     job = PhaseJob(
-        run_id="r1", phase="train", settings={**settings, "batch": 2, "accumulation": 1},
+        run_id="r1", phase="train", settings={**planned[0], "batch": 2, "accumulation": 1},
         data_dir=str(data_dir), out_dir=str(tmp_path / "out"), processes=1, initial_weights="",
     )  # fmt: skip
     (tmp_path / "job.json").write_text(dump(job))
@@ -212,4 +213,4 @@ def test_it_trains(site: Path, data_dir: Path, tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     manifest = max((tmp_path / "out" / "checkpoints").glob("*/manifest.json"))
     trained = json.loads(manifest.read_text())
-    assert (trained["step"], trained["settings"]["widening"]) == (2, 2)
+    assert (trained["step"], trained["settings"]["widening"]) == (2, 3)

@@ -8,6 +8,7 @@ import json
 import math
 import os
 import random
+import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -30,8 +31,7 @@ from model.machine.telemetry import (
     process_age_s,
     process_started,
 )
-from model.training import checkpoint, loop
-from model.training.checkpoint import read_manifest
+from model.training import checkpoint, loop, soundness
 from model.training.soundness import (
     LEAST,
     MENDS_WITHIN,
@@ -41,6 +41,7 @@ from model.training.soundness import (
     TrainingDiverged,
 )
 from model.training.stepping import Pace, Paces
+from tests.model.attempts import check_resumed, crash
 from trmcloud.core.contract.records import dump
 from trmcloud.core.contract.trainer_contract import (
     DEVIATIONS,
@@ -60,9 +61,23 @@ NewRun = Callable[..., Any]
 pytestmark = pytest.mark.usefixtures("keep_generator")
 
 
-def test_a_run_evaluates_saves_and_tells(new_run: NewRun) -> None:
-    run = new_run(steps=25, keep_best=9)
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory, run_in: NewRun) -> Any:
+    run = run_in(tmp_path_factory.mktemp("finished"), steps=25, keep_best=9)
     assert run.train_here() == "finished"
+    return run
+
+
+@pytest.fixture
+def copied(finished: Any, new_run: NewRun) -> Any:
+    """The finished run in a folder of its own."""
+    run = new_run(steps=25, keep_best=9)
+    shutil.copytree(finished.out, run.out)
+    return run
+
+
+def test_a_run_evaluates_saves_and_tells(finished: Any) -> None:
+    run = finished
     assert [line["step"] for line in run.metrics("eval")] == [0, 10, 20, 25]
     assert [line["step"] for line in run.metrics("train")] == list(range(1, 26))
     assert sorted(run.manifests()) == [10, 17, 20, 25], "10: a new best; 17: before its cooldown"
@@ -80,10 +95,8 @@ def test_a_run_evaluates_saves_and_tells(new_run: NewRun) -> None:
     assert beat.tokens == 25 * 2 * 16
 
 
-def test_a_train_line_keeps_reward_and_cross_entropy_apart(new_run: NewRun) -> None:
-    run = new_run(steps=4)
-    run.train_here()
-    line = run.metrics("train")[-1]
+def test_a_train_line_keeps_reward_and_cross_entropy_apart(finished: Any) -> None:
+    line = finished.metrics("train")[3]
     assert line["loss"] == pytest.approx((line["ce"] - line["reward"]) / 3)
     weights = [1 / 31, 5 / 31, 25 / 31]
     expected = sum(w * x for w, x in zip(weights, line["step_losses"], strict=True))
@@ -92,10 +105,12 @@ def test_a_train_line_keeps_reward_and_cross_entropy_apart(new_run: NewRun) -> N
     assert 0 < line["lr"] <= 1
 
 
-def test_the_manifest_names_data_settings_and_score(new_run: NewRun, data_dir: Path) -> None:
-    run = new_run(steps=10)
-    run.train_here()
-    manifest = run.manifests()[10]
+def test_the_manifest_names_data_settings_and_score(finished: Any, data_dir: Path) -> None:
+    run, made = finished, finished.manifests()
+    assert {step: (each.cooled, each.cooldown_from) for step, each in made.items()} == {
+        10: (False, None), 17: (False, None), 20: (False, 17), 25: (True, 17),
+    }  # fmt: skip
+    manifest = made[25]
     meta = json.loads((data_dir / "meta.json").read_text())
     assert manifest.tokenizer_sha256 == meta["tokenizer"]["sha256"]
     assert manifest.data_sha256 == meta["source_sha256"]
@@ -105,71 +120,30 @@ def test_the_manifest_names_data_settings_and_score(new_run: NewRun, data_dir: P
     assert {file.kind for file in manifest.files} == {
         *("weights", "optimizer", "state", "tokenizer")
     }
-
-
-def test_cooled_is_said_where_the_rate_has_come_down(new_run: NewRun) -> None:
-    run = new_run(steps=40, save_every=10, eval_every=40, keep_best=9)
-    run.train_here()
-    made = run.manifests()
-    assert {step: each.cooled for step, each in made.items()} == {
-        **dict.fromkeys((10, 20, 28, 30), False), 40: True,
-    }  # fmt: skip
-    assert {step: each.cooldown_from for step, each in made.items()} == {
-        **dict.fromkeys((10, 20, 28)), 30: 28, 40: 28,
-    }  # fmt: skip
+    names = {path.name for path in (run.out / "checkpoints/step-00000025").iterdir()}
+    assert names == {"manifest.json", *(file.name for file in manifest.files)}
 
 
 @pytest.mark.parametrize("fault", ["none", "damaged"])
-def test_a_resume_is_exact(new_run: NewRun, monkeypatch: pytest.MonkeyPatch, fault: str) -> None:
-    """Killed after step 33; once its latest checkpoint is damaged, too."""
-    whole = new_run("whole", steps=50, keep_best=9)
-    whole.train_here()
-    broken = new_run("broken", steps=50, keep_best=9, save_every=10)
-    real = loop.Trainer._step
-
-    def die_at_33(self: Any) -> Any:
-        if self._progress.step == 33:
-            raise RuntimeError("struck by lightning")
-        return real(self)
-
-    monkeypatch.setattr(loop.Trainer, "_step", die_at_33)
-    assert broken.train_here() == "crashed"
+def test_a_resume_is_exact(new_run: NewRun, finished: Any, fault: str) -> None:
+    """Killed after step 22; once its latest checkpoint is damaged, too."""
+    broken = new_run("broken", steps=25, keep_best=9, save_every=10)
+    crash(broken, 22)
     assert broken.heartbeat.outcome == "crashed"
     assert "lightning" in broken.heartbeat.message
-    monkeypatch.undo()
     if fault == "damaged":
-        with open(broken.out / "checkpoints/step-00000030/weights.safetensors", "r+b") as file:
+        with open(broken.out / "checkpoints/step-00000020/weights.safetensors", "r+b") as file:
             file.seek(-1, 2)
             file.write(b"\xff")
-    assert broken.train_here(attempt=2) == "finished"
-    assert broken.metrics("start")[-1]["from_step"] == (30 if fault == "none" else 20)
-    assert broken.weights_at(50) == whole.weights_at(50)
-    assert broken.exact_metrics() == whole.exact_metrics()
+    check_resumed(broken, finished, from_step=20 if fault == "none" else 17)
 
 
-def test_all_checkpoints_damaged_is_an_outcome(new_run: NewRun) -> None:
-    run = new_run(steps=20, schedule="constant", eval_every=20)
-    run.train_here()
-    (run.out / "checkpoints/step-00000020/state.json").write_text("{}")
+def test_all_checkpoints_damaged_is_an_outcome(copied: Any) -> None:
+    run = copied
+    for path in run.out.glob("checkpoints/step-*/state.json"):
+        path.write_text("{}")
     assert run.train_here(attempt=2) == "bad_checkpoint"
     assert "every checkpoint is damaged" in run.heartbeat.message
-
-
-def test_accumulation_is_a_larger_batch(new_run: NewRun) -> None:
-    one = new_run("one", steps=8, batch=4, improvement_reward_scale=0.0)
-    two = new_run("two", steps=8, batch=2, accumulation=2, improvement_reward_scale=0.0)
-    for run in (one, two):
-        assert run.train_here() == "finished"
-    for a, b in zip(one.metrics("train"), two.metrics("train"), strict=True):
-        assert a["step_losses"] == pytest.approx(b["step_losses"], rel=1e-3)
-        assert a["tokens"] == b["tokens"]
-
-
-def test_bfloat16_trains(new_run: NewRun) -> None:
-    run = new_run(steps=15, dtype="bfloat16")
-    assert run.train_here() == "finished"
-    bpb = [line["val_bpb"] for line in run.metrics("eval")]
-    assert bpb[-1] < bpb[0]
 
 
 def test_the_control_trains_and_has_as_many_losses(new_run: NewRun) -> None:
@@ -183,10 +157,8 @@ def test_the_control_trains_and_has_as_many_losses(new_run: NewRun) -> None:
     assert last["val_bpb"] < run.metrics("eval")[0]["val_bpb"]
 
 
-def test_fresh_weights_from_a_checkpoint(new_run: NewRun) -> None:
-    first = new_run("first", steps=20)
-    first.train_here()
-    folder = first.out / "checkpoints/step-00000020"
+def test_fresh_weights_from_a_checkpoint(new_run: NewRun, finished: Any) -> None:
+    first, folder = finished, finished.out / "checkpoints/step-00000025"
     second = new_run("second", steps=3, initial_weights=str(folder))
     assert second.train_here() == "finished"
     evals = second.metrics("eval")
@@ -197,31 +169,18 @@ def test_fresh_weights_from_a_checkpoint(new_run: NewRun) -> None:
     assert "does not match the settings" in other.heartbeat.message
 
 
-def test_gradients_that_explode_are_an_outcome_and_save_nothing(new_run: NewRun) -> None:
-    run = new_run(steps=10, schedule="constant")
-    assert run.train_here() == "finished"
-    good = run.weights_at(10)
-    settings = {**run.job.settings, "steps": 60, "save_every": 5, "matrix_lr": 1e30}
-    run.job = replace(run.job, settings=settings)
-    assert run.train_here(attempt=2) == "non_finite"
-    assert (run.heartbeat.outcome, run.heartbeat.finite) == ("non_finite", False)
-    assert list(run.manifests()) == [10]
-    assert run.weights_at(10) == good
-    assert "not finite" in run.metrics("end")[-1]["message"]
-
-
 def test_a_full_disk_is_an_outcome(new_run: NewRun, monkeypatch: pytest.MonkeyPatch) -> None:
-    run = new_run(steps=50, save_every=20, eval_every=20)
+    run = new_run(steps=25, save_every=10)
     real = checkpoint._write
 
     def full(path: Path, *rest: Any) -> Any:
-        if "step-00000040" in str(path):
+        if "step-00000020" in str(path):
             raise OSError(errno.ENOSPC, "No space left on device")
         return real(path, *rest)
 
     monkeypatch.setattr(checkpoint, "_write", full)
     assert run.train_here() == "disk_full"
-    assert sorted(run.manifests()) == [20, 35]
+    assert sorted(run.manifests()) == [10, 17]
     monkeypatch.undo()
     assert run.train_here(attempt=2) == "finished"
 
@@ -251,12 +210,11 @@ def test_bad_data_and_bad_settings_are_outcomes(new_run: NewRun, tmp_path: Path)
 
 
 def test_a_checkpoint_of_other_data_is_not_resumed_from(
-    new_run: NewRun, tmp_path: Path, settings: PhaseRecipe, text: str
+    copied: Any, tmp_path: Path, settings: PhaseRecipe, text: str
 ) -> None:
     from model.preparing.whole import prepare
 
-    run = new_run(steps=20)
-    run.train_here()
+    run = copied
     source = tmp_path / "other.txt"
     source.write_text(text + text, encoding="utf-8")
     original = Path(run.job.data_dir) / "tokenizer.json"
@@ -267,7 +225,7 @@ def test_a_checkpoint_of_other_data_is_not_resumed_from(
 
 
 def test_a_first_step_worse_than_chance_is_warned_of(new_run: NewRun) -> None:
-    run = new_run(steps=40, embedding_lr=50.0, head_lr=5.0, matrix_lr=0.5)
+    run = new_run(steps=20, embedding_lr=50.0, head_lr=5.0, matrix_lr=0.5)
     run.train_here()
     warned = run.metrics("warning")
     assert warned
@@ -293,16 +251,6 @@ def test_float16_scales_its_loss_and_skips_what_overflows() -> None:
     with pytest.raises(FloatingPointError):
         scale.accept(finite=False)
     assert not LossScale.of("bfloat16").accept(finite=False), "whoever judges the step counts it"
-
-
-def test_a_saved_checkpoint_reads_as_whole(new_run: NewRun) -> None:
-    run = new_run(steps=5, schedule="constant")
-    run.train_here()
-    [folder] = (run.out / "checkpoints").iterdir()
-    assert {path.name for path in folder.iterdir()} == {
-        "manifest.json",
-        *(file.name for file in read_manifest(folder).files),
-    }
 
 
 # -- soundness ----------------------------------------------------------------------------------
@@ -431,25 +379,14 @@ def test_an_infinite_step_is_left_out(new_run: NewRun, monkeypatch: pytest.Monke
 def test_a_spike_is_left_out_and_a_resumed_run_leaves_out_the_same(
     new_run: NewRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    poison(monkeypatch, lambda step, loss: loss * 50 if step == 80 else loss)
-    whole = new_run("whole", steps=90, keep_best=9)
+    monkeypatch.setattr(soundness, "LEAST", 16)
+    poison(monkeypatch, lambda step, loss: loss * 50 if step == 24 else loss)
+    whole = new_run("whole", steps=30, keep_best=9)
     assert whole.train_here() == "finished"
-    assert [line["step"] for line in whole.metrics("skip")] == [80]
-    broken = new_run("broken", steps=90, keep_best=9, save_every=15)
-    real = loop.Trainer._step
-
-    def die_at_78(self: Any) -> Any:
-        if self._progress.step == 78:
-            raise RuntimeError("struck by lightning")
-        return real(self)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(loop.Trainer, "_step", die_at_78)
-        assert broken.train_here() == "crashed"
-    assert broken.train_here(attempt=2) == "finished"
-    assert broken.metrics("start")[-1]["from_step"] == 75
-    assert [line["step"] for line in broken.metrics("skip")] == [80]
-    assert broken.weights_at(90) == whole.weights_at(90)
+    assert [line["step"] for line in whole.metrics("skip")] == [24]
+    broken = new_run("broken", steps=30, keep_best=9, save_every=10)
+    crash(broken, 23)
+    check_resumed(broken, whole, from_step=21)
 
 
 def test_what_never_becomes_finite_again_ends_and_saves_nothing_of_it(
@@ -459,6 +396,7 @@ def test_what_never_becomes_finite_again_ends_and_saves_nothing_of_it(
     run = new_run(steps=60, save_every=10)
     assert run.train_here() == "non_finite"
     assert run.heartbeat.step == 18 + MOST_NOT_FINITE - 1
+    assert run.heartbeat.finite is False
     assert max(run.manifests()) == 10, "not at step 20, with steps left out since"
     assert "in a row" in run.heartbeat.message
 
@@ -466,29 +404,26 @@ def test_what_never_becomes_finite_again_ends_and_saves_nothing_of_it(
 def test_a_loss_that_stays_up_has_diverged_and_what_is_saved_is_from_before(
     new_run: NewRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    poison(monkeypatch, lambda step, loss: loss + 100.0 if step >= 72 else loss)
+    monkeypatch.setattr(soundness, "LEAST", 16)
+    monkeypatch.setattr(soundness, "MENDS_WITHIN", 12)
+    poison(monkeypatch, lambda step, loss: loss + 100.0 if step >= 22 else loss)
     run = new_run(steps=200, save_every=10, eval_every=50)
     assert run.train_here() == "diverged"
     assert run.heartbeat.outcome == "diverged"
-    assert max(run.manifests()) == 70
+    assert max(run.manifests()) == 20
     assert run.metrics("end")[-1]["outcome"] == "diverged"
 
 
 # -- with what recovery has changed ---------------------------------------------------------------
 
 
-@pytest.mark.parametrize("family", ["trm", "control", "nanochat"])
-def test_checkpointed_activations_give_the_same_weights(new_run: NewRun, family: str) -> None:
-    settings = {"trm": {}, "control": {"control": True}, "nanochat": {"family": "nanochat"}}
-    made: dict[str, Any] = settings[family]  # type: ignore[assignment]
+@pytest.mark.parametrize("control", [False, True])
+def test_checkpointed_activations_give_the_same_weights(new_run: NewRun, control: bool) -> None:
     plain, kept = (
-        new_run(f"{family}-{on}", steps=6, activation_checkpointing=on, **made)
+        new_run(str(on), steps=6, activation_checkpointing=on, control=control)
         for on in (False, True)
     )
-    assert plain.train_here() == "finished"
-    job = replace(kept.job, settings={**kept.job.settings, "activation_checkpointing": True})
-    kept.job = job
-    assert kept.train_here() == "finished"
+    assert plain.train_here() == kept.train_here() == "finished"
     assert kept.weights_at(6) == plain.weights_at(6)
 
 
@@ -512,9 +447,7 @@ def test_checkpointed_activations_are_not_kept(settings: PhaseRecipe) -> None:
     assert sizes[True] < 0.6 * sizes[False]
 
 
-def test_half_the_batch_goes_on_from_the_same_checkpoint_alike(
-    new_run: NewRun,
-) -> None:
+def test_half_the_batch_goes_on_from_the_same_checkpoint_alike(new_run: NewRun) -> None:
     """As after running out of memory at step 10: the global batch, and so each step's loss, is that
     of a run that was never stopped, but for rounding."""
     whole = new_run("whole", steps=20, save_every=10, keep_best=9, schedule="constant")
@@ -610,14 +543,9 @@ def test_seconds_by_state_sum_to_the_attempts_wall_time(job: PhaseJob, hand: Han
     pulse.end("landed_deadline")
     beat = load_heartbeat((Path(job.out_dir) / "heartbeat.json").read_bytes())
     assert beat.seconds == {
-        "startup": 5.5,
-        "data": 0,
-        "compile": 4,
-        "training": 12,
-        "evaluating": 6,
-        "saving": 8,
+        "startup": 5.5, "data": 0, "compile": 4, "training": 12, "evaluating": 6, "saving": 8,
         "landing": 9,
-    }
+    }  # fmt: skip
     assert sum(beat.seconds.values()) == hand.at - 100 + 2.5
     assert (beat.state, beat.outcome, beat.at) == ("ended", "landed_deadline", 1e9 + hand.at)
 
@@ -670,12 +598,8 @@ def test_metrics_are_json_lines_and_infinities_null(tmp_path: Path, hand: HandCl
     metrics.write("train", 1, loss=float("inf"), step_losses=[1.0, float("nan")])
     line = (tmp_path / "metrics.jsonl").read_text()
     assert json.loads(line) == {
-        "kind": "train",
-        "step": 1,
-        "at": 1e9 + 100,
-        "loss": None,
-        "step_losses": [1.0, None],
-    }
+        "kind": "train", "step": 1, "at": 1e9 + 100, "loss": None, "step_losses": [1.0, None],
+    }  # fmt: skip
 
 
 def test_rewinding_drops_later_and_cut_lines(tmp_path: Path, hand: HandClock) -> None:

@@ -47,23 +47,10 @@ PEER = os.environ.get("TRMCLOUD_TRM", "")
 needs_peer = pytest.mark.skipif(not PEER, reason="opt-in: make trm PEER_PATH=…")
 
 SMALL: dict[str, Any] = {
-    "recipe": "x",
-    "family": "trm_puzzle",
-    "phase": "train",
-    "depth": 2,
-    "width": 32,
-    "head_dim": 16,
-    "vocab_size": 6,
-    "sequence": 32,
-    "prefix": 3,
-    "h_cycles": 2,
-    "l_cycles": 2,
-    "halt_max_steps": 4,
-    "augmentations": 0,
-    "optimizer": "adamw",
-    "dtype": "float32",
-    "batch": 6,
-}
+    "recipe": "x", "family": "trm_puzzle", "phase": "train", "depth": 2, "width": 32,
+    "head_dim": 16, "vocab_size": 6, "sequence": 32, "prefix": 3, "h_cycles": 2, "l_cycles": 2,
+    "halt_max_steps": 4, "augmentations": 0, "optimizer": "adamw", "dtype": "float32", "batch": 6,
+}  # fmt: skip
 
 
 def settings(**changes: Any) -> Settings:
@@ -176,14 +163,11 @@ def published(peer: SimpleNamespace, ours: PuzzleSolver, rows: int) -> Any:
 
 
 NAMES = {
-    "embedding.weight": "inner.embed_tokens.embedding_weight",
-    "puzzle": "inner.puzzle_emb.weights",
-    "head.weight": "inner.lm_head.weight",
-    "halt.weight": "inner.q_head.weight",
-    "halt.bias": "inner.q_head.bias",
-    "answer_start": "inner.H_init",
+    "embedding.weight": "inner.embed_tokens.embedding_weight", "puzzle": "inner.puzzle_emb.weights",
+    "head.weight": "inner.lm_head.weight", "halt.weight": "inner.q_head.weight",
+    "halt.bias": "inner.q_head.bias", "answer_start": "inner.H_init",
     "latent_start": "inner.L_init",
-}
+}  # fmt: skip
 
 
 def block_names(s: Settings) -> dict[str, str]:

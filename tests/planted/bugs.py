@@ -492,14 +492,14 @@ BUGS: tuple[Bug, ...] = (
     Bug("a last word without its phases", ACCOUNTS, "return (*accounts, result_of(run, word.result, word.message))", "return (result_of(run, word.result, word.message),)"),
     Bug("a last word comes too late", CONTROL, "        if late:\n            return Decision(events=late)\n", "", timing=True),
     # -- manifests --------------------------------------------------------------------------
-    Bug("the worst is the best", MANIFEST, "return min(scored, key=lambda m: (*goodness(m), -m.created_at), default=None)", "return max(scored, key=lambda m: (m.val_bpb or 0.0, m.created_at), default=None)"),
-    Bug("the latest is the best", CHECKPOINTS, "return mf.pick_best(manifests) or next(iter(own), None) or mf.pick_latest(manifests)", "return mf.pick_latest(manifests)"),
-    Bug("the first is the best", CHECKPOINTS, "return mf.pick_best(manifests) or next(iter(own), None) or mf.pick_latest(manifests)", "return manifests[0] if manifests else None"),
+    Bug("the worst is the best", MANIFEST, "return min(scored, key=lambda m: (*goodness(m), -saved_at(m)), default=None)", "return max(scored, key=lambda m: (m.val_bpb or 0.0, saved_at(m)), default=None)"),
+    Bug("the latest is the best", CHECKPOINTS, "return mf.pick_best(every) or next(iter(own), None) or mf.pick_latest(every)", "return mf.pick_latest(every)"),
+    Bug("the first is the best", CHECKPOINTS, "return mf.pick_best(every) or next(iter(own), None) or mf.pick_latest(every)", "return every[0] if every else None"),
     Bug("pruning keeps the latest only", MANIFEST, "kept += ranked[: max(1, keep_best)]", "kept += ranked[:0]"),
     Bug("pruning keeps the worst", MANIFEST, "kept += ranked[: max(1, keep_best)]", "kept += ranked[-1:]"),
     Bug("any file name is allowed", MANIFEST, "return bool(_FILE_NAME.fullmatch(name)) and name != MANIFEST_NAME", "return name != MANIFEST_NAME"),
     # -- saved first, evaluated then; saved when asked -----------------------------------------
-    Bug("one without a metric is the best", MANIFEST, "scored = [m for m in manifests if _finite(m.val_bpb)]\n    return min(scored, key=lambda m: (*goodness(m), ", "scored = list(manifests)\n    return min(scored, key=lambda m: (m.val_bpb or 0.0, "),
+    Bug("one without a metric is the best", MANIFEST, "scored = [m for m in every if _finite(m.val_bpb)]\n    return min(scored, key=lambda m: (*goodness(m), ", "scored = list(every)\n    return min(scored, key=lambda m: (m.val_bpb or 0.0, "),
     Bug("for a damaged one no other is wanted", SAFE, "return tuple(kept for kept in worth_saving(sound) if not _is_here(run, kept))",
         "return tuple(kept for kept in worth_saving(report.kept) if kept in sound and not _is_here(run, kept))"),
     Bug("a metric that came later is not fetched", SAFE, "return kept.val_bpb is None or copy.val_bpb is not None", "return True", timing=True),

@@ -42,8 +42,8 @@ import json, signal, sys
 from tests.sim.kept import KEPT
 from trmcloud.sim.faults.table import MARKET, MOVES, NAMES, arm_all
 from trmcloud.sim.play import play
-from trmcloud.sim.scenario import draw, with_grants, with_moves, with_paces
-from trmcloud.sim.scenario import with_squeeze, with_time_to_spare
+from tests.sim.drawing import draw, with_grants, with_moves, with_paces
+from tests.sim.drawing import with_squeeze, with_time_to_spare
 beyond, first, broken = int(sys.argv[1]), int(sys.argv[2]), set(json.loads(sys.argv[3]))
 class Stuck(BaseException):
     pass

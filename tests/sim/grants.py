@@ -5,9 +5,10 @@ python -m tests.sim.grants --from 1 --worlds 2000 [--jobs 2]
 
 from __future__ import annotations
 
+from tests.sim.drawing import draw, with_grants
 from tests.sim.playing import Played
 from trmcloud.sim.faults.table import NAMES
-from trmcloud.sim.scenario import Scenario, draw, with_grants
+from trmcloud.sim.scenario import Scenario
 
 
 def granted_scenario(seed: int) -> Scenario:

@@ -9,6 +9,7 @@ import argparse
 import sys
 from collections.abc import Mapping
 
+from tests.sim.drawing import draw
 from tests.sim.grants import granted_scenario
 from tests.sim.kept import write
 from tests.sim.market import market_scenario
@@ -19,7 +20,7 @@ from tests.sim.soak import soak_scenario
 from tests.sim.squeezes import squeezed_scenario
 from trmcloud.sim.faults.table import NAMES, arm_all
 from trmcloud.sim.play import play
-from trmcloud.sim.scenario import Scenario, draw
+from trmcloud.sim.scenario import Scenario
 
 
 def drawn_scenario(seed: int) -> Scenario:

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from collections import Counter
 
+from tests.sim.drawing import draw
 from tests.sim.playing import Played
 from trmcloud.sim.faults.table import MARKET, NAMES
-from trmcloud.sim.scenario import Scenario, draw
+from trmcloud.sim.scenario import Scenario
 
 
 def market_scenario(seed: int) -> Scenario:

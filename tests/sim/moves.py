@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from collections import Counter
 
+from tests.sim.drawing import draw, with_moves
 from tests.sim.playing import Played
 from trmcloud.sim.faults.table import MARKET, MOVES, NAMES
-from trmcloud.sim.scenario import Scenario, draw, with_moves
+from trmcloud.sim.scenario import Scenario
 
 
 def moving_scenario(seed: int) -> Scenario | None:

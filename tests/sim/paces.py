@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from collections import Counter
 
+from tests.sim.drawing import draw, with_paces
 from tests.sim.playing import Played
 from trmcloud.sim.faults.table import NAMES
-from trmcloud.sim.scenario import Scenario, draw, with_paces
+from trmcloud.sim.scenario import Scenario
 
 
 def paced_scenario(seed: int) -> Scenario:

@@ -22,11 +22,13 @@ from pathlib import Path
 from typing import Any
 
 import trmcloud
+from tests.sim import drawing
+from tests.sim.drawing import draw, with_balance
 from tests.sim.grants import granted_scenario
 from tests.sim.kept import KEEP_IT, KEPT
 from trmcloud.sim.faults.table import ALL, IMPOSSIBLE, NAMES, PAIRS, arm_all
 from trmcloud.sim.play import PlayResult, play
-from trmcloud.sim.scenario import Scenario, draw, with_balance
+from trmcloud.sim.scenario import Scenario
 
 _PACKAGE = Path(trmcloud.__file__).resolve().parent
 _ROOMS = ("core", "io", "ports", "app", "pod", "sim", "providers")
@@ -95,12 +97,13 @@ class Tally:
 
 
 def code_hash() -> str:
-    """SHA-256 over every source file that is simulated or simulates."""
+    """SHA-256 over every source file that is simulated, simulates or draws."""
     digest = hashlib.sha256()
     for room in _ROOMS:
         for path in sorted((_PACKAGE / room).rglob("*.py")):
             digest.update(path.relative_to(_PACKAGE).as_posix().encode() + b"\0")
             digest.update(path.read_bytes() + b"\0")
+    digest.update(Path(drawing.__file__).read_bytes())
     return digest.hexdigest()
 
 

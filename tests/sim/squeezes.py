@@ -5,9 +5,10 @@ python -m tests.sim.squeezes --from 1 --worlds 1000 [--jobs 2]
 
 from __future__ import annotations
 
+from tests.sim.drawing import draw, with_squeeze
 from tests.sim.playing import Played
 from trmcloud.sim.faults.table import NAMES
-from trmcloud.sim.scenario import Scenario, draw, with_squeeze
+from trmcloud.sim.scenario import Scenario
 
 
 def squeezed_scenario(seed: int) -> Scenario | None:

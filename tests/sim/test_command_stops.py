@@ -14,11 +14,12 @@ from math import inf
 
 import pytest
 
+from tests.sim.drawing import draw
 from trmcloud.core.contract.command import Command
 from trmcloud.core.values import replace
 from trmcloud.sim.faults.table import NAMES, arm_all
 from trmcloud.sim.play import play
-from trmcloud.sim.scenario import Scenario, draw
+from trmcloud.sim.scenario import Scenario
 from trmcloud.sim.world.account import Pod
 from trmcloud.sim.world.trainer import Habit, SimCommand
 from trmcloud.sim.world.world import SimWorld

@@ -6,10 +6,11 @@ from collections.abc import Callable
 
 import pytest
 
+from tests.sim.drawing import draw
 from trmcloud.core.values import replace
 from trmcloud.sim.faults.table import NAMES
 from trmcloud.sim.play import PlayResult, play
-from trmcloud.sim.scenario import Scenario, draw
+from trmcloud.sim.scenario import Scenario
 from trmcloud.sim.world.facts import START_AT
 from trmcloud.sim.world.world import SimWorld
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from tests.sim.drawing import draw
 from tests.sim.kept import KEPT, Kept
 from trmcloud.app.drive import RunDriver
 from trmcloud.core.clock import Instant
@@ -27,7 +28,7 @@ from trmcloud.sim.faults.controller import _to_be_ended
 from trmcloud.sim.faults.table import arm_all
 from trmcloud.sim.oracle.invariants import Invariants
 from trmcloud.sim.play import PlayResult, play
-from trmcloud.sim.scenario import Scenario, draw
+from trmcloud.sim.scenario import Scenario
 from trmcloud.sim.world.account import Pod
 from trmcloud.sim.world.controllers import Process
 from trmcloud.sim.world.facts import Trap, TrueCourse

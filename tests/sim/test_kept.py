@@ -9,11 +9,12 @@ from pathlib import Path
 import pytest
 
 from tests.sim import keep
+from tests.sim.drawing import draw, with_balance
 from tests.sim.kept import FOLDER, KEPT, NotAScenario, from_json, read, to_json, write
 from trmcloud.core.control import bookkeeping
 from trmcloud.sim.faults.table import NAMES, arm_all
 from trmcloud.sim.play import play
-from trmcloud.sim.scenario import Scenario, draw, with_balance
+from trmcloud.sim.scenario import Scenario
 
 
 def as_read(scenario: Scenario) -> Scenario:

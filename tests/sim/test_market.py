@@ -8,13 +8,14 @@ from dataclasses import replace
 
 import pytest
 
+from tests.sim.drawing import draw
 from tests.sim.market import market_scenario
 from trmcloud.core.catalog.hardware import LOCAL
 from trmcloud.core.errors import Outcome
 from trmcloud.core.money import ZERO
 from trmcloud.sim.faults.table import MARKET, NAMES, arm_all
 from trmcloud.sim.play import PlayResult, play
-from trmcloud.sim.scenario import Scenario, draw
+from trmcloud.sim.scenario import Scenario
 from trmcloud.sim.world.world import SimWorld
 
 SEEDS = (*range(900_001, 900_061), 884_835)

@@ -10,6 +10,7 @@ from dataclasses import replace
 
 import pytest
 
+from tests.sim.drawing import draw, with_moves
 from tests.sim.moves import moving_scenario
 from tests.sim.playing import seeds_of
 from trmcloud.core.catalog.hardware import LOCAL
@@ -17,7 +18,7 @@ from trmcloud.core.control import events as ev
 from trmcloud.core.errors import Outcome
 from trmcloud.sim.faults.table import MOVES, arm_all
 from trmcloud.sim.play import PlayResult, play
-from trmcloud.sim.scenario import Scenario, draw, with_moves
+from trmcloud.sim.scenario import Scenario
 from trmcloud.sim.world.world import SimWorld
 
 SEEDS = (*itertools.islice(seeds_of(moving_scenario, 900_001), 60), 501_062, 502_195)

@@ -5,13 +5,14 @@ from __future__ import annotations
 import itertools
 from dataclasses import replace
 
+from tests.sim.drawing import draw
 from trmcloud.core.control import events as ev
 from trmcloud.core.control.budget import PROJECT_MONTH, project_month
 from trmcloud.core.control.grants import month_of
 from trmcloud.core.money import Usd
 from trmcloud.sim.faults.table import NAMES, arm_all
 from trmcloud.sim.play import play
-from trmcloud.sim.scenario import Scenario, draw
+from trmcloud.sim.scenario import Scenario
 from trmcloud.sim.world.world import SimWorld
 
 WORLDS = 24

@@ -8,7 +8,7 @@ import pytest
 
 from tests.sim.test_found import SHAPE, pod_at_work
 from tests.sim.test_last_word import run_for
-from trmcloud.core.contract.pod_contract import KeptCheckpoint, Orders, SaveAnswers
+from trmcloud.core.contract.pod_contract import CheckpointRef, Orders, SaveAnswers
 from trmcloud.sim.world.account import Pod
 from trmcloud.sim.world.store import Checkpoint, SimFiles, make_manifest
 from trmcloud.sim.world.trainer import SimTrainer, TrainerFault
@@ -146,7 +146,7 @@ def test_a_copy_from_before_the_metric_lacks_it_until_it_is_brought_again() -> N
     assert [m.val_bpb for m in made.manifests("r-1")] == [None]
     made.bring_home("r-1", "p", scored)
     assert [m.val_bpb for m in made.manifests("r-1")] == [1.5]
-    made.store("r-1", KeptCheckpoint("fast", 10, there.sha256, 1, None), "g1-slot-0")
+    made.store("r-1", CheckpointRef("fast", 10, there.sha256, 1, None), "g1-slot-0")
     assert [m.val_bpb for m in made.stored("r-1")] == [None]
     made.lose_pod("r-1", pod_id="p")
     assert [m.val_bpb for m in made.manifests("r-1")] == [1.5]

@@ -5,11 +5,12 @@ from __future__ import annotations
 
 import pytest
 
+from tests.sim.drawing import draw
 from tests.sim.kept import KEEP_IT
+from tests.sim.shrinking import shrink
 from tests.sim.soak import code_hash, first_seed
 from trmcloud.sim.faults.table import NAMES, arm_all
-from trmcloud.sim.play import play, shrink, timeline
-from trmcloud.sim.scenario import draw
+from trmcloud.sim.play import play, timeline
 
 SEEDS = 2_000
 BATCH = 125

@@ -49,7 +49,7 @@ def test_what_does_not_fit_the_money_is_left_out() -> None:
 
 
 def test_machines_that_prove_nothing_are_not_rented() -> None:
-    odd = [OFFER._replace(gpus=2), OFFER._replace(spot=True), OFFER._replace(note="community; x")]
+    odd = [OFFER._replace(gpus=2), OFFER._replace(spot=True), OFFER._replace(tier="community")]
     with pytest.raises(NoCapacity):
         made(odd)
 

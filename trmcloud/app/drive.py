@@ -24,7 +24,7 @@ from trmcloud.core.catalog.hardware import LOCAL
 from trmcloud.core.catalog.providers import traits_of
 from trmcloud.core.clock import DatedFact, Instant, UnknownSince
 from trmcloud.core.contract.pace import pace_by_log, pace_from
-from trmcloud.core.contract.pod_contract import AgentReport, KeptCheckpoint
+from trmcloud.core.contract.pod_contract import AgentReport, CheckpointRef
 from trmcloud.core.contract.records import dump
 from trmcloud.core.control import events as ev
 from trmcloud.core.control.actions import (
@@ -138,8 +138,8 @@ class RunDriver:
     _swept_at: float | None = None
     _heard: bool = False
     _billed_at: float = -_BILLS_EVERY_S
-    _kept: dict[str, KeptCheckpoint] = field(default_factory=dict)
-    _pulling: dict[ActionKey, KeptCheckpoint] = field(default_factory=dict)
+    _kept: dict[str, CheckpointRef] = field(default_factory=dict)
+    _pulling: dict[ActionKey, CheckpointRef] = field(default_factory=dict)
     _known: RunState | None = None
     """The run when its ledger could be read last, under an epoch that was current."""
     _unusable: LedgerError | None = None

@@ -16,7 +16,7 @@ from trmcloud.app.context import Context
 from trmcloud.app.trainings import recoveries_of
 from trmcloud.core import codec
 from trmcloud.core.contract import manifest as mf
-from trmcloud.core.contract.manifest import CheckpointManifest
+from trmcloud.core.contract.manifest import CheckpointManifest, KnownCheckpoint
 from trmcloud.core.control import events as ev
 from trmcloud.core.control.ledger_records import Link, genesis
 from trmcloud.core.control.receipt import (
@@ -56,9 +56,8 @@ def receipt_of(context: Context, chain: ChainedLedger, run: RunState, made_by: s
         raise NotFoundError("there are no runs yet")
     wanted = _wanted(context.ledger.records(), run.run_id)
     manifests = list(context.files.manifests(run.run_id))
-    if run.bucket:
-        here = {(m.label, m.sha256) for m in manifests}
-        manifests += [m for m in known_in_bucket(context, run) if (m.label, m.sha256) not in here]
+    here = {manifest.bits for manifest in manifests}
+    there = known_in_bucket(context, run) if run.bucket else ()
     metric = run.spec.goal.metric if run.spec.goal is not None else ""
     sources = Sources(
         LedgerPart(
@@ -74,6 +73,7 @@ def receipt_of(context: Context, chain: ChainedLedger, run: RunState, made_by: s
             for point in points_of(phase, context.files.metrics(run.run_id, phase), metric)
         ),
         tuple(_mended(context, run)),
+        tuple(ref for ref in there if ref.bits not in here),
     )
     return make_receipt(run.run_id, sources, context.wall(), made_by)
 
@@ -239,7 +239,8 @@ def check_checkpoint(receipt: Receipt, folder: Path) -> list[Check]:
             next_step="use --against with a folder made by fetch-best",
         )
     here = mf.from_json(text, str(path))
-    named = [m for m in manifests_of(receipt.sources) if m.label == here.label]
+    every: tuple[KnownCheckpoint, ...] = (*manifests_of(receipt.sources), *receipt.sources.reported)
+    named = [m for m in every if m.label == here.label]
     told = next((m for m in named if m.sha256 == here.sha256), None)
     if told is None:
         why = f"the receipt has no {here.label} with weights {here.sha256[:16]}…"
@@ -247,7 +248,10 @@ def check_checkpoint(receipt: Receipt, folder: Path) -> list[Check]:
             theirs = named[0].sha256[:16]
             why = f"its weights are {here.sha256[:16]}…, but the receipt says {theirs}…"
         return [Check("checkpoint", Verdict.BROKEN, why)]
-    return [_check_manifest(here, told), *_check_files(folder, told, "the receipt")]
+    if not isinstance(told, CheckpointManifest):  # its manifest was not read then
+        weights = _check("checkpoint", "", f"{here.label}, whose weights the receipt names")
+        return [weights, *_check_files(folder, here)]
+    return [_check_manifest(here, told), *_check_files(folder, told)]
 
 
 def _check_manifest(here: CheckpointManifest, told: CheckpointManifest) -> Check:
@@ -264,11 +268,13 @@ def check_files(folder: Path) -> list[Check]:
         NotFoundError, CheckpointError: as in ``read_manifest``.
     """
     manifest = read_manifest(folder)
-    found = list(_check_files(folder, manifest, "its manifest"))
-    return [replace(each, what=f"{manifest.label} {each.what}") for each in found]
+    return [
+        replace(each, what=f"{manifest.label} {each.what}")
+        for each in _check_files(folder, manifest)
+    ]
 
 
-def _check_files(folder: Path, told: CheckpointManifest, by: str) -> Iterable[Check]:
+def _check_files(folder: Path, told: CheckpointManifest) -> Iterable[Check]:
     for file in told.files:
         path = folder / file.name
         if not path.exists():
@@ -276,7 +282,7 @@ def _check_files(folder: Path, told: CheckpointManifest, by: str) -> Iterable[Ch
         elif matches_hash(path, file.size_bytes, file.sha256):
             yield Check(file.name, Verdict.MATCHES, f"sha256 {file.sha256}")
         else:
-            why = f"its hash differs from {by}: {file.sha256[:16]}…"
+            why = f"its hash differs from the one that is named: {file.sha256[:16]}…"
             yield Check(file.name, Verdict.BROKEN, why)
 
 

@@ -21,7 +21,7 @@ from trmcloud.core.catalog.goals import OF_CHECKPOINTS, Scores
 from trmcloud.core.clock import DatedFact
 from trmcloud.core.contract.command import shown_metric
 from trmcloud.core.contract.gate import gain_per_usd, gain_soon
-from trmcloud.core.contract.manifest import of_last_phase
+from trmcloud.core.contract.manifest import KnownCheckpoint, of_last_phase
 from trmcloud.core.contract.trainer_contract import Heartbeat
 from trmcloud.core.control.ledger_facts import holds_of, is_deleted
 from trmcloud.core.control.reason import Reason
@@ -220,9 +220,9 @@ def report_run(
 ) -> RunReport:
     """One run's report, with the live phase's seconds where it is being trained. ``speeds``:
     tokens a second, planned and measured."""
-    manifests = list(context.files.manifests(run.run_id))
+    known: list[KnownCheckpoint] = list(context.files.manifests(run.run_id))
     if run.bucket:
-        manifests += known_in_bucket(context, run)
+        known += known_in_bucket(context, run)
     phases = context.files.phases(run.run_id)
     last = phases[-1] if phases else None
     live = None
@@ -234,7 +234,7 @@ def report_run(
     ledger = context.ledger.read()
     report = report_on(
         run,
-        of_last_phase(manifests),
+        of_last_phase(known),
         context.wall(),
         live_seconds=live,
         first_bpb=first_bpb(context, run.run_id, last) if last is not None else None,

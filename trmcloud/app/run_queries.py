@@ -9,8 +9,7 @@ from trmcloud.core.catalog.hardware import LOCAL
 from trmcloud.core.catalog.providers import traits_of
 from trmcloud.core.clock import DatedFact, UnknownSince
 from trmcloud.core.contract import pod_contract as contract
-from trmcloud.core.contract.manifest import CheckpointFile, CheckpointManifest
-from trmcloud.core.contract.pod_contract import AgentReport, KeptCheckpoint
+from trmcloud.core.contract.pod_contract import AgentReport, CheckpointRef
 from trmcloud.core.contract.trainer_contract import Heartbeat
 from trmcloud.core.control import controller
 from trmcloud.core.control.actions import PULL, TERMINATE, pulled_of
@@ -82,17 +81,14 @@ def waits_for_data(run: RunState, beat: Heartbeat | None) -> bool:
     )
 
 
-def reported_uploads(context: Context, run: RunState) -> tuple[CheckpointManifest, ...]:
+def reported_uploads(context: Context, run: RunState) -> tuple[CheckpointRef, ...]:
     """Return the checkpoints in the run's bucket by its agents' last reports to this home: the
     bucket itself is not asked."""
     if not run.bucket:
         return ()
-    found: dict[tuple[str, int, str], KeptCheckpoint] = {}
-    for generation in run.generations:
-        report = report_of(context, generation)
-        for kept in report.uploaded if report is not None else ():
-            found[(kept.phase, kept.step, kept.sha256)] = kept
-    return tuple(manifest_from_report(run.run_id, kept) for kept in found.values())
+    reports = [report_of(context, generation) for generation in run.generations]
+    uploaded = (ref for report in reports if report is not None for ref in report.uploaded)
+    return tuple({ref.bits: ref for ref in uploaded}.values())
 
 
 def newest_beat(context: Context, run: RunState) -> Heartbeat | None:
@@ -223,26 +219,3 @@ def is_driven(context: Context, driver: Driver | None) -> bool:
     if alive is None:
         return context.wall() - driver.beat_at < _STALE_DRIVER_S
     return alive
-
-
-def manifest_from_report(run_id: str, kept: KeptCheckpoint) -> CheckpointManifest:
-    """Make a manifest from an agent's report of an uploaded checkpoint: the manifest itself is in
-    the bucket."""
-    weights = CheckpointFile("weights.safetensors", "weights", kept.size_bytes, kept.sha256)
-    return CheckpointManifest(
-        run_id=run_id,
-        phase=kept.phase,
-        step=kept.step,
-        tokens=0,
-        created_at=float(kept.step),
-        recipe="",
-        settings={},
-        world_size=1,
-        val_bpb=kept.val_bpb,
-        step_losses=(),
-        cooled=False,
-        data_sha256="",
-        tokenizer_sha256="",
-        files=(weights,),
-        cooldown_from=kept.cooldown_from,
-    )

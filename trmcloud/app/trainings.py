@@ -12,7 +12,7 @@ from trmcloud.app.run_queries import last_beat, last_report, report_of
 from trmcloud.core.codec import to_json
 from trmcloud.core.contract.command import own_facts
 from trmcloud.core.contract.gate import judge, number_of
-from trmcloud.core.contract.manifest import CheckpointManifest
+from trmcloud.core.contract.manifest import CheckpointManifest, KnownCheckpoint
 from trmcloud.core.contract.phase_account import with_skips
 from trmcloud.core.contract.pod_contract import GPU_NOTE, PhaseState, window_from
 from trmcloud.core.contract.recovery import Recovery
@@ -186,15 +186,13 @@ class TargetResult:
         return None if self.other else self.nats <= self.target.nats
 
 
-def judge_target(
-    run: RunState, best: CheckpointManifest | None, hours: float
-) -> TargetResult | None:
+def judge_target(run: RunState, best: KnownCheckpoint | None, hours: float) -> TargetResult | None:
     """None where nothing was promised, or nothing is evaluated.
 
     Args:
         hours: of training, start-up left out.
     """
-    if best is None or not best.step_losses:
+    if not isinstance(best, CheckpointManifest) or not best.step_losses:
         return None
     settings = best.settings
     family = kind_of(str(settings.get("family")))

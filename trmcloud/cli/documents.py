@@ -8,11 +8,27 @@ Keys bear their unit: ``…_usd`` is money, a decimal string; ``…_at`` an inst
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 from trmcloud.core.money import ZERO, Usd
 from trmcloud.core.values import dataclass
+
+_Document = TypeVar("_Document")
+_UNITS = ("_per_hour_usd", "_usd", "_at", "_s")
+
+
+def filled(kind: type[_Document], source: Any, /, **others: Any) -> _Document:
+    """Make a document of ``others`` and, for each of its other fields, of the attribute of
+    ``source`` by that name, or by that name without its unit."""
+    for field in dataclasses.fields(kind):  # type: ignore[arg-type]
+        name = field.name
+        if name not in others:
+            stems = (name, *(name.removesuffix(unit) for unit in _UNITS if name.endswith(unit)))
+            others[name] = getattr(source, next(each for each in stems if hasattr(source, each)))
+    return kind(**others)
+
 
 # -- parts of documents ----------------------------------------------------------------------------
 

@@ -623,7 +623,7 @@ def _report(desk: Desk, given: Mapping[str, Any]) -> dict[str, Any]:
             checkpoint=best.label,
             sha256=best.sha256,
             step=best.step,
-            metric=best.val_bpb if best.own_metric is None else best.own_metric[1],
+            metric=told.best_metric,
         )
     return {key: value for key, value in made.items() if value is not None}
 

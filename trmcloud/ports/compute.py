@@ -19,7 +19,7 @@ from trmcloud.core.values import dataclass
 
 if TYPE_CHECKING:
     from trmcloud.core.contract.manifest import CheckpointManifest
-    from trmcloud.core.contract.pod_contract import AgentReport, KeptCheckpoint, Lease, Orders
+    from trmcloud.core.contract.pod_contract import AgentReport, CheckpointRef, Lease, Orders
     from trmcloud.core.contract.trainer_contract import PhaseJob
     from trmcloud.core.control.balance import AccountBalance
     from trmcloud.core.control.observation import Bill, BootTrouble, PodSeen
@@ -101,7 +101,7 @@ class PodLink(ABC):
         caller's to write."""
 
     @abstractmethod
-    def manifest(self, pod_name: str, run_id: str, kept: KeptCheckpoint) -> CheckpointManifest:
+    def manifest(self, pod_name: str, run_id: str, kept: CheckpointRef) -> CheckpointManifest:
         """The manifest of a checkpoint that the pod's agent has told of.
 
         Raises:

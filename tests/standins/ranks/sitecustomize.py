@@ -11,6 +11,8 @@ differs: they share a hash seed, ``/proc/PID/cmdline`` and ``environ`` are the l
 bit by bit; so begins ``test_a_script_makes_its_named_data_where_it_runs`` of
 ``tests/e2e/test_export.py``.
 
+``TRMCLOUD_TEST_FAULT`` is Python that each forked rank runs first, where a test wants one to fail.
+
 A file ``step_s`` beside this one has the seconds that a trainer waits before each step, as cores do
 while GPUs compute: a test that trains until its budget ends needs time, not steps.
 """
@@ -131,6 +133,7 @@ def _become(words: Sequence[str], env: dict[str, str], *, out: int, err: int) ->
         sys.orig_argv = list(words)
         sys.argv = [words[3], *words[4:]]
         sys.stdout.reconfigure(write_through=True)  # type: ignore[union-attr]
+        exec(env.get("TRMCLOUD_TEST_FAULT", ""), {})
         code = _run(words[3])
     except BaseException:
         traceback.print_exc()

@@ -48,7 +48,7 @@ from trmcloud.wiring_plans import build_planner
 
 POD = "trmc-abcd1234-r1-g1-1790003000"
 SAVED = contract.SaveAnswers(1, "fast", 120)
-KEPT = contract.KeptCheckpoint("fast", 120, "ab" * 32, 1010)
+KEPT = contract.CheckpointRef("fast", 120, "ab" * 32, 1010)
 REPORT = contract.AgentReport(
     "r-1", POD, 1, 7, 1.0, 2.0,
     (contract.PhaseReport("fast", contract.PhaseState.RUNNING),), 3.0, 4.0,

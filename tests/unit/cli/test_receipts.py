@@ -31,11 +31,13 @@ from trmcloud.core.control.receipt import (
     Receipt,
     _hashes,
     canonical,
+    make_receipt,
     read_receipt,
     seal_of,
 )
 from trmcloud.core.control.receipt_page import open_page, seal_page
 from trmcloud.core.errors import NotFoundError, Outcome, ReceiptError
+from trmcloud.core.values import replace
 from trmcloud.wiring import build_chain, build_context
 
 __all__ = ["told"]
@@ -281,8 +283,8 @@ def test_what_is_no_receipt_is_told(tmp_path: Path, check: Verify, text: str) ->
 
 
 def test_a_newer_receipt_is_not_guessed_at(home: Path, tmp_path: Path, check: Verify) -> None:
-    (tmp_path / "r").write_text(canonical({**made().data, "receipt": 2}))
-    with pytest.raises(ReceiptError, match="has version 2") as refused:
+    (tmp_path / "r").write_text(canonical({**made().data, "receipt": 3}))
+    with pytest.raises(ReceiptError, match="has version 3") as refused:
         check(tmp_path / "r")
     assert "newer" in refused.value.next_step
 
@@ -331,9 +333,7 @@ def test_a_checkpoint_and_a_run_are_held_against_this_home(
     kept = home / "runs" / LANDED / "fast" / "checkpoints" / "step-00001000"
     (kept / "weights.safetensors").write_bytes(b"other weights")
     said = check(Path(LANDED))
-    assert "its hash differs from its manifest" in details(
-        said, "fast/step-00001000 weights.safetensors"
-    )
+    assert "its hash differs" in details(said, "fast/step-00001000 weights.safetensors")
     assert not said["matches"]
     monkeypatch.setenv("TRMCLOUD_HOME", str(tmp_path / "elsewhere"))
     said = check(best)
@@ -342,6 +342,36 @@ def test_a_checkpoint_and_a_run_are_held_against_this_home(
     assert verdicts(said)["ledger"] == "open"
     (best / "weights.safetensors").write_bytes(b"other weights")
     assert not check(best)["matches"]
+
+
+def test_a_checkpoint_that_only_its_pod_reported_is_known_by_its_weights(
+    home: Path, tmp_path: Path, check: Verify
+) -> None:
+    best = checkpoint(home, tmp_path / "best")
+    manifest = mf.from_json((best / "manifest.json").read_text(), "here")
+    whole = made()
+    sources = replace(whole.sources, checkpoints=(), reported=(manifest.ref,))
+    receipt = make_receipt(LANDED, sources, whole.made_at, "trmcloud test")
+    (tmp_path / "r.json").write_text(receipt.text)
+    said = check(tmp_path / "r.json", against=str(best))
+    found = verdicts(said)
+    assert said["matches"], said
+    assert (found["account"], found["checkpoint"], found["weights.safetensors"]) == ("matches",) * 3
+    assert receipt.account["checkpoints"]["best"] == manifest.label
+    assert manifest.sha256 in page_of(read_receipt(receipt.text))
+    (best / "weights.safetensors").write_bytes(b"other")
+    assert not check(tmp_path / "r.json", against=str(best))["matches"]
+
+
+def test_a_receipt_of_the_first_version_is_read(home: Path, tmp_path: Path, check: Verify) -> None:
+    data = json.loads(made().text)
+    data["receipt"] = 1
+    del data["sources"]["reported"]
+    data["sha256"] = _hashes(data)
+    data["seal"] = seal_of(data)
+    said = _checked(data, tmp_path, check)
+    assert said["matches"], said
+    assert verdicts(said)["account"] == "matches"
 
 
 def test_other_weights_do_not_hold(home: Path, tmp_path: Path, check: Verify) -> None:

@@ -27,7 +27,7 @@ from trmcloud.app.checkpoints import inventory
 from trmcloud.app.checkpoints.saving import Place, SaveRequest
 from trmcloud.app.context import Context
 from trmcloud.app.receipts import receipt_of
-from trmcloud.app.run_facts import facts_of
+from trmcloud.app.run_facts import facts_of, report_run
 from trmcloud.cli.commands.stop import _show
 from trmcloud.cli.main import COMMANDS, load_command, main
 from trmcloud.cli.page.shown import run_json
@@ -35,12 +35,14 @@ from trmcloud.cli.views import run_bar, status
 from trmcloud.cli.views.as_documents import month_document, run_status
 from trmcloud.cli.views.html_page import page_of
 from trmcloud.cli.views.json_output import as_object
+from trmcloud.cli.views.metrics import score_cell
 from trmcloud.cli.views.month import month_lines, month_page
 from trmcloud.cli.views.reasons import words_of
 from trmcloud.cli.views.run import _show_left
 from trmcloud.cli.views.streams import padded, width, wrap
+from trmcloud.core.contract.command import Command
 from trmcloud.core.contract.notices import Notice, NoticeKind
-from trmcloud.core.contract.pod_contract import KeptCheckpoint
+from trmcloud.core.contract.pod_contract import CheckpointRef
 from trmcloud.core.control import events as ev
 from trmcloud.core.control.budget import PROJECT_MONTH, LedgerState
 from trmcloud.core.control.grants import month_of
@@ -307,7 +309,7 @@ def test_saved_is_safe_only_where_bytes_were_read_here(
     context: Context, capsys: pytest.CaptureFixture[str], kind: str, safe: bool
 ) -> None:
     run, asked = rented_run(context), SaveRequest(told_home.LIVE_RUN, 1, 1)
-    kept = KeptCheckpoint("fast", 120, "ab" * 32, 1010, val_bpb=1.5)
+    kept = CheckpointRef("fast", 120, "ab" * 32, 1010, val_bpb=1.5)
     place = Place(kept, "s3://x/y", at=inventory.Place(kind, "s3://x/y"))
     _show(run, place, asked, as_json=True)
     made = json.loads(capsys.readouterr().out)
@@ -316,6 +318,22 @@ def test_saved_is_safe_only_where_bytes_were_read_here(
     first = capsys.readouterr().out.splitlines()[0]
     assert (BY_POD in first) == (not safe)
     assert len(first) <= 80
+
+
+@pytest.mark.parametrize(
+    ("metric", "higher", "score", "shown"),
+    [("accuracy=([0-9.]+)", True, -0.93, "accuracy 0.93*"),
+     ("val_loss", False, 1.5, "val_loss 1.5*"), ("", False, 1.5, "–")],
+)  # fmt: skip
+def test_a_checkpoint_known_by_a_report_shows_its_commands_metric(
+    context: Context, metric: str, higher: bool, score: float, shown: str
+) -> None:
+    run = rented_run(context)
+    command = Command(words=("python", "train.py"), metric=metric, higher_is_better=higher)
+    best = CheckpointRef("train", 120, "ab" * 32, 1010, val_bpb=score if metric else None)
+    report = replace(report_run(context, run), best=best, command=command)
+    assert score_cell(report) == shown
+    assert report.best_metric == (abs(score) if metric else None)
 
 
 # -- widths -------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ import pytest
 
 from tests.plans import a_generation, a_plan, recorded
 from trmcloud.core.contract.bucket_layout import AFTER_HARD_STOP_S
-from trmcloud.core.contract.pod_contract import AgentReport, KeptCheckpoint
+from trmcloud.core.contract.pod_contract import AgentReport, CheckpointRef
 from trmcloud.core.control.actions import (
     PULL,
     SAVE,
@@ -82,14 +82,14 @@ def test_a_pod_waits_for_a_copy_where_nothing_else_keeps_it_and_somebody_is_ther
 
 
 def test_a_checkpoint_is_known_by_its_pulls_name() -> None:
-    name = pull_name(KeptCheckpoint("very-fast", 40, "1f3a9c00" * 8, 10, 2.0))
+    name = pull_name(CheckpointRef("very-fast", 40, "1f3a9c00" * 8, 10, 2.0))
     assert name == "very-fast-40-1f3a9c00"
     assert pulled_of(name) == ("very-fast", 40)
     for other in ("stage", "", "fast-x-1f3a9c00"):
         assert pulled_of(other) is None
 
 
-KEPT = KeptCheckpoint("fast", 40, "1f3a9c00" * 8, 10, 2.0)
+KEPT = CheckpointRef("fast", 40, "1f3a9c00" * 8, 10, 2.0)
 REPORT = AgentReport("r1", "pod", 1, 7, 0.0, 0.0, (), 1.0, 2.0, kept=(KEPT,))
 
 

@@ -33,7 +33,7 @@ from trmcloud.core.contract.command_objects import (
     why_not_in_bucket,
 )
 from trmcloud.core.contract.manifest import MAX_MANIFEST_BYTES, CheckpointManifest, shard_name
-from trmcloud.core.contract.pod_contract import KeptCheckpoint
+from trmcloud.core.contract.pod_contract import CheckpointRef
 from trmcloud.core.contract.records import MAX_JSON_BYTES, ContractError
 from trmcloud.core.errors import UsageError
 from trmcloud.sim.world.store import make_manifest
@@ -41,8 +41,8 @@ from trmcloud.sim.world.store import make_manifest
 # -- Where things lie in a bucket, what must be there, and what is never written over -----------
 
 
-def kept(step: int, bpb: float | None, cooldown_from: int | None = None) -> KeptCheckpoint:
-    return KeptCheckpoint("fast", step, f"{step:064x}", 10, bpb, cooldown_from)
+def kept(step: int, bpb: float | None, cooldown_from: int | None = None) -> CheckpointRef:
+    return CheckpointRef("fast", step, f"{step:064x}", 10, bpb, cooldown_from)
 
 
 def manifest(phase: str, step: int) -> CheckpointManifest:
@@ -181,7 +181,7 @@ def test_a_file_beyond_all_pieces_is_refused() -> None:
 def test_no_slot_that_is_needed_is_ever_written_to(
     scores: list[float | None], best: int, cooldowns: list[tuple[int, int]]
 ) -> None:
-    slots: dict[str, KeptCheckpoint | None] = dict.fromkeys(slots_of(1, best))
+    slots: dict[str, CheckpointRef | None] = dict.fromkeys(slots_of(1, best))
     for step, bpb in enumerate(scores):
         slot = bk.free_slot(slots, best)
         gone = slots[slot]
@@ -246,7 +246,7 @@ scores = st.lists(st.none() | st.sampled_from((0.5, 1.0, 1.5, 2.0)), min_size=1,
 @given(scores, scores, st.integers(1, 3))
 def test_uploads_do_end(before: list[float | None], here: list[float | None], best: int) -> None:
     """Whatever an earlier life of the pod has left in its slots."""
-    slots: dict[str, KeptCheckpoint | None] = dict.fromkeys(slots_of(1, best))
+    slots: dict[str, CheckpointRef | None] = dict.fromkeys(slots_of(1, best))
     for name, (step, bpb) in zip(slots, enumerate(before, 10), strict=False):
         slots[name] = kept(step, bpb)
     mine = [kept(step, bpb) for step, bpb in enumerate(here, 1)]
@@ -312,8 +312,8 @@ def test_what_was_stored_before_it_was_evaluated_is_owed_for_its_manifest_alone(
 @given(scores, st.integers(1, 3))
 def test_later_metrics_find_the_same_slots(metrics: list[float | None], best: int) -> None:
     """Each is stored as it is saved, and its manifest again once it is evaluated."""
-    slots: dict[str, KeptCheckpoint | None] = dict.fromkeys(slots_of(1, best))
-    mine: list[KeptCheckpoint] = []
+    slots: dict[str, CheckpointRef | None] = dict.fromkeys(slots_of(1, best))
+    mine: list[CheckpointRef] = []
     for step, bpb in enumerate(metrics, 1):
         for made in (kept(step, None), kept(step, bpb)):
             mine = [k for k in mine if k.step != step] + [made]

@@ -34,7 +34,7 @@ from tests.unit.core.runs import (
 )
 from trmcloud.cli.views.reasons import sentence
 from trmcloud.core.clock import UnknownSince
-from trmcloud.core.contract.pod_contract import KeptCheckpoint, PhaseReport, SaveAnswers
+from trmcloud.core.contract.pod_contract import CheckpointRef, PhaseReport, SaveAnswers
 from trmcloud.core.control import events as ev
 from trmcloud.core.control.actions import (
     LAND,
@@ -325,9 +325,9 @@ def test_phases_that_the_plan_does_not_know_are_passed_over() -> None:
 
 AS_PLAN = cast(Plan, PLAN)
 PULLED = StubPlan((FIRST, SECOND), StubSpec(volume=False))
-EARLY = KeptCheckpoint("fast", 40, "aa" * 32, 1000, 2.5)
-BEST = KeptCheckpoint("fast", 80, "bb" * 32, 1000, 2.0)
-LATEST = KeptCheckpoint("fast", 120, "cc" * 32, 1000, 2.1)
+EARLY = CheckpointRef("fast", 40, "aa" * 32, 1000, 2.5)
+BEST = CheckpointRef("fast", 80, "bb" * 32, 1000, 2.0)
+LATEST = CheckpointRef("fast", 120, "cc" * 32, 1000, 2.1)
 
 
 def actions(run: RunState, now: float, **seen: Any) -> list[tuple[str, str]]:
@@ -483,7 +483,7 @@ def test_on_a_volume_or_at_home_nothing_is_pulled() -> None:
     assert ask(run, AT + 30, pods=[the_pod(run)], report=report, plan=PLAN).actions == ()
 
 
-def ending_there(kept: tuple[KeptCheckpoint, ...]) -> RunState:
+def ending_there(kept: tuple[CheckpointRef, ...]) -> RunState:
     run = running()
     report = a_report(run, result="finished", kept=kept)
     run, _ = follow(run, AT + 100, pods=[the_pod(run)], report=report, plan=PULLED)
@@ -534,9 +534,7 @@ def test_a_checkpoint_that_cannot_be_copied_is_given_up() -> None:
 
 def test_in_place_of_a_damaged_one_the_next_is_wanted_but_not_of_a_pod_that_has_many() -> None:
     """The latest came torn: the one before it is whole, and nowhere else."""
-    made = [
-        KeptCheckpoint("fast", step, f"{step:02d}" * 32, 10, 2.0 + step) for step in range(1, 9)
-    ]
+    made = [CheckpointRef("fast", step, f"{step:02d}" * 32, 10, 2.0 + step) for step in range(1, 9)]
     run, done = ending_there((*made,)), {"result": "finished", "kept": tuple(made)}
     now, wanted = AT + 110.0, []
     while (found := actions(run, now, report=done))[0][0] == PULL:

@@ -447,7 +447,7 @@ def test_what_was_saved_before_the_latest_ones_cooldown_stays() -> None:
     assert {m.step for m in to_prune(cooled, keep_best=1).kept} == {40, 80}
     assert {m.step for m in to_prune(cooled[1:3], keep_best=1).kept} == {40, 60}
     assert is_before_cooldown(cooled[1], cooled[3])
-    assert is_before_cooldown(cooled[1].kept, cooled[3].kept)
+    assert is_before_cooldown(cooled[1].ref, cooled[3].ref)
     assert not is_before_cooldown(cooled[2], cooled[3])
     assert not is_before_cooldown(cooled[1], None)
     other = manifest(40, None, "extreme")
@@ -576,7 +576,7 @@ def test_an_archive_of_files_stays_whatever_else_goes() -> None:
     archive = manifest(10, None, created_at=OUTPUTS_AT, extra={LAYOUT: OUTPUTS})
     made = [archive, manifest(20, 1.0), manifest(30, 2.0), manifest(40, 3.0)]
     assert [each.is_output for each in made] == [True, False, False, False]
-    assert archive.kept.is_output
+    assert archive.ref.is_output
     assert [gone.step for gone in to_prune(made, 1).checkpoints] == [30]
     assert pick_latest(made) == made[-1]
     scored = replace(archive, val_bpb=0.5)
@@ -595,7 +595,7 @@ def test_a_scripts_own_best_stays_beside_its_last_where_no_metric_judges_them() 
     assert own_bests(row) == [row[2], row[4]]
     assert {m.step for m in to_prune(row, keep_best=1).kept} == {3, 5}
     assert {m.step for m in to_prune(row, keep_best=2).kept} == {1, 3, 5}
-    assert own_bests([m.kept for m in row]) == [row[2].kept, row[4].kept]
+    assert own_bests([m.ref for m in row]) == [row[2].ref, row[4].ref]
     assert best_of(row) == row[2]
     scored = manifest(6, 9.0)
     assert best_of([*row, scored]) == scored, "by its metric, where one has it"

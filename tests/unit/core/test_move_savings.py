@@ -39,7 +39,7 @@ from tests.unit.core.test_moving import (
 )
 from trmcloud.core.catalog.hardware import LOCAL
 from trmcloud.core.contract.bucket_layout import BUCKET_BYTES_PER_S
-from trmcloud.core.contract.pod_contract import AgentReport, KeptCheckpoint, parse_pod_name
+from trmcloud.core.contract.pod_contract import AgentReport, CheckpointRef, parse_pod_name
 from trmcloud.core.control import events as ev
 from trmcloud.core.control.actions import CREATE
 from trmcloud.core.control.events import FailureKind
@@ -68,8 +68,8 @@ PACED = AT + 3900.0
 FETCH_100_S = int(100 * BUCKET_BYTES_PER_S)
 
 
-def stored(step: int = 100, phase: str = "fast", size_bytes: int = FETCH_100_S) -> KeptCheckpoint:
-    return KeptCheckpoint(phase, step, SHA, size_bytes)
+def stored(step: int = 100, phase: str = "fast", size_bytes: int = FETCH_100_S) -> CheckpointRef:
+    return CheckpointRef(phase, step, SHA, size_bytes)
 
 
 def with_phase(made: Candidate, **changes: Any) -> Candidate:

@@ -10,7 +10,7 @@ from tests.plans import a_candidate, a_phase, a_plan
 from trmcloud.core.catalog.providers import TRAITS
 from trmcloud.core.clock import DatedFact, Instant, UnknownSince
 from trmcloud.core.contract.boards import BOARD_NOTE, BoardSeen
-from trmcloud.core.contract.pod_contract import AgentReport, KeptCheckpoint, PhaseReport
+from trmcloud.core.contract.pod_contract import AgentReport, CheckpointRef, PhaseReport
 from trmcloud.core.control import events as ev
 from trmcloud.core.control.actions import CREATE, LAND, TERMINATE, Decision
 from trmcloud.core.control.bookkeeping import add_events, govern
@@ -105,11 +105,11 @@ def standing(run: RunState | None = None) -> RunState:
     return apply(run, STARTED, *up(2, "vast", "cheap", CHEAP), at=AT + HOUR_S)
 
 
-def kept(step: int, phase: str = "fast") -> KeptCheckpoint:
-    return KeptCheckpoint(phase, step, SHA, 1_000_000)
+def kept(step: int, phase: str = "fast") -> CheckpointRef:
+    return CheckpointRef(phase, step, SHA, 1_000_000)
 
 
-def report(number: int, *uploaded: KeptCheckpoint, **more: object) -> AgentReport:
+def report(number: int, *uploaded: CheckpointRef, **more: object) -> AgentReport:
     made = AgentReport(
         run_id="r1", pod_name=f"pod-{number}", epoch=1, pid=1, started_at=AT, at=AT,
         phases=(PhaseReport("fast", attempts=1),), soft_stop_at=AT, hard_stop_at=AT,

@@ -27,7 +27,7 @@ from trmcloud.core.contract.gate import Check, Verdict
 from trmcloud.core.contract.manifest import CheckpointFile, from_json, pick_best, to_json, to_prune
 from trmcloud.core.contract.pod_contract import (
     AgentReport,
-    KeptCheckpoint,
+    CheckpointRef,
     Lease,
     Orders,
     PhaseLease,
@@ -430,7 +430,7 @@ def test_nothing_is_asked_for_and_no_change_is_taken_where_nobody_says_so() -> N
 
 
 def test_checkpoints_are_the_same_by_their_place_and_bits_alone() -> None:
-    kept = KeptCheckpoint("fast", 5, "ab" * 32, 10, 1.5)
+    kept = CheckpointRef("fast", 5, "ab" * 32, 10, 1.5)
     assert not kept.is_output, "unless it is said"
     assert kept.bits == ("fast", 5, "ab" * 32)
     assert replace(kept, val_bpb=None).bits == kept.bits

@@ -59,7 +59,7 @@ def test_a_row_is_an_offer() -> None:
     assert one() == {
         "sku": "H100-SXM", "gpus": "8", "provider": "aws", "region": "us-east-1",
         "instance": "p5.48xlarge", "usd_per_hour": "55.04", "spot_usd_per_hour": "14.5",
-        "as_of": DAY, "source": "skypilot-catalog", "vcpus": "192", "ram_gb": "2048", "note": "",
+        "as_of": DAY, "source": "skypilot-catalog", "vcpus": "192", "ram_gb": "2048", "tier": "",
     }  # fmt: skip
 
 
@@ -206,7 +206,7 @@ def test_what_differs_in_what_is_sold_stays_apart(change: dict[str, str]) -> Non
 def test_runpod_has_one_price_for_all_places_and_no_spot() -> None:
     row = one("runpod", InstanceType="8x_H100_SECURE", Region="US", SpotPrice="14.5")
     assert row["sku"] == "H100-PCIe"
-    assert (row["region"], row["instance"], row["note"]) == ("any", "8x_H100-PCIe_SECURE", "secure")
+    assert (row["region"], row["instance"], row["tier"]) == ("any", "8x_H100-PCIe_SECURE", "secure")
     assert (row["usd_per_hour"], row["spot_usd_per_hour"]) == ("55.04", "")
     assert none("runpod", Price="") == 0
     assert one("runpod", AcceleratorName="H100-SXM")["sku"] == "H100-SXM"

@@ -161,11 +161,15 @@ def test_the_users_file_overrides(now: float, home: Path) -> None:
 CELLS = {
     "sku": "L4", "gpus": "2", "provider": "aws", "usd_per_hour": "1.5", "as_of": "2026-11-09",
     "region": "us-east-1", "instance": "g6", "spot_usd_per_hour": "0.5", "source": "s",
-    "vcpus": "8", "ram_gb": "32.5", "note": "n", "currency": "USD",
+    "vcpus": "8", "ram_gb": "32.5", "note": "n", "currency": "USD", "tier": "secure",
+    "stock": "low",
 }  # fmt: skip
 REQUIRED = ("sku", "gpus", "provider", "usd_per_hour", "as_of")
 PRICED_AT = 1_794_182_400.0
-DEMAND = Offer("L4", 2, "aws", "us-east-1", "g6", Usd("1.5"), False, PRICED_AT, "s", 8, 32.5, "n")
+DEMAND = Offer(
+    "L4", 2, "aws", "us-east-1", "g6", Usd("1.5"), False, PRICED_AT, "s", 8, 32.5, "n",
+    "secure", "low",
+)  # fmt: skip
 
 
 def table(*names: str, **changes: str) -> str:
@@ -207,7 +211,7 @@ def test_columns_may_stand_in_any_order() -> None:
 
 def test_a_column_that_is_not_there_says_nothing() -> None:
     assert one() == Offer(
-        "L4", 2, "aws", "", "", Usd("1.5"), False, PRICED_AT, "where", 0, 0.0, "", False
+        "L4", 2, "aws", "", "", Usd("1.5"), False, PRICED_AT, "where", 0, 0.0, "", "", ""
     )
     for extra, field in itertools.product(("region", "note"), ("source", "instance")):
         offer = one(extra, *REQUIRED, field)
@@ -215,6 +219,21 @@ def test_a_column_that_is_not_there_says_nothing() -> None:
         assert getattr(offer, extra) == CELLS[extra]
         assert getattr(offer, field) == CELLS[field]
     assert one("source", *REQUIRED, source="").source == ""
+
+
+@pytest.mark.parametrize(
+    ("note", "tier", "stock", "rest"),
+    [("secure; stock high", "secure", "high", ""), ("community", "community", "", ""),
+     ("community; check that it exists", "community", "", "check that it exists"),
+     ("data centre; 3 hosts; driver 550", "data centre", "", "3 hosts; driver 550"),
+     ("secure; stock low; new", "secure", "low", "new"), ("spot; NVLink", "", "", "spot; NVLink")],
+)  # fmt: skip
+def test_a_table_of_an_earlier_version_has_tier_and_stock_in_its_note(
+    note: str, tier: str, stock: str, rest: str
+) -> None:
+    offer = one(*REQUIRED, "note", note=note)
+    assert (offer.tier, offer.stock, offer.note, offer.words) == (tier, stock, rest, note)
+    assert one(*REQUIRED, "tier", "note", tier="", note=note).note == note
 
 
 @pytest.mark.parametrize("missing", REQUIRED)

@@ -146,7 +146,7 @@ def test_a_provider_that_another_one_replaced_is_refused(trm: Recipe, offers: li
 
 
 def test_private_sellers_and_spot_are_told_apart(trm: Recipe, offers: list[Offer]) -> None:
-    sold = [o._replace(note="community") if o.sku == "RTX3090" else o for o in offers]
+    sold = [o._replace(tier="community") if o.sku == "RTX3090" else o for o in offers]
     with pytest.raises(NotFoundError) as caught:
         plan_for(trm, sold, hardware="1xRTX3090")
     assert "1xRTX3090, private sellers, runpod, $0.22/h" in caught.value.what

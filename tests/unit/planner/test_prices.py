@@ -543,7 +543,7 @@ def test_without_a_newer_one_age_makes_it_dearer() -> None:
         {"provider": "verda"},
         {"sku": "H200"},
         {"spot": True},
-        {"note": "community; check that it exists"},
+        {"tier": "community"},
         {"own": True},
     ],
 )

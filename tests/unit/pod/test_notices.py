@@ -216,7 +216,7 @@ def at(boot: float) -> Instant:
     return Instant(990.0 + boot, boot, "boot")
 
 
-def steps(kept: tuple[contract.KeptCheckpoint, ...]) -> list[int]:
+def steps(kept: tuple[contract.CheckpointRef, ...]) -> list[int]:
     return [each.step for each in kept]
 
 

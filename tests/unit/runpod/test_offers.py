@@ -141,7 +141,7 @@ def test_an_answer_without_a_list_is_no_catalogue(answer: Any) -> None:
 def test_what_can_be_had_now_stands_by_its_place() -> None:
     (offer,) = live_offers(lambda params: {"gpus": [L4]}, 5.0, (2,))
     assert (offer.region, offer.gpus, offer.rate) == ("EU-RO-1", 2, Usd("0.88"))
-    assert (offer.instance, offer.note) == ("2x_L4_SECURE", "secure; stock low")
+    assert (offer.instance, offer.words) == ("2x_L4_SECURE", "secure; stock low")
 
 
 PUBLIC = {
@@ -154,16 +154,18 @@ def public(monkeypatch: pytest.MonkeyPatch, answer: Any) -> tuple[list[str], lis
     """What GraphQL's ``answer`` becomes without a key: its instances with their rates, the note."""
     monkeypatch.setattr(offers, "_ask", lambda url, timeout_s, body: answer)
     rows, notes = offers.price_rows({"HOME": "/nowhere"}, 1_795_000_000.0)
-    return [f"{row['instance']} {row['usd_per_hour']} {row['note']}" for row in rows], notes
+    return [
+        f"{row['instance']} {row['usd_per_hour']} {row['tier']} {row['stock']}" for row in rows
+    ], notes
 
 
 def test_without_a_key_both_clouds_are_read_by_graphql(monkeypatch: pytest.MonkeyPatch) -> None:
     found, notes = public(monkeypatch, {"data": {"gpuTypes": [PUBLIC, "odd", None]}})
     assert found == [
-        "1x_L4_SECURE 0.44 secure; stock unknown",
-        "2x_L4_SECURE 0.88 secure; stock unknown",
-        "4x_L4_SECURE 1.76 secure; stock unknown",
-        "1x_L4_COMMUNITY 0.3 community; stock unknown",
+        "1x_L4_SECURE 0.44 secure unknown",
+        "2x_L4_SECURE 0.88 secure unknown",
+        "4x_L4_SECURE 1.76 secure unknown",
+        "1x_L4_COMMUNITY 0.3 community unknown",
     ]
     assert notes == ["runpod: 4 offers of 2026-11-18 (GraphQL, without a key)"]
 

@@ -28,7 +28,7 @@ USER_FILE = "offers.csv"
 SNAPSHOTS_DIR = "prices"
 COLUMNS = (
     "sku", "gpus", "provider", "region", "instance", "usd_per_hour", "spot_usd_per_hour", "as_of",
-    "source", "vcpus", "ram_gb", "note",
+    "source", "vcpus", "ram_gb", "tier", "stock", "note",
 )  # fmt: skip
 
 
@@ -198,6 +198,8 @@ def row_of(offer: Offer) -> dict[str, str]:
         "source": offer.source,
         "vcpus": str(offer.vcpus or ""),
         "ram_gb": f"{offer.ram_gb:g}" if offer.ram_gb else "",
+        "tier": offer.tier,
+        "stock": offer.stock,
         "note": offer.note,
     }
 

@@ -151,7 +151,7 @@ class S3Bucket:
         for phase, keep_best in request.phases.items():
             slots = slots_of(request.generation, keep_best)
             held = {
-                slot: stored.manifest.kept
+                slot: stored.manifest.ref
                 for stored in shelf.whole
                 for slot in slots
                 if stored.at == self._place.run(request.run_id, phase, slot)

@@ -273,10 +273,10 @@ class SshPodLink(PodLink):
         return manifest
 
     def manifest(
-        self, pod_name: str, run_id: str, kept: contract.KeptCheckpoint
+        self, pod_name: str, run_id: str, kept: contract.CheckpointRef
     ) -> CheckpointManifest:
         """As the pod told it when it was last asked; with its metric, where the agent knows it."""
-        label = f"{kept.phase}/{mf.step_dir_name(kept.step)}"
+        label = kept.label
         found = remote_manifests(self._home, run_id, kept)
         mine = [m for m in found if (m.label, m.sha256) == (label, kept.sha256)]
         best = mf.pick_best(mine) or next(iter(mine), None)

@@ -324,7 +324,7 @@ class Mirror:
 
 
 def remote_manifests(
-    home: Path, run_id: str, kept: contract.KeptCheckpoint | None = None
+    home: Path, run_id: str, kept: contract.CheckpointRef | None = None
 ) -> list[CheckpointManifest]:
     """Checkpoints that the run's pod had when it was last asked; those of ``kept``'s step alone
     where it is given."""

@@ -227,18 +227,18 @@ def with_metrics(
 
 
 def best_of(
-    manifests: Sequence[CheckpointManifest], *, phase: str | None = None, step: int | None = None
-) -> CheckpointManifest | None:
+    every: Sequence[mf.Known], *, phase: str | None = None, step: int | None = None
+) -> mf.Known | None:
     """The best of the last phase that has any, or of the phase and step that are asked for: by its
     metric; where none has one, a command's own best; else the latest."""
     if phase is not None:
-        manifests = [m for m in manifests if m.phase == phase]
+        every = [m for m in every if m.phase == phase]
     if step is not None:
-        manifests = [m for m in manifests if m.step == step]
+        every = [m for m in every if m.step == step]
     if phase is None:
-        manifests = of_last_phase(manifests)
-    own = mf.own_bests(manifests)
-    return mf.pick_best(manifests) or next(iter(own), None) or mf.pick_latest(manifests)
+        every = of_last_phase(every)
+    own = mf.own_bests(every)
+    return mf.pick_best(every) or next(iter(own), None) or mf.pick_latest(every)
 
 
 def _where_it_could_be(run: RunState, *, asked: bool) -> str:

@@ -11,8 +11,8 @@ from trmcloud.app.run_queries import last_report
 from trmcloud.core.catalog.offers import DAY_S
 from trmcloud.core.contract import manifest as mf
 from trmcloud.core.contract.command import shown_metric
-from trmcloud.core.contract.manifest import CheckpointManifest, Pruning, step_dir_name
-from trmcloud.core.contract.pod_contract import KeptCheckpoint
+from trmcloud.core.contract.manifest import CheckpointManifest, KnownCheckpoint, Pruning
+from trmcloud.core.contract.pod_contract import CheckpointRef, step_dir_name
 from trmcloud.core.control.run_state import RunState
 from trmcloud.core.errors import ConflictError
 from trmcloud.core.values import dataclass
@@ -59,9 +59,9 @@ class Checkpoint:
 
 def checkpoints_of(context: Context, run: RunState) -> tuple[Checkpoint, ...]:
     """By phase and step."""
-    found: dict[tuple[str, int, str], tuple[KeptCheckpoint, list[Place], float | None]] = {}
+    found: dict[tuple[str, int, str], tuple[CheckpointRef, list[Place], float | None]] = {}
 
-    def put(kept: KeptCheckpoint, place: Place, at: float | None = None) -> None:
+    def put(kept: CheckpointRef, place: Place, at: float | None = None) -> None:
         before = found.get(kept.bits)
         places = before[1] if before is not None else []
         known = kept if before is None or before[0].val_bpb is None else before[0]
@@ -70,10 +70,10 @@ def checkpoints_of(context: Context, run: RunState) -> tuple[Checkpoint, ...]:
     here = list(context.files.manifests(run.run_id))
     for manifest in here:
         place = Place(HERE, context.files.folder_of(manifest))
-        put(manifest.kept, place, manifest.created_at)
+        put(manifest.ref, place, manifest.created_at)
     there = list(known_in_bucket(context, run)) if run.bucket else []
-    for manifest in there:
-        put(manifest.kept, Place(BUCKET, f"{run.bucket}/runs/{run.run_id}"))
+    for ref in there:
+        put(ref, Place(BUCKET, f"{run.bucket}/runs/{run.run_id}"))
     report, generation = last_report(context, run), run.generation
     local = generation is not None and generation.provider == "local"
     if report is not None and not local and generation is not None:
@@ -100,12 +100,12 @@ def checkpoints_of(context: Context, run: RunState) -> tuple[Checkpoint, ...]:
 
 
 def _chosen(
-    every: list[CheckpointManifest],
+    every: Sequence[KnownCheckpoint],
 ) -> tuple[tuple[str, int, str] | None, tuple[str, int, str] | None]:
     best, latest = best_of(every), mf.pick_latest(every)
     return (
-        best.kept.bits if best and (best.val_bpb is not None or best.is_named_best) else None,
-        latest.kept.bits if latest is not None else None,
+        best.bits if best and (best.val_bpb is not None or best.is_named_best) else None,
+        latest.bits if latest is not None else None,
     )
 
 

@@ -8,8 +8,7 @@ from trmcloud.app.checkpoints import inventory
 from trmcloud.app.context import Context, run_by_id
 from trmcloud.app.run_queries import last_beat, last_report
 from trmcloud.core.catalog.hardware import LOCAL
-from trmcloud.core.contract.manifest import step_dir_name
-from trmcloud.core.contract.pod_contract import KeptCheckpoint, PhaseState, SaveAnswers
+from trmcloud.core.contract.pod_contract import CheckpointRef, PhaseState, SaveAnswers
 from trmcloud.core.control import events as ev
 from trmcloud.core.control.actions import is_pulled
 from trmcloud.core.control.pod_facts import forgotten_saves
@@ -42,7 +41,7 @@ class Place:
     """A checkpoint, and where it is by now, in words and for programs. ``final``: where the run's
     checkpoints are kept; before that it is on its pod alone."""
 
-    kept: KeptCheckpoint
+    kept: CheckpointRef
     words: str
     at: inventory.Place
 
@@ -52,7 +51,7 @@ class Place:
 
     @property
     def label(self) -> str:
-        return f"{self.kept.phase}/{step_dir_name(self.kept.step)}"
+        return self.kept.label
 
 
 def request_save(context: Context, run_id: str, by: str) -> SaveRequest:
@@ -160,8 +159,8 @@ def find_saved(context: Context, run: RunState, saves: SaveAnswers) -> Place | N
     if generation is None or saves.step is None:
         return None
     manifests = context.files.manifests(run.run_id)
-    folders = {m.kept.bits: context.files.folder_of(m) for m in manifests}
-    here = [m.kept for m in manifests]
+    folders = {m.bits: context.files.folder_of(m) for m in manifests}
+    here = [m.ref for m in manifests]
     if generation.provider == LOCAL:
         local = _of(saves, here)
         return _place(local, inventory.HERE, folders[local.bits]) if local is not None else None
@@ -184,10 +183,10 @@ def find_saved(context: Context, run: RunState, saves: SaveAnswers) -> Place | N
     return _place(there, inventory.POD, "", "its pod only, so far")
 
 
-def _place(kept: KeptCheckpoint, kind: str, where: str, words: str = "") -> Place:
+def _place(kept: CheckpointRef, kind: str, where: str, words: str = "") -> Place:
     return Place(kept, words or where, inventory.Place(kind, where))
 
 
-def _of(saves: SaveAnswers, found: Sequence[KeptCheckpoint]) -> KeptCheckpoint | None:
+def _of(saves: SaveAnswers, found: Sequence[CheckpointRef]) -> CheckpointRef | None:
     mine = [k for k in found if k.phase == saves.phase and k.step >= (saves.step or 0)]
     return min(mine, key=lambda kept: kept.step, default=None)

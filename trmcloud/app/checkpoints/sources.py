@@ -12,7 +12,7 @@ from pathlib import Path
 from trmcloud.app.checkpoints.bucket_grants import granted_file_bytes, storage_rent
 from trmcloud.app.context import Context, bucket_at
 from trmcloud.app.pod_request import LaunchData, disk_gb, read_launch_note
-from trmcloud.app.run_queries import is_rented, manifest_from_report, reported_uploads
+from trmcloud.app.run_queries import is_rented, reported_uploads
 from trmcloud.core.catalog.offers import DAY_S
 from trmcloud.core.contract import pod_contract as contract
 from trmcloud.core.contract.bucket import free_slot
@@ -23,7 +23,7 @@ from trmcloud.core.contract.manifest import (
     Pruning,
     is_before_cooldown,
 )
-from trmcloud.core.contract.pod_contract import KeptCheckpoint
+from trmcloud.core.contract.pod_contract import CheckpointRef
 from trmcloud.core.control.run_state import Generation, RunState, State
 from trmcloud.core.errors import CheckpointError, ConflictError, LinkError, TrmcloudError
 from trmcloud.core.money import cost
@@ -307,7 +307,7 @@ def _optimizer_files(manifest: CheckpointManifest) -> list[CheckpointFile]:
 _NOTE_NAME = "bucket.json"
 
 
-def known_in_bucket(context: Context, run: RunState) -> tuple[CheckpointManifest, ...]:
+def known_in_bucket(context: Context, run: RunState) -> tuple[CheckpointRef, ...]:
     """Return the checkpoints in the bucket, as far as this home knows: while the run lives by its
     agents' reports, then by the bucket's list, which is asked once."""
     told = reported_uploads(context, run)
@@ -316,8 +316,7 @@ def known_in_bucket(context: Context, run: RunState) -> tuple[CheckpointManifest
     with suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
         note = json.loads(read_small(_note_path(context, run)) or "null")
         if note["generations"] == len(run.generations):
-            kept = [KeptCheckpoint(**row) for row in note["kept"]]
-            return tuple(manifest_from_report(run.run_id, each) for each in kept)
+            return tuple(CheckpointRef(**row) for row in note["kept"])
     found = BucketSource(context, run).list()
     if found.trouble is not None:
         return told
@@ -326,12 +325,12 @@ def known_in_bucket(context: Context, run: RunState) -> tuple[CheckpointManifest
 
 def _note_in_bucket(
     context: Context, run: RunState, manifests: Sequence[CheckpointManifest]
-) -> tuple[CheckpointManifest, ...]:
-    kept = [manifest.kept for manifest in manifests]
+) -> tuple[CheckpointRef, ...]:
+    kept = tuple(manifest.ref for manifest in manifests)
     note = {"generations": len(run.generations), "kept": [asdict(one) for one in kept]}
     with suppress(OSError):
         write_atomic(_note_path(context, run), json.dumps(note))
-    return tuple(manifest_from_report(run.run_id, one) for one in kept)
+    return kept
 
 
 def _note_path(context: Context, run: RunState) -> Path:
@@ -343,7 +342,7 @@ def pull(
     run: RunState,
     plan: Plan,
     generation: Generation,
-    kept: KeptCheckpoint,
+    kept: CheckpointRef,
     progress: Progress,
 ) -> None:
     """A checkpoint from the run's pod; on to a bucket that pods cannot write to themselves."""
@@ -373,12 +372,12 @@ def _relay(
         return
     phases = {p.name: p for p in plan.candidate(generation.candidate_id).phases}
     keep_best = phases[manifest.phase].settings.keep_best
-    held: dict[str, KeptCheckpoint | None] = dict.fromkeys(slots_of(generation.number, keep_best))
+    held: dict[str, CheckpointRef | None] = dict.fromkeys(slots_of(generation.number, keep_best))
     for stored in shelf.whole:
         slot = stored.at.rpartition("/")[2]
         m = stored.manifest
         if m.phase == manifest.phase and slot in held:
-            held[slot] = m.kept
+            held[slot] = m.ref
     slot = free_slot(held, keep_best)
     folder = Path(context.files.folder_of(manifest))
     bucket.store(folder, manifest, slot, progress)

@@ -12,6 +12,7 @@ from trmcloud.app.data import check_folder, is_prepared, need_data_extra, resolv
 from trmcloud.app.preparing import pinned_source, ready_data
 from trmcloud.cli import documents as doc
 from trmcloud.cli import options
+from trmcloud.cli.documents import filled
 from trmcloud.cli.views.json_output import print_document
 from trmcloud.cli.views.text import DataProgress, count, fields, table
 from trmcloud.core.catalog.datasets import DataSet
@@ -169,17 +170,12 @@ def check(
 
 
 def _row(found: DataSet, used: Mapping[str, Sequence[str]]) -> doc.DataSetRow:
-    return doc.DataSetRow(
-        name=found.name,
-        title=found.title,
-        layout=found.layout,
-        licence=found.licence,
-        page=found.page,
+    return filled(
+        doc.DataSetRow,
+        found,
         address=found.base_url,
-        tokens=found.tokens,
         size_bytes=found.shard_count * found.shard_bytes,
         shards=found.shard_count,
-        validation=found.validation,
         hashes=len(found.sha256),
         recipes=tuple(used.get(found.name, ())),
     )

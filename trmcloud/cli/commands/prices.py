@@ -10,7 +10,7 @@ import typer
 
 from trmcloud.cli import documents as doc
 from trmcloud.cli import options
-from trmcloud.cli.documents import note
+from trmcloud.cli.documents import filled, note
 from trmcloud.cli.views.json_output import print_document
 from trmcloud.core.catalog.hardware import GPUS, find_gpu
 from trmcloud.core.catalog.offers import FRESH_DAYS, Offer, moves
@@ -199,22 +199,7 @@ def _offers(offers: Sequence[Offer], now: float, gpu: str = "") -> doc.Offers:
     return doc.Offers(
         gpu=gpu or None,
         offers=tuple(
-            doc.OfferRow(
-                sku=offer.sku,
-                gpus=offer.gpus,
-                provider=offer.provider,
-                region=offer.region,
-                instance=offer.instance,
-                rate_per_hour_usd=offer.rate,
-                spot=offer.spot,
-                priced_at=offer.priced_at,
-                stale=offer.is_stale(now),
-                source=offer.source,
-                vcpus=offer.vcpus,
-                ram_gb=offer.ram_gb,
-                community=offer.is_community,
-                own=offer.own,
-            )
+            filled(doc.OfferRow, offer, stale=offer.is_stale(now), community=offer.is_community)
             for offer in offers
         ),
     )
@@ -231,15 +216,7 @@ def _moves(
         path=path or None,
         offers=number,
         moved=tuple(
-            doc.PriceMove(
-                sku=offer.sku,
-                gpus=offer.gpus,
-                provider=offer.provider,
-                region=offer.region,
-                instance=offer.instance,
-                rate_per_hour_usd=offer.rate,
-                before_per_hour_usd=old,
-            )
+            filled(doc.PriceMove, offer, before_per_hour_usd=old)
             for offer, old in sorted(moves(before, after), key=_how_far)
         ),
         notes=tuple(notes),
@@ -249,13 +226,9 @@ def _moves(
 def _guide_prices() -> doc.GuidePrices:
     return doc.GuidePrices(
         prices=tuple(
-            doc.GuidePrice(
-                hardware=claim.hardware,
-                phase=claim.phase,
-                rate_per_hour_usd=claim.rate,
-                batch=claim.batch,
-                accumulation=claim.accumulation,
-                steps=claim.steps,
+            filled(
+                doc.GuidePrice,
+                claim,
                 least_s=claim.minutes[0] * 60.0,
                 most_s=claim.minutes[1] * 60.0,
                 least_usd=claim.cost_usd[0],

@@ -351,9 +351,10 @@ def _csv_row(report: RunReport) -> list[object]:
     best = report.best
     found: list[object] = ["", "", "", ""]
     if best is not None:
-        name, value = best.own_metric or ("val_bpb", best.val_bpb)
-        bits = best.val_bpb if report.recipe != RECIPE else ""
-        found = [bits, best.sha256, one_line(name), value]
+        command = report.command
+        name = command.metric_name if command is not None else "val_bpb"
+        bits = best.val_bpb if command is None else ""
+        found = [bits, best.sha256, one_line(name), report.best_metric]
     return [*(data[name] for name in _COLUMNS), *seconds, *found]
 
 
@@ -414,7 +415,7 @@ _TIME = ("run", "paid", "training", "startup", "compile", "eval+save", "other")
 
 def _money_row(r: RunReport, name: str) -> tuple[str, ...]:
     """Return the row of a run's cost, and what that bought."""
-    best = score_cell(r.best_told, named=r.recipe == RECIPE)
+    best = score_cell(r)
     return (
         f"{r.run_id} {name}".rstrip(),
         r.hardware,

@@ -11,7 +11,6 @@ from trmcloud.cli.views.as_documents import state_of
 from trmcloud.cli.views.launch import resumed_rows
 from trmcloud.cli.views.metrics import marked_words, score_cell, title_of
 from trmcloud.cli.views.text import duration
-from trmcloud.core.contract.command import RECIPE
 from trmcloud.core.control.report import RunReport
 from trmcloud.core.control.run_state import RunState
 from trmcloud.core.errors import UsageError
@@ -88,7 +87,7 @@ def _rows_of(run: RunState, report: RunReport) -> _Rows:
 def _outcome(run: RunState, report: RunReport) -> Iterable[tuple[str, str]]:
     best = report.best
     yield "state", state_of(run)
-    yield "best metric", score_cell(report.best_told, named=report.recipe == RECIPE)
+    yield "best metric", score_cell(report)
     yield "best at step", f"{best.step:,}" if best is not None else _NONE
     yield "steps", f"{report.steps_done:,}"
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from trmcloud.app.grants import STANDING, ApprovalRequest, GrantAccount
 from trmcloud.cli import documents as doc
+from trmcloud.cli.documents import filled
 from trmcloud.cli.views.text import duration, table
 from trmcloud.core.text import one_line
 
@@ -104,52 +105,17 @@ def history_lines(changes: Sequence[doc.GrantChange]) -> list[str]:
 
 
 def as_line(account: GrantAccount) -> doc.GrantLine:
-    return doc.GrantLine(
-        principal=account.principal,
-        state=account.state,
-        total_usd=account.total,
+    return filled(
+        doc.GrantLine,
+        account,
         settled_usd=account.spent,
-        reserved_usd=account.reserved,
-        left_usd=account.left,
-        per_run_usd=account.per_run,
-        per_day_usd=account.per_day,
         settled_today_usd=account.spent_today,
-        reserved_today_usd=account.reserved_today,
-        runs_at_once=account.runs_at_once,
-        live_runs=account.live_runs,
-        hardware=account.hardware,
-        providers=account.providers,
-        expires_at=account.expires_at,
-        idle_s=account.idle_s,
-        given_at=account.given_at,
-        given_by=account.given_by,
-        revoked_at=account.revoked_at,
-        per_month_usd=account.per_month,
         settled_this_month_usd=account.spent_this_month,
-        reserved_this_month_usd=account.reserved_this_month,
-        buckets=account.buckets,
     )
 
 
 def as_request(request: ApprovalRequest) -> doc.ApprovalLine:
-    return doc.ApprovalLine(
-        id=request.id,
-        principal=request.principal,
-        state=request.state,
-        why=request.why,
-        more_usd=request.more,
-        per_run_usd=request.per_run,
-        per_day_usd=request.per_day,
-        runs_at_once=request.runs_at_once,
-        hardware=request.hardware,
-        providers=request.providers,
-        expires_at=request.expires_at,
-        asked_at=request.asked_at,
-        answered_at=request.answered_at,
-        answered_by=request.answered_by,
-        per_month_usd=request.per_month,
-        asked_by=request.asked_by,
-    )
+    return filled(doc.ApprovalLine, request)
 
 
 def _day(at: float) -> str:

@@ -483,7 +483,7 @@ def _hashes(
     scored = _scored(account, made["val_bpb"])
     rows = [
         (name, words(f"{made['checkpoint']} · {scored}{_by(account)}")),
-        *((file, f"<code>{words(known)}</code>") for file, known in made["files"].items()),
+        *((file, f"<code>{words(known)}</code>") for file, known in (made["files"] or {}).items()),
         ("data", f"<code>{words(made['data_sha256'])}</code>"),
         ("tokenizer", f"<code>{words(made['tokenizer_sha256'])}</code>"),
         ("code", f"<code>{words(about['code_sha256'])}</code>"),

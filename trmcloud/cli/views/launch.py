@@ -26,7 +26,7 @@ from trmcloud.cli.views.text import CHECKPOINTS, count, duration, fields
 from trmcloud.core.catalog.hardware import LOCAL
 from trmcloud.core.catalog.providers import is_brokered
 from trmcloud.core.contract.command import NO_SIGNAL, Command
-from trmcloud.core.contract.manifest import CheckpointManifest
+from trmcloud.core.contract.manifest import KnownCheckpoint
 from trmcloud.core.control.room import Room
 from trmcloud.core.control.run_state import RunState
 from trmcloud.core.spec.plan import Candidate, PhasePlan, Plan
@@ -118,7 +118,7 @@ def show_resume(context: Context, found: Continuation, *, verbose: bool = False)
     print("\n".join(fields([*rows, *told.items()], indent="  ")))
 
 
-def _score(run: RunState, made: CheckpointManifest) -> str:
+def _score(run: RunState, made: KnownCheckpoint) -> str:
     """A checkpoint's metric by its name."""
     if made.val_bpb is None:
         return "not evaluated"

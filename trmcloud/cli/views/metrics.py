@@ -8,7 +8,7 @@ from trmcloud.app.run_queries import mark_reported
 from trmcloud.app.trainings import TargetResult, judge_target
 from trmcloud.cli.views.text import bpb, losses
 from trmcloud.core.contract.command import Command
-from trmcloud.core.contract.manifest import CheckpointManifest
+from trmcloud.core.contract.manifest import CheckpointManifest, Known, KnownCheckpoint
 from trmcloud.core.contract.trainer_contract import Heartbeat
 from trmcloud.core.control.observation import BY_POD, MARK, ReportedValue
 from trmcloud.core.control.report import RunReport
@@ -96,7 +96,7 @@ def score_rows(command: Command | None, told: ReportedValue[CheckpointManifest])
     """``final-step bpb  2.310   ℓ 3.9 > 3.8``, or a command's own metric, where it has one; a
     pod's report says that it is one, and the losses get a line of their own."""
     name = "final-step bpb" if command is None else one_line(command.metric_name)[:40]
-    value = told.as_reported(_value)
+    value = told.as_reported(lambda made: _number(command, made.val_bpb))
     if command is not None:
         return [f"  {name:<14}  {value}"] if told.checked(_is_scored) and name else []
     if not told.checked(_is_scored):
@@ -107,35 +107,29 @@ def score_rows(command: Command | None, told: ReportedValue[CheckpointManifest])
     return [f"  {name}  {value}", f"  {'':<14}  {of_steps}"]
 
 
-def score_words(command: Command | None, told: ReportedValue[CheckpointManifest]) -> str:
+def score_words(command: Command | None, told: ReportedValue[Known]) -> str:
     """``val_loss 1.87``, ``bpb 2.310``; a pod's report says that it is one."""
     name = "bpb" if command is None else one_line(command.metric_name)[:40]
-    return f"{name} {told.as_reported(_value)}" if name else "no metric"
+    value = told.as_reported(lambda made: _number(command, made.val_bpb))
+    return f"{name} {value}" if name else "no metric"
 
 
-def score_cell(told: ReportedValue[CheckpointManifest] | None, *, named: bool = False) -> str:
-    """The number alone, or behind its name, in a table that has ``marked_words`` below it."""
+def score_cell(report: RunReport) -> str:
+    """A recipe's number alone, a command's behind its name, in a table that has ``marked_words``
+    below it."""
+    told, command = report.best_told, report.command
     if told is None or not told.checked(_is_scored):
         return "–"
-    return told.as_marked(_named if named else _value)
-
-
-def _named(manifest: CheckpointManifest) -> str:
-    name, _ = manifest.own_metric or ("metric", None)
-    return f"{one_line(name)[:40]} {_value(manifest)}"
+    name = "" if command is None else f"{one_line(command.metric_name)[:40]} "
+    return told.as_marked(lambda made: name + _number(command, made.val_bpb))
 
 
 def marked_words() -> str:
     return f"{MARK} {BY_POD}: measure a fetched checkpoint here with trmcloud eval FOLDER"
 
 
-def _is_scored(manifest: CheckpointManifest) -> bool:
-    return manifest.val_bpb is not None
-
-
-def _value(manifest: CheckpointManifest) -> str:
-    own = manifest.own_metric
-    return bpb(manifest.val_bpb) if own is None else number(own[1])
+def _is_scored(made: KnownCheckpoint) -> bool:
+    return made.val_bpb is not None
 
 
 def next_buys(run: RunState, beat: Heartbeat) -> str:

@@ -10,7 +10,7 @@ from trmcloud.app.finetune_plans import FinetunePlan
 from trmcloud.app.planning import Bought, OwnHardware
 from trmcloud.app.working_tree import WorkingTree
 from trmcloud.cli import documents as doc
-from trmcloud.cli.documents import note
+from trmcloud.cli.documents import filled, note
 from trmcloud.cli.views.json_output import Verbatim
 from trmcloud.core.catalog.goals import Goal
 from trmcloud.core.control.balance import Funds, worst_at
@@ -41,10 +41,9 @@ def plan_document(
     notes = [note("basis", text) for text in rests_on if text.strip()]
     notes += [note("balance_not_read", unread)] if unread else []
     limits = {"checkpoints": plan.survives, **plan.limits}
-    return doc.Planned(
-        id=plan.id,
-        created_at=plan.created_at,
-        expires_at=plan.expires_at,
+    return filled(
+        doc.Planned,
+        plan,
         recipe=spec.recipe,
         phases=tuple(spec.phases),
         command=tuple(spec.command.words) if spec.command is not None else None,
@@ -52,14 +51,11 @@ def plan_document(
         objective=spec.objective,
         deadline_at=spec.deadline_at,
         budget_usd=spec.budget,
-        cap_usd=plan.cap,
-        reservation_usd=plan.reservation,
         fits=first is not None,
         recommended=plan.recommended_id,
         hardware=first.hardware if first is not None else None,
         launchable=tuple(plan.launchable),
         candidates=tuple(_machine(each) for each in plan.candidates),
-        offers_total=plan.offers_total,
         limits=tuple(note(_code(name), text) for name, text in limits.items()),
         notes=tuple(notes),
         balance=_balance(plan, funds),
@@ -72,22 +68,13 @@ def plan_document(
 
 
 def _goal(goal: Goal) -> doc.PlannedGoal:
-    return doc.PlannedGoal(
-        **{name: getattr(goal, name) for name in ("name", "title", "metric", "threshold")},
-        higher=goal.higher,
+    return filled(
+        doc.PlannedGoal,
+        goal,
         evidence=tuple(
-            doc.GoalEvidence(
-                value=each.value,
-                hardware=each.hardware,
-                duration_s=each.hours * _HOUR_S,
-                cost_usd=each.usd,
-                by=each.by,
-                source=each.source,
-                day=each.day,
-            )
+            filled(doc.GoalEvidence, each, duration_s=each.hours * _HOUR_S, cost_usd=each.usd)
             for each in goal.evidence
         ),
-        not_shown=goal.not_shown,
     )
 
 
@@ -97,24 +84,11 @@ def _code(name: str) -> str:
 
 
 def _machine(candidate: Candidate) -> doc.PlannedMachine:
-    as_is = (
-        "id", "hardware", "sku", "gpus", "nodes", "provider", "region", "spot", "priced_at",
-        "source", "soft_stop_s", "hard_stop_s", "landing_s", "memory_need_gb", "memory_least_gb",
-        "memory_most_gb", "memory_gb", "fits_memory", "within_budget", "volume_gb", "work_gb",
-    )  # fmt: skip
-    values: dict[str, Any] = {name: getattr(candidate, name) for name in as_is}
-    return doc.PlannedMachine(
-        **values,
-        rate_per_hour_usd=candidate.rate,
+    return filled(
+        doc.PlannedMachine,
+        candidate,
         planned_rate_per_hour_usd=candidate.planned_rate or candidate.rate,
         most_rate_per_hour_usd=candidate.reserved_rate,
-        disk_rate_per_hour_usd=candidate.disk_rate,
-        volume_rate_per_hour_usd=candidate.volume_rate,
-        storage_usd=candidate.storage,
-        cost_p10_usd=candidate.cost_p10,
-        cost_p50_usd=candidate.cost_p50,
-        cost_p90_usd=candidate.cost_p90,
-        worst_case_usd=candidate.worst_case,
         duration_s=spread(candidate.hours, _HOUR_S),
         startup_s=spread(candidate.startup_s),
         phases=tuple(map(_phase, candidate.phases)),
@@ -139,23 +113,14 @@ def _balance(plan: Plan, funds: Funds | None) -> doc.PlanBalance | None:
     if funds is None or plan.recommended is None:
         return None
     worst = worst_at(plan, plan.recommended.provider)
-    return doc.PlanBalance(
-        provider=funds.provider,
-        balance_usd=funds.balance,
-        held_usd=dict(funds.held),
-        free_usd=funds.free,
-        worst_case_usd=worst,
-        missing_usd=funds.missing(worst),
-    )
+    return filled(doc.PlanBalance, funds, worst_case_usd=worst, missing_usd=funds.missing(worst))
 
 
 def own_machine(own: OwnHardware) -> doc.OwnMachine:
     rented = own.rented
-    return doc.OwnMachine(
-        hardware=own.hardware,
-        watts=own.watts,
-        per_kwh_usd=own.per_kwh,
-        per_hour_usd=own.per_hour,
+    return filled(
+        doc.OwnMachine,
+        own,
         power_usd=own.candidate.cost_p50,
         duration_s=spread(own.candidate.hours, _HOUR_S),
         rented_hardware=rented.hardware if rented is not None else None,
@@ -190,19 +155,15 @@ def finetune_document(plan: FinetunePlan) -> doc.FinetunePlanned:
         tokens=plan.tokens,
         recommended=plan.recommended.hardware,
         candidates=tuple(
-            doc.FinetuneMachine(
-                hardware=row.hardware,
+            filled(
+                doc.FinetuneMachine,
+                row,
                 sku=row.offer.sku,
                 provider=row.offer.provider,
                 region=row.offer.region,
-                rate_per_hour_usd=row.rate,
-                cost_p50_usd=row.cost_p50,
-                cost_p90_usd=row.cost_p90,
                 duration_s=spread(row.hours, _HOUR_S),
-                memory_gb=row.memory_gb,
                 need_gb=row.need._asdict(),
                 fits_for_certain=row.is_sure,
-                batch=row.batch,
             )
             for row in plan.rows
         ),

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from trmcloud.cli.views.streams import columns, draw, padded, width
-from trmcloud.core.contract.manifest import NAMED_BEST, CheckpointManifest
+from trmcloud.core.contract.manifest import NAMED_BEST, CheckpointManifest, KnownCheckpoint
 from trmcloud.core.durations import duration as duration
 from trmcloud.core.text import one_line
 
@@ -71,9 +71,11 @@ def pick(record: object, *names: str) -> dict[str, Any]:
     return {name: getattr(record, name) for name in names}
 
 
-def own_name(best: CheckpointManifest) -> str:
-    """Return the name that its script gave to a checkpoint which it calls its best."""
-    return one_line(str(best.extra.get(NAMED_BEST, "")))[:80]
+def own_name(best: KnownCheckpoint) -> str:
+    """Return the name that its script gave to a checkpoint which it calls its best; empty where
+    its manifest was not read."""
+    named = best.extra.get(NAMED_BEST, "") if isinstance(best, CheckpointManifest) else ""
+    return one_line(str(named))[:80]
 
 
 def not_evaluated(latest: CheckpointManifest) -> str:

@@ -14,7 +14,7 @@ from trmcloud.core.nearest import suggest_name
 from trmcloud.core.values import dataclass
 
 if TYPE_CHECKING:
-    from trmcloud.core.contract.manifest import CheckpointManifest
+    from trmcloud.core.contract.manifest import KnownCheckpoint
 
 CORE = "core"
 METRICS: Mapping[str, str] = {
@@ -109,26 +109,27 @@ class GoalResult:
 
 
 def judge_goal(
-    goal: Goal, manifests: Iterable[CheckpointManifest], scores: Scores | None = None
+    goal: Goal, checkpoints: Iterable[KnownCheckpoint], scores: Scores | None = None
 ) -> GoalResult:
     """Judge a run by the best of its checkpoints, in the metric of its goal. ``scores``: of a
-    metric that manifests do not have; one without a checkpoint does not count."""
+    metric that checkpoints do not have; one without a checkpoint does not count."""
     best = GoalResult(goal, None)
-    for manifest in manifests:
-        value = _value_of(goal.metric, manifest, scores or {})
+    for made in checkpoints:
+        value = _value_of(goal.metric, made, scores or {})
         if value is None:
             continue
         if best.value is None or (value > best.value if goal.higher else value < best.value):
-            best = GoalResult(goal, value, manifest.label)
+            best = GoalResult(goal, value, made.label)
     return best
 
 
-def _value_of(metric: str, manifest: CheckpointManifest, scores: Scores) -> float | None:
+def _value_of(metric: str, made: KnownCheckpoint, scores: Scores) -> float | None:
     if metric == "val_bpb":
-        return manifest.val_bpb
-    if metric == "val_loss":
-        return manifest.step_losses[-1] if manifest.step_losses else None
-    return scores.get((manifest.phase, manifest.step))
+        return made.val_bpb
+    if metric == "val_loss":  # which a pod's report of a checkpoint does not say
+        losses = getattr(made, "step_losses", ())
+        return losses[-1] if losses else None
+    return scores.get((made.phase, made.step))
 
 
 # The table, from the mapping of its TOML file.

@@ -15,8 +15,8 @@ from trmcloud.core.nearest import suggest_name
 # Offers: who rents which GPUs at what rate, quoted when; and how a table of them is read.
 #
 # A table is CSV text with the columns ``sku, gpus, provider, usd_per_hour, as_of`` and, where
-# known, ``region, instance, spot_usd_per_hour, source, vcpus, ram_gb, note, currency``. Rates are
-# for the whole instance. Lines that begin with ``#`` are comments.
+# known, ``region, instance, spot_usd_per_hour, source, vcpus, ram_gb, tier, stock, note,
+# currency``. Rates are for the whole instance. Lines that begin with ``#`` are comments.
 
 DAY_S = 86_400.0
 FRESH_DAYS = 30
@@ -40,7 +40,12 @@ REQUIRED_COLUMNS = ("sku", "gpus", "provider", "usd_per_hour", "as_of")
 KNOWN_COLUMNS = (
     *REQUIRED_COLUMNS,
     "region", "instance", "spot_usd_per_hour", "source", "vcpus", "ram_gb", "note", "currency",
+    "tier", "stock",
 )  # fmt: skip
+COMMUNITY = "community"
+TIERS = ("secure", COMMUNITY, "data centre")
+"""What sellers tell apart: their own machines, and somebody's own host, rented out through a
+market: cheaper, and vouched for by no one."""
 
 
 class Offer(NamedTuple):
@@ -58,6 +63,10 @@ class Offer(NamedTuple):
     vcpus: int = 0
     ram_gb: float = 0.0
     note: str = ""
+    tier: str = ""
+    """One of ``TIERS``; empty where the seller has one kind alone."""
+    stock: str = ""
+    """The seller's own word for what is free: ``high``; empty where it is not listed."""
     own: bool = False
     """From the user's own file: taken at its word, whatever its age."""
     ceiling: Usd | None = None
@@ -70,8 +79,13 @@ class Offer(NamedTuple):
 
     @property
     def is_community(self) -> bool:
-        """Someone's own host, rented out through a market: cheaper, and vouched for by no one."""
-        return is_community(self.note)
+        return self.tier == COMMUNITY
+
+    @property
+    def words(self) -> str:
+        """What is known of it beside its price: ``secure; stock high``."""
+        stock = f"stock {self.stock}" if self.stock else ""
+        return "; ".join(filter(None, (self.tier, stock, self.note)))
 
     def age_days(self, now: float) -> int:
         return max(0, int((now - self.priced_at) // DAY_S))
@@ -129,11 +143,6 @@ def aged(micros: int, age_s: float) -> int:
     return -(-micros * (100 + age_margin_percent(age_s)) // 100)
 
 
-def is_community(note: str) -> bool:
-    """Whether an offer of this note is somebody's own host, rented out through a market."""
-    return note.startswith("community")
-
-
 def local_offer(machine: LocalMachine, processes: int, rate: Usd | None, now: float) -> Offer:
     """This machine as an offer at the user's own rate (USD/h; none means free)."""
     return Offer(
@@ -181,6 +190,7 @@ def parse_offers(text: str, where: str, now: float, *, own: bool = False) -> lis
             c_spot, c_source = column("spot_usd_per_hour", -1), column("source", -1)
             c_vcpus, c_ram, c_note = column("vcpus", -1), column("ram_gb", -1), column("note", -1)
             c_currency = column("currency", -1)
+            c_tier, c_stock = column("tier", -1), column("stock", -1)
             width = len(cells)
             continue
         line_at = f"{where}, line {number}"
@@ -220,12 +230,19 @@ def parse_offers(text: str, where: str, now: float, *, own: bool = False) -> lis
             )
         if not provider:
             raise UsageError("the provider is empty", where=line_at)
+        note = cells[c_note] if c_note >= 0 else ""
+        tier = cells[c_tier] if c_tier >= 0 else ""
+        stock = cells[c_stock] if c_stock >= 0 else ""
+        if note and c_tier < 0:
+            tier, stock, note = _from_note(note)
         common = (
             priced_at,
             cells[c_source] if c_source >= 0 else where,
             int(_size(cells[c_vcpus], "vCPUs", line_at)) if c_vcpus >= 0 else 0,
             _size(cells[c_ram], "GB", line_at) if c_ram >= 0 else 0.0,
-            cells[c_note] if c_note >= 0 else "",
+            note,
+            tier,
+            stock,
             own,
         )
         if not listed and not spot_text:
@@ -239,6 +256,19 @@ def parse_offers(text: str, where: str, now: float, *, own: bool = False) -> lis
     if header is None:
         raise UsageError("the offers table is empty", where=where)
     return offers
+
+
+def _from_note(note: str) -> tuple[str, str, str]:
+    """Return (tier, stock, the rest) of a note in a table that has no column of the tier: tables
+    were written so until version 0.5."""
+    tier, _, rest = note.partition("; ")
+    tier = COMMUNITY if tier.startswith(COMMUNITY) else tier
+    if tier not in TIERS:
+        return "", "", note
+    if rest.startswith("stock "):
+        stock, _, rest = rest.removeprefix("stock ").partition("; ")
+        return tier, stock, rest
+    return tier, "", rest
 
 
 def _splitter(text: str) -> Callable[[str], list[str]]:
@@ -367,10 +397,10 @@ def moves(before: list[Offer], after: list[Offer]) -> list[tuple[Offer, Usd | No
 # counts are compared by GPU.
 
 _Thing = tuple[str, str, bool, bool]
-"""Provider, GPU, spot, private sellers."""
+"""Provider, GPU, spot, whether from private sellers."""
 _Key = tuple[str, str, bool, str, float, int]
-"""Provider, GPU, spot, note, when it was quoted, GPUs: what thousands of offers are few of."""
-_KEY = attrgetter("provider", "sku", "spot", "note", "priced_at", "gpus")
+"""Provider, GPU, spot, tier, when it was quoted, GPUs: what thousands of offers are few of."""
+_KEY = attrgetter("provider", "sku", "spot", "tier", "priced_at", "gpus")
 _TOLD = Offer._fields.index("newer")
 """The index in an Offer of the first field that is filled in here."""
 
@@ -412,8 +442,8 @@ def with_newer_quotes(offers: Sequence[Offer], now: float) -> list[Offer]:
 
 
 def _thing(key: _Key) -> _Thing:
-    provider, sku, spot, note, _, _ = key
-    return provider, sku, spot, is_community(note)
+    provider, sku, spot, tier, _, _ = key
+    return provider, sku, spot, tier == COMMUNITY
 
 
 def _asks(

@@ -12,7 +12,7 @@ from math import isfinite
 from operator import attrgetter
 
 from trmcloud.core.contract.manifest import goodness, is_before_cooldown, own_bests
-from trmcloud.core.contract.pod_contract import CONTRACT_VERSION, KeptCheckpoint
+from trmcloud.core.contract.pod_contract import CONTRACT_VERSION, CheckpointRef
 from trmcloud.core.contract.records import (
     ContractError,
     Instant,
@@ -37,17 +37,17 @@ _step_of = attrgetter("step")
 
 
 # -- what must be there -----------------------------------------------------------------------
-def worth_saving(kept: Sequence[KeptCheckpoint]) -> tuple[KeptCheckpoint, ...]:
+def worth_saving(kept: Sequence[CheckpointRef]) -> tuple[CheckpointRef, ...]:
     """Of each phase the best by its metric, then a command's own best without one, the latest, and
     what was saved before its cooldown, where these are others; last, what is unjudged."""
     return tuple(each for mine in _by_phase(kept) for each in _wanted(mine, 1))
 
 
 def unstored(
-    kept: Sequence[KeptCheckpoint],
-    uploaded: Sequence[KeptCheckpoint],
-    given_up: Sequence[KeptCheckpoint] = (),
-) -> tuple[KeptCheckpoint, ...]:
+    kept: Sequence[CheckpointRef],
+    uploaded: Sequence[CheckpointRef],
+    given_up: Sequence[CheckpointRef] = (),
+) -> tuple[CheckpointRef, ...]:
     """Return the kept checkpoints worth saving that are neither stored nor ``given_up`` as damaged;
     unjudged outputs come last.
 
@@ -70,7 +70,7 @@ def unstored(
     )
 
 
-def lacks_metric(held: Mapping[str, KeptCheckpoint | None], kept: KeptCheckpoint) -> str | None:
+def lacks_metric(held: Mapping[str, CheckpointRef | None], kept: CheckpointRef) -> str | None:
     """The slot that holds ``kept`` as it was before it was evaluated: only its manifest is owed."""
     if kept.val_bpb is None:
         return None
@@ -80,21 +80,21 @@ def lacks_metric(held: Mapping[str, KeptCheckpoint | None], kept: KeptCheckpoint
     return None
 
 
-def _is_surpassed(kept: KeptCheckpoint, uploaded: Sequence[KeptCheckpoint]) -> bool:
+def _is_surpassed(kept: CheckpointRef, uploaded: Sequence[CheckpointRef]) -> bool:
     best = _best([each for each in uploaded if each.phase == kept.phase], 1)
     mine, there = kept.val_bpb, best[0].val_bpb if best else None
     return mine is not None and there is not None and there <= mine
 
 
-def _by_phase(kept: Sequence[KeptCheckpoint]) -> list[list[KeptCheckpoint]]:
+def _by_phase(kept: Sequence[CheckpointRef]) -> list[list[CheckpointRef]]:
     """Unjudged outputs count as a phase of their own, the last."""
-    phases: dict[tuple[bool, str], list[KeptCheckpoint]] = {}
+    phases: dict[tuple[bool, str], list[CheckpointRef]] = {}
     for each in kept:
         phases.setdefault((each.is_output, each.phase), []).append(each)
     return sorted(phases.values(), key=lambda mine: mine[0].is_output)
 
 
-def free_slot(held: Mapping[str, KeptCheckpoint | None], keep_best: int) -> str:
+def free_slot(held: Mapping[str, CheckpointRef | None], keep_best: int) -> str:
     """The slot of a phase to write into next: an empty one, else the oldest superseded one.
 
     There always is one: slots are three more than the best that are kept, and two of these hold
@@ -115,14 +115,14 @@ def free_slot(held: Mapping[str, KeptCheckpoint | None], keep_best: int) -> str:
     return min(spare, key=lambda name: there[name].step)
 
 
-def _wanted(kept: Sequence[KeptCheckpoint], count: int) -> list[KeptCheckpoint]:
+def _wanted(kept: Sequence[CheckpointRef], count: int) -> list[CheckpointRef]:
     """Of one phase the best ``count``, those of ``own_bests``, and what is gone on from."""
     best = _best(kept, count)
     wanted = best + [each for each in own_bests(kept) if each not in best]
     return wanted + [each for each in _to_go_on_from(kept) if each not in wanted]
 
 
-def _to_go_on_from(kept: Sequence[KeptCheckpoint]) -> list[KeptCheckpoint]:
+def _to_go_on_from(kept: Sequence[CheckpointRef]) -> list[CheckpointRef]:
     """Of one phase the latest, and what was saved before its cooldown: one, where a pod that lost
     its disk has trained that step again."""
     latest = max(kept, key=_step_of)
@@ -131,7 +131,7 @@ def _to_go_on_from(kept: Sequence[KeptCheckpoint]) -> list[KeptCheckpoint]:
     return [latest, *[each for each in kept if is_before_cooldown(each, latest)][-1:]]
 
 
-def _best(kept: Sequence[KeptCheckpoint], count: int) -> list[KeptCheckpoint]:
+def _best(kept: Sequence[CheckpointRef], count: int) -> list[CheckpointRef]:
     scored = [k for k in kept if k.val_bpb is not None and isfinite(k.val_bpb)]
     if count == 1 and scored:
         return [min(scored, key=goodness)]
@@ -145,7 +145,7 @@ class PhaseSlots:
 
     keep_best: int
     slots: tuple[str, ...]
-    held: Mapping[str, KeptCheckpoint] = field(default_factory=dict)
+    held: Mapping[str, CheckpointRef] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -253,8 +253,8 @@ class Uploads:
     that was to be brought is in place.
     """
 
-    uploaded: tuple[KeptCheckpoint, ...] = ()
-    given_up: tuple[KeptCheckpoint, ...] = ()
+    uploaded: tuple[CheckpointRef, ...] = ()
+    given_up: tuple[CheckpointRef, ...] = ()
     moved_boot: float = 0.0
     fetched: bool = False
     trouble: str = ""

@@ -13,7 +13,9 @@ from dataclasses import asdict, field
 from typing import Annotated, Any, NamedTuple, TypeVar
 
 from trmcloud.core.contract.command import RECIPE
-from trmcloud.core.contract.pod_contract import KeptCheckpoint
+from trmcloud.core.contract.pod_contract import CheckpointRef
+from trmcloud.core.contract.pod_contract import parse_step_dir as parse_step_dir
+from trmcloud.core.contract.pod_contract import step_dir_name as step_dir_name
 from trmcloud.core.contract.records import (
     MAX_ITEMS,
     ContractError,
@@ -107,17 +109,6 @@ KINDS = ("weights", "optimizer", "state", "tokenizer")
 _FILE_NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,80}\.(safetensors|json|bin)")
 _ANY_FORMAT = ".bin"
 """The suffix of files in a command's checkpoint; this package opens none of them."""
-_STEP_DIR = re.compile(r"step-([0-9]{8})")
-
-
-def step_dir_name(step: int) -> str:
-    return f"step-{step:08d}"
-
-
-def parse_step_dir(name: str) -> int | None:
-    """The step of a checkpoint folder's name; None where the name is not one."""
-    match = _STEP_DIR.fullmatch(name)
-    return int(match.group(1)) if match else None
 
 
 def allowed_name(name: str) -> bool:
@@ -168,10 +159,15 @@ class CheckpointManifest:
     cooldown_from: Step | None = None
 
     @property
-    def kept(self) -> KeptCheckpoint:
-        """As its pod's agent tells of it."""
+    def ref(self) -> CheckpointRef:
+        """What names it, as its pod's agent reports it."""
         made = self.phase, self.step, self.sha256, self.size_bytes, self.val_bpb
-        return KeptCheckpoint(*made, self.cooldown_from, self.is_output, self.is_named_best)
+        return CheckpointRef(*made, self.cooldown_from, self.is_output, self.is_named_best)
+
+    @property
+    def bits(self) -> tuple[str, int, str]:
+        """As ``CheckpointRef.bits``."""
+        return self.phase, self.step, self.sha256
 
     @property
     def is_output(self) -> bool:
@@ -284,32 +280,40 @@ def with_metric(
     return replace(manifest, val_bpb=val_bpb, step_losses=tuple(step_losses))
 
 
-def pick_best(manifests: Iterable[CheckpointManifest]) -> CheckpointManifest | None:
+KnownCheckpoint = CheckpointManifest | CheckpointRef
+"""A checkpoint by its manifest, or by what its pod reported of it."""
+Known = TypeVar("Known", bound=KnownCheckpoint)
+
+
+def pick_best(every: Iterable[Known]) -> Known | None:
     """The lowest finite ``val_bpb``; of equal ones the later step, then the newer; never NaN."""
-    scored = [m for m in manifests if _finite(m.val_bpb)]
-    return min(scored, key=lambda m: (*goodness(m), -m.created_at), default=None)
+    scored = [m for m in every if _finite(m.val_bpb)]
+    return min(scored, key=lambda m: (*goodness(m), -saved_at(m)), default=None)
 
 
-def goodness(made: CheckpointManifest | KeptCheckpoint) -> tuple[float, int]:
+def goodness(made: KnownCheckpoint) -> tuple[float, int]:
     """Return the sort key of a checkpoint in a folder, a bucket or a report; the best is the
     least."""
     return made.val_bpb if made.val_bpb is not None else math.inf, -made.step
 
 
-def pick_latest(manifests: Iterable[CheckpointManifest]) -> CheckpointManifest | None:
-    return max(manifests, key=lambda m: (m.created_at, m.step), default=None)
+def pick_latest(every: Iterable[Known]) -> Known | None:
+    """The one that was saved last; among those whose time is not known, the highest step."""
+    return max(every, key=lambda m: (saved_at(m), m.step), default=None)
 
 
-def of_last_phase(manifests: Sequence[CheckpointManifest]) -> list[CheckpointManifest]:
+def saved_at(made: KnownCheckpoint) -> float:
+    """When it was saved, epoch s; 0 where only its pod's report of it is known."""
+    return made.created_at if isinstance(made, CheckpointManifest) else 0.0
+
+
+def of_last_phase(every: Sequence[Known]) -> list[Known]:
     """Those of the phase that saved last."""
-    last = pick_latest(manifests)
-    return [m for m in manifests if last is not None and m.phase == last.phase]
+    last = pick_latest(every)
+    return [m for m in every if last is not None and m.phase == last.phase]
 
 
-_Made = TypeVar("_Made", CheckpointManifest, KeptCheckpoint)
-
-
-def own_bests(made: Sequence[_Made], count: int = 1) -> list[_Made]:
+def own_bests(made: Sequence[Known], count: int = 1) -> list[Known]:
     """Return the checkpoints to keep for the name that their script gave them, the best first: of
     the newest ``count`` that it names best those without a metric; and, where there is one, the
     newest that it does not name so, since the last of a training is kept beside its best."""
@@ -318,9 +322,7 @@ def own_bests(made: Sequence[_Made], count: int = 1) -> list[_Made]:
     return own and own + [m for m in newest if not (m.is_named_best or m.is_output)][:1]
 
 
-def is_before_cooldown(
-    made: CheckpointManifest | KeptCheckpoint, latest: CheckpointManifest | KeptCheckpoint | None
-) -> bool:
+def is_before_cooldown(made: KnownCheckpoint, latest: KnownCheckpoint | None) -> bool:
     """Whether the cooldown that ``latest`` was saved in began with ``made``: a run that is given
     more goes on from there, at the full rate. Steps are counted on then, so no other has that
     step, and once it has saved again nothing goes on from it any more."""

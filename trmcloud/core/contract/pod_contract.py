@@ -418,9 +418,23 @@ class PhaseReport:
     """The level of ``climbing`` that it goes on with once its trainer, told so, has landed."""
 
 
+_STEP_DIR = re.compile(r"step-([0-9]{8})")
+
+
+def step_dir_name(step: int) -> str:
+    return f"step-{step:08d}"
+
+
+def parse_step_dir(name: str) -> int | None:
+    """The step of a checkpoint folder's name; None where the name is not one."""
+    match = _STEP_DIR.fullmatch(name)
+    return int(match.group(1)) if match else None
+
+
 @dataclass(frozen=True)
-class KeptCheckpoint:
-    """A whole checkpoint on the pod: its manifest was written last."""
+class CheckpointRef:
+    """What names a whole checkpoint, and what it is chosen by: as an agent reports it, and as its
+    manifest says, which was written last."""
 
     phase: Label
     step: Step
@@ -439,6 +453,10 @@ class KeptCheckpoint:
         """The checkpoint's identity, the same before and after an evaluation or the loss of its
         optimizer."""
         return self.phase, self.step, self.sha256
+
+    @property
+    def label(self) -> str:
+        return f"{self.phase}/{step_dir_name(self.step)}"
 
 
 @dataclass(frozen=True)
@@ -478,8 +496,8 @@ class AgentReport:
     notes: Mapping[str, str] = field(default_factory=dict)
     """Further notes: the pod's ``ssh``, its own ``termination``, the ``data`` that it makes."""
     waiting: str = ""
-    kept: tuple[KeptCheckpoint, ...] = ()
-    uploaded: tuple[KeptCheckpoint, ...] = ()
+    kept: tuple[CheckpointRef, ...] = ()
+    uploaded: tuple[CheckpointRef, ...] = ()
     """Checkpoints that are whole in the bucket, every part answered for."""
     granted_until: Instant | None = None
     """Epoch s until when it may upload; None where it may not."""

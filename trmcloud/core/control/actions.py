@@ -17,7 +17,7 @@ from trmcloud.core.control.run_state import GRANT, STAGE, ActionState, Generatio
 from trmcloud.core.values import dataclass
 
 if TYPE_CHECKING:
-    from trmcloud.core.contract.pod_contract import AgentReport, KeptCheckpoint
+    from trmcloud.core.contract.pod_contract import AgentReport, CheckpointRef
     from trmcloud.core.spec.plan import Plan
 
 # What is to be done to the outside world for one run, and when it is tried again. Pure.
@@ -174,7 +174,7 @@ def is_held(run: RunState, plan: Plan, generation: Generation) -> bool:
     return attended and is_pulled(run, plan, generation)
 
 
-def unsaved(run: RunState, report: AgentReport) -> tuple[KeptCheckpoint, ...]:
+def unsaved(run: RunState, report: AgentReport) -> tuple[CheckpointRef, ...]:
     """Return the checkpoints on the pod that are worth a copy and have none here: best ones first.
 
     One that was evaluated since it was copied is among them, for its manifest. A checkpoint that
@@ -194,14 +194,14 @@ def unsaved(run: RunState, report: AgentReport) -> tuple[KeptCheckpoint, ...]:
     return tuple(kept for kept in worth_saving(sound) if not _is_here(run, kept))
 
 
-def _is_here(run: RunState, kept: KeptCheckpoint) -> bool:
+def _is_here(run: RunState, kept: CheckpointRef) -> bool:
     copy = run.pulled.get((kept.phase, kept.step))
     if copy is None or copy.sha256 != kept.sha256:
         return False
     return kept.val_bpb is None or copy.val_bpb is not None
 
 
-def pull_name(kept: KeptCheckpoint) -> str:
+def pull_name(kept: CheckpointRef) -> str:
     """The part of an action's key that names the checkpoint, its very bits included."""
     return f"{kept.phase}-{kept.step}-{kept.sha256[:8]}"
 

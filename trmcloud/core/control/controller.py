@@ -8,7 +8,7 @@ from trmcloud.core.catalog.offers import DAY_S
 from trmcloud.core.catalog.providers import ProviderTraits
 from trmcloud.core.clock import DatedFact, Maybe
 from trmcloud.core.contract.bucket import RENEW_BEFORE_S
-from trmcloud.core.contract.pod_contract import AgentReport, KeptCheckpoint, parse_pod_name
+from trmcloud.core.contract.pod_contract import AgentReport, CheckpointRef, parse_pod_name
 from trmcloud.core.control import events as ev
 from trmcloud.core.control.actions import (
     CREATE,
@@ -328,7 +328,7 @@ def _watch(
         return noted
     pod_id = generation.pod_id or ""
     errand = None
-    wanted: tuple[KeptCheckpoint, ...] = ()
+    wanted: tuple[CheckpointRef, ...] = ()
     if report is not None:
         wanted = unsaved(run, report) if is_pulled(run, plan, generation) else ()
         errand = _errand(run, plan, generation, report, seen, now, wanted)
@@ -473,7 +473,7 @@ def _errand(
     report: AgentReport,
     seen: Observation,
     now: float,
-    wanted: tuple[KeptCheckpoint, ...],
+    wanted: tuple[CheckpointRef, ...],
 ) -> Action | None:
     """Return the transfer that a worker should do now: files to a pod that waits for them, or the
     first of the checkpoints that are ``wanted`` from it."""

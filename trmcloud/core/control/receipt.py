@@ -10,7 +10,8 @@ from trmcloud.core import codec
 from trmcloud.core.catalog.goals import Goal, GoalResult, judge_goal
 from trmcloud.core.contract import manifest as mf
 from trmcloud.core.contract.gate import number_of
-from trmcloud.core.contract.manifest import CheckpointManifest
+from trmcloud.core.contract.manifest import CheckpointManifest, KnownCheckpoint
+from trmcloud.core.contract.pod_contract import CheckpointRef
 from trmcloud.core.contract.records import (
     ContractError,
     Instant,
@@ -156,6 +157,8 @@ class Sources:
     """Manifests, as JSON."""
     curves: tuple[Point, ...]
     mended: tuple[RecoveredTrouble, ...] = ()
+    reported: tuple[CheckpointRef, ...] = ()
+    """Checkpoints in the run's bucket whose manifests were not read here."""
 
 
 def records_of(sources: Sources) -> list[ev.Record]:
@@ -222,11 +225,11 @@ def manifests_of(sources: Sources) -> list[CheckpointManifest]:
 # that it can be computed again from a receipt. Each part has a hash, and the whole one more,
 # the seal.
 
-RECEIPT_VERSION = 1
-"""Of its form and of the account's arithmetic: raised with either."""
+RECEIPT_VERSION = 2
+"""Of its form and of the account's arithmetic: raised with either. The first lacks ``reported``."""
 MOST_BYTES = 64 << 20
 _MOST_ITEMS = 1 << 17
-SOURCES = ("ledger", "checkpoints", "curves", "mended")
+SOURCES = ("ledger", "checkpoints", "curves", "mended", "reported")
 
 
 @dataclass(frozen=True)
@@ -324,7 +327,9 @@ def changed_parts(receipt: Receipt) -> tuple[str, ...]:
 
 
 def _hashes(data: Mapping[str, Any]) -> dict[str, str]:
-    parts = {"account": data["account"]} | {name: data["sources"][name] for name in SOURCES}
+    sources = data["sources"]
+    parts = {name: sources[name] for name in SOURCES if name in sources}
+    parts = {"account": data["account"], **parts}
     return {name: text_sha256(canonical(part)) for name, part in parts.items()}
 
 
@@ -343,6 +348,7 @@ def account_of(run_id: str, sources: Sources, made_at: float) -> dict[str, Any]:
     if run is None or run.recorded_plan is None:
         raise ReceiptError(f"its records do not contain {run_id}")
     manifests = manifests_of(sources)
+    known: list[KnownCheckpoint] = [*manifests, *sources.reported]
     goal = run.spec.goal
     return {
         "run": run_id,
@@ -352,16 +358,16 @@ def account_of(run_id: str, sources: Sources, made_at: float) -> dict[str, Any]:
         "final": run.state is State.CLOSED and not awaiting_bill(run),
         "asked": codec.to_json(run.spec),
         "planned": _planned(run),
-        "money": _money(ledger, run, manifests, made_at),
+        "money": _money(ledger, run, known, made_at),
         "machines": [_machine(run, generation, made_at) for generation in run.generations],
         "ended": _ended(run, records),
         "phases": [codec.to_json(account) for account in run.phase_accounts],
         "gates": {name: dict(judged.verdict) for name, judged in run.gates.items()},
         "timeline": [_moment(run, record) for record in records if isinstance(record.event, _TOLD)],
         "curves": [_drawn(run, point) for point in sources.curves],
-        "checkpoints": _checkpoints(manifests),
+        "checkpoints": _checkpoints(known),
         **({"sweep": _swept(run, manifests)} if run.spec.sweep is not None else {}),
-        **({"goal": _goal(_judged(goal, run, sources, manifests))} if goal is not None else {}),
+        **({"goal": _goal(_judged(goal, run, sources, known))} if goal is not None else {}),
     }
 
 
@@ -372,9 +378,9 @@ def scores_of(points: Iterable[Point]) -> dict[tuple[str, int], float]:
 
 
 def _judged(
-    goal: Goal, run: RunState, sources: Sources, manifests: Sequence[CheckpointManifest]
+    goal: Goal, run: RunState, sources: Sources, known: Sequence[KnownCheckpoint]
 ) -> GoalResult:
-    last = [m for m in manifests if m.phase == run.spec.phases[-1]]
+    last = [m for m in known if m.phase == run.spec.phases[-1]]
     return judge_goal(goal, last, scores_of(sources.curves))
 
 
@@ -418,10 +424,10 @@ def _planned(run: RunState) -> dict[str, Any]:
 
 
 def _money(
-    ledger: LedgerState, run: RunState, manifests: Sequence[CheckpointManifest], now: float
+    ledger: LedgerState, run: RunState, known: Sequence[KnownCheckpoint], now: float
 ) -> dict[str, Any]:
     strays = ledger.strays_of(run.run_id)
-    report = report_on(run, manifests, now, strays=strays)
+    report = report_on(run, known, now, strays=strays)
     rent = total(hold.amount for hold in holds_of(ledger, run.run_id))
     return {
         "planned_usd": report.planned.plain(),
@@ -508,12 +514,10 @@ def _drawn(run: RunState, point: Point) -> dict[str, Any]:
     }
 
 
-def _checkpoints(manifests: Sequence[CheckpointManifest]) -> dict[str, Any]:
-    latest = mf.pick_latest(manifests)
-    best = mf.pick_best([m for m in manifests if latest is not None and m.phase == latest.phase])
-    named = {"best": best, "latest": latest}
+def _checkpoints(known: Sequence[KnownCheckpoint]) -> dict[str, Any]:
+    named = {"best": mf.pick_best(mf.of_last_phase(known)), "latest": mf.pick_latest(known)}
     return {
-        "all": [_checkpoint(m) for m in sorted(manifests, key=lambda m: (m.created_at, m.label))],
+        "all": [_checkpoint(m) for m in sorted(known, key=lambda m: (mf.saved_at(m), m.label))],
         **{name: m.label if m is not None else None for name, m in named.items()},
     }
 
@@ -542,14 +546,19 @@ def _swept(run: RunState, manifests: Sequence[CheckpointManifest]) -> dict[str, 
     }
 
 
-def _checkpoint(made: CheckpointManifest) -> dict[str, Any]:
-    about = made.extra.get(mf.PROVENANCE)
-    return {
+def _checkpoint(made: KnownCheckpoint) -> dict[str, Any]:
+    """What is known of a checkpoint: of a reported one neither its files nor its data."""
+    told = {
         "checkpoint": made.label,
         "step": made.step,
         "val_bpb": made.val_bpb,
         "weights_sha256": made.sha256,
         "size_bytes": made.size_bytes,
+    }
+    if isinstance(made, CheckpointRef):
+        return told | dict.fromkeys(("files", "data_sha256", "tokenizer_sha256", "provenance"))
+    about = made.extra.get(mf.PROVENANCE)
+    return told | {
         "files": {file.name: file.sha256 for file in made.files},
         "data_sha256": made.data_sha256,
         "tokenizer_sha256": made.tokenizer_sha256,

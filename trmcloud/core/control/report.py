@@ -1,4 +1,4 @@
-"""Reports of cost: of one run and of a month, as functions of events and manifests. Pure."""
+"""Reports of cost: of one run and of a month, as functions of events and checkpoints. Pure."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from trmcloud.core.catalog.goals import GoalResult, Scores, judge_goal
-from trmcloud.core.contract.command import RECIPE
+from trmcloud.core.contract.command import RECIPE, Command, shown_metric
 from trmcloud.core.contract.manifest import (
-    CheckpointManifest,
+    KnownCheckpoint,
     is_before_cooldown,
     own_bests,
     pick_best,
@@ -31,7 +31,7 @@ from trmcloud.core.control.run_state import GRANT, STAGE, Generation, RunState, 
 from trmcloud.core.money import ZERO, Usd, cost, total
 from trmcloud.core.values import dataclass, replace
 
-# What a run cost and what it bought: a function of events and manifests and nothing else.
+# What a run cost and what it bought: a function of events and checkpoints and nothing else.
 
 #: Where paid seconds go, in the order they are shown; what no part accounts for is "other":
 #: the pod before and after its trainer, and the time between two attempts.
@@ -63,8 +63,8 @@ class RunReport:
     reserved: Usd
     paid_s: float
     seconds: Mapping[str, float]
-    best: CheckpointManifest | None
-    latest: CheckpointManifest | None
+    best: KnownCheckpoint | None
+    latest: KnownCheckpoint | None
     """The best may be none while this is not evaluated."""
     first_bpb: float | None
     steps_done: int
@@ -80,21 +80,28 @@ class RunReport:
     """Of the whole machine; None where nothing was chosen yet, or too little was logged."""
     data_told: str = ""
     """The last pod's note about the data that it made; '' where it made none, or said nothing."""
-    before_cooldown: CheckpointManifest | None = None
+    before_cooldown: KnownCheckpoint | None = None
     """With what the cooldown began that the latest is in."""
-    own_best: CheckpointManifest | None = None
+    own_best: KnownCheckpoint | None = None
     """The script's own best of a command; the best, where no metric judges any."""
     here: bool = False
     """It trained on this machine alone."""
     moves: tuple[MoveAccount, ...] = ()
     """Its moves to another machine that were completed."""
+    command: Command | None = None
+    """What it trains; None: a recipe."""
     goal: GoalResult | None = None
     """Whether its best checkpoint reaches its goal; None where it has none."""
 
     @property
-    def best_told(self) -> ReportedValue[CheckpointManifest] | None:
+    def best_told(self) -> ReportedValue[KnownCheckpoint] | None:
         """The best, by the report of the pod that trained."""
         return ReportedValue(self.best, here=self.here) if self.best is not None else None
+
+    @property
+    def best_metric(self) -> float | None:
+        """The best's metric: a recipe's bits per byte, a command's own as it logged it."""
+        return shown_metric(self.command, self.best.val_bpb) if self.best is not None else None
 
     @property
     def data_usd(self) -> Usd:
@@ -222,7 +229,7 @@ def move_accounts(run: RunState, now: float) -> tuple[MoveAccount, ...]:
 
 def report_on(
     run: RunState,
-    manifests: Iterable[CheckpointManifest],
+    checkpoints: Iterable[KnownCheckpoint],
     now: float,
     *,
     live_seconds: Mapping[str, float] | None = None,
@@ -248,7 +255,7 @@ def report_on(
     whole = sum(paid.values())
     seconds["other"] += max(0.0, whole - sum(seconds.values()))
     chosen = run.chosen
-    every = tuple(manifests)
+    every = tuple(checkpoints)
     latest = pick_latest(every)
     billed = run.billed if made else ZERO
     if billed is not None:
@@ -289,6 +296,7 @@ def report_on(
         tokens_per_s=tokens_per_s[1] if tokens_per_s else None,
         here=run.trained_here,
         moves=move_accounts(run, now),
+        command=run.spec.command,
         goal=judge_goal(run.spec.goal, every, scores) if run.spec.goal is not None else None,
     )
 

@@ -273,8 +273,8 @@ def _reasons(
         add(RemarkTopic.PLACE, f"can only be planned: no run was tested on a {offer.sku} yet")
     elif beware := TRAITS[offer.provider].beware:
         add(RemarkTopic.PLACE, beware)
-    if offer.note:
-        add(RemarkTopic.OFFER, f"the offer: {offer.note}")
+    if words := offer.words:
+        add(RemarkTopic.OFFER, f"the offer: {words}")
     return tuple(reasons)
 
 

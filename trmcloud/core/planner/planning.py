@@ -25,7 +25,6 @@ from trmcloud.core.catalog.offers import (
     ANYWHERE,
     DAY_S,
     Offer,
-    is_community,
     local_offer,
     with_newer_quotes,
 )
@@ -295,7 +294,7 @@ def _matching(
     of_a_kind = [
         offer
         for offer in offers
-        if (spec.spot or not offer.spot) and (spec.community or not is_community(offer.note))
+        if (spec.spot or not offer.spot) and (spec.community or not offer.is_community)
     ]
     found = _in_regions(with_newer_quotes(of_a_kind, now), spec.regions)
     if request is not None or spec.gpus or spec.providers:

@@ -101,7 +101,7 @@ class Host(Anchors, Protocol):
         """Return the used share of the fullest GPU's memory; None where that is not known well
         enough."""
 
-    def kept(self, now: Instant) -> tuple[contract.KeptCheckpoint, ...]:
+    def kept(self, now: Instant) -> tuple[contract.CheckpointRef, ...]:
         """The checkpoints of the run that are whole on this pod."""
 
     def uploads(self, now: Instant) -> tuple[float | None, Uploads]:

@@ -47,7 +47,7 @@ class AgentLoop:
         else:
             body.kill_trainer()  # one that a killed agent started and could not note down
         self._uploads = Uploads()
-        self._owing: tuple[tuple[contract.KeptCheckpoint, ...], Uploads, bool] = (
+        self._owing: tuple[tuple[contract.CheckpointRef, ...], Uploads, bool] = (
             (),
             self._uploads,
             False,

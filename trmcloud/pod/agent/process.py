@@ -108,7 +108,7 @@ class _FilesAndProcesses(AnchorFile):
         self._run_id = ""
         self._child: subprocess.Popen[bytes] | None = None
         self._watchdog = os.getppid()
-        self._kept: tuple[contract.KeptCheckpoint, ...] = ()
+        self._kept: tuple[contract.CheckpointRef, ...] = ()
         self._kept_boot = -1e9
         self._preparation = Preparation(root, pod_name)
         self._transfer = Transfer(root, pod_name, self._preparation.trainer)
@@ -266,7 +266,7 @@ class _FilesAndProcesses(AnchorFile):
             return "", progress.message
         return _WAITING[progress.state], ""
 
-    def kept(self, now: Instant) -> tuple[contract.KeptCheckpoint, ...]:
+    def kept(self, now: Instant) -> tuple[contract.CheckpointRef, ...]:
         """Read anew every few seconds: manifests are small, and are written last. Where the disk
         runs low, some of what was kept goes."""
         if now.boot - self._kept_boot >= _KEPT_EVERY_S:
@@ -276,7 +276,7 @@ class _FilesAndProcesses(AnchorFile):
             with contextlib.suppress(OSError):
                 if make_room(run_dir, manifests, self.log):
                     manifests = _manifests(run_dir)
-            self._kept = tuple(manifest.kept for manifest in manifests)
+            self._kept = tuple(manifest.ref for manifest in manifests)
         return self._kept
 
     def make_data(self, now: Instant, phases: tuple[str, ...]) -> None:

@@ -38,9 +38,8 @@ from trmcloud.core.contract.manifest import (
     MAX_MANIFEST_BYTES,
     CheckpointManifest,
     from_json,
-    step_dir_name,
 )
-from trmcloud.core.contract.pod_contract import KeptCheckpoint
+from trmcloud.core.contract.pod_contract import CheckpointRef
 from trmcloud.core.errors import CheckpointError
 from trmcloud.io.files import load_small, read_small, write_atomic
 from trmcloud.io.requests import retry
@@ -72,7 +71,7 @@ class CurrentUpload:
     """The upload in progress: which checkpoint goes where, and the MD5 of each piece stored.
     ``emptied``: no manifest stands in the slot any more."""
 
-    kept: KeptCheckpoint
+    kept: CheckpointRef
     slot: str
     done: dict[str, str] = field(default_factory=dict)
     emptied: bool = False
@@ -263,8 +262,8 @@ class Uploader:
         self._grants: Grants | None = None
         self._grants_stamp: tuple[int, int] | None = None
         self._sender = Sender(now, sleep, self._write)
-        self._given_up: list[KeptCheckpoint] = []
-        self._slots: dict[str, dict[str, KeptCheckpoint | None]] = {}
+        self._given_up: list[CheckpointRef] = []
+        self._slots: dict[str, dict[str, CheckpointRef | None]] = {}
         self._doing: CurrentUpload | None = None
         self._fetched = False
         self._brought: Grants | None = None
@@ -304,7 +303,7 @@ class Uploader:
         except UnusableCheckpoint as reason:
             self._given_up.append(kept)
             self._doing = None
-            self._trouble = f"{kept.phase}/{step_dir_name(kept.step)} is given up: {reason}"
+            self._trouble = f"{kept.label} is given up: {reason}"
             self._say(self._trouble)
         except StoreError as error:
             self._fail(error)
@@ -344,7 +343,7 @@ class Uploader:
             for slot in share.slots:
                 held.setdefault(slot, share.held.get(slot))
 
-    def _next(self) -> tuple[KeptCheckpoint, Path, str] | None:
+    def _next(self) -> tuple[CheckpointRef, Path, str] | None:
         """The checkpoint to store now: what was begun, else the first that is worth it."""
         here = dict(self._manifests())
         owed = unstored(tuple(here), self._uploaded(), self._given_up)
@@ -357,7 +356,7 @@ class Uploader:
             self._doing = None
         return (wanted[0], *here[wanted[0]]) if wanted else None
 
-    def _manifests(self) -> Iterator[tuple[KeptCheckpoint, tuple[Path, str]]]:
+    def _manifests(self) -> Iterator[tuple[CheckpointRef, tuple[Path, str]]]:
         lease = load_small(self._pod_dir / contract.LEASE_NAME, contract.load_lease)
         if self._grants is None or lease is None:
             return
@@ -368,11 +367,11 @@ class Uploader:
             ):
                 with contextlib.suppress(OSError, ValueError, CheckpointError):
                     text = read_small(path, MAX_MANIFEST_BYTES) or ""
-                    yield from_json(text, str(path)).kept, (path.parent, text)
+                    yield from_json(text, str(path)).ref, (path.parent, text)
 
     # -- uploading ----------------------------------------------------------------------------
 
-    def _upload(self, kept: KeptCheckpoint, folder: Path, text: str) -> None:
+    def _upload(self, kept: CheckpointRef, folder: Path, text: str) -> None:
         """Empty the slot's manifest, store every piece, then the manifest; of one that lies there
         and was evaluated since, the manifest alone.
 
@@ -384,7 +383,7 @@ class Uploader:
             url = self._url(CurrentUpload(kept, scored), MANIFEST_NAME)
             self._sender.put_small(url, text.encode("utf-8"))
             self._slots[kept.phase][scored] = kept
-            self._say(f"{kept.phase}/{step_dir_name(kept.step)} has its metric in {scored}")
+            self._say(f"{kept.label} has its metric in {scored}")
             return
         manifest = from_json(text, str(folder))
         doing = self._doing
@@ -405,7 +404,7 @@ class Uploader:
             self._sender.put_small(self._url(doing, MANIFEST_NAME), text.encode("utf-8"))
             held[doing.slot] = kept
             self._doing = None
-            self._say(f"{kept.phase}/{step_dir_name(kept.step)} is stored in {doing.slot}")
+            self._say(f"{kept.label} is stored in {doing.slot}")
 
     def _url(self, doing: CurrentUpload, name: str, length: int | None = None) -> str:
         assert self._grants is not None
@@ -451,7 +450,7 @@ class Uploader:
 
     # -- what is remembered -------------------------------------------------------------------
 
-    def _uploaded(self) -> tuple[KeptCheckpoint, ...]:
+    def _uploaded(self) -> tuple[CheckpointRef, ...]:
         held = (slots.values() for slots in self._slots.values())
         return tuple(kept for values in held for kept in values if kept is not None)
 
@@ -488,7 +487,7 @@ class Uploader:
             data: Mapping[str, Any] = json.loads(text)
             self._slots = {
                 phase: {
-                    slot: None if row is None else KeptCheckpoint(**row)
+                    slot: None if row is None else CheckpointRef(**row)
                     for slot, row in held.items()
                 }
                 for phase, held in data["slots"].items()
@@ -498,7 +497,7 @@ class Uploader:
             if data["doing"] is not None:
                 row = data["doing"]
                 kept, slot, done = (
-                    KeptCheckpoint(**row["kept"]),
+                    CheckpointRef(**row["kept"]),
                     str(row["slot"]),
                     dict(row["done"]),
                 )

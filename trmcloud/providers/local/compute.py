@@ -174,7 +174,7 @@ class LocalCompute(Compute, PodLink):
         raise NotFoundError(f"{pod_name} keeps no files of its own")
 
     def manifest(
-        self, pod_name: str, run_id: str, kept: contract.KeptCheckpoint
+        self, pod_name: str, run_id: str, kept: contract.CheckpointRef
     ) -> CheckpointManifest:
         raise NotFoundError(f"{pod_name} keeps no files of its own")
 

@@ -13,7 +13,7 @@ from typing import Any, Callable, Iterable, Mapping, NamedTuple, Sequence, TypeG
 
 from trmcloud.adapters.prices.downloads import failure_text
 from trmcloud.adapters.prices.tables import row_of
-from trmcloud.core.catalog.offers import Offer
+from trmcloud.core.catalog.offers import COMMUNITY, Offer
 from trmcloud.core.errors import ProviderError, UsageError
 from trmcloud.core.money import Usd
 from trmcloud.io.network import send
@@ -201,7 +201,7 @@ def _public_list(environ: Mapping[str, str]) -> list[ListedOffer]:
 
 
 def _offer(row: ListedOffer, now: float, region: str, stock: str, source: str = SOURCE) -> Offer:
-    tier = "community" if row.community else "secure"
+    tier = COMMUNITY if row.community else "secure"
     return Offer(
         sku=row.sku,
         gpus=row.gpus,
@@ -212,7 +212,8 @@ def _offer(row: ListedOffer, now: float, region: str, stock: str, source: str = 
         spot=False,
         priced_at=now,
         source=source,
-        note=f"{tier}; stock {stock}",
+        tier=tier,
+        stock=stock,
     )
 
 

@@ -176,7 +176,7 @@ def _row(cloud: str, line: Line, as_of: str) -> Row | None:
         "source": SOURCE,
         "vcpus": _size(line.get("vCPUs", "")),
         "ram_gb": _size(line.get("MemoryGiB", "")),
-        "note": "secure" if cloud == "runpod" else "",
+        "tier": "secure" if cloud == "runpod" else "",
     }
 
 

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 from trmcloud.adapters.prices.tables import row_of
 from trmcloud.core.catalog.hardware import GPUS
-from trmcloud.core.catalog.offers import ANYWHERE, Offer
+from trmcloud.core.catalog.offers import ANYWHERE, COMMUNITY, Offer
 from trmcloud.core.errors import TrmcloudError
 from trmcloud.core.money import Usd
 from trmcloud.core.storage import LEAST_WORK_GB, pod_disks_gb
@@ -221,7 +221,6 @@ def _within(seconds: float, read: Callable[[], list[Offer]]) -> tuple[list[Offer
 
 
 def _offer(ask: VastOffer, hosts: int, now: float, community: bool) -> Offer:
-    kind = "community" if community else "data centre"
     facts = (f"{hosts} hosts", f"reliability {ask.reliability:.3f}", f"driver {ask.driver or '?'}")
     return Offer(
         sku=ask.sku,
@@ -235,7 +234,8 @@ def _offer(ask: VastOffer, hosts: int, now: float, community: bool) -> Offer:
         source=SOURCE,
         vcpus=ask.vcpus,
         ram_gb=ask.ram_gb,
-        note="; ".join((kind, *facts)),
+        tier=COMMUNITY if community else "data centre",
+        note="; ".join(facts),
     )
 
 

@@ -43,7 +43,7 @@ class UploadJudge:
         self._awaiting: dict[Pod, float] = {}
         self._ungranted: dict[Pod, float] = {}
         self._unsent: dict[Pod, float] = {}
-        self._stored_times: Counter[tuple[str, contract.KeptCheckpoint]] = Counter()
+        self._stored_times: Counter[tuple[str, contract.CheckpointRef]] = Counter()
 
     def on_spawn(self, pod: Pod, phase: str, from_step: int) -> None:
         """A pod that is to upload has the right to, and what it was given to go on from."""
@@ -78,7 +78,7 @@ class UploadJudge:
         if now - since > max(pod.lease.landing_s, _ACTS_S) + _LOOK_S:
             self.fail("wasteful", f"{pod.rented.pod_id} waits for uploads for {now - since:.0f} s")
 
-    def on_stored(self, pod: Pod, kept: contract.KeptCheckpoint) -> None:
+    def on_stored(self, pod: Pod, kept: contract.CheckpointRef) -> None:
         """An upload is through: the very same bits are not sent again and again, at the pod's
         rent. What another one was written over, once, may come back."""
         self._stored_times[pod.rented.pod_id, kept] += 1

@@ -23,7 +23,7 @@ from trmcloud.core.contract.bucket import (
 )
 from trmcloud.core.contract.pod_contract import (
     AgentReport,
-    KeptCheckpoint,
+    CheckpointRef,
     PhaseState,
     parse_pod_name,
 )
@@ -182,7 +182,7 @@ class SimHost:
             return "installing", ""
         return ("", "") if pod.staged else ("files", "")
 
-    def kept(self, now: Instant) -> tuple[contract.KeptCheckpoint, ...]:
+    def kept(self, now: Instant) -> tuple[contract.CheckpointRef, ...]:
         pod = self._pod
         pod.save_now()
         brought = pod.uploader.brought(pod.world.queue.now)
@@ -220,7 +220,7 @@ _TELL_S = 1.0
 
 @dataclass
 class _Upload:
-    kept: KeptCheckpoint
+    kept: CheckpointRef
     slot: str
     ends_at: float
 
@@ -240,11 +240,11 @@ class SimUploader:
         self._brought_at = 0.0
         """While it stands by: when what it was first given is there."""
         self.moved_at = 0.0
-        self._slots: dict[str, dict[str, KeptCheckpoint | None]] = {}
-        self._given_up: list[KeptCheckpoint] = []
+        self._slots: dict[str, dict[str, CheckpointRef | None]] = {}
+        self._given_up: list[CheckpointRef] = []
         self._account: Uploads | None = None
         """Its account to the agent, until that changes."""
-        self._all_stored: tuple[KeptCheckpoint, ...] = ()
+        self._all_stored: tuple[CheckpointRef, ...] = ()
         """The checkpoints that were on the pod when none of them was wanted in the bucket."""
         self._upload: _Upload | None = None
         self._free_at = 0.0
@@ -272,7 +272,7 @@ class SimUploader:
         for turn in self._pod.world.knobs.turns if first else ():
             turn(self._pod.rented)
 
-    def brought(self, now: float) -> tuple[KeptCheckpoint, ...]:
+    def brought(self, now: float) -> tuple[CheckpointRef, ...]:
         """While it stands by: the checkpoints that it was given, once they are there."""
         if self.grants is None or not self.grants.standby or now < self._brought_at:
             return ()

@@ -360,7 +360,7 @@ class SimLink(PodLink):
         return pod
 
     def manifest(
-        self, pod_name: str, run_id: str, kept: contract.KeptCheckpoint
+        self, pod_name: str, run_id: str, kept: contract.CheckpointRef
     ) -> CheckpointManifest:
         pod = self._reached(pod_name)
         for manifest in pod.world.files.on_pod(run_id, pod.rented.pod_id):

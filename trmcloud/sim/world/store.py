@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from trmcloud.core.contract.manifest import CheckpointFile, CheckpointManifest
-from trmcloud.core.contract.pod_contract import AgentReport, KeptCheckpoint
+from trmcloud.core.contract.pod_contract import AgentReport, CheckpointRef
 from trmcloud.core.contract.records import dump
 from trmcloud.core.contract.trainer_contract import Heartbeat
 from trmcloud.core.errors import CheckpointError
@@ -38,9 +38,9 @@ class Checkpoint:
     """The places whose copy of the manifest has the metric, too: home, slot."""
 
     @cached_property
-    def kept(self) -> KeptCheckpoint:
+    def kept(self) -> CheckpointRef:
         """As its pod's agent tells of it."""
-        return self.manifest.kept
+        return self.manifest.ref
 
     @cached_property
     def sha256(self) -> str:
@@ -158,7 +158,7 @@ class SimFiles:
         kept = self.checkpoints.get(run_id, ())
         return [c.manifest for c in kept if c.pod_id == pod_id and c.readable]
 
-    def kept_on(self, run_id: str, pod_id: str) -> tuple[KeptCheckpoint, ...]:
+    def kept_on(self, run_id: str, pod_id: str) -> tuple[CheckpointRef, ...]:
         """The same, as the agent tells of it."""
         made = self.checkpoints.get(run_id, ())
         return tuple(c.kept for c in made if c.pod_id == pod_id and c.readable)
@@ -176,12 +176,12 @@ class SimFiles:
                 return
         raise CheckpointError(f"{wanted.label} is not there any more")
 
-    def is_sound(self, run_id: str, kept: KeptCheckpoint) -> bool:
+    def is_sound(self, run_id: str, kept: CheckpointRef) -> bool:
         """Whether the bits on the pod are those that its manifest names."""
         found = self._find(run_id, kept)
         return found is not None and found.whole
 
-    def store(self, run_id: str, kept: KeptCheckpoint, slot: str) -> None:
+    def store(self, run_id: str, kept: CheckpointRef, slot: str) -> None:
         """It is whole in the bucket now, under its manifest."""
         found = self._find(run_id, kept)
         if found is not None:
@@ -198,10 +198,10 @@ class SimFiles:
                 if not found.pod_id:
                     self.checkpoints[run_id].remove(found)
 
-    def in_slots(self, run_id: str, phase: str, slots: Sequence[str]) -> dict[str, KeptCheckpoint]:
+    def in_slots(self, run_id: str, phase: str, slots: Sequence[str]) -> dict[str, CheckpointRef]:
         made = self.checkpoints.get(run_id, ())
         return {
-            c.slot: m.kept
+            c.slot: m.ref
             for c in made
             if c.slot in slots and (m := c.seen("slot")).phase == phase and c.readable
         }
@@ -244,7 +244,7 @@ class SimFiles:
             known = self._word_texts[place] = word, dump(word).encode()
         return known[1]
 
-    def _find(self, run_id: str, kept: KeptCheckpoint) -> Checkpoint | None:
+    def _find(self, run_id: str, kept: CheckpointRef) -> Checkpoint | None:
         for made in self.checkpoints.get(run_id, ()):
             if made.kept.bits == kept.bits:
                 return made

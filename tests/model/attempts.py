@@ -1,4 +1,4 @@
-"""A training whose best evaluation lies between two saves, for every family."""
+"""Attempts that die, and trainings that go on from them, for every family."""
 
 from __future__ import annotations
 
@@ -48,9 +48,26 @@ def dying_at(patch: pytest.MonkeyPatch, step: int) -> None:
     patch.setattr(loop.Trainer, "_step", die)
 
 
-def check_best_is_saved(make: Callable[..., Any], **changes: Any) -> None:
+def crash(run: Any, step: int, attempt: int = 1, **environment: str) -> None:
+    """An attempt that dies after ``step``."""
+    with pytest.MonkeyPatch.context() as patch:
+        dying_at(patch, step)
+        assert run.train_here(attempt, **environment) == "crashed"
+
+
+def check_resumed(run: Any, whole: Any, from_step: int) -> None:
+    """The second attempt goes on from ``from_step``, and ends as ``whole`` did to the last bit."""
+    assert run.train_here(attempt=2) == "finished"
+    assert run.metrics("start")[-1]["from_step"] == from_step
+    last = whole.heartbeat.step
+    assert run.weights_at(last) == whole.weights_at(last)
+    assert run.exact_metrics() == whole.exact_metrics()
+
+
+def check_best_is_saved(make: Callable[..., Any], **changes: Any) -> Any:
     """The best is on disk and is the one that is fetched, with the weights that were evaluated;
-    and a training that dies right after it goes on from there to the same weights."""
+    and a training that dies right after it goes on from there to the last bit. Return the whole
+    training."""
     changes = {**BETWEEN_SAVES, **changes}
     with pytest.MonkeyPatch.context() as patch:
         scored(patch, SCORES)
@@ -68,10 +85,6 @@ def check_best_is_saved(make: Callable[..., Any], **changes: Any) -> None:
         assert run.weights_at(14) == whole.weights_at(14)
 
         broken = make("broken", **changes, keep_best=9)
-        with pytest.MonkeyPatch.context() as lightning:
-            dying_at(lightning, 9)
-            assert broken.train_here() == "crashed"
-        assert broken.train_here(attempt=2) == "finished"
-        assert broken.metrics("start")[-1]["from_step"] == BEST
-        assert broken.weights_at(14) == whole.weights_at(14)
-        assert broken.exact_metrics() == whole.exact_metrics()
+        crash(broken, 9)
+        check_resumed(broken, whole, BEST)
+        return whole
