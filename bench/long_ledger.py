@@ -61,7 +61,7 @@ def _copy(path: Path) -> None:
 
 
 def fill_database(url: str, source: Path, home: Path) -> None:
-    """Write the ledger in the file ``source`` into the database, as ``trmcloud ledger move``."""
+    """Write the ledger in the file ``source`` into the database, as ``admin ledger move`` does."""
     ledger = PostgresLedger(url, home)
     ledger.database.write(lambda session: load(source, session))
     ledger.close()

@@ -66,7 +66,7 @@ launch() {
     # Where the key's run was there already, it is waited for here, and driven on where its job was
     # cancelled; its exit code is the run's, also where it has ended.
     code=0
-    trmcloud attach "$run" --json >"$out/events.jsonl" || code=$?
+    trmcloud logs -f "$run" --json >"$out/events.jsonl" || code=$?
     printf '%s\n' "$code" >"$out/exit-code"
     case $code in
     0) echo "run $run finished" ;;

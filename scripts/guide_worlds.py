@@ -69,9 +69,9 @@ def agents(folder: Path) -> Iterator[Reader]:
         smoked(user)
         only = {
             "grant give": "^agent",
-            "approve": "^a-|^agent",
+            "grant approve": "^a-|^agent",
             "report": '^   "(run|principal|state)"|^    "(cap|reserved|accrued|at_most)_usd"',
-            "verify": "^r-|^✔ (page|seal|account|ledger)",
+            "report --verify": "^r-|^✔ (page|seal|account|ledger)",
         }
         yield Reader(user, only=only)
 

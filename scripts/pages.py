@@ -64,16 +64,16 @@ def main() -> None:
 
 
 def help_table() -> str:
-    """What ``trmcloud --help`` lists, as it prints it at 80 columns."""
+    """What ``trmcloud --help-all`` lists, as it prints it at 80 columns."""
     answer = subprocess.run(
-        [str(Path(sys.executable).parent / "trmcloud"), "--help"],
+        [str(Path(sys.executable).parent / "trmcloud"), "--help-all"],
         capture_output=True,
         text=True,
         check=True,
         env={"COLUMNS": "80", "LANG": "C.UTF-8", "PATH": "/usr/bin:/bin"},
     )
     lines = [line.rstrip() for line in _ANSI.sub("", answer.stdout).splitlines()]
-    first = next(n for n, line in enumerate(lines) if "─ Before" in line)
+    first = next(n for n, line in enumerate(lines) if "─ Commands" in line)
     return "\n".join(lines[first:]).strip()
 
 

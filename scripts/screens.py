@@ -79,7 +79,6 @@ WALK = (
         "A launch on this machine, from the question to its end.", answer="y\n", again=False,
         shown="launch local --recipe trm-tiny --phase fast --steps 300 --budget 1 …",
     ),
-    Screen("gate", "gate", "The verdict on a phase."),
     Screen("fetch-best", "fetch-best --into best", "The best checkpoint.", again=False),
     Screen(
         "detach", f"launch local {_TINY} --steps 100000 --budget 1 -y -d",

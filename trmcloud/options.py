@@ -50,6 +50,10 @@ MOST_VOLUME_DAYS = 365
 _WEEK_DAYS = 7.0
 
 
+class Rare(str):
+    """The heading of an option that only ``--help-all`` shows."""
+
+
 @dataclass(frozen=True)
 class Option:
     """A row: what a field of a request is for the command line, for the docs and in its place."""
@@ -60,7 +64,7 @@ class Option:
     on: tuple[str, ...]
     """The commands that take it."""
     group: str
-    """The heading that it stands under in the docs."""
+    """The heading that it stands under in help and docs; ``Rare`` of an option that few need."""
     metavar: str | None = None
     envvar: str | None = None
     place: str | None = None
@@ -242,6 +246,8 @@ _TRAINED = "launch rehearse"
 _RENTED = "plan launch rehearse run sweep"
 _MODEL, _LENGTH, _CHOICE = "Model and data", "Budget and length", "Choice of hardware"
 _KEPT, _RENTING, _LEAVING = "Checkpoints", "Renting", "Launch"
+_MODEL_RARE, _LENGTH_RARE, _CHOICE_RARE = Rare(_MODEL), Rare(_LENGTH), Rare(_CHOICE)
+_KEPT_RARE, _RENTING_RARE, _LEAVING_RARE = Rare(_KEPT), Rare(_RENTING), Rare(_LEAVING)
 
 
 # fmt: off
@@ -256,6 +262,10 @@ class LaunchRequest:
         "or the id of a plan.", _ALL + " try", _CHOICE, metavar="HARDWARE", parse=_hardware,
         beside_a_plan=True,
         but={
+            "launch": {
+                "help": "8xH100, other NxSKU, 2x8xH100 (two machines), local, or the id of a plan; "
+                        "for a command also any (8xany): the cheapest.",
+            },
             "plan": {
                 "flags": ("--hardware",), "metavar": None,
                 "help": "8xA100, 2x8xA100 (two machines), local, … (default: all offers).",
@@ -275,7 +285,10 @@ class LaunchRequest:
         },
     )
     recipe: str = option(
-        "--recipe", "trm", "Recipe: a name or a TOML file.", _SWEPT, _MODEL,
+        "--recipe", "",
+        "Recipe: a name or a TOML file (default: trm-tiny on local, else speedrun; trm with a "
+        "--phase of it).",
+        _SWEPT, _MODEL,
     )
     phase: str = option(
         "--phase", "both",
@@ -300,6 +313,10 @@ class LaunchRequest:
         "--data", "", "Text to train on: a file, a folder, or python-stdlib.", _ALL + " try",
         _MODEL, beside_a_plan=True,
         but={
+            "launch": {
+                "help": "Text to train on: a file, a folder, or python-stdlib; for a command, its "
+                        "folder of data, sent separately from the code.",
+            },
             "export": {"help": "Text or prepared data, on the machine that runs the script."},
             "run": {"help": "Folder of data, sent separately from the code.", "metavar": "DIR"},
             "try": {"help": "Folder of data, sent separately from the code.", "metavar": "DIR"},
@@ -308,7 +325,7 @@ class LaunchRequest:
     chat_data: str = option(
         "--chat-data", "",
         "Conversations for the chat phase: FILE.jsonl, each line {\"messages\": […]}.",
-        "plan launch rehearse", _MODEL, metavar="FILE",
+        "plan launch rehearse", _MODEL_RARE, metavar="FILE",
     )
     goal: str = option(
         "--goal", "", "A published result to reach: gpt2, other names, or a TOML file.",
@@ -328,7 +345,7 @@ class LaunchRequest:
         "--hours", None, "Hours of training.", _ALL, _LENGTH, parse=_above_zero,
     )
     tokens: int | None = option(
-        "--tokens", None, "Tokens of each phase.", "plan launch rehearse", _LENGTH,
+        "--tokens", None, "Tokens of each phase.", "plan launch rehearse", _LENGTH_RARE,
         parse=_above_zero,
     )
     setting: Sequence[str] = option(
@@ -340,12 +357,12 @@ class LaunchRequest:
         "--precision", "",
         "auto, fp8, bf16, fp16 or fp32; auto: the best that the machine supports, and fp8 only if "
         "it is faster in a test.",
-        _SWEPT, _MODEL, metavar="FORMAT", place="overrides", parse=_precision,
+        _SWEPT, _MODEL_RARE, metavar="FORMAT", place="overrides", parse=_precision,
     )
     scale_lr: str = option(
         "--scale-lr", "",
         "Scale the learning rates with the batch: sqrt, or table (the recipe's table).",
-        _SWEPT, _MODEL, metavar="RULE", place="overrides", parse=_scale_lr,
+        _SWEPT, _MODEL_RARE, metavar="RULE", place="overrides", parse=_scale_lr,
     )
     processes: int = option(
         "--processes", 0, "Number of torchrun processes (local).", _ALL + " resume", _MODEL,
@@ -353,35 +370,37 @@ class LaunchRequest:
         but={"resume": {"help": "On this machine: processes that share the batch from now on."}},
     )
     initial_from: str = option(
-        "--from", "", "Start from the weights of a run or checkpoint folder.", _TRAINED, _MODEL,
+        "--from", "", "Start from the weights of a run or checkpoint folder.", _TRAINED,
+        _MODEL_RARE,
     )
     strict_guide: bool = option(
-        "--strict-guide", False, "The guide's bands can also close the gate.", _TRAINED, _LENGTH,
+        "--strict-guide", False, "The guide's bands can also close the gate.", _TRAINED,
+        _LENGTH_RARE,
         place="strict_gate",
     )
     stop_at_gain: str = option(
         "--stop-at-gain", "",
         "End a phase, with its cooldown, when the next dollar is expected to gain fewer bits per "
-        "byte than this: 0.001/usd.", _TRAINED, _LENGTH, metavar="BPB/usd",
+        "byte than this: 0.001/usd.", _TRAINED, _LENGTH_RARE, metavar="BPB/usd",
         parse=lambda flag, text: parse_gain(text),
     )
     patience: int = option(
         "--patience", 0, "End a phase after this many evaluations in a row without a better one.",
-        _TRAINED, _LENGTH, metavar="N", parse=lambda flag, count: checked_patience(count),
+        _TRAINED, _LENGTH_RARE, metavar="N", parse=lambda flag, count: checked_patience(count),
     )
     last_rungs: str = option(
         "--last-rungs", "",
         "If memory runs out before the first save and nothing else helps: two thirds of the "
         "depth, or half the sequence. This changes the model.",
-        _TRAINED, _MODEL, metavar="depth,sequence",
+        _TRAINED, _MODEL_RARE, metavar="depth,sequence",
         parse=lambda flag, text: parse_last_rungs(text),
     )
     objective: str = option(
         "--objective", "value", f"{', '.join(OBJECTIVES[:-1])} or {OBJECTIVES[-1]}.",
-        "plan", _CHOICE,
+        "plan", _CHOICE_RARE,
     )
     hour_value: str | None = option(
-        "--hour-value", None, "Value of your time, in USD per hour.", "plan", _CHOICE,
+        "--hour-value", None, "Value of your time, in USD per hour.", "plan", _CHOICE_RARE,
         metavar="USD", parse=parse_money,
     )
     gpus: int = option(
@@ -389,7 +408,7 @@ class LaunchRequest:
         parse=checked(lambda n: 0 <= n <= 64, "{flag} must be from 1 to 64, not {value}"),
     )
     memory: float = option(
-        "--memory", 0.0, "With any: least memory of one GPU.", "rehearse run sweep", _CHOICE,
+        "--memory", 0.0, "With any: least memory of one GPU.", "rehearse run sweep", _CHOICE_RARE,
         metavar="GB", place="gpu_memory_gb",
         parse=checked(
             lambda gb: 0 <= gb < 1e4, "{flag} takes the GB of one GPU, not {value:g}", "--memory 24"
@@ -398,26 +417,27 @@ class LaunchRequest:
     accept_exposure: str | None = option(
         "--accept-exposure", None,
         "Accept a loss of this many USD per hour: needed without two verified kill layers, or if "
-        "the rent has no cap.", _LAUNCHED, _LEAVING, metavar="USD", place="", beside_a_plan=True,
+        "the rent has no cap.", _LAUNCHED, _LEAVING_RARE,
+        metavar="USD", place="", beside_a_plan=True,
     )
     balance: str = option(
         "--balance", WARN,
         "If the provider's balance ends before the run: stop (saves and ends in time), warn, or "
-        "ignore (does not read it).", "plan launch run sweep resume", _LENGTH, metavar="WHAT",
+        "ignore (does not read it).", "plan launch run sweep resume", _LENGTH_RARE, metavar="WHAT",
         parse=parse_balance_policy, beside_a_plan=True,
     )
     fit_balance: bool = option(
         "--fit-balance", False, "Reduce the budget to the free part of the provider's balance.",
-        "plan launch run sweep resume", _LENGTH,
+        "plan launch run sweep resume", _LENGTH_RARE,
         but={"resume": {"help": "Reserve at most the free part of the provider's balance."}},
     )
     volume: bool = option(
         "--volume", False, "Keep checkpoints on a network volume instead of pulling them here.",
-        _LAUNCHED, _KEPT,
+        _LAUNCHED, _KEPT_RARE,
     )
     volume_days: float = option(
         "--volume-days", _WEEK_DAYS, "Days after the run for which the volume's cost is reserved.",
-        _LAUNCHED, _KEPT,
+        _LAUNCHED, _KEPT_RARE,
         parse=checked(
             lambda days: 0 <= days <= MOST_VOLUME_DAYS,
             f"{{flag}} must be from 0 to {MOST_VOLUME_DAYS}, not {{value:g}}",
@@ -427,7 +447,7 @@ class LaunchRequest:
         "--volume-then", KEEP,
         "After these days: keep the volume; delete-fetched (only if best and latest were "
         "fetched); delete (with all files).",
-        _LAUNCHED, _KEPT, metavar="WHAT", parse=_one_of(*THEN),
+        _LAUNCHED, _KEPT_RARE, metavar="WHAT", parse=_one_of(*THEN),
     )
     provider: Sequence[str] = option(
         "--provider", (), "Provider, repeatable (default: runpod).", _RENTED, _RENTING,
@@ -435,27 +455,27 @@ class LaunchRequest:
     )
     via: str = option(
         "--via", "", "skypilot: rent through SkyPilot, from any cloud that it can use.",
-        _LAUNCHED, _RENTING, place="",
+        _LAUNCHED, _RENTING_RARE, place="",
     )
     allow_key: bool = option(
         "--allow-account-key-on-pod", False,
         "Accept that SkyPilot copies the account's key to pods.",
-        _LAUNCHED, _RENTING, place="", beside_a_plan=True,
+        _LAUNCHED, _RENTING_RARE, place="", beside_a_plan=True,
     )
     bucket: str = option(
         "--bucket", "", "s3://BUCKET/PREFIX for checkpoints, which then survive pod and machine.",
         _RENTED, _KEPT, metavar="S3_URL", envvar="TRMCLOUD_BUCKET", parse=_bucket,
     )
     region: Sequence[str] = option(
-        "--region", (), "Data centre to rent in, repeatable.", _RENTED, _RENTING,
+        "--region", (), "Data centre to rent in, repeatable.", _RENTED, _RENTING_RARE,
         place="regions", parse=lambda flag, names: tuple(names),
     )
     community: bool = option(
-        "--community", False, "Also rent from hosts of private sellers.", _RENTED, _RENTING,
+        "--community", False, "Also rent from hosts of private sellers.", _RENTED, _RENTING_RARE,
     )
     spot: bool = option(
         "--spot", False, "Also spot machines, which the provider may take back (through SkyPilot).",
-        _RENTED, _RENTING,
+        _RENTED, _RENTING_RARE,
     )
     deadline: str | None = option(
         "--deadline", None, "Latest end of the run: 12h, friday, 2026-11-27T18:00.",
@@ -463,10 +483,10 @@ class LaunchRequest:
         but={"rehearse": {"help": "Latest end of a command: 12h, friday."}},
     )
     fill: bool = option(
-        "--fill", False, "Train as many tokens as budget or deadline allow.", "plan", _LENGTH,
+        "--fill", False, "Train as many tokens as budget or deadline allow.", "plan", _LENGTH_RARE,
     )
     equal_work: bool = option(
-        "--equal-work", False, "Train the same tokens on every hardware.", "plan", _LENGTH,
+        "--equal-work", False, "Train the same tokens on every hardware.", "plan", _LENGTH_RARE,
     )
     wait_for: str = option(
         "--wait-for", "",
@@ -481,23 +501,24 @@ class LaunchRequest:
         "--move-if", "",
         "Move to another machine during training if this saves that share of the remaining cost: "
         "25%. Needs --bucket.",
-        "plan launch", _RENTING, metavar="PERCENT", parse=parse_share,
+        "plan launch", _RENTING_RARE, metavar="PERCENT", parse=parse_share,
     )
     if_slow: str = option(
         "--if-slow", CONTINUE,
         "If a machine is slower than the plan's P90, or the work no longer fits: move (to a "
         "machine where the rest costs less; needs --bucket), stop (saves a checkpoint; exit code "
         "21), continue (sends a notification).",
-        "plan launch run", _RENTING, metavar="WHAT", parse=_one_of(*SLOW_POLICIES),
+        "plan launch run", _RENTING_RARE, metavar="WHAT", parse=_one_of(*SLOW_POLICIES),
     )
     idle: str = option(
         "--idle", "",
         "End a run that makes no step for this time (30m), or, if a command reports no steps, "
         "whose GPUs compute nothing. It saves first.",
-        "plan launch run sweep", _LENGTH, metavar="TIME", place="idle_s", parse=parse_idle,
+        "plan launch run sweep", _LENGTH_RARE, metavar="TIME", place="idle_s", parse=parse_idle,
     )
     detach: bool = option(
-        "-d --detach", False, "Exit when training has begun; the run continues.",
+        "-d --detach", False,
+        "Exit when the machine works on its own, and say at which step; the run continues.",
         _LAUNCHED + " resume", _LEAVING, place="", beside_a_plan=True,
     )
     accept_loss: bool = option(
@@ -509,13 +530,13 @@ class LaunchRequest:
         _LEAVING, place="", beside_a_plan=True,
     )
     tag: Sequence[str] = option(
-        "--tag", (), "Tag to select the run by, repeatable.", "launch run sweep", _LEAVING,
+        "--tag", (), "Tag to select the run by, repeatable.", "launch run sweep", _LEAVING_RARE,
         metavar="KEY=VALUE", place="", beside_a_plan=True,
     )
     idempotency_key: str = option(
         "--idempotency-key", "",
         "Launch only once: a second launch with this key returns the first run, and rents nothing.",
-        "launch run sweep resume", _LEAVING, metavar="KEY", place="", beside_a_plan=True,
+        "launch run sweep resume", _LEAVING_RARE, metavar="KEY", place="", beside_a_plan=True,
         but={"resume": {"help": "Resume only once: a second call with this key rents nothing."}},
     )
     typed: tuple[str, ...] = ()
@@ -532,6 +553,7 @@ def spec_of(
         UsageError: naming the option at fault.
     """
     given = placed(request)
+    given.setdefault("recipe", default_recipe(request, given.get("hardware", "")))
     if not request.volume and (request.volume_days, request.volume_then) != (_WEEK_DAYS, KEEP):
         raise UsageError("--volume-days and --volume-then need --volume")
     require_fitting_policy(request.balance, fits=request.fit_balance)
@@ -554,6 +576,15 @@ def spec_of(
         given["chat_data"] = given.pop("data")
     given["providers"] = tuple(providers)
     return RunSpec(**given, bucket_relayed="bucket" in given and not pods_can_upload)
+
+
+def default_recipe(request: LaunchRequest, hardware: str) -> str:
+    """Return the recipe of a request that names none: the guides' where one of their phases is
+    typed, the tiny one on this machine, else that of the goal ``gpt2``."""
+    named = "phase" in request.typed or request.phase != LaunchRequest.phase
+    if named and {*_phases("--phase", request.phase)} <= {*PHASES}:
+        return "trm"
+    return "trm-tiny" if hardware == LOCAL else "speedrun"
 
 
 _OF_A_GOAL = (

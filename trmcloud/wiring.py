@@ -119,7 +119,7 @@ def move_ledger(to: str) -> LedgerMove:
     if not url:
         raise UsageError(
             "the place to move the ledger to is missing",
-            next_step="trmcloud ledger move --to postgresql://HOST/DATABASE",
+            next_step="trmcloud admin ledger move --to postgresql://HOST/DATABASE",
         )
     return move_to_database(home, url)
 

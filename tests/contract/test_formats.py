@@ -131,7 +131,7 @@ def test_an_old_plan_opens(old: Path) -> None:
 def test_an_old_export_is_adopted(old: Path, tmp_path: Path) -> None:
     answer = subprocess.run(
         [
-            *(sys.executable, "-m", "trmcloud", "adopt", str(old / "export"), "--json"),
+            *(sys.executable, "-m", "trmcloud", "fetch-best", str(old / "export"), "--json"),
             *("--into", str(tmp_path / "best")),
         ],
         capture_output=True,

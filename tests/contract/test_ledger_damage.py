@@ -55,7 +55,7 @@ def test_an_empty_file_is_damage_and_stays_as_it_is(path: Path) -> None:
         with pytest.raises(LedgerDamaged, match="empty") as caught:
             use(ledger_at(path))
         assert caught.value.where == str(path)
-        assert "trmcloud ledger restore" in caught.value.next_step
+        assert "trmcloud admin ledger restore" in caught.value.next_step
     assert path.stat().st_size == 0
 
 

@@ -1,4 +1,4 @@
-"""The ledger's file: made, shared, raced for, killed, restored from a backup; `trmcloud ledger`."""
+"""The ledger's file: made, shared, raced for, killed, restored from a backup; `admin ledger`."""
 
 from __future__ import annotations
 
@@ -432,7 +432,7 @@ def test_a_head_that_cannot_be_written_does_not_undo_a_commit(path: Path) -> Non
     append(path, "a")
 
 
-# -- ``trmcloud ledger``: check, backups, restore, settle, on files damaged by hand -------------
+# -- ``trmcloud admin ledger``: check, backups, restore, settle, on files damaged by hand -------
 
 
 @pytest.fixture
@@ -457,27 +457,27 @@ def command(*arguments: str) -> tuple[int, str]:
 
 
 def test_a_damaged_record_is_named_and_put_back(home: Path) -> None:
-    assert command("ledger", "check")[0] == 0
+    assert command("admin", "ledger", "check")[0] == 0
     edit(home, "UPDATE events SET body = body || ' ' WHERE seq = 3")
-    code, said = command("ledger", "check")
+    code, said = command("admin", "ledger", "check")
     assert code == 7
     assert "record 3 of r1 is damaged" in said
     code, said = command("status")
     assert code == 0
     assert "its records are damaged; 3 of 4 could be read" in said
-    code, said = command("ledger", "restore")
+    code, said = command("admin", "ledger", "restore")
     assert code == 0
     assert "record 3 was restored" in said
-    assert command("ledger", "check")[0] == 0
+    assert command("admin", "ledger", "check")[0] == 0
 
 
 def test_a_run_that_no_backup_has_is_settled_by_hand(home: Path) -> None:
     edit(home, "UPDATE events SET body = body || ' ' WHERE seq = 3")
     for backup in (home.parent / "backups").glob("*.db"):
         backup.unlink()
-    assert command("ledger", "restore", "--yes")[0] == 3
-    assert command("ledger", "settle", "r9", "2")[0] == 3
-    code, said = command("ledger", "settle", "r1", "2", "--json")
+    assert command("admin", "ledger", "restore", "--yes")[0] == 3
+    assert command("admin", "ledger", "settle", "r9", "2")[0] == 3
+    code, said = command("admin", "ledger", "settle", "r1", "2", "--json")
     assert code == 0
     assert document_in(said)["cost_usd"] == "2"
     line = json.loads(command("budget", "show", "--json")[1])["budgets"][0]
@@ -493,7 +493,7 @@ def test_a_lost_file_is_restored_by_the_next_command_and_says_what_was_lost(home
     assert "backup 1" in said
     assert "lost: records 5 to 5 (1)" in said
     assert "runs that it no longer contains: r-abcdef" in said
-    assert "no run can be launched until trmcloud reap --yes" in said
+    assert "no run can be launched until trmcloud admin reap --yes" in said
     assert "could not be used" not in command("status")[1]
 
 
@@ -502,9 +502,9 @@ def append_cap(path: Path) -> None:
 
 
 def test_it_asks_before_it_replaces(home: Path) -> None:
-    assert command("ledger", "restore")[0] == 2, "a whole ledger is not replaced"
-    assert command("ledger", "restore", "1")[0] == 2, "not a terminal"
-    code, said = command("ledger", "restore", "1", "--yes", "--json")
+    assert command("admin", "ledger", "restore")[0] == 2, "a whole ledger is not replaced"
+    assert command("admin", "ledger", "restore", "1")[0] == 2, "not a terminal"
+    code, said = command("admin", "ledger", "restore", "1", "--yes", "--json")
     assert code == 0
     assert (document_in(said)["backup"], document_in(said)["complete"]) == (1, True)
 
@@ -514,18 +514,19 @@ def test_check_reads_pages_that_only_writes_meet(home: Path) -> None:
     for page in range(4096, len(content), 4096):
         content[page + 1 : page + 3] = b"\x0f\xfd"
     home.write_bytes(content)
-    code, said = command("ledger", "check")
+    code, said = command("admin", "ledger", "check")
     assert code == 7
     assert "pages" in said
-    assert command("ledger", "restore", "--yes")[0] == 0
-    assert command("ledger", "check")[0] == 0
+    assert command("admin", "ledger", "restore", "--yes")[0] == 0
+    assert command("admin", "ledger", "check")[0] == 0
 
 
 SWEPT_RUN = "r-aaaaaa"
 SWEPT = (
     ("status", "--all"), ("stop", "-y", SWEPT_RUN), ("stop", "-y", "--now", SWEPT_RUN),
-    ("reap", "--yes"), ("report",), ("report", SWEPT_RUN), ("ledger", "check"), ("budget", "show"),
-    ("ledger", "backups"), ("fetch-best", SWEPT_RUN),
+    ("admin", "reap", "--yes"), ("report",), ("report", SWEPT_RUN), ("admin", "ledger", "check"),
+    ("budget", "show"),
+    ("admin", "ledger", "backups"), ("fetch-best", SWEPT_RUN),
 )  # fmt: skip
 EXITS = {"stop": {0, 7, 8}, "fetch-best": {3, 7}}
 """Well, or the ledger's code; else those of a run that is not known or has ended."""

@@ -250,7 +250,7 @@ def test_a_user_without_rights_is_told_which(
     ("statement", "error", "said"),
     [
         ("UPDATE meta SET schema_version = 99", LedgerTooNew, "of version 99"),
-        ("UPDATE meta SET schema_version = 0", LedgerError, "trmcloud ledger migrate"),
+        ("UPDATE meta SET schema_version = 0", LedgerError, "trmcloud admin ledger migrate"),
         ("UPDATE meta SET version = 99", LedgerTooNew, "its format is 99"),
         ("UPDATE meta SET moved_to = 'elsewhere'", LedgerMoved, "was moved to elsewhere"),
         ("DELETE FROM meta", LedgerError, "it has no id"),
@@ -701,7 +701,7 @@ def test_a_variable_beside_a_homes_own_ledger_is_refused(
 ) -> None:
     with pytest.raises(ConflictError, match="a ledger of its own") as caught:
         open_ledger(home, {ENV_LEDGER: postgres_url})
-    assert "trmcloud ledger move" in one_line(caught.value)
+    assert "trmcloud admin ledger move" in one_line(caught.value)
     move_to_database(home, postgres_url)
     keep_url(home, "")
     assert isinstance(open_ledger(home, {ENV_LEDGER: postgres_url}), PostgresLedger)

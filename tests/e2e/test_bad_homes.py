@@ -80,8 +80,8 @@ def test_a_flipped_bit_quarantines_its_run_and_nothing_new_is_rented(owner: User
     assert f"damaged: {run_id}: its records are damaged; 11 of 12 could be read" in shown
     assert "it counts as at most $1.00" in shown
     for arguments in (("fetch-best", run_id), ("resume", run_id)):
-        assert "trmcloud ledger restore" in owner.refused(*arguments, code=7)
-    owner.run("ledger", "restore", "--yes")
+        assert "trmcloud admin ledger restore" in owner.refused(*arguments, code=7)
+    owner.run("admin", "ledger", "restore", "--yes")
     assert "damaged" not in owner.run("status")
     assert owner.only_run().run_id == run_id
 
@@ -115,15 +115,15 @@ def test_a_backup_is_accepted_and_what_it_forgot_is_found_and_charged(owner: Use
         said = owner.refused(*arguments, code=7)
         assert "the ledger has lost records: it was restored from a backup, or replaced" in said
         assert "reap --accept-restored" in said
-    said = owner.run("reap", "--accept-restored", "--yes")
-    until(lambda: "is reconciled" in said or "is reconciled" in owner.run("reap", "--yes"))
+    said = owner.run("admin", "reap", "--accept-restored", "--yes")
+    until(lambda: "is reconciled" in said or "is reconciled" in owner.run("admin", "reap", "--yes"))
     ledger = owner.ledger()
     (stray,) = ledger.strays.values()
     assert ledger.runs == {}
     assert (stray.pod_name, stray.billed) == (run.generations[0].pod_name, run.settled)
     assert ledger.line("account", "").settled == run.settled > ZERO
     assert f"of this, {run.settled} for orphaned pods" in owner.run("budget", "show")
-    assert "nothing to accept" in owner.refused("reap", "--accept-restored", code=2)
+    assert "nothing to accept" in owner.refused("admin", "reap", "--accept-restored", code=2)
 
 
 def _flip_weights(folder: Path) -> None:
@@ -228,7 +228,6 @@ def test_fetch_best_spares_what_is_there(owner: User) -> None:
 def test_a_run_that_is_over_is_neither_stopped_nor_resumed(owner: User) -> None:
     assert "has already ended: finished" in owner.refused("stop", code=8)
     assert "has finished: there is nothing to resume" in owner.refused("resume", "-y", code=8)
-    assert "has no metrics" in owner.refused("gate", "--phase", "extreme", code=3)
     assert "has no log of extreme" in owner.refused("logs", "--phase", "extreme", code=3)
 
 

@@ -175,11 +175,11 @@ def test_commands_before_any_run(user: User) -> None:
     assert user.json("report", "--json")["runs"] == []
     assert len(user.run("report", "--csv").splitlines()) == 1
     assert "no cap is set · trmcloud budget set month 500" in user.run("budget", "history")
-    for command in ("logs", "gate", "fetch-best", "sample", "eval", "stop", "resume", "prune"):
+    for command in ("logs", "fetch-best", "sample", "eval", "stop", "resume", "prune"):
         assert "there are no runs yet" in user.refused(command, code=3)
         assert "no run 'r-nope'" in user.refused(command, "r-nope", code=3)
     assert "no run 'r-nope'" in user.refused("status", "r-nope", code=3)
-    assert "no run 'r-nope'" in user.refused("tensorboard", "r-nope", code=3)
+    assert "no run 'r-nope'" in user.refused("report", "--to", "tensorboard", "r-nope", code=3)
 
 
 def test_saved_plans(user: User) -> None:

@@ -102,7 +102,7 @@ def test_an_invoiced_account_has_no_balance_to_fit_and_needs_a_guard_elsewhere(
     renter.standin.control.set_balance(0.0)
     err = renter.refused(*launch, code=4)
     assert "prepaid does not count: the account is invoiced (POSTPAID)" in err
-    assert "try: trmcloud guard install on another machine" in err
+    assert "try: trmcloud admin guard install on another machine" in err
     err = renter.refused(*launch, *ACCEPT, "--fit-balance", code=14)
     assert "--fit-balance is not possible: the account is invoiced (POSTPAID)" in err
     assert renter.creates() == before
@@ -149,7 +149,7 @@ def test_the_guard_lands_a_run_whose_balance_ends(renter_in: RentedUser) -> None
     user.run_in(State.RUNNING)
     until(lambda: user.only_run().trains, what="it trains")
     user.standin.control.set_balance(0.10)
-    user.run("reap", "--yes")
+    user.run("admin", "reap", "--yes")
     out, _ = user.see_out(launch, code=Outcome.STOPPED.exit_code)
     low = user.ledger().low_balances["runpod"]
     assert (low.hours, low.balance) == (6, Usd("0.1"))

@@ -1,4 +1,4 @@
-"""``trmcloud tensorboard`` and ``trmcloud wandb``: from metrics here, and nobody's key where it
+"""``trmcloud report --to tensorboard|wandb``: from metrics here, and nobody's key where it
 trains."""
 
 from __future__ import annotations
@@ -22,7 +22,9 @@ CANARY = "wandb-canary-" + "7" * 27
 def test_tensorboard_shows_a_run_under_the_names_that_its_users_know(owner: User) -> None:
     pytest.importorskip("tensorboard", reason="the extra `tensorboard`")
     run, port = owner.only_run(), free_port()
-    process = owner.start("tensorboard", run.run_id, "--port", str(port), "--json")
+    process = owner.start(
+        "report", "--to", "tensorboard", run.run_id, "--port", str(port), "--json"
+    )
     try:
         assert process.stdout is not None
         serving = document_in(process.stdout.readline())
@@ -51,7 +53,7 @@ def test_wandb_follows_a_run_to_its_end_and_keeps_its_key_here(user: User) -> No
     user.run(*LAUNCH, *often, "--steps", "60", "--budget", "1", "-d")
     run = user.only_run()
     user.environment |= {"WANDB_MODE": "offline", "WANDB_API_KEY": CANARY}
-    process = user.start("wandb", run.run_id, "--project", "thesis")
+    process = user.start("report", "--to", "wandb", run.run_id, "--project", "thesis")
     try:
         assert process.stdout is not None
         where = process.stdout.readline().strip().removeprefix(f"{run.run_id}: ")
@@ -70,7 +72,7 @@ def test_wandb_follows_a_run_to_its_end_and_keeps_its_key_here(user: User) -> No
     paid = [row["cost/usd"] for row in rows]
     assert paid == sorted(paid)
     assert paid[-1] > 0
-    again = user.json("wandb", run.run_id, "--project", "thesis", "--json")
+    again = user.json("report", "--to", "wandb", run.run_id, "--project", "thesis", "--json")
     assert (again["schema"], again["run"]) == ("metrics-sent/1", run.run_id)
     for path in (user.home / "pods").rglob("*"):
         assert not path.is_file() or CANARY.encode() not in path.read_bytes()
@@ -82,6 +84,6 @@ def test_wandb_without_a_key_says_what_to_do(owner: User) -> None:
         "WANDB_BASE_URL": f"http://127.0.0.1:{free_port()}",
         "NETRC": str(owner.folder / "netrc"),
     }
-    err = owner.fails("wandb", owner.only_run().run_id, code=2)
+    err = owner.fails("report", "--to", "wandb", owner.only_run().run_id, code=2)
     assert "Weights & Biases refuses" in err
     assert "WANDB_MODE=offline" in err

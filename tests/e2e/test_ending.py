@@ -23,7 +23,7 @@ from trmcloud.core.control.run_state import RunState, State
 from trmcloud.core.errors import Outcome
 from trmcloud.core.money import ZERO
 
-STOP, REAP = ("stop", "-y", "--now"), ("reap", "-y")
+STOP, REAP = ("stop", "-y", "--now"), ("admin", "reap", "-y")
 Harm = Callable[[RentedUser, SmallDisk, Path], contextlib.AbstractContextManager[None]]
 
 
@@ -254,13 +254,13 @@ def test_all_pods_of_a_ledger_by_their_names_alone(
     booting(renter)
     ledger_id = SqliteLedger(renter.ledger_path).ledger_id
     shutil.move(renter.home, tmp_path / "lost")
-    assert renter.fails("reap", "--all-of", "00000000", "-y", code=3)
+    assert renter.fails("admin", "reap", "--all-of", "00000000", "-y", code=3)
     assert len(renter.live()) == 1
-    process = renter.start("reap", "--all-of", ledger_id)
+    process = renter.start("admin", "reap", "--all-of", ledger_id)
     out, err = process.communicate(timeout=120)
     assert process.returncode == 2, err
     assert f"trmc-{ledger_id}-" in out
     assert "pass -y" in err
     assert len(renter.live()) == 1
-    assert f"ended trmc-{ledger_id}-" in renter.run("reap", "--all-of", ledger_id, "-y")
+    assert f"ended trmc-{ledger_id}-" in renter.run("admin", "reap", "--all-of", ledger_id, "-y")
     assert renter.live() == []

@@ -460,10 +460,10 @@ def test_a_name_without_a_ledger_ends_nothing(user: User) -> None:
     user.hold()
     run = launched(user, "night")
     with locked(user.ledger_path, "EXCLUSIVE"):
-        for words in (("stop", "--now", "-y", "night"), ("reap", "night", "-y")):
+        for words in (("stop", "--now", "-y", "night"), ("admin", "reap", "night", "-y")):
             told = user.fails(*words, code=LedgerError.exit_code)
         with bound(user):
-            for words in (("stop", "--now", "-y", run.run_id), ("reap", run.run_id, "-y")):
+            for words in (("stop", "--now", "-y", run.run_id), ("admin", "reap", run.run_id, "-y")):
                 user.fails(*words, code=LedgerError.exit_code)
     assert told
     assert living(user, run)

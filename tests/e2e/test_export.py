@@ -54,7 +54,7 @@ def test_a_script_trains_lands_at_its_budget_and_wins_no_time_by_a_second_start(
     assert {path.read_bytes() for path in made} <= {path.read_bytes() for path in kept}
     assert not list(tmp_path.rglob("oops"))
     # Taken home, verified, with the account that its own clock gives.
-    told = user.json("adopt", str(empty), "--into", str(tmp_path / "best"), "--json")
+    told = user.json("fetch-best", str(empty), "--into", str(tmp_path / "best"), "--json")
     assert told["outcome"] == "landed"
     assert 0 < float(told["accounted_usd"]) <= float(told["worst_case_usd"]) + 0.003
     files = [path.read_bytes() for path in (tmp_path / "best").iterdir()]
@@ -87,7 +87,7 @@ def test_a_script_makes_its_named_data_where_it_runs(tmp_path: Path) -> None:
     asked = [each.at for each in host.requests if each.host == "hub" and "/resolve/" in each.path]
     assert asked
     assert all(f"/resolve/{host.commit}/" in path for path in asked), asked
-    told = user.json("adopt", str(empty), "--into", str(tmp_path / "best"), "--json")
+    told = user.json("fetch-best", str(empty), "--into", str(tmp_path / "best"), "--json")
     assert told["outcome"] == "finished"
     assert told["checkpoint"] == "fast/step-00000020"
 
@@ -100,5 +100,5 @@ def test_what_does_not_fit_is_refused(tmp_path: Path) -> None:
     every = user.json("export", "all", "--as", "sky", "-o", str(tmp_path / "sky"), "--json")
     assert every["schema"] == "export/1"
     assert len(every["files"]) == len(list((tmp_path / "sky").iterdir())) > 5
-    assert "RUN_DIR" in user.refused("adopt", str(tmp_path), code=3)
+    assert "RUN_DIR" in user.refused("fetch-best", str(tmp_path), code=3)
     assert "fineweb-edu" in user.run("export", "8xA100")  # a recipe has data of its own

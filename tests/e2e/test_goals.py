@@ -45,7 +45,7 @@ def test_a_run_says_whether_it_reached_its_goal(user: User, limit: str, reached:
     page = user.folder / "receipt.html"
     user.run("report", run.run_id, "--html", str(page))
     assert f"goal mine: <strong>{said}</strong>: bits per byte" in page.read_text()
-    assert user.json("verify", str(page), "--json")["matches"] is True
+    assert user.json("report", "--verify", str(page), "--json")["matches"] is True
     receipt = user.json("report", run.run_id, "--html", str(page), "--json")["receipt"]
     assert receipt["account"]["goal"]["reached"] is reached
     # The table may change, and its file go: a run is judged by the row of its launch.
@@ -81,5 +81,5 @@ def test_a_receipt_of_an_earlier_version_is_still_whole(user: User) -> None:
     old = user.folder / "old.json"
     old.write_text(canonical(data) + "\n")
     assert read_receipt(old.read_text()).data == data
-    checks = user.json("verify", str(old), "--json")["checks"]
+    checks = user.json("report", "--verify", str(old), "--json")["checks"]
     assert {c["code"]: c["verdict"] for c in checks}["account"] == "matches"

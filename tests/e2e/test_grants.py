@@ -83,8 +83,8 @@ def test_an_agent_spends_its_grant_asks_for_more_and_the_receipt_names_it(
     assert [each["id"] for each in listed["requests"]] == [asked.id]
     with pytest.raises(GrantRefused, match="cannot change caps or grants"):
         agent.approve(asked.id)
-    user.run("approve", asked.id)
-    assert "already" in user.fails("deny", asked.id, code=ConflictError.exit_code)
+    user.run("grant", "approve", asked.id)
+    assert "already" in user.fails("grant", "deny", asked.id, code=ConflictError.exit_code)
     assert (agent.grant().total, agent.grant().per_run) == (Usd("1.30"), Usd("0.50"))
     again = agent.wait(agent.run_command(SHORT, here=here(user), budget="0.25", **OWN).id)
     assert again.outcome is Outcome.FINISHED
@@ -97,7 +97,7 @@ def test_an_agent_spends_its_grant_asks_for_more_and_the_receipt_names_it(
     made = user.json("report", run.id, "--html", str(page), "--json")["receipt"]
     assert made["account"]["principal"] == "agent"
     assert ">agent<" in page.read_text()
-    user.run("verify", str(page))
+    user.run("report", "--verify", str(page))
     kinds = [change["kind"] for change in user.json("grant", "history", "--json")["changes"]]
     assert kinds == ["given", "asked", "approved"]
 
@@ -175,7 +175,8 @@ def test_a_shell_that_names_its_principal_spends_within_that_grant(agent: Home, 
         assert "no run" in user.fails(*line, code=NotFoundError.exit_code)
     for change in (
         ("grant", "raise", "ci-nightly", "9"), ("grant", "give", "other", "9"),
-        ("budget", "set", "month", "900"), ("approve", "a-1f2e3d4c"), ("deny", "a-1f2e3d4c"),
+        ("budget", "set", "month", "900"), ("grant", "approve", "a-1f2e3d4c"),
+        ("grant", "deny", "a-1f2e3d4c"),
     ):  # fmt: skip
         assert "cannot change caps or grants" in user.fails(*change, code=refused)
     user.environment["TRMCLOUD_PRINCIPAL"] = "owner"

@@ -98,17 +98,18 @@ def _damaged(folder: Path, good: Path) -> None:
 
 SCREENS = (
     ("status",), ("status", "--all"), ("status", "r-aaaaaa"), ("status", "r-bbbbbb"),
-    ("gate", "r-aaaaaa"), ("report",), ("report", "r-aaaaaa"), ("report", "--csv"),
+    ("report",), ("report", "r-aaaaaa"), ("report", "--csv"),
     ("fetch-best", "r-aaaaaa"), ("prune", "r-aaaaaa", "--dry-run"), ("prune", "r-aaaaaa"),
-    ("reap",), ("reap", "--yes"), ("resume", "r-aaaaaa"), ("stop", "-y", "r-aaaaaa"),
-    ("budget", "show"), ("budget", "history"), ("volumes", "list"), ("doctor",),
+    ("admin", "reap"), ("admin", "reap", "--yes"), ("resume", "r-aaaaaa"),
+    ("stop", "-y", "r-aaaaaa"),
+    ("budget", "show"), ("budget", "history"), ("admin", "volumes", "list"), ("doctor",),
     ("eval", "r-aaaaaa"), ("sample", "r-aaaaaa"),
     ("status", WORDS.replace("\x00", "")), ("launch", WORDS.replace("\x00", "")),
 )  # fmt: skip
 LOGS = (("logs", "r-aaaaaa"), ("logs", "r-aaaaaa", "-n", "3"), ("logs", "-f", "r-aaaaaa"))
 DATA = (
-    ("status", "--json"), ("status", "r-aaaaaa", "--json"), ("gate", "r-aaaaaa", "--json"),
-    ("report", "--json"), ("reap", "--json"), ("budget", "show", "--json"),
+    ("status", "--json"), ("status", "r-aaaaaa", "--json"),
+    ("report", "--json"), ("admin", "reap", "--json"), ("budget", "show", "--json"),
     ("budget", "history", "--json"),
 )  # fmt: skip
 

@@ -94,7 +94,7 @@ def test_a_training_is_planned_rented_watched_fetched_and_billed(
     assert any(into.rglob("*.safetensors")) or any(into.iterdir())
     billed = f"billed ${jobs.hub.billed(job):.4f}"
     assert billed in tenant.run("report", run.run_id), "a begun minute is billed whole"
-    assert "no pod without a run" in tenant.run("reap").lower()
+    assert "no pod without a run" in tenant.run("admin", "reap").lower()
     assert jobs.hub.live() == []
 
 
@@ -159,9 +159,11 @@ def test_reap_ends_a_job_that_no_run_owns_and_no_other(on_paper: StandIn, tmp_pa
     spec = {"command": ["sleep", "9999"], "dockerImage": "an/image", "flavor": "a100-large"}
     for name in (stray, "somebody-elses"):
         on_paper.hub.start({**spec, "labels": {"name": name}, "timeoutSeconds": 3600})
-    assert f"{stray} on huggingface: no live run of this ledger owns it" in user.run("reap")
+    assert f"{stray} on huggingface: no live run of this ledger owns it" in user.run(
+        "admin", "reap"
+    )
     assert len(on_paper.hub.live()) == 2, "without --yes it only lists"
-    assert stray in user.run("reap", "-y")
+    assert stray in user.run("admin", "reap", "-y")
     assert [job.name for job in on_paper.hub.live()] == ["somebody-elses"]
 
 

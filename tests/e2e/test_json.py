@@ -100,7 +100,7 @@ def test_a_followed_launch_is_lines_and_ends_with_the_run(user: User) -> None:
     assert (ended["schema"], ended["state"], ended["steps"]) == ("run/1", "finished", 30)
     assert "finished: every step was trained" in err, "words for people are on stderr"
 
-    *_, again = lines_in(user.run("attach", ended["run"], "--json"))
+    *_, again = lines_in(user.run("logs", "-f", ended["run"], "--json"))
     assert (again["schema"], again["run"], again["state"]) == ("run/1", ended["run"], "finished")
     more = ("resume", "-y", ended["run"], "--budget", "2", "--set", "steps=60")
     keyed = (*more, "--idempotency-key", "again-1", "--json")
@@ -197,7 +197,7 @@ def test_a_receipt_in_a_document_is_verified_as_it_was_sealed(user: User, tmp_pa
     document = user.json("report", "--html", "receipt.html", "--json")
     path = tmp_path / "receipt.json"
     path.write_text(json.dumps(document))
-    assert user.json("verify", str(path), "--json")["matches"] is True
+    assert user.json("report", "--verify", str(path), "--json")["matches"] is True
     document["receipt"]["account"]["money"]["cap_usd"] = "2"
     path.write_text(json.dumps(document))
-    assert user.json("verify", str(path), "--json", code=18)["matches"] is False
+    assert user.json("report", "--verify", str(path), "--json", code=18)["matches"] is False

@@ -77,14 +77,17 @@ def test_a_bound_shell_reaches_no_run_of_its_runs_name(user: User) -> None:
             assert mine.run_id in user.fails(*words, code=ConflictError.exit_code)
         for words in (
             ("stop", "--now", "-y", theirs.run_id), ("stop", "-y", theirs.run_id),
-            ("reap", theirs.run_id, "-y"), ("save", theirs.run_id), ("prune", theirs.run_id, "-y"),
-            ("resume", theirs.run_id), ("attach", theirs.run_id), ("fetch-best", theirs.run_id),
+            ("admin", "reap", theirs.run_id, "-y"), ("save", theirs.run_id),
+            ("prune", theirs.run_id, "-y"),
+            ("resume", theirs.run_id), ("logs", "-f", theirs.run_id), ("fetch-best", theirs.run_id),
         ):  # fmt: skip
             told = user.fails(*words, code=NotFoundError.exit_code)
             assert f"{AGENT} has no run" in told
         # One that is not named is not another's, either.
         assert mine.run_id in user.fails("stop", "--now", "-y", code=ConflictError.exit_code)
-        told = user.fails("reap", "--all-of", "00000000", "-y", code=GrantRefused.exit_code)
+        told = user.fails(
+            "admin", "reap", "--all-of", "00000000", "-y", code=GrantRefused.exit_code
+        )
         assert "cannot change" in told
         assert json.loads(user.run("prune", "night", "-y", "--json"))["run"] == mine.run_id
     assert is_untouched(user, theirs)
@@ -120,7 +123,7 @@ def test_who_does_not_pay_for_a_run_any_more_changes_it_at_no_door(
     with bound(user):
         for words in (
             ("stop", "-y", "night"), ("stop", "--now", "-y", run.run_id), ("save", "night"),
-            ("prune", "night", "-y"), ("reap", "night", "-y"), ("resume", "night"),
+            ("prune", "night", "-y"), ("admin", "reap", "night", "-y"), ("resume", "night"),
         ):  # fmt: skip
             assert "who pays for it" in user.fails(*words, code=ConflictError.exit_code)
         user.run("status", run.run_id)

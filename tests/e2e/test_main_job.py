@@ -68,22 +68,22 @@ def test_another_command_looks_on_leaves_and_comes_back(user: User) -> None:
     first = user.start(*launch)
     until(lambda: bool(user.live_pods()) and user.only_run().trains, what="training")
     run = user.only_run()
-    watching = user.start("attach")
-    assert watching.stdout is not None
-    seen = watching.stdout.readline()
+    watching = user.start("logs", "-f")
+    assert watching.stderr is not None
+    seen = watching.stderr.readline()
     watching.send_signal(signal.SIGINT)
     out, err = watching.communicate(timeout=60)
     assert watching.returncode == 0, out + err
-    assert f"{run.run_id} continues without this command and stops at its limits." in seen + out
+    assert f"{run.run_id} continues without this command and stops at its limits." in seen + err
     assert first.poll() is None, "whoever drives it drives on"
     assert "is running already" in user.fails("resume", "-y", run.run_id, code=8)
     first.kill()
     first.wait()
-    again = user.start("attach", run.run_id)
+    again = user.start("logs", "-f", run.run_id)
     held.unlink()
     out, err = again.communicate(timeout=60)
     assert again.returncode == 0, out + err
-    assert f"{run.run_id} finished: every step was trained" in out
+    assert f"{run.run_id} finished: every step was trained" in err
     assert user.only_run().outcome is Outcome.FINISHED
     err = user.fails("ssh", run.run_id, code=2)
     assert "runs on this machine" in err
@@ -96,8 +96,8 @@ def test_a_failing_gate_ends_the_run_before_extreme(user: User) -> None:
     assert "✘ validation order" in out
     run = user.only_run()
     assert list(run.phases) == ["fast"]
-    user.run("gate", run.run_id, code=22)
-    assert "gate after fast: FAILED" in user.run("attach", code=22)
+    user.run("logs", "-f", code=22)
+    assert "gate after fast: FAILED" in user.run("status", run.run_id)
     err = user.fails("resume", "-y", run.run_id, code=8)
     assert "the gate after" in err
 

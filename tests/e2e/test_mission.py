@@ -25,10 +25,10 @@ def test_the_missions_four_commands(tmp_path: Path) -> None:
             _mission(user)
         finally:
             user.end_everything()
-        # What was fetched came from the named corpus, and no two machines shared their copy of it.
+        # What each machine fetched came from the corpus that its recipe names.
         shards = {asked.path for asked in host.requests if asked.path.endswith(".parquet")}
-        assert any("fineweb-edu" in path for path in shards)
-        assert sum(asked.host == "cdn" for asked in host.requests) >= 2 * len(shards)
+        assert all(any(name in path for path in shards) for name in ("fineweb-edu", "climbmix"))
+        assert sum(asked.host == "cdn" for asked in host.requests) >= len(shards)
 
 
 def _mission(user: User) -> None:

@@ -21,13 +21,15 @@ def kinds(receiver: Receiver) -> list[str]:
 
 def test_a_run_is_told_from_its_start_to_its_end(user: User, receiver: Receiver) -> None:
     user.environment["RUNPOD_API_KEY"] = CANARY
-    user.run("notify", "add", "webhook", f"{receiver.url}/hook")
+    user.run("admin", "notify", "add", "webhook", f"{receiver.url}/hook")
     receiver.answers = [(500, {}), LOSES]
     user.run(*LAUNCH, "--steps", "150", "--budget", "1")
 
     def all_told() -> bool:
         user.run("status")
-        return bool(user.json("notify", "list", "--json")["destinations"][0]["waiting"] == 0)
+        return bool(
+            user.json("admin", "notify", "list", "--json")["destinations"][0]["waiting"] == 0
+        )
 
     until(all_told, what="all of it")
     told = kinds(receiver)
@@ -38,13 +40,13 @@ def test_a_run_is_told_from_its_start_to_its_end(user: User, receiver: Receiver)
     assert end["title"] == f"{run.run_id}: finished"
     assert len(receiver.got) >= len(told) + 1, "what was lost came again, by its id"
     assert all(CANARY.encode() not in body for _, _, body in receiver.got)
-    row = user.json("notify", "list", "--json")["destinations"][0]
+    row = user.json("admin", "notify", "list", "--json")["destinations"][0]
     assert (row["waiting"], row["gave_up"]) == (0, None)
 
 
 def test_a_webhook_that_never_answers_costs_the_run_nothing(user: User, receiver: Receiver) -> None:
     receiver.always = HANGS
-    user.run("notify", "add", "webhook", receiver.url)
+    user.run("admin", "notify", "add", "webhook", receiver.url)
     began = time.monotonic()
     out = user.run(*LAUNCH, "--steps", "60", "--budget", "1")
     assert "finished: every step was trained" in out
@@ -56,7 +58,7 @@ def test_a_webhook_that_never_answers_costs_the_run_nothing(user: User, receiver
     trained_until = json.loads(beat.read_text())["at"]
     assert generation.ended_at - trained_until < 15.0, "its pod was ended as ever"
     assert time.monotonic() - began < 120.0
-    assert user.json("notify", "list", "--json")["destinations"][0]["waiting"] >= 1
+    assert user.json("admin", "notify", "list", "--json")["destinations"][0]["waiting"] >= 1
     receiver.always = "takes"
     receiver.released.set()
 
@@ -64,7 +66,7 @@ def test_a_webhook_that_never_answers_costs_the_run_nothing(user: User, receiver
 def test_a_killed_controllers_news_are_told_by_the_next_command(
     user: User, receiver: Receiver
 ) -> None:
-    user.run("notify", "add", "webhook", receiver.url, "--only", "ended")
+    user.run("admin", "notify", "add", "webhook", receiver.url, "--only", "ended")
     process = user.start(*LAUNCH, "--steps", "100000", "--budget", "1")
     until(lambda: user.ledger_path.exists() and any(r.trains for r in user.ledger().runs.values()))
     os.kill(process.pid, signal.SIGKILL)
@@ -79,7 +81,7 @@ def test_a_pod_that_was_given_the_webhook_tells_while_nobody_is_awake(
     user: User, receiver: Receiver
 ) -> None:
     user.environment["RUNPOD_API_KEY"] = CANARY
-    out = user.run("notify", "add", "webhook", receiver.url, "--on-pod", "--only", "ended")
+    out = user.run("admin", "notify", "add", "webhook", receiver.url, "--on-pod", "--only", "ended")
     assert (
         "pods of runs launched from now on get the webhook and its secret, but not your "
         "account's key" in out

@@ -41,12 +41,19 @@ def test_without_its_key_it_is_told_in_one_line_and_all_else_works(keyless: Rent
         assert err.splitlines() == [NOT_SEEN]
         assert rented in out or look == "budget show"
         assert keyless.only_run().live, "nothing is concluded from what was not seen"
-    out, err = said(keyless, "reap", "--yes", "--guard-every", "5", code=11)
+    out, err = said(keyless, "admin", "reap", "--yes", "--guard-every", "5", code=11)
     assert "runpod gave no list: there is no RunPod key" in err
     assert "as far as could be seen" in out
-    visit, _ = said(keyless, "guard", "status", code=3)
+    visit, _ = said(keyless, "admin", "guard", "status", code=3)
     assert "it reached local" in visit
-    for command in (("stop", "-y", rented), ("resume", rented), ("volumes",)):
+    for command in (
+        ("stop", "-y", rented),
+        ("resume", rented),
+        (
+            "admin",
+            "volumes",
+        ),
+    ):
         _, err = said(keyless, *command, code=15)
         assert "error: there is no RunPod key" in err
         assert "  try: export RUNPOD_API_KEY=" in err

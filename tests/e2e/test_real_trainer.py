@@ -96,7 +96,7 @@ def test_a_dense_recipe_from_its_small_table_to_its_report(trainee: User) -> Non
     run = trainee.only_run()
     assert run.outcome is Outcome.FINISHED, sentence(run.reason)
     assert list(run.phases) == ["train"]
-    told = trainee.run("gate", run.run_id)
+    told = trainee.run("status", run.run_id)
     assert "✔ falling bits per byte" in told
     assert "order" not in told
     fetched = trainee.json("fetch-best", "--into", "best", "--json")
@@ -165,7 +165,7 @@ def test_block_diffusion_from_questions_to_exact_match(
     run = trainee.only_run()
     assert run.outcome is Outcome.FINISHED, sentence(run.reason)
     assert Usd("0") < run.settled <= Usd("0.60")
-    assert "✔ falling bits per byte" in trainee.run("gate", run.run_id)
+    assert "✔ falling bits per byte" in trainee.run("status", run.run_id)
     [log] = trainee.home.glob("runs/*/train/metrics.jsonl")
     assert left_out in log.read_text()
     fetched = trainee.json("fetch-best", "--for-inference", "--into", "best", "--json")

@@ -26,12 +26,12 @@ def test_a_pod_of_a_lost_ledger_is_left_until_its_hard_stop_and_then_ended(user:
     for name in ("ledger.db", "ledger.head"):
         (user.home / name).unlink()
     shutil.rmtree(user.home / "backups")
-    assert "no pod without a run was found" in user.run("reap", "--yes")
+    assert "no pod without a run was found" in user.run("admin", "reap", "--yes")
     (pod,) = user.live_pods()
     deadline = int(pod.name.rpartition("-")[2])
     assert processes.of_pod(pod.name)
-    until(lambda: "its hard stop has passed" in user.run("reap"), within_s=40)
-    assert "ended" in user.run("reap", "--yes")
+    until(lambda: "its hard stop has passed" in user.run("admin", "reap"), within_s=40)
+    assert "ended" in user.run("admin", "reap", "--yes")
     assert processes.of_pod(pod.name) == []
     assert deadline > 0
 
@@ -52,9 +52,9 @@ def test_a_pod_this_ledger_does_not_know_is_ended_at_once(user: User) -> None:
     )
     foreign = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
     try:
-        assert name in user.run("reap")
+        assert name in user.run("admin", "reap")
         assert stray.poll() is None
-        assert f"ended {name}" in user.run("reap", "--yes")
+        assert f"ended {name}" in user.run("admin", "reap", "--yes")
         assert stray.wait(timeout=10) == -signal.SIGKILL or stray.returncode == -signal.SIGTERM
         assert foreign.poll() is None
     finally:
@@ -67,25 +67,25 @@ def test_the_guard_shows_what_it_writes_and_takes_it_out_again(user: User) -> No
     """A crontab of the test's own stands in for the user's."""
     table = _with_crontab(user)
     table.write_text("0 1 * * * echo mine\n")
-    shown = user.run("guard", "install", "--cron", "--every", "7", "-y")
+    shown = user.run("admin", "guard", "install", "--cron", "--every", "7", "-y")
     written = table.read_text()
     assert written.startswith("0 1 * * * echo mine\n")
     entry = written.splitlines()[1]
     assert entry in shown
     assert entry.startswith("*/7 * * * * ")
     assert f"TRMCLOUD_HOME={user.home}" in entry
-    made = user.json("guard", "install", "--cron", "--every", "5", "-y", "--json")
+    made = user.json("admin", "guard", "install", "--cron", "--every", "5", "-y", "--json")
     assert (made["installed"], made["last_visit_at"]) == ("cron", None)
-    assert table.read_text().count("trmcloud guard") == 1
-    assert "cron" in user.run("guard", "status")
+    assert table.read_text().count("trmcloud-guard") == 1
+    assert "cron" in user.run("admin", "guard", "status")
 
     command = table.read_text().splitlines()[1].split("* * * * ", 1)[1].split(" >/dev/null")[0]
     subprocess.run(["sh", "-c", command], env=user.env(), check=True)
-    assert "reaper     has not run yet" not in user.run("guard", "status")
-    assert user.json("guard", "status", "--json")["every_s"] == 300.0
-    assert user.json("guard", "remove", "--json")["installed"] is None
+    assert "reaper     has not run yet" not in user.run("admin", "guard", "status")
+    assert user.json("admin", "guard", "status", "--json")["every_s"] == 300.0
+    assert user.json("admin", "guard", "remove", "--json")["installed"] is None
     assert table.read_text() == "0 1 * * * echo mine\n"
-    user.run("guard", "status", code=3)
+    user.run("admin", "guard", "status", code=3)
 
 
 def _with_crontab(user: User) -> Path:
@@ -104,7 +104,7 @@ def _with_crontab(user: User) -> Path:
 def test_a_timer_that_would_start_without_the_key_is_not_installed(renter: RentedUser) -> None:
     """cron and systemd know nothing of the shell in which the key was exported."""
     table = _with_crontab(renter)
-    install = ("guard", "install", "--cron", "-y")
+    install = ("admin", "guard", "install", "--cron", "-y")
     said = renter.refused(*install, code=2)
     assert "RUNPOD_API_KEY" in said
     assert ".runpod/config.toml" in said
@@ -116,11 +116,11 @@ def test_a_timer_that_would_start_without_the_key_is_not_installed(renter: Rente
     shown = renter.run(*install)
     assert renter.asked("GET") > before  # it was tried
     assert renter.standin.api_key not in shown + table.read_text()
-    assert "trmcloud guard" in table.read_text()
+    assert "trmcloud-guard" in table.read_text()
     bare = {"HOME": str(renter.folder), "PATH": "/usr/bin:/bin"}
     command = table.read_text().split("* * * * ", 1)[1].split(" >/dev/null")[0]
     subprocess.run(["sh", "-c", command], env=bare, check=True)
-    assert "reaper     has not run yet" not in renter.run("guard", "status")
+    assert "reaper     has not run yet" not in renter.run("admin", "guard", "status")
 
 
 def test_a_timer_whose_key_is_refused_is_not_installed(renter: RentedUser) -> None:
@@ -130,22 +130,22 @@ def test_a_timer_whose_key_is_refused_is_not_installed(renter: RentedUser) -> No
     config.parent.mkdir()
     config.write_text('apikey = "rpa_REVOKED"\n')
     del renter.environment["RUNPOD_API_KEY"]
-    said = renter.refused("guard", "install", "--cron", "-y", code=11)
+    said = renter.refused("admin", "guard", "install", "--cron", "-y", code=11)
     assert "gets no list from runpod" in said
     assert "REVOKED" not in said
     assert table.read_text() == ""
-    process = renter.start("reap")
+    process = renter.start("admin", "reap")
     assert "runpod gave no list: RunPod does not know this key" in process.communicate()[1]
     assert process.returncode == 11
     config.unlink()
-    assert "the reaper runs every 5 min" in renter.run("guard", "install", "--cron", "-y")
+    assert "the reaper runs every 5 min" in renter.run("admin", "guard", "install", "--cron", "-y")
 
 
 def test_a_timer_whose_reaper_fails_is_not_installed(user: User) -> None:
     table = _with_crontab(user)
     user.home.mkdir()
     (user.home / "ledger.db").write_text("no ledger")
-    said = user.refused("guard", "install", "--cron", "-y", code=11)
+    said = user.refused("admin", "guard", "install", "--cron", "-y", code=11)
     assert "damaged" in said
     assert table.read_text() == ""
 
@@ -154,13 +154,13 @@ def test_without_cron_or_systemd_it_is_said_plainly(user: User) -> None:
     bin_dir = user.folder / "bin"
     bin_dir.mkdir()
     user.environment["PATH"] = str(bin_dir)
-    said = user.refused("guard", "install", "-y", code=12)
+    said = user.refused("admin", "guard", "install", "-y", code=12)
     assert "there is no systemctl" in said
     assert "there is no crontab" in said
     systemctl = bin_dir / "systemctl"
     systemctl.write_text("#!/bin/sh\nexit 1\n")
     systemctl.chmod(0o755)
-    assert "no manager for this user" in user.refused("guard", "install", "-y", code=12)
+    assert "no manager for this user" in user.refused("admin", "guard", "install", "-y", code=12)
 
 
 def test_a_systemd_timer_that_ends_with_the_login_says_so(user: User) -> None:
@@ -172,19 +172,19 @@ def test_a_systemd_timer_that_ends_with_the_login_says_so(user: User) -> None:
         (bin_dir / name).write_text(f'#!/bin/sh\necho {name} "$@" >> {asked}\n{answer}\n')
         (bin_dir / name).chmod(0o755)
     user.environment["PATH"] = f"{bin_dir}:{Path(sys.executable).parent}:{os.environ['PATH']}"
-    assert "enable-linger" in user.run("guard", "install", "-y")
+    assert "enable-linger" in user.run("admin", "guard", "install", "-y")
     assert "enable --now trmcloud-reap.timer" in asked.read_text()
-    assert "enable-linger" in user.run("guard", "status")
+    assert "enable-linger" in user.run("admin", "guard", "status")
     user.environment["LINGER"] = "yes"
-    assert "enable-linger" not in user.run("guard", "status")
-    user.run("guard", "remove")
-    user.run("guard", "status", code=3)
+    assert "enable-linger" not in user.run("admin", "guard", "status")
+    user.run("admin", "guard", "remove")
+    user.run("admin", "guard", "status", code=3)
 
 
 def test_reaping_changes_no_run_that_has_ended(user: User) -> None:
     user.run(*LAUNCH, code=20)
     before = user.only_run()
-    user.run("reap", "--yes")
+    user.run("admin", "reap", "--yes")
     after = user.only_run()
     assert after == before
     assert after.settled <= BUDGET

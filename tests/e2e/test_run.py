@@ -265,9 +265,9 @@ def test_a_variable_is_given_by_name_and_no_other_travels(user: User) -> None:
     assert names == {"train.log"}, "the script printed it; nothing else has it any more"
 
 
-@pytest.mark.parametrize("reader", ["status", "reap"])
+@pytest.mark.parametrize("reader", [("status",), ("admin", "reap")])
 def test_given_values_are_deleted_by_whoever_finds_a_pod_that_crashed(
-    user: User, reader: str
+    user: User, reader: tuple[str, ...]
 ) -> None:
     script(user, "import time\ntime.sleep(600)")
     user.environment |= {"TOKEN": "open-sesame"}
@@ -280,7 +280,7 @@ def test_given_values_are_deleted_by_whoever_finds_a_pod_that_crashed(
         while processes.kill_pod(pod.name):
             time.sleep(0.02)
     assert given.exists(), "nothing was left that could have deleted it"
-    user.run(reader)
+    user.run(*reader)
     assert not given.exists()
 
 
@@ -305,7 +305,9 @@ os.execve(sys.executable, [sys.executable, "-c", "import time; time.sleep(600)",
 """
 
 
-@pytest.mark.parametrize("ends", [("stop", "-y", "--now"), ("reap", "--yes")], ids=["stop", "reap"])
+@pytest.mark.parametrize(
+    "ends", [("stop", "-y", "--now"), ("admin", "reap", "--yes")], ids=["stop", "reap"]
+)
 def test_a_daemon_that_killed_job_agent_and_watchdog_is_found_and_ended(
     user: User, ends: tuple[str, ...]
 ) -> None:
@@ -318,7 +320,7 @@ def test_a_daemon_that_killed_job_agent_and_watchdog_is_found_and_ended(
     until(lambda: bool(shed(mark)), within_s=30, what="the daemon has killed them")
     [pod] = user.live_pods()
     assert set(processes.of_pod(pod.name)) >= set(shed(mark))
-    if ends[0] == "reap":  # which ends what a run owns no earlier than at its hard stop
+    if ends[0] == "admin":  # which ends what a run owns no earlier than at its hard stop
         until(lambda: not 0 <= time.time() < int(pod.name.rpartition("-")[2]) + 4, within_s=60)
     user.run(*ends, *([user.only_run().run_id] if ends[0] == "stop" else []))
     until(lambda: not shed(mark), within_s=20, what="it is ended")

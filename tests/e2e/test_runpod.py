@@ -101,8 +101,8 @@ def test_the_command_is_killed_in_every_phase_of_one_run(rented: RentedUser) -> 
         run = rented.only_run()
         assert run.live, (name, run.outcome)
         if name != "missed":
-            again = "attach" if name == "training" else "resume"
-            command = rented.start(again, run.run_id)
+            again = ("logs", "-f") if name == "training" else ("resume",)
+            command = rented.start(*again, run.run_id)
     for _ in range(2):  # its end is put on record, then it is settled
         rented.clock.advance(BILLED_AFTER_S)
         rented.run("status")

@@ -292,12 +292,15 @@ def test_detached_through_both_phases_with_the_terminal_gone(rented: RentedUser)
         ("status", run.run_id),
         ("budget", "show"),
         ("report",),
-        ("volumes",),
+        (
+            "admin",
+            "volumes",
+        ),
     ):
         shown = rented.run(*words)
         assert "a day beyond every budget since " in shown
         assert f"the checkpoints of {run.run_id} were not fetched" in shown
-        assert "trmcloud volumes delete EU-RO-1" in shown
+        assert "trmcloud admin volumes delete EU-RO-1" in shown
     print(shown)
     assert volume in rented.standin.control.world.volumes
     where = f"on its network volume; to fetch it: trmcloud fetch-best {run.run_id}"
@@ -308,7 +311,7 @@ def test_detached_through_both_phases_with_the_terminal_gone(rented: RentedUser)
     run = rented.close_books()
     assert (run.outcome, set(run.phases)) == (Outcome.FINISHED, {"fast", "extreme"})
     # What is best and what is latest are here: its owner had agreed to its end.
-    said = rented.run("reap", "--yes")
+    said = rented.run("admin", "reap", "--yes")
     print(said)
     assert volume in rented.standin.control.world.gone_volumes
     assert "network volume" not in rented.run("budget", "show")

@@ -84,7 +84,7 @@ def test_a_run_whose_command_was_killed_is_left_to_its_own_home(
     process.kill()
     process.communicate()
     bob.run("status")
-    bob.run("reap", "--yes")
+    bob.run("admin", "reap", "--yes")
     run = the_run(postgres_url, tmp_path)
     assert (run.epoch, run.state) == (1, State.RUNNING)
     held.unlink()
@@ -110,10 +110,12 @@ def test_a_request_is_approved_by_another_role_alone(
     ada.run("grant", "give", "agent", "5")
     monkeypatch.setenv(ENV_LEDGER, postgres_url)
     asked = Home(ada.home, principal="agent").ask_approval("a second seed", more="2")
-    refused = ada.fails("approve", asked.id, code=GrantRefused.exit_code)
+    refused = ada.fails("grant", "approve", asked.id, code=GrantRefused.exit_code)
     assert f"{asked.id} was asked for by the role ada, which cannot approve it" in refused
-    assert "try: a person with another role of the database types: trmcloud approve" in refused
-    cai.run("approve", asked.id)
+    assert (
+        "try: a person with another role of the database types: trmcloud grant approve" in refused
+    )
+    cai.run("grant", "approve", asked.id)
     changes = cai.json("grant", "history", "--json")["changes"]
     assert [(row["kind"], row["by"]) for row in changes] == [
         ("given", "ada"), ("asked", "ada"), ("approved", name),
@@ -154,21 +156,21 @@ def test_a_ledger_moves_by_command_and_back(postgres_url: str, tmp_path: Path) -
     ada.run("budget", "set", "account", "7")
     ada.environment[ENV_LEDGER] = postgres_url
     assert "ledger move" in ada.fails("status", code=8)
-    assert "1 records moved" in ada.run("ledger", "move", "-y")
+    assert "1 records moved" in ada.run("admin", "ledger", "move", "-y")
     del ada.environment[ENV_LEDGER]
     assert "$7.00" in ada.run("budget", "show")
-    moved = ada.json("ledger", "move", "--to", "sqlite", "-y", "--json")
+    moved = ada.json("admin", "ledger", "move", "--to", "sqlite", "-y", "--json")
     assert (moved["records"], moved["target"]) == (1, str(ada.ledger_path))
     assert "$7.00" in ada.run("budget", "show")
     with sqlite3.connect(ada.ledger_path) as conn:
         assert conn.execute("SELECT count(*) FROM events").fetchone() == (1,)
     conn.close()
-    err = ada.fails("ledger", "move", "--to", "mysql://ada:hidden@host/db", "-y", code=2)
+    err = ada.fails("admin", "ledger", "move", "--to", "mysql://ada:hidden@host/db", "-y", code=2)
     assert "hidden" not in err
-    assert "needs no migration" in ada.fails("ledger", "migrate", code=2)
+    assert "needs no migration" in ada.fails("admin", "ledger", "migrate", code=2)
 
 
 def test_a_timer_gets_no_url_that_holds_a_password(team: tuple[User, User]) -> None:
-    err = team[0].fails("guard", "install", "--cron", "-y", code=2)
+    err = team[0].fails("admin", "guard", "install", "--cron", "-y", code=2)
     assert "holds a password" in err
     assert PASSWORD not in err

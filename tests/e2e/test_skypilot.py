@@ -253,7 +253,7 @@ def test_skypilot_is_left_alone_where_nothing_was_rented_through_it(
     stand_in(tmp_path / "bin" / "sky", state)
     user.environment["PATH"] = f"{tmp_path / 'bin'}:{user.env()['PATH']}"
     user.run("status", "--all")
-    user.run("reap")
+    user.run("admin", "reap")
     assert not state.exists()
 
 

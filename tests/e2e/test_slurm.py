@@ -74,7 +74,7 @@ def test_a_requeued_sweep_continues_from_its_journal_and_its_best_is_adopted(
     for number, trial in before.items():
         assert state.trials[number].point == trial.point
         assert state.trials[number].results[0] == trial.results[0], "what it had come to was kept"
-    told = user.json("adopt", "--into", str(tmp_path / "best"), "--json")
+    told = user.json("fetch-best", ".", "--into", str(tmp_path / "best"), "--json")
     assert told["starts"] == 2
     assert 0 < float(told["accounted_usd"]) <= float(told["worst_case_usd"]) + 0.003
     manifest = from_json((tmp_path / "best" / "manifest.json").read_text(), "best")

@@ -147,7 +147,7 @@ def test_an_executor_that_is_killed_is_started_again_and_the_cap_holds(user: Use
     until(lambda: sum(isinstance(e, ev.RungReached) for e in journal(user)) >= 1)
     pid, started = executor_of(user)
     assert processes.send(pid, started, signal.SIGKILL)
-    user.run("attach")
+    user.run("logs", "-f")
     run = user.only_run()
     assert run.outcome is Outcome.FINISHED
     events = journal(user)

@@ -173,7 +173,7 @@ def test_an_executor_that_is_killed_leaves_nothing_and_is_continued(user: User) 
     before = {number: trial.point for number, trial in swept(user).trials.items()}
     pid, started = executor_of(user)
     assert processes.send(pid, started, signal.SIGKILL)
-    user.run("attach")
+    user.run("logs", "-f")
     run = user.only_run()
     assert run.outcome is Outcome.FINISHED
     state = swept(user)

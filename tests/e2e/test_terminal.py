@@ -266,8 +266,9 @@ def test_logs_follow_and_end_with_the_run(user: User) -> None:
         file.write("a later line\n")
     assert any("a later line" in line for line in iter(following.stdout.readline, ""))
     user.stop()
-    following.communicate(timeout=30)
-    assert following.returncode == 0
+    _, err = following.communicate(timeout=30)
+    assert following.returncode == Outcome.STOPPED.exit_code
+    assert "stopped" in err, "the run's end, beside its log"
     assert user.run("logs", "-n", "1").strip() == "a later line"
 
 
@@ -348,6 +349,8 @@ def test_every_help_shows_an_example(user: User) -> None:
         "names = [[name] for name in COMMANDS]\n"
         "for name in COMMANDS:\n"
         "    names += [[name, sub] for sub in getattr(load_command(name), 'commands', {})]\n"
+        "below = load_command('admin').commands\n"
+        "names += [['admin', n, sub] for n in below for sub in getattr(below[n], 'commands', {})]\n"
         "for words in names:\n"
         "    try:\n"
         "        main([*words, '--help'])\n"
@@ -416,7 +419,6 @@ def test_json_is_all_that_stands_on_stdout(user: User) -> None:
         ("launch", "8xA100", "--dry-run"),
         ("status",),
         ("status", run),
-        ("gate", run),
         ("fetch-best", run, "--into", "best"),
         ("prune", run, "-y"),
         ("report",),

@@ -138,7 +138,7 @@ def test_one_that_an_earlier_version_kept_is_shown_nowhere(
         ("status", "--all", "-v"), ("status", run.id, "--json"), ("report", run.id, "--json"),
         ("report", run.id, "-v"), ("fetch-best", run.id, "--json"), ("logs", run.id),
         ("report", run.id, "--html", str(receipt)), ("report", run.id, "--html", str(receipt),
-        "--json"), ("budget", "history", "--json"), ("attach", run.id, "--json"),
+        "--json"), ("budget", "history", "--json"), ("logs", "-f", run.id, "--json"),
     ):  # fmt: skip
         process = user.start(*words)
         out, err = process.communicate(timeout=200)
@@ -151,7 +151,7 @@ def test_one_that_an_earlier_version_kept_is_shown_nowhere(
     assert not [text[:200] for text in shown if TOKEN in text]
     assert any("[removed: token]" in text for text in shown)
     # What was removed is no damage, and no proof: its record's hash cannot be checked.
-    process = user.start("verify", str(receipt), "--json")
+    process = user.start("report", "--verify", str(receipt), "--json")
     out, err = process.communicate(timeout=200)
     assert process.returncode in (0, ReceiptError.exit_code), out + err
     told = {each["code"]: each for each in document_in(out)["checks"]}

@@ -89,7 +89,7 @@ def test_reap_ends_an_instance_that_no_run_owns_and_no_other(tmp_path: Path) -> 
         for host, label in zip(standin.world.hosts, (stray, "somebody's own"), strict=False):
             with standin.world.lock:
                 standin.world.create(host, {"label": label, "disk": 50})
-        assert f"{stray} on vast: no live run of this ledger owns it" in user.run("reap")
+        assert f"{stray} on vast: no live run of this ledger owns it" in user.run("admin", "reap")
         assert len(standin.live()) == 2, "without --yes it only lists"
-        assert stray in user.run("reap", "-y")
+        assert stray in user.run("admin", "reap", "-y")
         assert [each.label for each in standin.live()] == ["somebody's own"]

@@ -1,4 +1,4 @@
-"""``trmcloud volumes`` against RunPod's stand-in."""
+"""``trmcloud admin volumes`` against RunPod's stand-in."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ def made(standin: StandIn, name: str, size: int = 100, place: str = "EU-RO-1") -
 
 def test_only_volumes_of_this_ledger_are_shown_and_priced(paper: StandIn, user: User) -> None:
     user.run("budget", "set", "month", "10")  # makes the ledger
-    assert "no network volumes" in user.run("volumes")
+    assert "no network volumes" in user.run("admin", "volumes")
     made(paper, "somebody-elses")
     mine = made(paper, f"trmc-{user.ledger().ledger_id}-EU-RO-1")
-    (row,) = user.json("volumes", "--json")["volumes"]
+    (row,) = user.json("admin", "volumes", "--json")["volumes"]
     assert (row["id"], row["size_gb"], row["data_centre"]) == (mine, 100, "EU-RO-1")
     assert row["per_month_usd"] == "7"
     assert float(row["per_day_usd"]) == pytest.approx(7.0 * 24 / 730, rel=1e-3)
-    out = user.run("volumes")
+    out = user.run("admin", "volumes")
     assert mine in out
     assert "$7.00 a month" in out
 
@@ -33,12 +33,12 @@ def test_deleting_asks_and_spares_what_is_not_ours(paper: StandIn, user: User) -
     user.run("budget", "set", "month", "10")  # makes the ledger
     theirs = made(paper, "somebody-elses")
     mine = made(paper, f"trmc-{user.ledger().ledger_id}-EU-RO-1")
-    user.refused("volumes", "delete", mine, code=2)  # nobody to ask
-    user.refused("volumes", "delete", theirs, "-y", code=3)
-    user.refused("volumes", "delete", "../pods", "-y", code=3)
-    assert len(user.json("volumes", "--json")["volumes"]) == 1
-    (gone,) = user.json("volumes", "delete", mine, "-y", "--json")["volumes"]
+    user.refused("admin", "volumes", "delete", mine, code=2)  # nobody to ask
+    user.refused("admin", "volumes", "delete", theirs, "-y", code=3)
+    user.refused("admin", "volumes", "delete", "../pods", "-y", code=3)
+    assert len(user.json("admin", "volumes", "--json")["volumes"]) == 1
+    (gone,) = user.json("admin", "volumes", "delete", mine, "-y", "--json")["volumes"]
     assert gone["id"] == mine
-    assert user.json("volumes", "--json")["volumes"] == []
+    assert user.json("admin", "volumes", "--json")["volumes"] == []
     left = Client(paper)("GET", "/v2/network-volumes").data["networkVolumes"]
     assert [volume["id"] for volume in left] == [theirs]

@@ -131,14 +131,14 @@ def test_the_guard_goes_on_for_a_command_that_was_killed(rented: RentedUser) -> 
     assert "only the guard asks now" in told
     assert rented.creates() == before, "a look asks for nothing"
     rented.clock.advance(NEXT_S)
-    rented.run("reap", "--yes", "--guard-every", "5")
+    rented.run("admin", "reap", "--yes", "--guard-every", "5")
     assert len(asks(waits(rented))) == len(asks(run)) + 1
     sold_out(rented, "nothing")
     rented.clock.advance(NEXT_S)
-    out = rented.run("reap", "--yes", "--guard-every", "5")
+    out = rented.run("admin", "reap", "--yes", "--guard-every", "5")
     assert f"{run.run_id}: it has a machine and trains" in out
     [pod] = rented.truth()
-    rented.drive("attach", run.run_id)
+    rented.drive("logs", "-f", run.run_id)
     run = rented.close_books()
     assert run.outcome is Outcome.FINISHED
     assert pod["name"] == run.generations[-1].pod_name

@@ -36,13 +36,11 @@ __all__ = ["s3"]
 
 pytestmark = pytest.mark.timeout(1500)
 
-#: How a command may end beside well, in a world that has nothing to rent and a net too small to
-#: pass its gate.
+#: How a command may end beside well, in a world that has nothing to rent.
 ENDS = {
     "launch": (Outcome.NOT_STARTED.exit_code, Outcome.NO_MACHINE.exit_code),
     "doctor": (1,),
-    "gate": (Outcome.GATE_FAILED.exit_code,),
-    "notify": (NotifyError.exit_code,),  # nobody is there to be told
+    "admin notify": (NotifyError.exit_code,),  # nobody is there to be told
 }
 #: What a command may be refused for, by name and before anything is rented.
 REFUSALS = {
@@ -51,7 +49,7 @@ REFUSALS = {
     "resume": ("has finished: there is nothing to resume",),
     "smoke": ("has no GPU in stock",),
     "save": ("is not training: it has ended",),  # each launch here has ended by then
-    "verify": ("no such file of signers",),
+    "report": ("no such file of signers",),
     "stop": ("has already ended",),
     "fetch-best": ("has no checkpoint yet",),  # the launch before it found nothing to rent
 }
@@ -84,7 +82,7 @@ SWEEP = (
 )
 ELSEWHERE = {
     **dict.fromkeys(MISSION, "with pods that train: tests/e2e/test_mission.py"),
-    "adopt ./trmcloud-run": "tests/e2e/test_export.py",
+    "fetch-best ./trmcloud-run": "tests/e2e/test_export.py",
     "launch local --recipe bd3lm-small --rate 3.60 --budget 3 -y": (
         "half an hour: tests/model/test_block_diffusion.py"
     ),
@@ -142,9 +140,9 @@ ELSEWHERE = {
     ),
     **dict.fromkeys(
         (
-            "notify add ntfy https://ntfy.sh/a-topic-of-your-own",
-            "notify add email mailtos://USER:PASSWORD@smtp.example.org?to=you@example.org",
-            "notify add slack https://hooks.slack.com/services/T…/B…/…",
+            "admin notify add ntfy https://ntfy.sh/a-topic-of-your-own",
+            "admin notify add email mailtos://USER:PASSWORD@smtp.example.org?to=you@example.org",
+            "admin notify add slack https://hooks.slack.com/services/T…/B…/…",
         ),
         "would be told of all that follows: tests/contract/test_senders.py",
     ),
@@ -187,8 +185,8 @@ ELSEWHERE = {
     "serve best": "serves until Ctrl-C: tests/e2e/test_serve.py",
     "ui": "serves until Ctrl-C: tests/e2e/test_ui.py",
     "mcp --grant agent": "serves until its client leaves: tests/e2e/test_mcp.py",
-    "tensorboard RUN --port 6006": "serves until Ctrl-C: tests/e2e/test_boards.py",
-    "wandb RUN": "wants W&B, or WANDB_MODE=offline: tests/e2e/test_boards.py",
+    "report --to tensorboard RUN --port 6006": "serves until Ctrl-C: tests/e2e/test_boards.py",
+    "report --to wandb RUN": "wants W&B, or WANDB_MODE=offline: tests/e2e/test_boards.py",
     "eval best --task gsm8k --data gsm8k-test.jsonl --limit 8": "likewise",
     f"{REFUSED} --stop-at-gain abc": "refused: tests/unit/planner/test_planning.py",
     f"{REFUSED} --stop-at-gain 0.1/usd": "likewise",
@@ -234,8 +232,18 @@ def reading(folder: Path, s3: S3) -> Iterator[User]:
 
 #: What one command of a guide may be: the first that looks, or else one that plans or writes.
 CHEAP = (
-    *("status", "report", "fetch-best", "data", "budget", "logs", "plan", "notify list", "export"),
-    *("gate", "launch 1xH200", "rehearse", "doctor"),
+    *(
+        "status",
+        "report",
+        "fetch-best",
+        "data",
+        "budget",
+        "logs",
+        "plan",
+        "admin notify list",
+        "export",
+    ),
+    *("launch 1xH200", "rehearse", "doctor"),
 )
 
 
@@ -320,7 +328,7 @@ def wrong_with(command: Written, code: int, shown: str) -> str:
         return f"code {code}: {told}"
     if command.refused:
         return "" if code and "error: " in shown else f"the document shows an error: {code} {told}"
-    verb = command.words[0]
+    verb = " ".join(command.words[: 2 if command.words[0] == "admin" else 1])
     allowed = {0, *ENDS.get(verb, ())}
     if verb == "launch" and "local" in command.words:
         allowed.add(Outcome.LANDED.exit_code)
@@ -370,10 +378,10 @@ OTHER_DOORS = {
 #: Hints that are not carried out here, and why: that they are command lines is held by
 #: tests/unit/cli/test_hints.py.
 NOT_HERE = {
-    "adopt ./trmcloud-run": "wants a run that an exported script left: tests/e2e/test_export.py",
-    "guard install --every 5": "puts a timer into this machine's own crontab",
-    "guard install": "as above",
-    "guard remove": "takes it out again",
+    "fetch-best ./trmcloud-run": "wants what a script left: tests/e2e/test_export.py",
+    "admin guard install --every 5": "puts a timer into this machine's own crontab",
+    "admin guard install": "as above",
+    "admin guard remove": "takes it out again",
     "launch local --recipe trm-tiny --rate 3.60 --budget 0.20": "trains for minutes; as FIRST does",
     "launch local --recipe trm-tiny --budget 0.06 --rate 3.60": "as above",
     "sweep local --rate 3.60 --budget 0.50 --recipe shakespeare lr=log:1e-3,1e-1": (
@@ -383,10 +391,10 @@ NOT_HERE = {
     "sweep local": "as above, with settings to search",
     "launch local --rate USD --budget USD": "as above, with a recipe that no CPU can hold",
     "serve r-1f3a9c": "serves until Ctrl-C: tests/e2e/test_serve.py",
-    "notify add webhook https://example.org/trmcloud": "a host of somebody's",
-    "notify add webhook URL": "likewise: tests/unit/cli/test_notify.py",
-    "notify test ⟨0⟩": "likewise",
-    "notify remove ⟨0⟩": "likewise",
+    "admin notify add webhook https://example.org/trmcloud": "a host of somebody's",
+    "admin notify add webhook URL": "likewise: tests/unit/cli/test_notify.py",
+    "admin notify test ⟨0⟩": "likewise",
+    "admin notify remove ⟨0⟩": "likewise",
     "grant give NAME USD": "grants and requests: tests/e2e/test_grants.py",
     "grant give NAME 20": "likewise",
     "grant give ⟨0⟩ USD": "likewise",
@@ -396,23 +404,20 @@ NOT_HERE = {
     "grant raise ⟨0⟩ --expires 7d": "likewise",
     "grant revoke ⟨0⟩": "likewise",
     "grant revoke ⟨1⟩": "likewise",
-    "approve ⟨0⟩": "likewise",
-    "approve ⟨3⟩": "likewise",
-    "deny ⟨1⟩": "likewise",
-    "deny ⟨4⟩": "likewise",
+    "grant approve ⟨0⟩": "likewise",
+    "grant approve ⟨3⟩": "likewise",
+    "grant deny ⟨1⟩": "likewise",
+    "grant deny ⟨4⟩": "likewise",
     "verify ⟨0⟩": "what another of these commands writes: as docs/guide/receipt.md has it",
     "eval FOLDER": "of a checkpoint that came from a pod: tests/e2e/test_real_trainer.py",
-    "reap --all-of ⟨0⟩": "pods of two ledgers: tests/e2e/test_ending.py",
+    "admin reap --all-of ⟨0⟩": "pods of two ledgers: tests/e2e/test_ending.py",
     "smoke --train --hardware local": "minutes: tests/e2e/test_smoke_training.py",
     "smoke --train --hardware ⟨0⟩ --max-usd ⟨1⟩": "likewise",
     "ui": "serves until Ctrl-C: tests/e2e/test_ui.py",
-    "wandb": "names what lacks its extra: tests/e2e/test_boards.py",
-    "wandb r-1f3a9c": "likewise",
-    "tensorboard r-1f3a9c": "serves until Ctrl-C: tests/e2e/test_boards.py",
 }
 #: How one may end beside well, since what it is meant for is not the case here.
 HINT_ENDS = {
-    "reap --accept-restored": "the ledger was not restored from a backup",
+    "admin reap --accept-restored": "the ledger was not restored from a backup",
     "save": "is not training",
     "logs -f": "has no log yet",  # the newest, which hoped for a GPU
     "stop": "has already ended",
@@ -425,8 +430,8 @@ HINT_ENDS = {
     "budget raise project-month": "the project-month cap is not set",
     "data get gsm8k": "was not found: the host answered 404",
     "data check fineweb-edu": "1 of its files cannot be used",  # and not all of that one
-    "guard status": "installed  no",
-    "volumes delete": "this ledger has no network volume",
+    "admin guard status": "installed  no",
+    "admin volumes delete": "this ledger has no network volume",
 }
 
 

@@ -1,7 +1,7 @@
-"""A corpus of the web's layout, small: shards of real text, on a host that answers as the real one.
+"""Corpora of the web's layout, small: shards of real text, on a host that answers as the real one.
 
 The documents are parts of this Python's own sources, dealt out to parquet files that are named and
-laid out as those of ``model/datasets/fineweb-edu.toml``.
+laid out as those of ``fineweb-edu`` and ``climbmix`` in ``model/datasets``.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 from tests.standins.data_host import DataHost
 from trmcloud.adapters.files import load_data_set
 
-NAME = "fineweb-edu"
+NAME, OTHER = "fineweb-edu", "climbmix"
 SHARDS = 10
 """More than its tokenizer is trained on."""
 _SHARD_TEXT_BYTES = 150_000
@@ -23,18 +23,17 @@ _DOCUMENT_BYTES = 3_000
 
 
 def put_on(host: DataHost, folder: Path) -> DataHost:
-    """Serve the corpus; files are made below ``folder``."""
-    made = load_data_set(NAME)
-    names = [*list(made.shard_names())[:SHARDS], made.validation]
-    prefix = made.base_url.partition("huggingface.co")[2]
-    documents = _documents(len(names) * _SHARD_TEXT_BYTES)
-    each = len(documents) // len(names)
-    for number, name in enumerate(names):
-        path = folder / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        table = pa.table({made.column: documents[number * each : (number + 1) * each]})
-        pq.write_table(table, path, row_group_size=16, compression="zstd")
-        host.files[prefix + name] = path
+    """Serve the corpora; files are made below ``folder``."""
+    documents = _documents((SHARDS + 1) * _SHARD_TEXT_BYTES)
+    each = len(documents) // (SHARDS + 1)
+    for made in map(load_data_set, (NAME, OTHER)):
+        prefix = made.base_url.partition("huggingface.co")[2]
+        for number, name in enumerate([*list(made.shard_names())[:SHARDS], made.validation]):
+            path = folder / ("" if made.name == NAME else made.name) / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            table = pa.table({made.column: documents[number * each : (number + 1) * each]})
+            pq.write_table(table, path, row_group_size=16, compression="zstd")
+            host.files[prefix + name] = path
     return host
 
 

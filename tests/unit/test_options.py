@@ -82,7 +82,24 @@ def test_rows_name_commands_that_there_are(request_type: type[Any]) -> None:
 
 
 def test_what_is_not_said_leaves_what_a_wish_says_by_itself() -> None:
-    assert spec(LaunchRequest()) == RunSpec(recipe="trm", phases=PHASES)
+    assert spec(LaunchRequest()) == RunSpec(recipe="speedrun", phases=PHASES)
+
+
+@pytest.mark.parametrize(
+    ("given", "recipe"),
+    [
+        ({"hardware": "8xA100", "phase": "extreme"}, "trm"),
+        ({"hardware": "local", "phase": "both"}, "trm"),
+        ({"hardware": "local"}, "trm-tiny"),
+        ({"hardware": "8xA100"}, "speedrun"),
+        ({"hardware": "8xA100", "phase": "train"}, "speedrun"),
+        ({"hardware": "local", "phase": "fast", "recipe": "d24"}, "d24"),
+    ],
+)
+def test_a_recipe_that_is_not_named_depends_on_machine_and_phase(
+    given: dict[str, Any], recipe: str
+) -> None:
+    assert spec(request_from(given)).recipe == recipe
 
 
 def test_a_bucket_from_the_environment_is_given_but_was_not_typed(

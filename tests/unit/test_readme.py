@@ -103,7 +103,7 @@ def test_the_demo_shown_is_a_whole_one(pages: ModuleType) -> None:
     """Every command of the demo stands in the transcript, in order, ending in money and hash."""
     shown = pages.block(pages.DEMO, "demo")
     commands = re.findall(r"^\$ trmcloud (\S+)", shown, re.MULTILINE)
-    wanted = ["plan", "launch", "gate", "fetch-best", "eval", "sample", "report", "status"]
+    wanted = ["plan", "launch", "fetch-best", "eval", "sample", "report", "status"]
     assert commands == wanted
     last = shown.rpartition("$ trmcloud status")[2]
     for word in ("spent", "reserved", "best", "fetched"):

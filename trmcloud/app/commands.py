@@ -60,6 +60,7 @@ from trmcloud.io.hashing import file_sha256
 from trmcloud.options import (
     LaunchRequest,
     Parser,
+    Rare,
     checked,
     option,
     parse_money,
@@ -215,6 +216,7 @@ def _bytes(flag: str, gigabytes: float) -> int:
 
 
 _OWN = "Your own command"
+_OWN_RARE = Rare(_OWN)
 _RUN = "rehearse run sweep"
 _TRIED = _RUN + " try"
 
@@ -226,11 +228,16 @@ class CommandRequest:
     row is in ``Command``."""
 
     words: Sequence[str] = option(
-        "words", (), "The command to run, after --, as in this shell.", _TRIED + " export", _OWN,
-        metavar="-- COMMAND…", parse=_words,
+        "words", (), "The command to run, after --, as in this shell.", _TRIED + " launch export",
+        _OWN, metavar="-- COMMAND…", parse=_words,
         but={
+            "launch": {
+                "help": "A command instead of a recipe, after --, as in this shell.",
+                "metavar": "[-- COMMAND…]",
+                "is_required": False,
+            },
             "rehearse": {
-                "help": "A command instead of a recipe, after --, as for run.",
+                "help": "A command instead of a recipe, after --, as for launch.",
                 "metavar": "[-- COMMAND…]",
                 "is_required": False,
             },
@@ -260,15 +267,17 @@ class CommandRequest:
         _TRIED, _OWN, metavar="METRIC", parse=_metric,
     )
     best: str = option(
-        "--best", "min", "Whether the lowest (min) or highest (max) metric is best.", _TRIED, _OWN,
+        "--best", "min", "Whether the lowest (min) or highest (max) metric is best.", _TRIED,
+        _OWN_RARE,
         place="higher_is_better", parse=_is_higher_better,
     )
     keep_best: int = option(
-        "--keep-best", 2, "Best checkpoints to keep besides the latest.", _RUN, _OWN,
+        "--keep-best", 2, "Best checkpoints to keep besides the latest.", _RUN, _OWN_RARE,
         parse=checked(lambda n: 1 <= n <= 1000, "{flag} must be from 1 to 1000, not {value}"),
     )
     checkpoint_gb: float = option(
-        "--checkpoint-gb", 2.0, "Largest checkpoint size; this storage is reserved.", _RUN, _OWN,
+        "--checkpoint-gb", 2.0, "Largest checkpoint size; this storage is reserved.", _RUN,
+        _OWN_RARE,
         metavar="GB", place="checkpoint_bytes", parse=_bytes,
     )
     env: Sequence[str] = option(
@@ -284,7 +293,7 @@ class CommandRequest:
     root: str = option(
         "--root", "",
         "Folder that contains this one, to send completely; the command starts in this folder "
-        "there, and finds its modules.", _TRIED, _OWN, metavar="DIR",
+        "there, and finds its modules.", _TRIED, _OWN_RARE, metavar="DIR",
         place="folder",
     )
     image: str = option(
@@ -293,19 +302,19 @@ class CommandRequest:
     )
     stop_signal: str = option(
         "--stop-signal", "", "Signal that stops it: TERM, INT, USR1, USR2, HUP, QUIT or none.",
-        _TRIED, _OWN, parse=_stop_signal,
+        _TRIED, _OWN_RARE, parse=_stop_signal,
     )
     stop_file: str = option(
-        "--stop-file", "", "File to create that asks it to stop.", _TRIED, _OWN,
+        "--stop-file", "", "File to create that asks it to stop.", _TRIED, _OWN_RARE,
         metavar="FILE", parse=_path_inside,
     )
     grace: float = option(
-        "--grace", 60.0, "Seconds to save and exit; their cost is reserved.", _TRIED, _OWN,
+        "--grace", 60.0, "Seconds to save and exit; their cost is reserved.", _TRIED, _OWN_RARE,
         metavar="S", place="grace_s", parse=_seconds(86_400.0),
     )
     silent: float = option(
         "--silent", 1800.0, "Seconds without a line, step or file after which it counts as hung.",
-        _RUN, _OWN, place="silent_s", parse=_seconds(864_000.0),
+        _RUN, _OWN_RARE, place="silent_s", parse=_seconds(864_000.0),
     )
     resume: str = option(
         "--resume", "",
@@ -324,7 +333,7 @@ class CommandRequest:
     unsent: bool = option(
         "--unsent", False,
         "Also run a script that is not among the files sent: the machine or image has it.",
-        _TRIED, _OWN, place="",
+        _TRIED, _OWN_RARE, place="",
     )
     typed: tuple[str, ...] = ()
 # fmt: on

@@ -134,9 +134,9 @@ def _ledger(context: Context) -> Finding:
     if state.quarantined or state.unread:
         names = [*state.quarantined, *(f"record {lost.seq}" for lost in state.unread)]
         text = f"{state.ledger_id}: damaged: {', '.join(names)}"
-        return Finding("ledger", "bad", text, "trmcloud ledger check")
+        return Finding("ledger", "bad", text, "trmcloud admin ledger check")
     if trouble := context.backup_trouble():
-        fix = "free some disk space, then: trmcloud ledger backups --make"
+        fix = "free some disk space, then: trmcloud admin ledger backups --make"
         return Finding("ledger", "warn", f"{state.ledger_id}: {trouble}", fix)
     return Finding("ledger", "ok", f"{state.ledger_id}: {len(state.runs)} runs, {live} live")
 

@@ -192,7 +192,7 @@ class RunDriver:
         return LedgerOlder(
             f"the ledger does not know {self.run_id} any more: it was restored from a backup that "
             "is older than the run",
-            next_step="end its machine, which no run owns now: trmcloud reap",
+            next_step="end its machine, which no run owns now: trmcloud admin reap",
         )
 
     def step(self) -> RunState:

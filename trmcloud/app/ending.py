@@ -108,7 +108,7 @@ def pods_of_run(context: Context, run_id: str) -> PodListing:
     if len(ledgers) > 1:
         raise ConflictError(
             f"pods of {len(ledgers)} ledgers have the name {run_id}: {', '.join(ledgers)}",
-            next_step=f"trmcloud reap --all-of {ledgers[0]}",
+            next_step=f"trmcloud admin reap --all-of {ledgers[0]}",
         )
     return found
 

@@ -203,7 +203,7 @@ def _watchdog(pod: Maybe[PodSeen | None]) -> Layer:
 
 def _reaper(visit: GuardVisit | None, provider: str, now: float) -> Layer:
     if visit is None:
-        return Layer("reap", ABSENT, "no timer here: trmcloud guard install")
+        return Layer("reap", ABSENT, "no timer here: trmcloud admin guard install")
     age_s = max(0.0, now - visit.at)
     detail = f"the reaper on {visit.machine} last ran {age_s / 60:.0f} min ago"
     if provider != LOCAL and provider not in visit.reached:

@@ -231,7 +231,9 @@ def check_exposure(context: Context, plan: Plan, accepted: Usd | None) -> None:
                 for layer, why in lapsed.items()
                 if (provider, layer) in verified or layer == "prepaid"
             }
-            guard = "trmcloud guard install on another machine that stays on; " if gone else ""
+            guard = (
+                "trmcloud admin guard install on another machine that stays on; " if gone else ""
+            )
             raise BudgetRefused(_exposed(exposed, gone), next_step=f"{guard}{smoke}{accept}")
 
 

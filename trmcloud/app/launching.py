@@ -242,7 +242,7 @@ def check_resume(
     if run.outcome is Outcome.GATE_FAILED:
         raise ConflictError(
             f"the gate after the fast phase of {run.run_id} failed",
-            next_step=f"trmcloud gate {run.run_id}; to continue anyway: trmcloud launch HARDWARE "
+            next_step=f"trmcloud status {run.run_id}; to continue anyway: trmcloud launch HARDWARE "
             f"--phase extreme --from {run.run_id}",
         )
 

@@ -115,6 +115,7 @@ def restored_lines(home: Path, ledger: LedgerState, done: Restoration) -> Sequen
         more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
         lines.append(f"runs that it no longer contains: {', '.join(names[:_MOST_NAMED])}{more}")
     lines.append(
-        "no run can be launched until trmcloud reap --yes reports that the ledger is reconciled"
+        "no run can be launched until trmcloud admin reap --yes reports that the ledger is "
+        "reconciled"
     )
     return lines

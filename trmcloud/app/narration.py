@@ -570,7 +570,7 @@ def _title_text_and_command(notice: Notice) -> tuple[str, str, str]:
             return f"{run} has started", f"{facts['phase']} training", status
         case NoticeKind.GATE:
             told = "passed" if facts["passed"] else "FAILED"
-            return f"{run}: gate {told}", f"the gate after {facts['phase']} {told}", f"gate {run}"
+            return f"{run}: gate {told}", f"the gate after {facts['phase']} {told}", status
         case NoticeKind.CAP:
             name = f"{facts['level']} {facts['key']}".strip()
             return f"{facts['percent']} % of the {name} cap is spent", spent, "budget show"
@@ -600,21 +600,21 @@ def _title_text_and_command(notice: Notice) -> tuple[str, str, str]:
         case NoticeKind.ORPHAN:
             text = f"{facts['pod']} at {facts['provider']} belongs to no run, and may have cost "
             text += f"{usd['at_most_usd']}; it is being ended"
-            return "an orphaned pod was found", text, "reap --yes"
+            return "an orphaned pod was found", text, "admin reap --yes"
         case NoticeKind.REAPER:
             text = f"it should run every {duration(facts['every_s'])}, but last ran "
             text += f"{duration(facts['silent_s'])} ago, while machines are rented"
-            return f"the reaper on {facts['machine']} is silent", text, "guard status"
+            return f"the reaper on {facts['machine']} is silent", text, "admin guard status"
         case NoticeKind.BALANCE:
             text = f"{usd['balance_usd']} are left, and the account spends "
             text += f"{usd['spending_usd_per_hour']}/h: it ends in {duration(facts['left_s'])}; "
             title = f"the {facts['provider']} balance lasts less than {facts['hours']} hours"
             return title, f"{text}add credit", "status"
         case NoticeKind.APPROVAL:
-            answer = f"approve {facts['request']}, or trmcloud deny {facts['request']}"
+            answer = f"grant approve {facts['request']}, or trmcloud grant deny {facts['request']}"
             return f"{facts['principal']} asks for approval", _approval_text(facts, usd), answer
         case NoticeKind.TEST:
-            return "trmcloud: test", "notifications work", "notify list"
+            return "trmcloud: test", "notifications work", "admin notify list"
 
 
 def _end_text(facts: Mapping[str, Any], spent: str) -> str:

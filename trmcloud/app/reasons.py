@@ -99,8 +99,8 @@ SENTENCES: Mapping[ReasonKind, str] = {
         "or has several machines"
     ),
     _Kind.NO_LAYER_APART: (
-        "only its own machine could enforce an earlier stop at {provider}: run trmcloud guard "
-        "install on another machine that shares this home"
+        "only its own machine could enforce an earlier stop at {provider}: run trmcloud admin "
+        "guard install on another machine that shares this home"
     ),
     _Kind.STOP_LOWERED: "its stop was set earlier to make room for another run",
     _Kind.NOT_READY_IN_TIME: "not ready to train within {within_s}",

@@ -10,6 +10,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
+from trmcloud.app.checkpoints.fetching import read_manifest
 from trmcloud.app.checkpoints.sources import known_in_bucket
 from trmcloud.app.context import Context
 from trmcloud.app.trainings import recoveries_of
@@ -258,6 +259,19 @@ def _check_manifest(here: CheckpointManifest, told: CheckpointManifest) -> Check
     off = next((key for key in sorted(ours) if ours[key] != theirs.get(key)), "")
     why = off and f"{off} in the manifest differs from the receipt"
     return _check("checkpoint", why, f"{here.label}, according to its manifest")
+
+
+def check_files(folder: Path) -> list[Check]:
+    """Check that the files of a checkpoint have the hashes in its manifest.
+
+    Raises:
+        NotFoundError, CheckpointError: as in ``read_manifest``.
+    """
+    manifest = read_manifest(folder)
+    return [
+        replace(each, what=f"{manifest.label} {each.what}")
+        for each in _check_files(folder, manifest)
+    ]
 
 
 def _check_files(folder: Path, told: CheckpointManifest) -> Iterable[Check]:

@@ -112,7 +112,7 @@ def continue_waits(context: Context) -> list[str]:
         if after.live:
             context.ledger.release(run_id, driver.epoch)
         if after.trains:
-            said.append(f"{run_id}: it has a machine and trains; trmcloud attach {run_id}")
+            said.append(f"{run_id}: it has a machine and trains; trmcloud logs -f {run_id}")
     return said
 
 

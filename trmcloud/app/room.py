@@ -83,7 +83,7 @@ def make_room(context: Context, plan: Plan, say: Callable[[str], None]) -> None:
             raise BudgetRefused(
                 f"the earlier stop of {waits} was not confirmed within {(now - began) / 60:.0f} "
                 "min: its money stays reserved",
-                next_step="check trmcloud guard status on the guarding machine, then run the "
+                next_step="check trmcloud admin guard status on the guarding machine, then run the "
                 "same command again",
             )
         if now - reconciled > _RECONCILE_S:

@@ -391,7 +391,8 @@ class Smoke:
             self._say("controller", False, "the pod is still listed")
             self._trouble = ProviderError(
                 f"{watch.name} was asked to end, but is still listed",
-                next_step=f"end it in {self._ground.provider}'s console, then trmcloud reap --yes",
+                next_step=f"end it in {self._ground.provider}'s console, then trmcloud admin "
+                "reap --yes",
             )
             return
         asked_at = terminated_at(self._context, driver.run_id) or asked_at
@@ -465,7 +466,7 @@ class Smoke:
     def _unverified(self, what: str) -> None:
         self._trouble = NotVerified(
             what,
-            next_step="launch with --accept-exposure USD, or run trmcloud guard install on a "
+            next_step="launch with --accept-exposure USD, or run trmcloud admin guard install on a "
             "machine that is always on",
         )
 

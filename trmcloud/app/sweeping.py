@@ -45,6 +45,7 @@ from trmcloud.core.values import dataclass, replace
 from trmcloud.io.installation import install_command
 from trmcloud.options import (
     LaunchRequest,
+    Rare,
     checked,
     option,
     parse_money,
@@ -63,6 +64,7 @@ _KEEP_BEST = 6
 """Checkpoints of trials that are kept, so that another machine can continue them."""
 _RAY_TOKEN, _RAY_TOKEN_PATH = "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"
 _SWEEP = "Sweep"
+_SWEEP_RARE = Rare(_SWEEP)
 _TAKES = "sweep export"
 
 
@@ -92,35 +94,37 @@ class SweepRequest:
     )
     slots: int = option(
         "--slots", 0, "Trials at a time (default: one per GPU; 1 without a GPU).", _TAKES,
-        _SWEEP, parse=checked(lambda n: 0 <= n <= 64, "{flag} must be from 1 to 64, not {value}"),
+        _SWEEP_RARE,
+        parse=checked(lambda n: 0 <= n <= 64, "{flag} must be from 1 to 64, not {value}"),
     )
     on: str = option(
         "--on", "", "ray: trials run on your Ray cluster (RAY_ADDRESS; extra ray), with local.",
-        "sweep", _SWEEP, metavar="PLACE",
+        "sweep", _SWEEP_RARE, metavar="PLACE",
         parse=checked(lambda place: place in ("", RAY), "{flag} must be ray, not {value!r:.40}",
                       "--on ray"),
     )
     sampler: str = option(
         "--sampler", "",
         "How points are chosen: density, halton, uniform, or optuna (extra sweep).", _TAKES,
-        _SWEEP, metavar="NAME", parse=_sampler,
+        _SWEEP_RARE, metavar="NAME", parse=_sampler,
     )
-    seed: int = option("--seed", 0, "Seed of the search.", _TAKES, _SWEEP)
+    seed: int = option("--seed", 0, "Seed of the search.", _TAKES, _SWEEP_RARE)
     eta: int = option(
-        "--eta", 3, "One of so many trials continues to the next rung.", _TAKES, _SWEEP,
+        "--eta", 3, "One of so many trials continues to the next rung.", _TAKES, _SWEEP_RARE,
         parse=checked(lambda n: 2 <= n <= 16, "{flag} must be from 2 to 16, not {value}"),
     )
     rungs: int = option(
         "--rungs", 0, "Number of rungs (default: up to 4, as the budget allows).", _TAKES,
-        _SWEEP, parse=checked(lambda n: 0 <= n <= 8, "{flag} must be from 1 to 8, not {value}"),
+        _SWEEP_RARE,
+        parse=checked(lambda n: 0 <= n <= 8, "{flag} must be from 1 to 8, not {value}"),
     )
     no_earlier: bool = option(
         "--no-earlier", False, "Do not use trials of earlier sweeps on the same code and data.",
-        "sweep", _SWEEP,
+        "sweep", _SWEEP_RARE,
     )
     scale_from: str = option(
         "--scale-from", "", "A smaller sweep, by id or name, whose best settings are tried first, "
-        "with rates scaled to this width and batch.", "sweep", _SWEEP, metavar="RUN",
+        "with rates scaled to this width and batch.", "sweep", _SWEEP_RARE, metavar="RUN",
     )
     typed: tuple[str, ...] = ()
 # fmt: on

@@ -235,6 +235,11 @@ class TrainingNews:
         self._told: set[tuple[int, str]] = set()
         self._looked_at = -_HEALTH_EVERY_S
 
+    @property
+    def is_due(self) -> bool:
+        """Whether a live run's findings are looked for again."""
+        return self._context.clock.now().boot - self._looked_at >= _HEALTH_EVERY_S
+
     def new_recoveries(self, run: RunState) -> list[tuple[str, str]]:
         """(what happened, what was done about it and what it cost) of each; of skipped steps the
         first alone, since the log has each of them."""
@@ -247,10 +252,9 @@ class TrainingNews:
     def new_findings(self, run: RunState) -> list[tuple[str, str]]:
         """(a finding, what helps; '' where nothing is known to) of each; looked for every few
         seconds while the run is live."""
-        now = self._context.clock.now().boot
-        if run.live and now - self._looked_at < _HEALTH_EVERY_S:
+        if run.live and not self.is_due:
             return []
-        self._looked_at = now
+        self._looked_at = self._context.clock.now().boot
         return [
             (finding_text(phase, finding), advice_of(finding, run))
             for phase, found in find_symptoms(self._context, run).items()

@@ -9,7 +9,7 @@ from typing import Any
 
 from trmcloud.app.context import Context
 from trmcloud.app.run_queries import last_beat, last_report, report_of
-from trmcloud.core.contract.gate import number_of
+from trmcloud.core.contract.gate import judge, number_of
 from trmcloud.core.contract.manifest import CheckpointManifest, KnownCheckpoint
 from trmcloud.core.contract.phase_account import with_skips
 from trmcloud.core.contract.pod_contract import GPU_NOTE, PhaseState, window_from
@@ -22,6 +22,19 @@ from trmcloud.core.spec.plan import PhasePlan
 from trmcloud.core.spec.settings import kind_of
 from trmcloud.core.text import one_line
 from trmcloud.core.values import dataclass
+
+# The verdict of the gate between two phases.
+
+
+def verdicts_of(context: Context, run: RunState) -> dict[str, Mapping[str, Any]]:
+    """By phase, each verdict on record; of an ended training without one, that on the metrics of
+    its first phase."""
+    if run.gates or run.live or run.spec.command is not None:
+        return {phase: each.verdict for phase, each in run.gates.items()}
+    phase = next(iter(context.files.phases(run.run_id)), "")
+    metrics = context.files.metrics(run.run_id, phase) if phase else []
+    return {phase: judge(phase, metrics).to_json()} if metrics else {}
+
 
 # Which number format and kernels a run's trainings took, and what they left: by their metrics.
 

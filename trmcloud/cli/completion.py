@@ -34,23 +34,31 @@ _CHOICES: Mapping[str, tuple[str, ...]] = {
     "best": ("min", "max"),
     "export": ("hf", "gguf"),
     "numbers": ("float32", "float16"),
+    "board": ("tensorboard", "wandb"),
 }
 
 
 def light_command(name: str) -> Any:
     """Return a command that has the options of the one called ``name``, and does nothing."""
     described = json.loads(TABLE.read_text(encoding="utf-8"))[name]
-    app = typer.Typer(rich_markup_mode=None, add_completion=False)
-    if "commands" in described:
-        app.callback(invoke_without_command=True)(_function(described["params"]))
-        for below, each in described["commands"].items():
-            app.command(below, help=each["help"])(_function(each["params"]))
-    else:
-        app.command(name, help=described["help"])(_function(described["params"]))
-    made = typer.main.get_command(app)
+    made = typer.main.get_command(_app(name, described))
     made.name = name
     take_as_typed(made)
     return made
+
+
+def _app(name: str, described: Mapping[str, Any]) -> typer.Typer:
+    app = typer.Typer(rich_markup_mode=None, add_completion=False)
+    if "commands" not in described:
+        app.command(name, help=described["help"])(_function(described["params"]))
+        return app
+    app.callback(invoke_without_command=True)(_function(described["params"]))
+    for below, each in described["commands"].items():
+        if "commands" in each:
+            app.add_typer(_app(below, each), name=below, help=each["help"])
+        else:
+            app.command(below, help=each["help"])(_function(each["params"]))
+    return app
 
 
 def _function(params: Iterable[Mapping[str, Any]]) -> Callable[..., None]:
@@ -221,11 +229,12 @@ _KIND_OF: Mapping[str, str] = {
     "numbers": "numbers",
 }
 _ALSO: Mapping[tuple[str, str], str] = {
-    **{(command, "run"): "live_run" for command in ("save", "stop", "attach", "ssh")},
+    **{(command, "run"): "live_run" for command in ("save", "stop", "ssh")},
     **{(command, "phase"): "phases" for command in ("plan", "launch", "rehearse", "export")},
     **{(command, "hardware"): "machine" for command in ("plan", "try", "run", "export")},
     ("data show", "name"): "data",
     ("eval", "data"): "",
+    ("report", "to"): "board",
 }
 
 
@@ -244,7 +253,7 @@ def describe(words: str, command: Any) -> dict[str, Any]:
 
 
 def _is_shown(param: Any) -> bool:
-    return param.name != "help" and not getattr(param, "hidden", False)
+    return "--help" not in param.opts and not getattr(param, "hidden", False)
 
 
 def _described(words: str, param: Any) -> dict[str, Any]:

@@ -369,6 +369,22 @@ class RunAccount:
 
 
 @dataclass(frozen=True, kw_only=True)
+class GateCheck:
+    code: str
+    passed: bool | None
+    blocking: bool
+    message: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class GateVerdict:
+    phase: str
+    passed: bool
+    reported_by: str | None
+    checks: tuple[GateCheck, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
 class RunStatus(RunAccount):
     """One run as it stands now. ``spent_usd`` is proven; ``hard_stop_at`` is when its machine is
     ended whatever happens."""
@@ -391,6 +407,7 @@ class RunStatus(RunAccount):
     max_overspend_usd: Usd | None
     balance: LowBalance | None
     moving: PendingMove | None
+    verdicts: tuple[GateVerdict, ...]
     health: tuple[Symptom, ...]
     precision: tuple[Precision, ...]
     recoveries: tuple[Recovery, ...]
@@ -1399,24 +1416,6 @@ class MetricsSent:
 
 
 @dataclass(frozen=True, kw_only=True)
-class GateCheck:
-    code: str
-    passed: bool | None
-    blocking: bool
-    message: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class GateVerdict:
-    schema: ClassVar[str] = "gate/1"
-    run: str
-    phase: str
-    passed: bool
-    reported_by: str | None
-    checks: tuple[GateCheck, ...]
-
-
-@dataclass(frozen=True, kw_only=True)
 class Sampled:
     schema: ClassVar[str] = "sample/1"
     checkpoint: str
@@ -1560,8 +1559,8 @@ class Month:
 
 @dataclass(frozen=True, kw_only=True)
 class ReceiptWritten:
-    """A receipt. ``receipt`` is its sealed data in the receipt's own format, which ``verify``
-    reads."""
+    """A receipt. ``receipt`` is its sealed data in the receipt's own format, which
+    ``report --verify`` reads."""
 
     schema: ClassVar[str] = "receipt/1"
     run: str

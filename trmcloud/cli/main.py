@@ -8,9 +8,10 @@ from __future__ import annotations
 import errno
 import importlib
 import os
+import shlex
 import sys
 import traceback
-from collections.abc import Iterable
+from collections.abc import Collection
 from typing import Any
 
 import typer
@@ -23,63 +24,44 @@ from trmcloud.core.errors import TrmcloudError, UsageError
 # Newer Typers carry their own click: their parser's error is the base of typer.BadParameter.
 USAGE_ERROR: Any = typer.BadParameter.__bases__[0]
 
-#: name → (one line for the table, panel)
-COMMANDS: dict[str, tuple[str, str]] = {
-    "plan": ("Show what a budget buys: hardware, hours, dollars.", "Before"),
-    "prices": ("Prices of offers: list, refresh, diff, show.", "Before"),
-    "data": ("Data sets by name: list, show, get, check.", "Before"),
-    "budget": ("Spending caps of account, month and project: set, show, raise, history.", "Before"),
-    "grant": ("Let an agent or a CI job spend: give, list, raise, revoke, history.", "Before"),
-    "approve": ("Approve a principal's request for more.", "Before"),
-    "deny": ("Deny a principal's request for more.", "Before"),
-    "ledger": ("The record of runs and money: check, backups, restore, settle, move.", "Before"),
-    "doctor": ("Diagnose problems of this machine and its accounts, with fixes.", "Before"),
-    "smoke": ("Check on rented pods that each stop works; --train: the trainer.", "Before"),
-    "guard": (
-        "End forgotten pods by a timer on this machine: install, status, remove.",
-        "Before",
-    ),
-    "notify": ("Send notifications: add, list, test, remove.", "Before"),
-    "rehearse": ("Simulate a planned run, with faults.", "Before"),
-    "try": ("Run a command here for a minute, free, to see what a run needs.", "Before"),
-    "launch": ("Launch a plan: reserve its worst case, train, stop in time.", "Running"),
-    "run": ("Run any training script under a hard budget; keep its best checkpoint.", "Running"),
-    "sweep": ("Search settings under one budget; keep the best checkpoint.", "Running"),
-    "export": ("Write a launch as a standalone script.", "Running"),
-    "status": ("Show runs, their money and their kill layers.", "Running"),
-    "ui": ("Open a page with runs, curves and buttons, on this machine only.", "Running"),
-    "mcp": ("Serve agents, each under a grant in dollars, by the MCP protocol.", "Running"),
-    "attach": ("Re-attach to a run.", "Running"),
-    "logs": ("Show a run's training log; -f follows it.", "Running"),
-    "ssh": ("Open a shell on a run's pod.", "Running"),
-    "save": ("Save a checkpoint of a run now; the run continues.", "Running"),
-    "stop": ("Stop a run: save, evaluate, end.", "Running"),
-    "resume": ("Continue a run that was stopped, landed or lost.", "Running"),
-    "reap": ("Find and end pods and volumes that no live run owns.", "Running"),
-    "volumes": ("Network volumes and their cost: list, delete.", "Running"),
-    "tensorboard": ("Show a run's curves in TensorBoard.", "Running"),
-    "wandb": ("Send a run's curves to Weights & Biases.", "Running"),
-    "gate": ("Show the verdict between fast and extreme.", "After"),
-    "eval": ("Score a checkpoint on validation text.", "After"),
-    "sample": ("Generate text from a checkpoint.", "After"),
-    "serve": ("Serve a checkpoint over HTTP, with the OpenAI API and a chat page.", "After"),
-    "fetch-best": ("Fetch the best checkpoint, verified.", "After"),
-    "adopt": ("Import what an exported script trained and spent.", "After"),
-    "prune": ("Delete all checkpoints but the best and the latest.", "After"),
-    "report": ("Report cost planned, accrued and billed; time by activity; receipts.", "After"),
-    "verify": ("Verify a receipt, and a checkpoint against it.", "After"),
+#: name → one line for the table; ``--help`` shows the first ones alone
+COMMANDS: dict[str, str] = {
+    "plan": "Show what a budget buys: hardware, hours, dollars.",
+    "launch": "Launch a plan, a recipe or your own command under a hard budget.",
+    "status": "Show runs, their money and their kill layers.",
+    "logs": "Show a run's training log; -f follows log and run.",
+    "stop": "Stop a run: save, evaluate, end.",
+    "resume": "Continue a run that was stopped, landed or lost.",
+    "fetch-best": "Fetch the best checkpoint, verified; also an exported script's.",
+    "report": "Report cost and time; receipts; --verify; --to tensorboard|wandb.",
+    "doctor": "Diagnose problems of this machine and its accounts, with fixes.",
+    "try": "Run a command here for a minute, free, to see what a run needs.",
+    "sweep": "Search settings under one budget; keep the best checkpoint.",
+    "prices": "Prices of offers: list, refresh, diff, show.",
+    "data": "Data sets by name: list, show, get, check.",
+    "budget": "Spending caps of account, month and project: set, show, raise, history.",
+    "grant": "Let an agent or a CI job spend: give, list, raise, approve, deny.",
+    "save": "Save a checkpoint of a run now; the run continues.",
+    "ssh": "Open a shell on a run's pod.",
+    "ui": "Open a page with runs, curves and buttons, on this machine only.",
+    "eval": "Score a checkpoint on validation text.",
+    "sample": "Generate text from a checkpoint.",
+    "serve": "Serve a checkpoint over HTTP, with the OpenAI API and a chat page.",
+    "prune": "Delete all checkpoints but the best and the latest.",
+    "export": "Write a launch as a standalone script.",
+    "smoke": "Check on rented pods that each stop works; --train: the trainer.",
+    "rehearse": "Simulate a planned run, with faults.",
+    "mcp": "Serve agents, each under a grant in dollars, by the MCP protocol.",
+    "admin": "Keep order: ledger, reap, volumes, guard, notify.",
+    "run": "Another name of launch, for a command of your own.",
 }
+_FIRST = 9
 
 #: command → its module in ``commands``, where that has another name
 _MODULES = {
-    "approve": "grant",
-    "deny": "grant",
-    "adopt": "export",
-    "attach": "status",
     "doctor": "guard",
     "eval": "evaluate",
     "fetch-best": "checkpoints",
-    "gate": "evaluate",
     "prune": "checkpoints",
     "resume": "launch",
     "run": "launch",
@@ -87,25 +69,31 @@ _MODULES = {
     "save": "stop",
     "serve": "evaluate",
     "ssh": "logs",
-    "tensorboard": "curves",
     "try": "try_command",
     "ui": "curves",
-    "volumes": "checkpoints",
-    "wandb": "curves",
 }
 
 
 _MEANT = {
     "stop": "cancel kill down delete rm remove terminate abort halt destroy end shutdown teardown",
-    "status": "ls ps list runs jobs show queue history stat",
-    "launch": "train start up create submit",
-    "run": "exec execute python",
+    "status": "ls ps list runs jobs show queue history stat gate",
+    "launch": "train start up create submit exec execute python",
     "prices": "gpus gpu price offers cost costs pricing",
-    "fetch-best": "download get pull fetch best",
+    "fetch-best": "download get pull fetch best adopt",
     "logs": "log tail output",
+    "logs -f": "attach follow",
     "ssh": "shell connect",
+    "report --verify": "verify",
+    "report --to tensorboard": "tensorboard",
+    "report --to wandb": "wandb",
     "ui": "dashboard web",
-    "ledger": "db database",
+    "admin ledger": "ledger db database",
+    "admin reap": "reap",
+    "admin volumes": "volumes",
+    "admin guard": "guard",
+    "admin notify": "notify",
+    "grant approve": "approve",
+    "grant deny": "deny",
     "--help": "help man usage",
     "--version": "version",
     # of groups
@@ -121,11 +109,11 @@ _MEANT = {
     "--image": "--docker --container",
     "--detach": "--background --no-wait --bg",
 }
-"""Name → what people type for it, from the command lines of other tools."""
+"""Name, or line to type → what people type for it, from other tools and earlier versions."""
 _LIKENESS = 0.75
 """Below this, a guess is more often wrong than right."""
 _SPENDING = ("launch", "run", "sweep", "resume", "rehearse")
-_ENDING = ("stop", "reap", "prune")
+_ENDING = ("stop", "admin reap", "prune")
 _COMPLETES = "_TRMCLOUD_COMPLETE"
 """Set by a shell that asks how the words so far may go on."""
 
@@ -134,19 +122,24 @@ class LazyGroup(TyperGroup):
     """A group whose commands are imported when they are called, not when they are listed."""
 
     _listing = False
+    _shows_all = False
 
     def get_params(self, ctx: Any) -> Any:
         return values_as_typed(super().get_params(ctx))
 
     def list_commands(self, ctx: Any) -> list[str]:
-        return list(COMMANDS)
+        return list(COMMANDS)[: None if self._shows_all or not self._listing else _FIRST]
+
+    def parse_args(self, ctx: Any, args: list[str]) -> Any:
+        self._shows_all = args[:1] == ["--help-all"]
+        return super().parse_args(ctx, args)
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         if cmd_name not in COMMANDS:
             return None
-        summary, panel = COMMANDS[cmd_name]
+        summary = COMMANDS[cmd_name]
         if self._listing:
-            return TyperCommand(cmd_name, help=summary, rich_help_panel=panel)
+            return TyperCommand(cmd_name, help=summary)
         if _COMPLETES in os.environ:
             if os.environ.get("COMP_CWORD") == "1":  # the command itself is typed
                 return TyperCommand(cmd_name, help=summary)
@@ -158,11 +151,18 @@ class LazyGroup(TyperGroup):
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         name = args[0] if args else ""
         if name and name[0] != "-" and name not in COMMANDS and not ctx.resilient_parsing:
-            ctx.fail(f"no command {name!r}{_nearest(name, COMMANDS)}")
+            near = _nearest(name, COMMANDS)
+            line = shlex.join(["trmcloud", *near.split(), *args[1:]])
+            raise UsageError(
+                f"no command {name!r}{_question(near)}",
+                next_step=line if near and name.lower() in _MEANT.get(near, "").split() else "",
+            )
         return super().resolve_command(ctx, args)
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         self._listing = True
+        others = len(COMMANDS) - _FIRST
+        self.epilog = "" if self._shows_all else f"trmcloud --help-all lists {others} others."
         try:
             super().format_help(ctx, formatter)
         finally:
@@ -189,7 +189,7 @@ def load_command(name: str) -> Any:
     return made
 
 
-_HELP = {"help_option_names": ["-h", "--help"]}
+_HELP = {"help_option_names": ["-h", "--help", "--help-all"]}
 
 
 def _take_short_help(command: Any) -> None:
@@ -385,35 +385,35 @@ def as_ours(error: Any) -> UsageError:
     if option := getattr(error, "option_name", ""):
         params = getattr(command, "params", ())
         known = [flag for param in params for flag in getattr(param, "opts", ())]
-        what = f"{error.message}{_nearest(option, known)}"
+        what = f"{error.message}{_question(_nearest(option, known))}"
         if option in _MEANT["--hardware"].split() and "hardware" in known:
             what += "; the hardware is the first word: 1xH100"
     elif ". Did you mean " in what:  # a group's own command
         words, _, _ = what.partition(". Did you mean ")
         typed = words.split()[-1].strip("'")
-        what = words + _nearest(typed, getattr(command, "commands", ()))
+        what = words + _question(_nearest(typed, getattr(command, "commands", ())))
     what = what.rstrip(".").replace("\n", " ")
-    if path == "trmcloud launch" and "unexpected extra argument" in what:
-        return UsageError(
-            "launch takes a plan or hardware, and no command: run does",
-            next_step="trmcloud run local --budget 1 -- python train.py",
-        )
     return UsageError(what[:1].lower() + what[1:], next_step=f"{path} --help")
 
 
-def _nearest(typed: str, known: Iterable[str]) -> str:
-    """``; did you mean 'launch'?``, where one of ``known`` is meant by, or near, what was typed.
-    Between a command that spends and one that ends, nothing is suggested."""
+def _nearest(typed: str, known: Collection[str]) -> str:
+    """Return the one of ``known``, or the line to type, that is meant by, or near, what was typed;
+    '' for none. Between a command that spends and one that ends there is none."""
     import difflib  # for an error alone
 
-    names = [*known, "--help", "--version"]
+    lines = (line for line in _MEANT if line.split()[0] in known and " " in line)
+    names = [*known, "--help", "--version", *lines]
     meant = {word: name for name in reversed(names) for word in _MEANT.get(name, "").split()}
-    meant |= {name: name for name in names}
+    meant |= {name: name for name in names if " " not in name}
     word = typed.lower()
     near = difflib.get_close_matches(word, meant, n=5, cutoff=_LIKENESS)
     found = [meant[word]] if word in meant else [meant[each] for each in near]
     kinds = {name in _ENDING for name in found if name in (*_SPENDING, *_ENDING)}
-    return f"; did you mean {found[0]!r}?" if found and len(kinds) < 2 else ""
+    return found[0] if found and len(kinds) < 2 else ""
+
+
+def _question(near: str) -> str:
+    return f"; did you mean {near!r}?" if near else ""
 
 
 def print_error(error: TrmcloudError) -> None:

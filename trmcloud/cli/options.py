@@ -18,6 +18,14 @@ from trmcloud.io.installation import install_command
 if TYPE_CHECKING:
     from trmcloud.options import Option
 
+RARE = "rare"
+
+
+def rare(*flags: str, **more: Any) -> Any:
+    """An option that only ``--help-all`` shows."""
+    return typer.Option(*flags, rich_help_panel=RARE, **more)
+
+
 Verbose = Annotated[bool, typer.Option("-v", "--verbose", help="Show defaults and details, too.")]
 Yes = Annotated[bool, typer.Option("-y", "--yes", help="Do not ask for confirmation.")]
 Json = Annotated[bool, typer.Option("--json", help="Print only JSON to stdout.")]
@@ -32,6 +40,40 @@ Checkpoint = Annotated[
 ]
 Into = Annotated[
     str, typer.Option("--into", help="Folder to create (default: RUN-PHASE-STEP here).")
+]
+
+Against = Annotated[
+    str, rare(help="With --verify: also this checkpoint's folder.", metavar="CHECKPOINT")
+]
+Signers = Annotated[
+    str,
+    rare(
+        help="With --verify: known signers, in ssh-keygen's format allowed_signers.", metavar="FILE"
+    ),
+]
+BoardPort = Annotated[int, rare(help="With --to tensorboard: port on 127.0.0.1.", min=1, max=65535)]
+WandbProject = Annotated[
+    str,
+    rare(
+        "--project", help="With --to wandb: project (default: the run's).", envvar="WANDB_PROJECT"
+    ),
+]
+WandbEntity = Annotated[
+    str,
+    rare("--entity", help="With --to wandb: team or user (default: yours).", envvar="WANDB_ENTITY"),
+]
+SweepPlot = Annotated[
+    str,
+    rare(
+        help="Write a sweep's best result against what was spent as a picture.", metavar="FILE.svg"
+    ),
+]
+Focus = Annotated[
+    str,
+    rare(
+        help="Write a month's charges as CSV of FOCUS 1.0, the FinOps specification.",
+        metavar="FILE.csv",
+    ),
 ]
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
@@ -69,8 +111,9 @@ def require_packages(names: Sequence[str], purpose: str, *extras: str) -> None:
 _Command = Callable[..., None]
 
 
-def with_options(name: str) -> Callable[[_Command], _Command]:
-    """Give a command its options of each request among its parameters: the rows that say so.
+def with_options(*names: str) -> Callable[[_Command], _Command]:
+    """Give a command its options of each request among its parameters: the rows of one of its
+    ``names``, as they are at the first that has them.
 
     Typer calls the result by the options' names; the command itself gets each request as one
     object, without what was not given.
@@ -83,7 +126,9 @@ def with_options(name: str) -> Callable[[_Command], _Command]:
         requests: dict[str, tuple[type[Any], frozenset[str]]] = {}
         for parameter in inspect.signature(command, eval_str=True).parameters.values():
             request: type[Any] = parameter.annotation
-            rows = rows_of(request, name) if is_dataclass(parameter.annotation) else {}
+            rows: dict[str, Option] = {}
+            for name in reversed(names) if is_dataclass(parameter.annotation) else ():
+                rows |= rows_of(request, name)
             if not rows:
                 parameters.append(parameter.replace(kind=parameter.KEYWORD_ONLY))
                 continue
@@ -140,24 +185,34 @@ _TYPES = {"str": "TEXT", "int": "N", "float": "N", "list[str]": "TEXT", "path": 
 _TYPED = re.compile(r" <(str|int|float|path|list\[str\])(?: [^>]*)?>$")
 
 
+_SHOWS_ALL = "trmcloud.shows_all"
+
+
+def hear_help_all(command: Any) -> None:
+    """Have ``--help-all`` mean the help of ``command`` with all its options."""
+    parse_args = command.parse_args
+
+    def parse(context: Any, args: list[str]) -> Any:
+        context.meta[_SHOWS_ALL] = "--help-all" in (
+            args[: args.index("--")] if "--" in args else args
+        )
+        return parse_args(context, args)
+
+    command.parse_args = parse
+
+
+def shows_all(context: Any) -> bool:
+    """Return whether ``--help-all`` was typed."""
+    return bool(context.meta.get(_SHOWS_ALL))
+
+
 def in_groups(command: Any) -> None:
     """Have the help of ``command``, and of each command of a group, list options by their groups,
-    in the order of their rows; those without a group last. Types are the words a user knows."""
+    in the order of their rows; those without a group last, and rare ones with ``--help-all``. Types
+    are the words a user knows."""
 
     def format_options(context: Any, formatter: Any) -> None:
-        arguments: list[tuple[str, str]] = []
-        groups: dict[str, list[tuple[str, str]]] = {"": []}
-        for parameter in command.get_params(context):
-            record = parameter.get_help_record(context)
-            if record is None:
-                continue
-            name, text = record
-            if parameter.param_type_name == "argument":
-                arguments.append((_TYPED.sub("", name), text))
-            else:
-                name = _TYPED.sub(lambda found: f" {_TYPES[found.group(1)]}", name)
-                group = getattr(parameter, "rich_help_panel", None) or ""
-                groups.setdefault(group, []).append((name, text))
+        arguments, groups, left_out = _records(command, context)
         rest = groups.pop("")
         name = "Other options" if groups else "Options"
         for title, records in (("Arguments", arguments), *groups.items(), (name, rest)):
@@ -166,10 +221,43 @@ def in_groups(command: Any) -> None:
                     formatter.write_dl(records)
         if list_commands := getattr(command, "format_commands", None):
             list_commands(context, formatter)
+        if left_out:
+            formatter.write_paragraph()
+            formatter.write_text(f"{left_out} more options: {context.command_path} --help-all")
 
     command.format_options = format_options
+    hear_help_all(command)
     for each in getattr(command, "commands", {}).values():
         in_groups(each)
+
+
+_Records = list[tuple[str, str]]
+
+
+def _records(command: Any, context: Any) -> tuple[_Records, dict[str, _Records], int]:
+    """Return what help says of arguments, of options by group, and how many rare ones it lacks."""
+    from trmcloud.options import Rare
+
+    arguments: _Records = []
+    groups: dict[str, _Records] = {"": []}
+    left_out = 0
+    for parameter in command.get_params(context):
+        record = parameter.get_help_record(context)
+        if record is None:
+            continue
+        name, text = record
+        name = "-h, --help, --help-all" if "--help" in parameter.opts else name
+        if parameter.param_type_name == "argument":
+            arguments.append((_TYPED.sub("", name), text))
+            continue
+        group = getattr(parameter, "rich_help_panel", None) or ""
+        is_rare, group = group == RARE or isinstance(group, Rare), "" if group == RARE else group
+        if is_rare and not shows_all(context):
+            left_out += 1
+            continue
+        name = _TYPED.sub(lambda found: f" {_TYPES[found.group(1)]}", name)
+        groups.setdefault(group, []).append((name, text))
+    return arguments, groups, left_out
 
 
 def _parameter(name: str, kind: Any, default: Any = inspect.Parameter.empty) -> inspect.Parameter:

@@ -123,9 +123,7 @@ def write(
         )
     data = wished.data or chosen.phases[0].settings.data or (DEFAULT_DATA if sky else "")
     if not data:
-        raise DataError(
-            f"recipe {wished.recipe} has no data set of its own", next_step="--data PATH"
-        )
+        raise DataError(f"recipe {spec.recipe} has no data set of its own", next_step="--data PATH")
     sweep = None
     if request.is_sweep:
         terms = terms_of(plan)

@@ -683,7 +683,8 @@ def _ask(desk: Desk, given: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "request": asked.id,
         "state": asked.state,
-        "next": f"the owner answers by: trmcloud approve {asked.id}; call grant to see the answer",
+        "next": f"the owner answers by: trmcloud grant approve {asked.id}; call grant to see "
+        "the answer",
     }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import subprocess
 import sys
@@ -71,3 +72,15 @@ def test_a_command_of_text_alone_starts_without_pydantic(
         check=True,
     )
     assert done.stderr.splitlines()[-1] == "False"
+
+
+def test_a_command_parses_calls_and_renders_within_eighty_lines() -> None:
+    """ruff holds their complexity (pyproject.toml), this their length with signature and help."""
+    found = {
+        f"{path.name}:{node.name}": node.end_lineno - node.lineno + 1
+        for path in (Path(__file__).parents[3] / "trmcloud/cli/commands").glob("*.py")
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.FunctionDef) and node.end_lineno is not None
+    }
+    assert len(found) > 100
+    assert {name: lines for name, lines in found.items() if lines > 80} == {}

@@ -22,13 +22,13 @@ from trmcloud.core.values import dataclass
 
 def commands() -> Iterator[tuple[str, Any]]:
     """Every command that can be called, by the words that call it."""
-    for name in main.COMMANDS:
-        command = main.load_command(name)
+    left = [(name, main.load_command(name)) for name in main.COMMANDS]
+    while left:
+        words, command = left.pop(0)
         below = getattr(command, "commands", {})
         if not below or command.invoke_without_command:
-            yield name, command
-        for each in below.values():
-            yield f"{name} {each.name}", each
+            yield words, command
+        left += [(f"{words} {name}", each) for name, each in below.items()]
 
 
 ALL = dict(commands())
@@ -161,7 +161,7 @@ def run(capfd: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
         (("budget", "set", "month", "none", "--json"), "usage", 2),
         (("stop", "--json"), "not_found", 3),
         (("launch", "local", "--recipe", "none", "--json"), "not_found", 3),
-        (("notify", "test", "--json"), "not_found", 3),
+        (("admin", "notify", "test", "--json"), "not_found", 3),
     ],
 )
 def test_an_error_is_one_document(
@@ -195,7 +195,7 @@ READING = [
     ("plan", "--budget", "100"),
     ("plan", "--budget", "0.01"),
     ("plan", "--recipes", "--budget", "100"),
-    ("plan", "--budget", "400", "--own", "RTX3090", "--kwh", "0.3"),
+    ("plan", "--recipe", "trm", "--budget", "400", "--own", "RTX3090", "--kwh", "0.3"),
     ("prices", "list"),
     ("prices", "list", "--guides"),
     ("prices", "show", "H100-SXM"),
@@ -206,16 +206,16 @@ READING = [
     ("budget", "set", "month", "500"),
     ("budget", "raise", "month", "800"),
     ("budget", "history"),
-    ("ledger", "check"),
-    ("ledger", "backups"),
-    ("notify", "add", "webhook", "https://example.org/hook"),
-    ("notify", "list"),
-    ("notify", "remove", "webhook"),
-    ("guard", "status"),
+    ("admin", "ledger", "check"),
+    ("admin", "ledger", "backups"),
+    ("admin", "notify", "add", "webhook", "https://example.org/hook"),
+    ("admin", "notify", "list"),
+    ("admin", "notify", "remove", "webhook"),
+    ("admin", "guard", "status"),
     ("status",),
     ("report",),
     ("report", "--month"),
-    ("reap",),
+    ("admin", "reap"),
     ("launch", "local", "--recipe", "trm-tiny", "--rate", "3.60", "--budget", "1", "--dry-run"),
 ]
 

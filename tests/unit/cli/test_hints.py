@@ -78,10 +78,11 @@ def test_what_is_no_command_is_told() -> None:
 
 def test_every_option_in_a_next_step_is_one() -> None:
     known = {"--help", "--version"} | _OTHERS
-    for name in COMMANDS:
-        made = command(name)
-        for each in (made, *getattr(made, "commands", {}).values()):
-            known |= {word for option in each.params for word in option.opts}
+    below = [command(name) for name in COMMANDS]
+    while below:
+        made = below.pop()
+        below += getattr(made, "commands", {}).values()
+        known |= {word for option in made.params for word in option.opts}
     unknown = defaultdict(list)
     for place, option in options_in_next_steps():
         if option not in known:
@@ -119,7 +120,7 @@ def _why_not_words(name: str, words: list[str]) -> str:
     ("typed", "says", "then"),
     [
         ("lunch 8xA100", "no command 'lunch'; did you mean 'launch'?", "trmcloud --help"),
-        ("fetch", "no command 'fetch'; did you mean 'fetch-best'?", "trmcloud --help"),
+        ("fetch", "no command 'fetch'; did you mean 'fetch-best'?", "trmcloud fetch-best"),
         ("xyzzy", "no command 'xyzzy'", "trmcloud --help"),
         ("--verison", "no such option: --verison; did you mean '--version'?", "trmcloud --help"),
         (
@@ -140,7 +141,11 @@ def _why_not_words(name: str, words: list[str]) -> str:
         ("status --zzzz", "no such option: --zzzz", "trmcloud status --help"),
         ("status -x", "no such option: -x", "trmcloud status --help"),
         ("budget shwo", "no such command 'shwo'; did you mean 'show'?", "trmcloud budget --help"),
-        ("volumes delet", "no such command 'delet'; did you mean 'delete'?", "volumes --help"),
+        (
+            "admin volumes delet",
+            "no such command 'delet'; did you mean 'delete'?",
+            "volumes --help",
+        ),
         ("prices xyzzy", "no such command 'xyzzy'", "trmcloud prices --help"),
     ],
 )

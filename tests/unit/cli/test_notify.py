@@ -29,7 +29,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
 
     def typed(*words: str) -> tuple[int, str, str]:
         with pytest.raises(SystemExit) as left:
-            main(["notify", *words])
+            main(["admin", "notify", *words])
         shown = capsys.readouterr()
         return int(left.value.code or 0), shown.out, shown.err
 
@@ -58,7 +58,7 @@ def test_a_webhook_is_added_tried_and_removed(run: Run, receiver: Receiver, tmp_
     assert secret not in out
     assert "t0ken" not in out
     assert run("remove", "ops")[:2] == (0, "ops was removed: it gets no more notifications\n")
-    assert run("list")[1] == "no notifications set up · trmcloud notify add webhook URL\n"
+    assert run("list")[1] == "no notifications set up · trmcloud admin notify add webhook URL\n"
     assert run("test")[0] == 3
 
 
@@ -73,7 +73,7 @@ def test_a_name_stands_for_one(run: Run, receiver: Receiver) -> None:
     run("add", "webhook", receiver.url)
     code, _, err = run("add", "webhook", receiver.url)
     assert code == 8
-    assert "trmcloud notify remove webhook" in err
+    assert "trmcloud admin notify remove webhook" in err
     assert run("add", "webhook", receiver.url, "--name", "second", "--only", "ended")[0] == 0
     assert "ended" in run("list")[1]
     code, _, err = run("remove", "third")

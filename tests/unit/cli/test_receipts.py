@@ -22,7 +22,7 @@ from tests.unit.cli.told_home import told
 from trmcloud.adapters.ledger.sqlite import SqliteLedger
 from trmcloud.adapters.ssh.keys import NAMESPACE
 from trmcloud.app.receipts import receipt_of
-from trmcloud.cli.commands.verify import verify
+from trmcloud.cli.commands.verify import check_figures
 from trmcloud.cli.views.html_page import page_of, parts_of
 from trmcloud.core.contract import manifest as mf
 from trmcloud.core.control import events as ev
@@ -58,18 +58,13 @@ def home(told: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def check(capsys: pytest.CaptureFixture[str]) -> Verify:
-    """What ``verify --json`` says of a file; its exit code beside it."""
+    """What ``report --verify --json`` says of a file; its exit code beside it."""
 
     def checked(path: Path, **options: str) -> dict[str, Any]:
-        with pytest.raises(SystemExit) as left:
-            verify(
-                str(path),
-                against=options.get("against", ""),
-                signers=options.get("signers", ""),
-                as_json=True,
-            )
+        against, signers = options.get("against", ""), options.get("signers", "")
+        code = check_figures(str(path), against, signers, as_json=True)
         said = document_in(capsys.readouterr().out)
-        assert left.value.code == (0 if said["matches"] else ReceiptError.exit_code)
+        assert code == (0 if said["matches"] else ReceiptError.exit_code)
         return dict(said)
 
     return checked
@@ -328,6 +323,27 @@ def test_a_checkpoint_is_held_against_it_in_another_home(
     assert not (tmp_path / "elsewhere").exists(), "a look makes no home"
 
 
+def test_a_checkpoint_and_a_run_are_held_against_this_home(
+    home: Path, tmp_path: Path, check: Verify, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    best = checkpoint(home, tmp_path / "best")
+    for said in (check(best), check(Path(LANDED))):
+        assert (said["run"], said["matches"]) == (LANDED, True)
+        assert (verdicts(said)["account"], verdicts(said)["ledger"]) == ("matches", "matches")
+    kept = home / "runs" / LANDED / "fast" / "checkpoints" / "step-00001000"
+    (kept / "weights.safetensors").write_bytes(b"other weights")
+    said = check(Path(LANDED))
+    assert "its hash differs" in details(said, "fast/step-00001000 weights.safetensors")
+    assert not said["matches"]
+    monkeypatch.setenv("TRMCLOUD_HOME", str(tmp_path / "elsewhere"))
+    said = check(best)
+    assert said["matches"]
+    assert verdicts(said)["fast/step-00001000 weights.safetensors"] == "matches"
+    assert verdicts(said)["ledger"] == "open"
+    (best / "weights.safetensors").write_bytes(b"other weights")
+    assert not check(best)["matches"]
+
+
 def test_a_checkpoint_that_only_its_pod_reported_is_known_by_its_weights(
     home: Path, tmp_path: Path, check: Verify
 ) -> None:
@@ -427,9 +443,7 @@ def test_an_unsigned_receipt_is_said_to_match_and_not_to_hold(
     (tmp_path / "forged.json").write_text(canonical(_resealed(data)) + "\n")
 
     def told(path: Path) -> str:
-        with pytest.raises(SystemExit) as left:
-            verify(str(path), against="", signers="", as_json=False)
-        assert left.value.code == 0
+        assert check_figures(str(path), "", "", as_json=False) == 0
         return capsys.readouterr().out
 
     here = told(tmp_path / "forged.json")

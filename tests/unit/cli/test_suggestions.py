@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 import shlex
 import string
 from collections.abc import Iterator
@@ -43,6 +44,30 @@ def test_what_people_type_has_its_command(
     assert f"no command {typed!r}; did you mean {meant!r}?" in said(capsys, typed)
 
 
+@pytest.mark.parametrize(
+    ("typed", "line"),
+    [
+        ("attach r-1f3a9c --json", "logs -f r-1f3a9c --json"),
+        ("adopt ./trmcloud-run", "fetch-best ./trmcloud-run"),
+        ("gate r-1f3a9c", "status r-1f3a9c"),
+        ("verify receipt.html --against best", "report --verify receipt.html --against best"),
+        ("tensorboard r-1f3a9c", "report --to tensorboard r-1f3a9c"),
+        ("wandb r-1f3a9c", "report --to wandb r-1f3a9c"),
+        ("ledger check", "admin ledger check"),
+        ("reap --yes", "admin reap --yes"),
+        ("volumes delete EU-RO-1", "admin volumes delete EU-RO-1"),
+        ("guard install", "admin guard install"),
+        ("notify list", "admin notify list"),
+        ("approve a-1f2e3d4c", "grant approve a-1f2e3d4c"),
+        ("deny a-1f2e3d4c", "grant deny a-1f2e3d4c"),
+    ],
+)
+def test_an_earlier_name_has_its_line(
+    capsys: pytest.CaptureFixture[str], typed: str, line: str
+) -> None:
+    assert f"  try: trmcloud {line}\n" in said(capsys, *typed.split())
+
+
 @pytest.mark.parametrize("typed", ["xyz", "frob", "quux", "zebra"])
 def test_what_is_like_nothing_has_none(capsys: pytest.CaptureFixture[str], typed: str) -> None:
     assert "did you mean" not in said(capsys, typed)
@@ -60,11 +85,11 @@ def test_no_word_for_an_end_leads_to_a_command_that_spends_nor_the_reverse() -> 
     for word in (*ENDS, "stop", "reap", "prune"):
         for typed in misspelt(word, rng):
             found = cli._nearest(typed, COMMANDS)
-            assert not any(f"{name!r}" in found for name in SPENDS), (typed, found)
+            assert found not in SPENDS, (typed, found)
     for word in (*SPENDS, "train", "start", "submit"):
         for typed in misspelt(word, rng):
             found = cli._nearest(typed, COMMANDS)
-            assert not any(f"{name!r}" in found for name in ("stop", "reap", "prune")), typed
+            assert found not in ("stop", "admin reap", "prune"), typed
 
 
 def test_options_of_other_tools_are_known(capsys: pytest.CaptureFixture[str]) -> None:
@@ -89,6 +114,45 @@ def test_h_means_help_everywhere(capsys: pytest.CaptureFixture[str]) -> None:
             told.append(capsys.readouterr().out)
         assert told[0] == told[1]
         assert "Usage: trmcloud" in told[0]
+
+
+NINE = ["plan", "launch", "status", "logs", "stop", "resume", "fetch-best", "report", "doctor"]
+
+
+def shown_by(capsys: pytest.CaptureFixture[str], *words: str) -> str:
+    with pytest.raises(SystemExit) as left:
+        main(list(words))
+    assert left.value.code == 0
+    return capsys.readouterr().out
+
+
+def test_help_shows_nine_commands_and_help_all_the_others(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    short, whole = shown_by(capsys, "--help"), shown_by(capsys, "--help-all")
+    assert len(short.splitlines()) <= 40
+    assert re.findall(r"^│ ([a-z][a-z-]+) ", short, re.M) == NINE
+    assert re.findall(r"^│ ([a-z][a-z-]+) ", whole, re.M) == list(COMMANDS)
+    assert f"trmcloud --help-all lists {len(COMMANDS) - len(NINE)} others." in short
+    assert "lists" not in whole.splitlines()[-1]
+
+
+@pytest.mark.parametrize("path", ["launch", "plan", "report", "fetch-best", "admin reap", "stop"])
+def test_rare_options_stand_behind_help_all(capsys: pytest.CaptureFixture[str], path: str) -> None:
+    short = shown_by(capsys, *path.split(), "--help")
+    whole = shown_by(capsys, *path.split(), "--help-all")
+    command = load_command(path.split()[0])
+    for name in path.split()[1:]:
+        command = command.commands[name]
+    flags = {param.opts[-1] for param in command.params if param.param_type_name == "option"}
+    flags -= {"--guard-every"}  # the timer's own
+    assert all(re.search(rf"(  |, ){flag}\b(?!-)", whole) for flag in flags)
+    below = short.partition("Example:")[2]
+    left_out = [flag for flag in flags if not re.search(rf"(  |, ){flag}\b(?!-)", below)]
+    more = f"{len(left_out)} more options: trmcloud {path} --help-all"
+    assert (short.splitlines()[-1] == more) if left_out else ("more options" not in short)
+    assert "more options" not in whole
 
 
 @pytest.mark.parametrize("typed", ["H100", "a100", "RTX 4090"])

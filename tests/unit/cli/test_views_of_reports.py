@@ -38,6 +38,7 @@ from trmcloud.cli.views.html_page import page_of
 from trmcloud.cli.views.json_output import as_object
 from trmcloud.cli.views.metrics import score_cell
 from trmcloud.cli.views.month import month_lines, month_page
+from trmcloud.cli.views.run import _show_left
 from trmcloud.cli.views.streams import padded, width, wrap
 from trmcloud.core.contract.command import Command
 from trmcloud.core.contract.notices import Notice, NoticeKind
@@ -246,7 +247,7 @@ def test_options_are_listed_by_groups(
 ) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     with pytest.raises(SystemExit):
-        main([command, "--help"])
+        main([command, "--help-all"])
     shown = capsys.readouterr().out
     titles = re.findall(r"^(\S[^:\n]*):$", shown, re.MULTILINE)
     assert titles[0] == "Arguments" or command in ("plan", "try")
@@ -345,11 +346,12 @@ RENTED = ("--recipe", "trm", "--phase", "extreme", "--budget", "1000")
 SCREENS = (
     ("status",), ("status", "--all"), *(("status", run) for run in told_home.RUNS.values()),
     ("status", told_home.LIVE_RUN), ("status", told_home.LIVE_RUN, "-v"),
-    ("report",), ("report", "-v"), ("report", FAILED), ("logs", LANDED), ("gate", LANDED),
+    ("report",), ("report", "-v"), ("report", FAILED), ("logs", LANDED),
     ("prune", LANDED), ("fetch-best", LANDED), ("resume", FAILED), ("stop", LANDED),
-    ("save", FAILED), ("reap",), ("budget", "show"), ("budget", "history"),
-    ("budget", "raise", "month", "100"), ("doctor",), ("ledger", "check"), ("ledger", "backups"),
-    ("guard", "status"), ("data", "list"),
+    ("save", FAILED), ("admin", "reap"), ("budget", "show"), ("budget", "history"),
+    ("budget", "raise", "month", "100"), ("doctor",), ("admin", "ledger", "check"),
+    ("admin", "ledger", "backups"),
+    ("admin", "guard", "status"), ("data", "list"),
     ("data", "show", "gsm8k"), ("prices", "show", "H100-SXM"), ("prices", "list"),
     ("prices", "list", "--guides"), ("prices", "diff"), ("plan", "--budget", "1000"),
     ("plan", "--budget", "1000", "-v", "--all"), ("plan", "--budget", "15"),
@@ -359,8 +361,9 @@ SCREENS = (
     ("launch", "8xA100", *RENTED), ("launch", "local", "--recipe", "d24"), ("lunch",),
     ("rehearse", "8xH100", "--budget", "400", "--runs", "3", "--faults", "none"),
     ("rehearse", "1xH100", "--budget", "9", "--runs", "2", "--", "python", "train.py"),
-    ("export", "8xA100", "--as", "bsh"), ("adopt", "."), ("volumes",),
-    ("smoke", "--max-usd", "0.25"), ("tensorboard", LANDED), ("eval", LANDED), ("--help",),
+    ("export", "8xA100", "--as", "bsh"), ("fetch-best", "."), ("admin", "volumes"),
+    ("smoke", "--max-usd", "0.25"), ("report", "--to", "tensorboard", LANDED),
+    ("eval", LANDED), ("--help",),
     ("budget",), *((name, "--help") for name in COMMANDS),
 )  # fmt: skip
 
@@ -439,8 +442,10 @@ def test_every_command_has_a_screen_here() -> None:
     assert {words[0] for words in SCREENS} >= set(COMMANDS) - {"sample"}
     groups = {name for name in COMMANDS if hasattr(load_command(name), "commands")}
     assert groups == {
-        "budget", "prices", "data", "grant", "guard", "ledger", "notify", "volumes",
+        "admin", "budget", "prices", "data", "grant",
     }  # fmt: skip
+    below = {words[1] for words in SCREENS if words[0] == "admin" and len(words) > 1}
+    assert below >= set(load_command("admin").commands) - {"notify"}
 
 
 LONG = (
@@ -624,3 +629,18 @@ def test_a_volumes_rent_stands_apart_from_its_machine() -> None:
     volumes = next(share for share in report.kinds if share.name == "volumes")
     assert volumes.reserved == Usd(0)
     assert volumes.spent + Usd(1) == book.ledger.line("month", month_of(AT)).settled
+
+
+def test_a_launch_that_leaves_says_at_what_the_run_is(
+    told: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("TRMCLOUD_HOME", str(told))
+    context = build_context()
+    run = context.ledger.read().runs[told_home.LIVE_RUN]
+    _show_left(context, replace(run, state=State.BOOTING))
+    first, second, third = capsys.readouterr().out.splitlines()
+    assert first == f"{run.run_id}: not waited for its training; it is at: Booting"
+    assert second == f"{run.run_id} continues without this command and stops at its limits."
+    assert third.startswith(f"  trmcloud logs -f {run.run_id} · ")
+    _show_left(context, replace(run, state=State.SETTLING))
+    assert "not waited" not in capsys.readouterr().out

@@ -8,9 +8,11 @@ from typing import Any
 
 import pytest
 
+from trmcloud.app.commands import CommandRequest
 from trmcloud.cli.completion import describe, values_of
 from trmcloud.cli.main import COMMANDS, load_command, main
 from trmcloud.core.errors import NotFoundError, UsageError
+from trmcloud.options import LaunchRequest, rows_of
 
 #: Metavars of values that have a form, and a value that has none of it.
 _FORMS = {
@@ -60,13 +62,17 @@ _AFTER_A_RUN = {
         for flag in ("--balance", "--budget", "--max-price", "--set", "--tag", "--wait-for")
     ),
     ("fetch-best", "--phase"),
-    ("gate", "--phase"),
     ("logs", "--phase"),
     ("doctor", "--bucket"),  # a finding among others
     ("smoke", "--provider"),  # the key of one that exists is asked for first
 }
 
 
+_OF_THE_OTHER = {
+    name: {*rows_of(LaunchRequest), *rows_of(CommandRequest)}
+    - {*rows_of(LaunchRequest, name), *rows_of(CommandRequest, name)}
+    for name in ("launch", "run")
+}
 #: Names of what may be there or not: a wrong one was not found.
 _NAMED = ("--recipe",)
 
@@ -90,6 +96,8 @@ def _cases() -> list[Any]:
         for each in command.params:
             if each.param_type_name != "option" or getattr(each, "is_flag", False):
                 continue
+            if path[0] in ("launch", "run") and each.name in _OF_THE_OTHER[path[0]]:
+                continue  # refused beside the recipe, or the command, of ``needed``
             flag, kind = each.opts[-1], described.get(each.name, {}).get("kind", "")
             wrong, right = _wrong_value(each, kind)
             if wrong and (path[0], flag) not in _AFTER_A_RUN:

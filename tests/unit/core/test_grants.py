@@ -712,7 +712,7 @@ def test_a_run_that_cannot_be_read_counts_as_one_that_has_not_ended() -> None:
     book.open("r1", "4")
     with pytest.raises(GrantRefused, match="r1 has damaged records and may not") as caught:
         without(book, "Reserved").open("r2", "1")
-    assert "trmcloud ledger restore" in str(caught.value.next_step)
+    assert "trmcloud admin ledger restore" in str(caught.value.next_step)
     without(book, "Reserved").open("r2", "1", principal="")
     book.settle("r1", "4", AT + HOUR)
     with pytest.raises(GrantRefused, match="may not have ended"):

@@ -347,7 +347,7 @@ def test_a_request_for_more_is_told_once_until_it_is_answered() -> None:
     assert told["title"] == "agent asks for approval"
     assert told["text"] == (
         "it asks for $5.00 more, $4.00 per run; $0.00 of $10.00 are spent or reserved; its reason: "
-        "a longer run. trmcloud approve a-1, or trmcloud deny a-1"
+        "a longer run. trmcloud grant approve a-1, or trmcloud grant deny a-1"
     )
     assert book.due(after=2) == ()
     book.add("", ev.ApprovalDenied("a-1"))

@@ -131,7 +131,7 @@ OPENED = ev.RunPlanned(plan_json(), Usd(10), "thesis"), ev.Reserved(Usd(5))
         (
             book(HURT, OPEN),
             "the cost of run r-7 is not known: its records are damaged; 3 of 5 could be read",
-            "trmcloud ledger settle r-7 USD",
+            "trmcloud admin ledger settle r-7 USD",
         ),
         (
             book(unread=(LostRecord(4, "CapSet", ""),)),
@@ -141,7 +141,7 @@ OPENED = ev.RunPlanned(plan_json(), Usd(10), "thesis"), ev.Reserved(Usd(5))
         (
             book(unread=(LostRecord(12, "", ""),)),
             "record 12, of the whole ledger, is damaged",
-            "trmcloud ledger settle #12 USD",
+            "trmcloud admin ledger settle #12 USD",
         ),
     ],
     ids=["a run", "a cap", "another record"],

@@ -554,7 +554,7 @@ def schema_too_old(display: str, version: int) -> LedgerError:
         f"the ledger's tables are of version {version}, but this version of trmcloud needs "
         f"{len(MIGRATIONS)}",
         where=display,
-        next_step="trmcloud ledger migrate; clients of earlier versions are refused after it",
+        next_step="trmcloud admin ledger migrate; clients of earlier versions are refused after it",
     )
 
 

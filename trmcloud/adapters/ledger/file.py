@@ -150,8 +150,8 @@ class LedgerFile:
             raise LedgerDamaged(
                 "the ledger is missing, but one existed here",
                 where=self.path,
-                next_step="trmcloud ledger restore; or check your provider for pods, and start "
-                f"again in another home, without {self.head_path}",
+                next_step="trmcloud admin ledger restore; or check your provider for pods, and "
+                f"start again in another home, without {self.head_path}",
             )
         folder = os.path.dirname(self.path)
         temporary = f"{self.path}.new-{self._random_bytes(8).hex()}"

@@ -223,7 +223,7 @@ class FoldedRuns:
             return LedgerDamaged(
                 f"the ledger is damaged: {why}",
                 where=self._records.path,
-                next_step="trmcloud ledger check",
+                next_step="trmcloud admin ledger check",
             )
         return VerifiedLost(
             "what was verified of the ledger was removed meanwhile",

@@ -32,7 +32,7 @@ from trmcloud.core.errors import ConflictError, LedgerError, UsageError
 from trmcloud.core.values import dataclass
 from trmcloud.io.files import sync_folder
 
-_ON_THE_WAY = "its new place, and the move was interrupted: repeat trmcloud ledger move"
+_ON_THE_WAY = "its new place, and the move was interrupted: repeat trmcloud admin ledger move"
 
 
 @dataclass(frozen=True)
@@ -232,7 +232,8 @@ def _require_given_up(path: Path, ledger_id: str, where: str) -> None:
         raise ConflictError(
             "this home has another ledger in its file",
             where=str(path),
-            next_step=f"move {where} to another home: TRMCLOUD_HOME=FOLDER trmcloud ledger move",
+            next_step=f"move {where} to another home: TRMCLOUD_HOME=FOLDER trmcloud admin "
+            "ledger move",
         )
 
 

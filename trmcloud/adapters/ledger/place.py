@@ -1,6 +1,6 @@
 """Where a home's ledger is: in its file, or in the database that a URL names.
 
-The URL stands in ``TRMCLOUD_LEDGER`` or in ``<home>/ledger-url``, which ``trmcloud ledger move``
+The URL stands in ``TRMCLOUD_LEDGER`` or in ``<home>/ledger-url``, which ``admin ledger move``
 writes. It may hold a password, so that it is never printed.
 """
 
@@ -85,7 +85,7 @@ def open_ledger(
         raise ConflictError(
             f"{ENV_LEDGER} names a database, and this home has a ledger of its own",
             where=str(home / FILE),
-            next_step="trmcloud ledger move; or name another home: TRMCLOUD_HOME=FOLDER",
+            next_step="trmcloud admin ledger move; or name another home: TRMCLOUD_HOME=FOLDER",
         )
     from trmcloud.adapters.ledger.postgres import PostgresLedger
 

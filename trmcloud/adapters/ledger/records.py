@@ -341,7 +341,7 @@ class LedgerRecords:
             "the ledger has lost records: it was restored from a backup, or replaced",
             where=self.path,
             next_step="put the newest ledger back; or accept this one and search for its pods: "
-            "trmcloud reap --accept-restored --yes",
+            "trmcloud admin reap --accept-restored --yes",
         )
 
     def insert(
@@ -586,7 +586,7 @@ def damaged(path: str, why: str) -> LedgerDamaged:
     return LedgerDamaged(
         f"the ledger is damaged: {why}",
         where=path,
-        next_step="trmcloud ledger restore; nothing was changed",
+        next_step="trmcloud admin ledger restore; nothing was changed",
     )
 
 
@@ -604,7 +604,7 @@ def moved(path: str, to: str) -> LedgerMoved:
     return LedgerMoved(
         f"this ledger was moved to {to}",
         where=path,
-        next_step="use it there: TRMCLOUD_LEDGER=URL; or move it back: trmcloud ledger move",
+        next_step="use it there: TRMCLOUD_LEDGER=URL; or move it back: trmcloud admin ledger move",
     )
 
 

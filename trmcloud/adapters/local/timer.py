@@ -1,4 +1,4 @@
-"""The reaper's timer: ``trmcloud reap --yes`` every few minutes, by systemd or cron.
+"""The reaper's timer: ``trmcloud admin reap --yes`` every few minutes, by systemd or cron.
 
 What would be written is text first, so that it can be shown before it is written; and the command
 is tried in the environment that the timer will give it, which is not the user's shell.
@@ -19,7 +19,7 @@ from trmcloud.core.errors import NotSupported, ProviderError, UsageError
 from trmcloud.io.files import write_atomic
 
 UNIT = "trmcloud-reap"
-_CRON_MARK = "# trmcloud guard"
+_CRON_MARK = "# trmcloud-guard"
 _TRIAL_S = 120.0
 #: What the reaper needs of the user's shell, none of it secret: a timer starts with nearly nothing.
 _HANDED_ON = (
@@ -71,7 +71,7 @@ class ReaperTimer:
         """
         if not 1 <= every_min <= 59:
             raise UsageError("--every takes 1 to 59 minutes", next_step="--every 5")
-        line = f"{shlex.quote(command)} reap --yes --guard-every {every_min}"
+        line = f"{shlex.quote(command)} admin reap --yes --guard-every {every_min}"
         given = self._environment.items()
         if cron or _available() == "cron":
             settings = " ".join(f"{key}={shlex.quote(value)}" for key, value in given)
@@ -95,7 +95,7 @@ class ReaperTimer:
         """Look for pods as the timer will, ending none."""
         try:
             answer = subprocess.run(
-                [command, "reap", "--json"],
+                [command, "admin", "reap", "--json"],
                 env=self.environment,
                 capture_output=True,
                 text=True,
@@ -184,7 +184,7 @@ def _available() -> str:
         return "cron"
     raise NotSupported(
         f"no timer can be installed on this machine: {why}, and there is no crontab",
-        next_step="apt install cron, or run trmcloud reap --yes from your own scheduler",
+        next_step="apt install cron, or run trmcloud admin reap --yes from your own scheduler",
     )
 
 

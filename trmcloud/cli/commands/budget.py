@@ -107,7 +107,8 @@ def show(as_json: options.Json = False) -> None:
     for lost in context.ledger.read().unread:
         what = "which sets a cap" if lost.kind == "CapSet" else "of the whole ledger"
         print(
-            f"record {lost.seq}, {what}, is damaged: no run can be launched · trmcloud ledger check"
+            f"record {lost.seq}, {what}, is damaged: no run can be launched · trmcloud admin "
+            "ledger check"
         )
     if lines[0].unproven:
         print(f"of this, at most {lines[0].unproven}: bills that are not final yet")

@@ -36,14 +36,16 @@ from trmcloud.core.catalog.providers import TRAITS, rentable
 from trmcloud.core.contract.command import RECIPE
 from trmcloud.core.contract.manifest import CheckpointManifest
 from trmcloud.core.control.events import VolumeDeleted
+from trmcloud.core.control.observation import ReportedValue
 from trmcloud.core.control.run_state import RunState
 from trmcloud.core.errors import NotFoundError, UsageError
 from trmcloud.core.money import Usd, total
 from trmcloud.core.nearest import suggest_name
 from trmcloud.core.storage import price_per_hour, price_per_month
 from trmcloud.core.values import dataclass
+from trmcloud.export.adopt import find_folder, read_adopted_run
 from trmcloud.ports.compute import VolumeSeen
-from trmcloud.wiring import build_context, offers_for_errand
+from trmcloud.wiring import build_context, offers_for_errand, run_files
 from trmcloud.wiring_plans import build_planner
 
 
@@ -83,14 +85,17 @@ def bring_from_volume(context: Context, run: RunState, *, yes: bool) -> RunState
 
 
 def fetch_best(
-    run: options.RunName = "",
+    run: Annotated[
+        str,
+        typer.Argument(
+            help="Id or name of a run (default: the newest), or the folder of an exported script."
+        ),
+    ] = "",
     into: options.Into = "",
     weights_only: Annotated[
         bool,
         typer.Option(
-            "--for-inference",
-            "--weights-only",
-            help="Fetch without the optimizer's state.",
+            "--for-inference", "--weights-only", help="Fetch without the optimizer's state."
         ),
     ] = False,
     phase: Annotated[str, typer.Option(help="fast or extreme (default: the last one).")] = "",
@@ -105,13 +110,13 @@ def fetch_best(
     ] = "",
     numbers: Annotated[
         str,
-        typer.Option(
+        options.rare(
             "--numbers", metavar="FORMAT", help="With --to gguf: float32 (default) or float16."
         ),
     ] = "",
     custom_code: Annotated[
         bool,
-        typer.Option(
+        options.rare(
             "--custom-code",
             help="With --to hf: for models that transformers does not know, write their code, too.",
         ),
@@ -125,50 +130,107 @@ def fetch_best(
     evaluated, the latest).
 
     Checkpoints in the run's bucket are downloaded from there, with or without a pod. Checkpoints
-    that are only on a rented pod are downloaded from the pod. With --to, RUN may be a fetched
-    folder, too.
+    that are only on a rented pod are downloaded from the pod. From the folder in which an exported
+    script has run, its best checkpoint is copied, and what it spent by its own clock is shown. With
+    --to, RUN may be a fetched folder, too.
 
     Example: trmcloud fetch-best r-1f3a9c --for-inference
     """
     export = _checked_export(to, numbers, custom_code=custom_code)
-    if export is not None and run and Path(run).expanduser().is_dir():
-        _export_folder(Path(run).expanduser(), into, export, as_json=as_json)
+    if run and Path(run).expanduser().is_dir():
+        if export is not None:
+            _export_folder(Path(run).expanduser(), into, export, as_json=as_json)
+        elif phase or step is not None:
+            raise UsageError("--phase and --step choose among the checkpoints of a run's id")
+        else:
+            _fetch_from_script(Path(run).expanduser(), into, weights_only, as_json=as_json)
         return
     context, state = find_caught_up(run)
     state = bring_from_volume(context, state, yes=yes)
-    found = fetching.find_best(
-        context,
-        state,
-        phase=phase or None,
-        step=step,
-        weights_only=weights_only or export is not None,
-    )
-    best = found.manifest
+    light = weights_only or export is not None
+    found = fetching.find_best(context, state, phase=phase or None, step=step, weights_only=light)
     for missed in found.missed:
         print(f"{state.run_id}: {missed}", file=sys.stderr)
-    if best.val_bpb is None and step is None:
-        print(not_evaluated(best), file=sys.stderr)
+    if found.manifest.val_bpb is None and step is None:
+        print(not_evaluated(found.manifest), file=sys.stderr)
     if export is not None:
         _export_run(context, state, found, into, export, as_json=as_json)
-        return
+    else:
+        _fetch_run(context, state, found, into, weights_only, as_json=as_json)
+
+
+def _fetch_run(
+    context: Context,
+    run: RunState,
+    found: BestCheckpoint,
+    into: str,
+    weights_only: bool,
+    *,
+    as_json: bool,
+) -> None:
+    best = found.manifest
     folder = Path(into).expanduser() if into else fetching.default_folder(best, Path.cwd())
     progress = Progress("" if found.source.durable else "from its pod")
     fetched = fetching.fetch(
-        context, state, found, folder, weights_only=weights_only, progress=progress
+        context, run, found, folder, weights_only=weights_only, progress=progress
     )
     if as_json:
         print_document(doc.Fetched(**fetched_fields(fetched)))
         return
-    word = "already here, verified" if fetched.already_there else "fetched and verified"
     final = "" if best.final_at is None else f", the final model of step {best.final_at:,}"
-    print(f"{state.run_id} {best.label}{final}: {word}")
-    metric = score_rows(state.spec.command, mark_reported(state, best))
+    metric = score_rows(run.spec.command, mark_reported(run, best))
     if best.recipe == RECIPE:
+        print(f"{run.run_id} {best.label}{final}: {_fetched_word(fetched)}")
         print("\n".join(own_files(fetched, metric)))
         return
-    print("\n".join(metric))
-    print(f"  weights         sha256 {best.sha256}")
+    _show_fetched(f"{run.run_id} {best.label}{final}", fetched, metric)
+
+
+def _fetched_word(fetched: fetching.FetchedCheckpoint) -> str:
+    return "already here, verified" if fetched.already_there else "fetched and verified"
+
+
+def _show_fetched(named: str, fetched: fetching.FetchedCheckpoint, metric: Sequence[str]) -> None:
+    print("\n".join([f"{named}: {_fetched_word(fetched)}", *metric]))
+    print(f"  weights         sha256 {fetched.manifest.sha256}")
     print(f"  folder          {fetched.folder.absolute()}")
+
+
+def _fetch_from_script(folder: Path, into: str, weights_only: bool, *, as_json: bool) -> None:
+    """Copy the best checkpoint of an exported script's run, with the script's own account."""
+    root = find_folder(folder)
+    files = run_files(root)
+    found = read_adopted_run(root, files)
+    best = found.best
+    if best.val_bpb is None:
+        print(not_evaluated(best), file=sys.stderr)
+    target = Path(into).expanduser() if into else fetching.default_folder(best, Path.cwd())
+    fetched = fetching.copy(
+        files.fetch, best, target, weights_only=weights_only, progress=Progress()
+    )
+    if as_json:
+        print_document(
+            doc.Adopted(
+                **fetched_fields(fetched),
+                recipe=found.recipe,
+                hardware=found.hardware,
+                outcome=found.outcome.value if found.outcome is not None else None,
+                starts=found.starts,
+                used_s=found.used_s,
+                rate_per_hour_usd=found.rate,
+                accounted_usd=found.cost,
+                planned_usd=found.planned,
+                worst_case_usd=found.worst_case,
+            )
+        )
+        return
+    ended = found.outcome.value if found.outcome is not None else "still running"
+    why = f": {found.why}" if found.why else ""
+    _show_fetched(f"{found.run_id} {best.label}", fetched, score_rows(None, ReportedValue(best)))
+    print(f"  run             {ended}{why}; {found.starts} start{'s' * (found.starts > 1)}")
+    account = f"{duration(found.used_s)} at {found.rate}/h by its own clock"
+    print(f"  cost            {found.cost}: {account}; not billed yet")
+    print(f"  planned         {found.planned}, at most {found.worst_case}")
 
 
 @dataclass(frozen=True)
@@ -338,7 +400,7 @@ def _show(each: SourcePruning) -> None:
 
 app = options.make_group(
     "List the network volumes of this ledger, with their cost until they are deleted.",
-    "trmcloud volumes",
+    "trmcloud admin volumes",
     invoke_without_command=True,
     no_args_is_help=False,
 )
@@ -381,7 +443,8 @@ def show(
     ]
     print("\n".join(table(header, lines)))
     print(
-        f"{total(month for *_, month in priced)} a month until deleted · trmcloud volumes delete ID"
+        f"{total(month for *_, month in priced)} a month until deleted · trmcloud admin volumes "
+        "delete ID"
     )
     for text in volume_lines(context.ledger.read(), context.wall()):
         print(text)
@@ -390,14 +453,14 @@ def show(
 @app.command("delete")
 def delete(
     volume: Annotated[
-        str, typer.Argument(help="Its id or data centre, as shown by trmcloud volumes.")
+        str, typer.Argument(help="Its id or data centre, as shown by trmcloud admin volumes.")
     ],
     yes: options.Yes = False,
     as_json: options.Json = False,
 ) -> None:
     """Delete a network volume and everything on it.
 
-    Example: trmcloud volumes delete 3k2j1h9g8f
+    Example: trmcloud admin volumes delete 3k2j1h9g8f
     """
     context = build_context()
     grants.require_owner(context)  # runs of others may have their checkpoints there
@@ -405,7 +468,7 @@ def delete(
     found = next((row for row in there if volume in (row[1].volume_id, row[1].place)), None)
     if found is None:
         raise NotFoundError(
-            f"this ledger has no network volume {volume}", next_step="trmcloud volumes"
+            f"this ledger has no network volume {volume}", next_step="trmcloud admin volumes"
         )
     provider, own = found
     if not yes:

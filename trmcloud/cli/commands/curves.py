@@ -1,4 +1,4 @@
-"""``trmcloud tensorboard``, ``wandb`` and ``ui``: curves in other programs."""
+"""``trmcloud ui``, and a run's curves in TensorBoard and Weights & Biases."""
 
 from __future__ import annotations
 
@@ -24,26 +24,17 @@ from trmcloud.wiring import board_server, build_context, event_files, wandb_run
 _LOOK_S = 3.0
 
 
-def tensorboard(
-    run: Annotated[str, typer.Argument(help="A run's id.")],
-    port: Annotated[int, typer.Option(help="Port on 127.0.0.1.", min=1, max=65535)] = 6006,
-    as_json: options.Json = False,
-) -> None:
-    """Serve a run's curves on this machine only, until Ctrl-C.
-
-    The curves come from the metrics here. For a rented pod, TensorBoard runs there and is reached
-    through SSH.
-
-    Example: trmcloud tensorboard r-1f3a9c
-    """
+def serve_tensorboard(run: str, port: int, *, as_json: bool) -> None:
+    """Serve a run's curves on this machine only, until Ctrl-C: from the metrics here, or from
+    TensorBoard on its rented pod, through SSH."""
     context = build_context()
-    state = find_run(context, run)
+    state = find_run(context, run or None)
     if live_pod(state) is not None:
         _require_free(port)
         _from_pod(context, state, port, as_json=as_json)
         return
     need_metrics(context, state)
-    options.require_packages(("tensorboard",), "trmcloud tensorboard", "tensorboard")
+    options.require_packages(("tensorboard",), "trmcloud report --to tensorboard", "tensorboard")
     _require_free(port)
     _from_here(context, state, port, as_json=as_json)
 
@@ -111,24 +102,10 @@ def _require_free(port: int) -> None:
             ) from None
 
 
-def wandb(
-    run: options.RunName = "",
-    project: Annotated[
-        str, typer.Option(help="W&B project (default: the run's project).", envvar="WANDB_PROJECT")
-    ] = "",
-    entity: Annotated[
-        str, typer.Option(help="W&B team or user (default: yours).", envvar="WANDB_ENTITY")
-    ] = "",
-    as_json: options.Json = False,
-) -> None:
-    """Send a run's curves to Weights & Biases from this machine, until the run has ended.
-
-    The W&B key stays here; no pod gets it. With WANDB_MODE=offline all data is kept in a folder
-    for "wandb sync".
-
-    Example: trmcloud wandb r-1f3a9c --project my-curves
-    """
-    options.require_packages(("wandb",), "trmcloud wandb", "wandb")
+def send_to_wandb(run: str, project: str, entity: str, *, as_json: bool) -> None:
+    """Send a run's curves to Weights & Biases from this machine, until the run has ended. The key
+    stays here; with WANDB_MODE=offline all data is kept in a folder for "wandb sync"."""
+    options.require_packages(("wandb",), "trmcloud report --to wandb", "wandb")
     context, state = find_caught_up(run)
     need_metrics(context, state)
     board, where = wandb_run(

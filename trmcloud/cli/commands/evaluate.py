@@ -1,4 +1,4 @@
-"""``trmcloud gate``, ``eval``, ``sample`` and ``serve``: judge, score and use a checkpoint."""
+"""``trmcloud eval``, ``sample`` and ``serve``: score and use a checkpoint."""
 
 from __future__ import annotations
 
@@ -31,18 +31,13 @@ from trmcloud.app.data import (
 )
 from trmcloud.app.pod_request import LaunchData, read_launch_note
 from trmcloud.app.preparing import pinned_source, ready_data
-from trmcloud.app.run_queries import mark_reported
 from trmcloud.cli import documents as doc
 from trmcloud.cli import options
-from trmcloud.cli.catch_up import find_caught_up
-from trmcloud.cli.views.as_documents import verdict_document
 from trmcloud.cli.views.json_output import print_document, print_line
-from trmcloud.cli.views.run import show_verdict
 from trmcloud.cli.views.text import DataProgress
 from trmcloud.core.catalog.eval_tasks import suite_of, task_names
-from trmcloud.core.contract.gate import judge
 from trmcloud.core.contract.pod_contract import DATA_CACHE_DIR
-from trmcloud.core.errors import DataError, NotFoundError, Outcome, UsageError
+from trmcloud.core.errors import DataError, UsageError
 from trmcloud.core.nearest import suggest_name
 from trmcloud.core.spec.settings import CHAT, PhaseRecipe
 from trmcloud.core.text import strip_control
@@ -157,34 +152,6 @@ def _passed_on(process: subprocess.Popen[str], wanted: bool) -> Iterator[list[in
             signal.signal(each, handler)
 
 
-def gate(
-    run: options.RunName = "",
-    phase: Annotated[str, typer.Option(help="fast or extreme (default: the first).")] = "",
-    strict_guide: Annotated[
-        bool, typer.Option("--strict-guide", help="The guide's bands also count for the verdict.")
-    ] = False,
-    as_json: options.Json = False,
-) -> None:
-    """Judge a phase by its metrics: order of the steps, falling loss, finite gradients.
-
-    Exit code 0 if it passes, 22 if it fails.
-
-    Example: trmcloud gate r-1f3a9c
-    """
-    context, state = find_caught_up(run)
-    phases = [phase] if phase else list(context.files.phases(state.run_id))
-    metrics = context.files.metrics(state.run_id, phases[0]) if phases else []
-    if not metrics:
-        raise NotFoundError(f"{state.run_id} has no metrics yet", next_step="trmcloud status")
-    verdict = judge(phases[0], metrics, strict=strict_guide)
-    if as_json:
-        print_document(verdict_document(state, verdict))
-    else:
-        print(state.run_id)
-        show_verdict(phases[0], mark_reported(state, verdict.to_json()))
-    sys.exit(0 if verdict.passed else Outcome.GATE_FAILED.exit_code)
-
-
 _SCORED = 0.95
 _GSM8K = "gsm8k"
 
@@ -200,7 +167,7 @@ def eval(
     ] = "",
     control: Annotated[
         str,
-        typer.Option(
+        options.rare(
             help="Model trained with supervision_steps=1, to compare the first step with."
         ),
     ] = "",
@@ -212,8 +179,7 @@ def eval(
         ),
     ] = "",
     limit: Annotated[
-        int,
-        typer.Option(help="With --task: only the first N questions of each (0: all).", min=0),
+        int, options.rare(help="With --task: only the first N questions of each (0: all).", min=0)
     ] = 0,
     as_json: options.Json = False,
 ) -> None:
@@ -349,11 +315,11 @@ def sample(
     ] = "",
     max_tokens: Annotated[int, typer.Option(help="Number of tokens to generate.")] = 120,
     temperature: Annotated[float, typer.Option(help="0: always the most likely token.")] = 0.8,
-    top_k: Annotated[int, typer.Option(help="Choose among the K most likely tokens.")] = 50,
+    top_k: Annotated[int, options.rare(help="Choose among the K most likely tokens.")] = 50,
     top_p: Annotated[
-        float, typer.Option(help="Choose among the most likely tokens with total probability P.")
+        float, options.rare(help="Choose among the most likely tokens with total probability P.")
     ] = 1.0,
-    seed: Annotated[int, typer.Option(help="Random seed.")] = 0,
+    seed: Annotated[int, options.rare(help="Random seed.")] = 0,
     as_json: options.Json = False,
 ) -> None:
     """Generate text with a checkpoint, with as many refinement steps as in training.
@@ -385,10 +351,10 @@ def serve(
     ] = options.LOOPBACK[0],
     port: Annotated[int, typer.Option(help="Port; 0: any free port.", min=0, max=65535)] = 8000,
     batch: Annotated[
-        int, typer.Option(help="Requests that are generated at the same time.", min=1, max=256)
+        int, options.rare(help="Requests that are generated at the same time.", min=1, max=256)
     ] = 8,
     queue: Annotated[
-        int, typer.Option(help="Requests that may wait in the queue.", min=0, max=100_000)
+        int, options.rare(help="Requests that may wait in the queue.", min=0, max=100_000)
     ] = 64,
     as_json: options.Json = False,
 ) -> None:

@@ -1,30 +1,24 @@
-"""``trmcloud export`` and ``adopt``: a launch as a script, and what such a script trained."""
+"""``trmcloud export``: a launch as a script."""
 
 from __future__ import annotations
 
-import sys
 import time
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from trmcloud.app.checkpoints import fetching
 from trmcloud.app.commands import CommandRequest
 from trmcloud.app.sweeping import SweepRequest
 from trmcloud.cli import documents as doc
 from trmcloud.cli import options
 from trmcloud.cli.documents import note
-from trmcloud.cli.views.as_documents import fetched_fields
 from trmcloud.cli.views.json_output import print_document
-from trmcloud.cli.views.metrics import score_rows
 from trmcloud.cli.views.plan_documents import spread
-from trmcloud.cli.views.text import Progress, duration, not_evaluated
-from trmcloud.core.control.observation import ReportedValue
+from trmcloud.cli.views.text import duration
 from trmcloud.export import writing
-from trmcloud.export.adopt import find_folder, read_adopted_run
 from trmcloud.options import LaunchRequest
-from trmcloud.wiring import run_files, trainer_package
+from trmcloud.wiring import trainer_package
 from trmcloud.wiring_plans import build_planner, shipped_offers, task_names
 
 
@@ -87,57 +81,3 @@ def export(
         print(f"  · {reason.text}")
     if carrier != made.path:
         print(f"  · it sends {carrier.name}: run sky launch {made.path.name} in its folder")
-
-
-def adopt(
-    folder: Annotated[
-        str, typer.Argument(help="The script's RUN_DIR, or the folder that contains it.")
-    ] = ".",
-    into: options.Into = "",
-    weights_only: Annotated[
-        bool, typer.Option("--weights-only", help="Adopt without the optimizer's state.")
-    ] = False,
-    as_json: options.Json = False,
-) -> None:
-    """Copy and verify the best checkpoint of an exported script's run, and show what the run cost
-    by its own account.
-
-    Example: trmcloud adopt ./trmcloud-run
-    """
-    root = find_folder(Path(folder).expanduser())
-    files = run_files(root)
-    found = read_adopted_run(root, files)
-    best = found.best
-    if best.val_bpb is None:
-        print(not_evaluated(best), file=sys.stderr)
-    target = Path(into).expanduser() if into else fetching.default_folder(best, Path.cwd())
-    fetched = fetching.copy(
-        files.fetch, best, target, weights_only=weights_only, progress=Progress()
-    )
-    if as_json:
-        print_document(
-            doc.Adopted(
-                **fetched_fields(fetched),
-                recipe=found.recipe,
-                hardware=found.hardware,
-                outcome=found.outcome.value if found.outcome is not None else None,
-                starts=found.starts,
-                used_s=found.used_s,
-                rate_per_hour_usd=found.rate,
-                accounted_usd=found.cost,
-                planned_usd=found.planned,
-                worst_case_usd=found.worst_case,
-            )
-        )
-        return
-    ended = found.outcome.value if found.outcome is not None else "still running"
-    why = f": {found.why}" if found.why else ""
-    word = "already here, verified" if fetched.already_there else "fetched and verified"
-    print(f"{found.run_id} {best.label}: {word}")
-    print("\n".join(score_rows(None, ReportedValue(best))))
-    print(f"  weights         sha256 {best.sha256}")
-    print(f"  folder          {fetched.folder.absolute()}")
-    print(f"  run             {ended}{why}; {found.starts} start{'s' * (found.starts > 1)}")
-    account = f"{duration(found.used_s)} at {found.rate}/h by its own clock"
-    print(f"  cost            {found.cost}: {account}; not billed yet")
-    print(f"  planned         {found.planned}, at most {found.worst_case}")

@@ -211,24 +211,26 @@ def history(as_json: options.Json = False) -> None:
     print("\n".join(history_lines(made)) or "no grant was given · trmcloud grant give NAME USD")
 
 
+@app.command("approve")
 def approve(
     request: Annotated[str, typer.Argument(help="Id of the request.", metavar="ID")],
     as_json: options.Json = False,
 ) -> None:
     """Approve a principal's request: its grant then allows what was asked for.
 
-    Example: trmcloud approve a-1f2e3d4c
+    Example: trmcloud grant approve a-1f2e3d4c
     """
     _answer(request, give=True, as_json=as_json)
 
 
+@app.command("deny")
 def deny(
     request: Annotated[str, typer.Argument(help="Id of the request.", metavar="ID")],
     as_json: options.Json = False,
 ) -> None:
     """Deny a principal's request.
 
-    Example: trmcloud deny a-1f2e3d4c
+    Example: trmcloud grant deny a-1f2e3d4c
     """
     _answer(request, give=False, as_json=as_json)
 

@@ -54,8 +54,7 @@ def doctor(
     ] = "",
     gpu: Annotated[bool, typer.Option("--gpu", help="Only measure this machine's GPUs.")] = False,
     bundle: Annotated[
-        bool,
-        typer.Option("--bundle", help="Write a redacted archive of a run, for a bug report."),
+        bool, typer.Option("--bundle", help="Write a redacted archive of a run, for a bug report.")
     ] = False,
     run: Annotated[str, typer.Option(help="With --bundle: the run (default: the newest).")] = "",
     into: Annotated[
@@ -168,7 +167,7 @@ def _funds_for(plan_id: str) -> list[Finding]:
 
 app = options.make_group(
     "Check every few minutes for pods past their hard stop, and end them.",
-    "trmcloud guard install --every 5",
+    "trmcloud admin guard install --every 5",
 )
 
 
@@ -183,7 +182,7 @@ def install(
 ) -> None:
     """Show what will be written, then write it: a systemd user timer, or a line for cron.
 
-    Example: trmcloud guard install --every 5
+    Example: trmcloud admin guard install --every 5
     """
     command = shutil.which("trmcloud") or str(Path(sys.executable).parent / "trmcloud")
     timer = reaper_timer()
@@ -192,7 +191,7 @@ def install(
         raise UsageError(
             f"{name} is set only in this shell: a timer starts without it and could not end pods "
             f"at {provider}",
-            next_step=f"put the key into {place}, then run trmcloud guard install again",
+            next_step=f"put the key into {place}, then run trmcloud admin guard install again",
         )
     trial = timer.try_out(command)
     if trial.error:
@@ -203,7 +202,7 @@ def install(
     for provider, why in trial.unreachable.items():
         raise ProviderError(
             f"in the environment of a timer the reaper gets no list from {provider}: {why}",
-            next_step="run trmcloud doctor, then trmcloud guard install again",
+            next_step="run trmcloud doctor, then trmcloud admin guard install again",
         )
     for path, text in planned.writes:
         print(f"{path}:")
@@ -223,7 +222,7 @@ def install(
 def status(as_json: options.Json = False) -> None:
     """Show whether the guard is installed, and when its reaper last ran.
 
-    Example: trmcloud guard status
+    Example: trmcloud admin guard status
     """
     if as_json:
         sys.exit(0 if _print_guard() else 3)
@@ -246,7 +245,7 @@ def status(as_json: options.Json = False) -> None:
 def remove(as_json: options.Json = False) -> None:
     """Remove the guard.
 
-    Example: trmcloud guard remove
+    Example: trmcloud admin guard remove
     """
     kind = reaper_timer().remove()
     if as_json:

@@ -1,5 +1,5 @@
-"""``trmcloud launch``, ``run`` and ``resume``: carry out a plan, a command of one's own, a run
-that ended.
+"""``trmcloud launch``, also called ``run``, and ``resume``: carry out a plan, a command of one's
+own, a run that ended.
 """
 
 from __future__ import annotations
@@ -41,43 +41,103 @@ from trmcloud.core.spec.plan import Plan
 from trmcloud.core.spec.settings import parse_setting
 from trmcloud.core.spec.spec import parse_wait
 from trmcloud.core.values import dataclass
-from trmcloud.options import LaunchRequest, parse_balance_policy, parse_money, rows_of, words_of
+from trmcloud.options import (
+    LaunchRequest,
+    parse_balance_policy,
+    parse_money,
+    refuse_others,
+    rows_of,
+    words_of,
+)
 from trmcloud.wiring import build_context, trainer_package
 from trmcloud.wiring_plans import build_planner
 
 
-@options.with_options("launch")
-def launch(
+def launch_or_run(
     request: LaunchRequest,
+    asked: CommandRequest,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Print the plan that would run, and leave.")
+        bool, typer.Option("--dry-run", help="Print plan and files that would be sent, and leave.")
     ] = False,
     yes: options.Yes = False,
     as_json: options.Json = False,
     verbose: options.Verbose = False,
 ) -> None:
-    """Launch a plan: reserve its worst case, rent, train, stop and save in time, settle.
+    """Launch a plan, a recipe, or your own command after --, under a hard budget: reserve its
+    worst case, rent, train, stop and save in time, settle.
 
-    Example: trmcloud launch local --recipe trm-tiny --rate 3.60 --budget 0.20
+    Type a command in the script's folder: the files that git lists there are sent.
+
+    Example: trmcloud launch local --rate 3.60 --budget 0.05 --checkpoints out -- python train.py
     """
-    made = launch_of(Wish(request), yes=yes)
+    made = launch_of(_wish_of(request, asked), yes=yes)
+    lines_of = _lines_of(made, verbose=verbose)
     if dry_run:
-        plan = made.look().plan
-        if as_json:
-            print_document(planned_document(made.context, plan))
-            return
-        show_plan(made.context, plan, verbose=verbose)
-        if plan.launchable:
-            beside = [name for name, row in rows_of(LaunchRequest).items() if row.place == ""]
-            words = words_of(request, "launch", [name for name in beside if name != "goal"])
-            print(f"Launch it: {shlex.join(['trmcloud', 'launch', plan.id, *words])}")
+        show_outlook(made, lines_of, as_json=as_json, verbose=verbose)
         return
-    begun = carry_out(made, lambda prepared: [], yes=yes, as_json=as_json, verbose=verbose)
+    begun = carry_out(made, lines_of, yes=yes, as_json=as_json, verbose=verbose)
     if begun is None:
         return
-    if begun.code == Outcome.NO_MACHINE.exit_code:
+    if asked.words and asked.probe and not request.detach:
+        measured = measurements.probed_in(made.context, begun.run)
+        print("\n".join(probe_lines(measured, request.steps)))
+    if not asked.words and begun.code == Outcome.NO_MACHINE.exit_code:
         print(f"  try: {preparing.next_best(made.planner, begun.run.plan)}")
     sys.exit(begun.code)
+
+
+launch = options.with_options("launch", "run")(launch_or_run)
+run = options.with_options("run", "launch")(launch_or_run)
+"""The second name: here a command is needed."""
+
+
+def _wish_of(request: LaunchRequest, asked: CommandRequest) -> Wish:
+    """
+    Raises:
+        UsageError: an option of a recipe beside a command, or of a command without one.
+    """
+    if asked.words:
+        refuse_others(request, "run", "works only with a recipe, not with a command")
+        return Wish(request, asked, here=Path.cwd())
+    for each in (request, asked):
+        refuse_others(each, "launch", "needs a command after --")
+    return Wish(request)
+
+
+def _lines_of(made: Launch, *, verbose: bool) -> Callable[[Outlook | Prepared], list[str]]:
+    """Return what makes the lines beneath a plan: of a command, its files and its trial."""
+    context, wish = made.context, made.wish
+
+    def lines_of(found: Outlook | Prepared) -> list[str]:
+        if wish.asked is None or found.tree is None:
+            return []
+        tried = trial_lines(context, found.plan, lambda: found.code(context.home))
+        note = commands.misplaced(wish.asked.words, wish.here)
+        notes = [f"  note: {note}"] if note else []
+        return [*tree_lines(found.tree, verbose=verbose), *tried, *notes]
+
+    return lines_of
+
+
+def show_outlook(
+    made: Launch,
+    lines_of: Callable[[Outlook | Prepared], list[str]],
+    *,
+    as_json: bool,
+    verbose: bool,
+) -> None:
+    """Show what would be launched, for ``--dry-run``."""
+    found, request = made.look(), made.wish.request
+    if as_json:
+        print_document(planned_document(made.context, found.plan, found.tree))
+        return
+    show_plan(made.context, found.plan, verbose=verbose)
+    if lines := lines_of(found):
+        print("\n".join(lines))
+    if made.wish.asked is None and found.plan.launchable:
+        beside = [name for name, row in rows_of(LaunchRequest).items() if row.place == ""]
+        words = words_of(request, "launch", [name for name in beside if name != "goal"])
+        print(f"Launch it: {shlex.join(['trmcloud', 'launch', found.plan.id, *words])}")
 
 
 @dataclass(frozen=True)
@@ -156,8 +216,7 @@ def resume(
     accept_change: Annotated[
         bool,
         typer.Option(
-            "--accept-change",
-            help="Continue although settings differ that decide what is trained.",
+            "--accept-change", help="Continue although settings differ that decide what is trained."
         ),
     ] = False,
     yes: options.Yes = False,
@@ -221,50 +280,6 @@ def resume(
 def _typed_policy(request: LaunchRequest) -> str:
     typed = "balance" in request.typed
     return str(parse_balance_policy("--balance", request.balance)) if typed else ""
-
-
-@options.with_options("run")
-def run(
-    request: LaunchRequest,
-    asked: CommandRequest,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Print plan and files that would be sent, and leave.")
-    ] = False,
-    yes: options.Yes = False,
-    as_json: options.Json = False,
-    verbose: options.Verbose = False,
-) -> None:
-    """Run any training script under a hard budget, and keep its best checkpoint.
-
-    Type it in the script's folder: the files that git lists there are sent.
-
-    Example: trmcloud run local --rate 3.60 --budget 0.05 --checkpoints out -- python train.py
-    """
-    here = Path.cwd()
-    made = launch_of(Wish(request, asked, here=here), yes=yes)
-    context = made.context
-
-    def lines_of(found: Outlook | Prepared) -> list[str]:
-        assert found.tree is not None
-        tried = trial_lines(context, found.plan, lambda: found.code(context.home))
-        note = commands.misplaced(asked.words, here)
-        notes = [f"  note: {note}"] if note else []
-        return [*tree_lines(found.tree, verbose=verbose), *tried, *notes]
-
-    if dry_run:
-        found = made.look()
-        if as_json:
-            print_document(planned_document(context, found.plan, found.tree))
-            return
-        show_plan(context, found.plan, verbose=verbose)
-        print("\n".join(lines_of(found)))
-        return
-    begun = carry_out(made, lines_of, yes=yes, as_json=as_json, verbose=verbose)
-    if begun is None:
-        return
-    if asked.probe and not request.detach:
-        print("\n".join(probe_lines(measurements.probed_in(context, begun.run), request.steps)))
-    sys.exit(begun.code)
 
 
 def again(context: Context, earlier: Earlier, *, detach: bool, as_json: bool) -> int:

@@ -1,4 +1,4 @@
-"""``trmcloud ledger``: the one record of runs and money, checked, backed up, restored, moved."""
+"""``admin ledger``: the one record of runs and money, checked, backed up, restored, moved."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from trmcloud.wiring import build_context, build_ledger, migrate_ledger, move_le
 
 app = options.make_group(
     "Check the record of runs and money, list its backups, restore one, move it to a database.",
-    "trmcloud ledger check",
+    "trmcloud admin ledger check",
 )
 
 
@@ -37,7 +37,7 @@ def check(as_json: options.Json = False) -> None:
 
     Exit code 7 if a record is damaged.
 
-    Example: trmcloud ledger check
+    Example: trmcloud admin ledger check
     """
     ledger, _ = build_ledger()
     lost = ledger.check()
@@ -63,7 +63,7 @@ def check(as_json: options.Json = False) -> None:
         print(f"record {each.seq} {whose} is damaged ({each.kind or 'kind unknown'})")
     for hurt in state.quarantined.values():
         print(hurt_line(hurt))
-    print("next: trmcloud ledger restore" if lost else "no record is damaged")
+    print("next: trmcloud admin ledger restore" if lost else "no record is damaged")
     if trouble:
         print(trouble)
     sys.exit(7 if lost else 0)
@@ -78,14 +78,14 @@ def backups(
 
     A backup is made for each rented pod and at the end of each run; five are kept.
 
-    Example: trmcloud ledger backups
+    Example: trmcloud admin ledger backups
     """
     ledger, _ = build_ledger()
     if make and ledger.back_up() is None:
         ledger.check()
         raise LedgerError(
             "no backup could be made: the folder cannot be written, or records are damaged",
-            next_step="free some disk space, or see trmcloud ledger check",
+            next_step="free some disk space, or see trmcloud admin ledger check",
         )
     found = ledger.backups()
     if as_json:
@@ -119,9 +119,9 @@ def restore(
     A record is restored if its hash proves that a backup has the same one: nothing is lost. With
     a number, or if records cannot be restored, the backup replaces the ledger. The old file is
     kept. Records after the backup are lost: their pods are found and charged, and no run can be
-    launched until trmcloud reap --yes reports that the ledger is reconciled.
+    launched until trmcloud admin reap --yes reports that the ledger is reconciled.
 
-    Example: trmcloud ledger restore
+    Example: trmcloud admin ledger restore
     """
     ledger, home = build_ledger()
     why = "restored by command"
@@ -134,8 +134,8 @@ def restore(
             if not lost:
                 raise UsageError(
                     "the ledger is not damaged: there is nothing to restore",
-                    next_step="to restore a backup anyway, give its number: trmcloud ledger "
-                    "restore NUMBER (trmcloud ledger backups)",
+                    next_step="to restore a backup anyway, give its number: trmcloud admin ledger "
+                    "restore NUMBER (trmcloud admin ledger backups)",
                 )
             mended, left = ledger.mend(), ledger.check()
             for each in mended if not as_json else ():
@@ -149,8 +149,8 @@ def restore(
     if not usable:
         raise NotFoundError(
             f"there is no undamaged backup {backup}" if backup else "there is no undamaged backup",
-            next_step="trmcloud ledger backups; or enter a run's cost: trmcloud ledger settle RUN "
-            "USD",
+            next_step="trmcloud admin ledger backups; or enter a run's cost: trmcloud admin "
+            "ledger settle RUN USD",
         )
     chosen = usable[0]
     before = f"backup {chosen.number} ends with record {chosen.seq}, of {_when(chosen.at)} UTC"
@@ -158,7 +158,9 @@ def restore(
         sys.exit(1)
     done = ledger.restore(time.time(), why, chosen.number)
     if done is None:
-        raise NotFoundError("there is no undamaged backup", next_step="trmcloud ledger backups")
+        raise NotFoundError(
+            "there is no undamaged backup", next_step="trmcloud admin ledger backups"
+        )
     if as_json:
         print_document(_restored([], done, forgotten_runs(home, ledger.read())))
         return
@@ -174,18 +176,20 @@ def settle(
 ) -> None:
     """Enter what a run with damaged records cost, from its provider's bill. It counts as spent.
 
-    Example: trmcloud ledger settle r-1f3a9c 7.25
+    Example: trmcloud admin ledger settle r-1f3a9c 7.25
     """
     try:
         cost = Usd(0) if amount.strip() in ("0", "$0") else parse_budget(amount)
     except ValueError as error:
-        raise UsageError(str(error), next_step=f"trmcloud ledger settle {name} 7.25") from None
+        raise UsageError(
+            str(error), next_step=f"trmcloud admin ledger settle {name} 7.25"
+        ) from None
     context = build_context()
     state = context.ledger.read()
     if name not in state.quarantined and name not in {lost.name for lost in state.unread}:
         raise NotFoundError(
             f"{name} is neither a run with damaged records nor a damaged record",
-            next_step="trmcloud ledger check",
+            next_step="trmcloud admin ledger check",
         )
     context.ledger.note(DamageSettled(name, cost), context.wall())
     if as_json:
@@ -214,7 +218,7 @@ def move(
     as moved. A home without records uses what is there. An interrupted move is finished by the
     same command. Nothing else may use the ledger meanwhile. A password is best kept in ~/.pgpass.
 
-    Example: trmcloud ledger move --to postgresql://db.example.org/trmcloud
+    Example: trmcloud admin ledger move --to postgresql://db.example.org/trmcloud
     """
     if target not in ("", "sqlite") and not target.startswith(("postgresql://", "postgres://")):
         raise UsageError(  # the value may hold a password: it is not quoted
@@ -249,7 +253,7 @@ def migrate(as_json: options.Json = False) -> None:
 
     Clients of earlier versions are refused from then on.
 
-    Example: trmcloud ledger migrate
+    Example: trmcloud admin ledger migrate
     """
     before, now = migrate_ledger()
     if as_json:

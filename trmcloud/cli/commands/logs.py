@@ -5,126 +5,126 @@ from __future__ import annotations
 import codecs
 import os
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from trmcloud.app.checkpoints.sources import live_pod
-from trmcloud.app.context import Context, find_run, require_reach, run_by_id
+from trmcloud.app.context import Context, find_run, require_reach
 from trmcloud.app.run_queries import data_progress_text, is_rented, last_beat, waits_for_data
 from trmcloud.app.symptoms import TrainingNews
 from trmcloud.cli import documents as doc
 from trmcloud.cli import options
-from trmcloud.cli.catch_up import find_caught_up, look_again
+from trmcloud.cli.catch_up import find_caught_up
 from trmcloud.cli.views.json_output import print_document, print_line
-from trmcloud.cli.views.streams import as_is
-from trmcloud.core.control.run_state import RunState, State
+from trmcloud.cli.views.run import look_on
+from trmcloud.cli.views.streams import documents_out, only_documents
+from trmcloud.core.control.run_state import RunState
 from trmcloud.core.errors import ConflictError, NotFoundError, UsageError
 from trmcloud.wiring import build_context
 
 _CHUNK = 1 << 16
-_DATA_EVERY_S = 5.0
-_GONE_AFTER_S = 20.0
-"""A pod that its provider's lists lack for so long writes no more, proven to be gone or not."""
 
 
 def logs(
     run: options.RunName = "",
     follow: Annotated[
-        bool, typer.Option("-f", "--follow", help="Continue as the log grows.")
+        bool, typer.Option("-f", "--follow", help="Continue until the run has ended; see above.")
     ] = False,
     phase: Annotated[str, typer.Option(help="fast or extreme (default: the last one).")] = "",
     lines: Annotated[int, typer.Option("-n", "--lines", help="Only the last N lines.")] = 0,
     as_json: options.Json = False,
 ) -> None:
-    """Print a run's training log; with -f, continue until the run has ended or its pod is gone.
+    """Print a run's training log.
+
+    With -f, follow it until the run has ended, with its live line and its end on
+    stderr. If no command drives the run, this one does: it fetches checkpoints and
+    ends the pod when the work is done. Ctrl-C leaves the run as it is. The exit
+    code is the run's, also if it has ended already.
 
     Example: trmcloud logs -f r-1f3a9c
     """
     context, state = find_caught_up(run)
-    phases = [phase] if phase else list(context.files.phases(state.run_id))
-    if not phases and not (follow and state.live):
-        raise NotFoundError(f"{state.run_id} has no log yet", next_step="trmcloud status")
-
-    def log_of(name: str) -> Log:
-        path = Path(context.files.logs(state.run_id, name))
-        return JsonLog(path, state.run_id, name) if as_json else Log(path)
-
-    log = log_of(phases[-1]) if phases else None
-    data = DataLines(context)
-    data.print_new(state)
-    if log is not None and not log.path.exists() and not (follow and state.live):
-        raise NotFoundError(f"{state.run_id} has no log of {phases[-1]}", where=str(log.path))
-    if log is not None:
-        log.print_new(lines)
-    news = TrainingNews(context)
-    _tell_news(news, state)
-    while follow:
-        state = run_by_id(context, state.run_id)
-        newest = [phase] if phase else list(context.files.phases(state.run_id))
-        if newest and (log is None or newest[-1] != phases[-1]):
-            if log is not None:
-                log.print_new()
-            phases, log = newest, log_of(newest[-1])
-        if log is not None:
-            log.print_new()
-        data.print_new(state)
-        _tell_news(news, state)
-        if not state.live:
-            break
-        gone = _why_no_more(context, state)
-        if gone:
-            print(f"{state.run_id}: {gone}", file=sys.stderr)
-            break
-        look_again(context, state)
-    if log is not None:
+    log = RunLog(context, phase, as_json=as_json)
+    if follow:
+        if state.live and state.generation is not None:
+            require_reach(context, state.generation.provider)
+        log.print_new(state, lines)
+        with only_documents():
+            code = look_on(context, state.run_id, as_json=as_json, beside=log)
         log.end()
+        sys.exit(code)
+    log.require(state)
+    if state.live and waits_for_data(state, last_beat(context, state)):
+        _print_notes(state, [f"making data: {data_progress_text(context, state)}"])
+    log.print_new(state, lines)
+    log.end()
+    news = log.news.new_recoveries(state)
+    _print_notes(state, [f"recovered: {what}\n  by: {done}" for what, done in news])
+    log.print_findings(state)
 
 
-def _tell_news(news: TrainingNews, run: RunState) -> None:
-    """Print to stderr each recovery and each finding of a run's trainings, once."""
-    for what, done in news.new_recoveries(run):
-        print(f"{run.run_id}: recovered: {what}\n  by: {done}", file=sys.stderr)
-    for what, advice in news.new_findings(run):
-        told = f"{run.run_id}: unwell: {what}"
-        print(f"{told}\n  try: {advice}" if advice else told, file=sys.stderr)
+def _print_notes(run: RunState, notes: Iterable[str]) -> None:
+    for text in notes:
+        print(f"{run.run_id}: {text}", file=sys.stderr)
 
 
-def _why_no_more(context: Context, run: RunState) -> str:
-    """Why a rented run's log will not grow any more; empty while it may."""
-    generation = run.generation
-    if generation is None or not is_rented(run):
-        return ""
-    if run.state in (State.SETTLING, State.SETTLED):
-        return "its pod is gone; this is the part of its log that was fetched"
-    missed_at = generation.missed_at
-    if missed_at is not None and context.wall() - missed_at >= _GONE_AFTER_S:
-        return (
-            f"its pod is not listed by {generation.provider}; this is the part of its log that "
-            "was fetched"
-        )
-    return ""
+class RunLog:
+    """The log of a run's newest phase, or of ``phase``, as it grows; its health findings, once
+    each, on stderr."""
 
+    def __init__(self, context: Context, phase: str, *, as_json: bool) -> None:
+        self._context, self._phase, self._as_json = context, phase, as_json
+        self._log: Log | None = None
+        self.news = TrainingNews(context)
 
-class DataLines:
-    """Print to stderr what is made for the trainer while its own log is empty."""
+    def _newest(self, run: RunState) -> Log | None:
+        phases = [self._phase] if self._phase else list(self._context.files.phases(run.run_id))
+        if not phases:
+            return None
+        path = Path(self._context.files.logs(run.run_id, phases[-1]))
+        return JsonLog(path, run.run_id, phases[-1]) if self._as_json else Log(path)
 
-    def __init__(self, context: Context) -> None:
-        self._context = context
-        self._said_at = -_DATA_EVERY_S
-        self._said = ""
+    def require(self, run: RunState) -> None:
+        """
+        Raises:
+            NotFoundError: there is no log.
+        """
+        log = self._newest(run)
+        if log is None:
+            raise NotFoundError(f"{run.run_id} has no log yet", next_step="trmcloud status")
+        if not log.path.exists():
+            what = f"{run.run_id} has no log of {log.path.parent.name}"
+            raise NotFoundError(what, where=str(log.path))
 
-    def print_new(self, run: RunState) -> None:
-        now = self._context.clock.now().boot
-        if not run.live or now - self._said_at < _DATA_EVERY_S:
-            return
-        if not waits_for_data(run, last_beat(self._context, run)):
-            return
-        told = data_progress_text(self._context, run)
-        if told and told != self._said:
-            self._said, self._said_at = told, now
-            print(f"{run.run_id}: making data: {told}", file=sys.stderr)
+    def has_new(self, run: RunState) -> bool:
+        newest = self._newest(run)
+        if newest is None or self._log is None:
+            return newest is not None
+        is_due = self.news.is_due or not run.live
+        return newest.path != self._log.path or self._log.has_new() or is_due
+
+    def print_new(self, run: RunState, last_lines: int = 0) -> None:
+        """Print what was logged since; of that, ``last_lines`` alone if it is not 0."""
+        newest = self._newest(run)
+        if self._log is not None:
+            self._log.print_new()
+        if newest is not None and (self._log is None or newest.path != self._log.path):
+            self._log = newest
+            newest.print_new(last_lines)
+
+    def print_findings(self, run: RunState) -> None:
+        """Print each new health finding of the training, every few seconds at most."""
+        for what, advice in self.news.new_findings(run):
+            told = f"unwell: {what}"
+            _print_notes(run, [f"{told}\n  try: {advice}" if advice else told])
+
+    def end(self) -> None:
+        """Nothing more will come."""
+        if self._log is not None:
+            self._log.end()
 
 
 class Log:
@@ -137,6 +137,9 @@ class Log:
     def _begin(self) -> None:
         self._offset = 0
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+
+    def has_new(self) -> bool:
+        return self.path.exists() and self.path.stat().st_size != self._offset
 
     def print_new(self, last_lines: int = 0) -> None:
         """Print what has come since; of that, ``last_lines`` alone where it is not 0."""
@@ -156,10 +159,10 @@ class Log:
             self.flush()
 
     def write(self, text: str) -> None:
-        as_is().write(text)
+        documents_out().write(text)
 
     def flush(self) -> None:
-        sys.stdout.flush()
+        documents_out().flush()
 
     def end(self) -> None:
         """Nothing more will come."""
@@ -209,7 +212,7 @@ def ssh(
         raise UsageError(
             f"{state.run_id} runs on this machine: no login is needed",
             where=context.files.folder(state.run_id),
-            next_step=f"trmcloud attach {state.run_id}; trmcloud logs -f {state.run_id}",
+            next_step=f"trmcloud logs -f {state.run_id}",
         )
     pod = live_pod(state)
     if pod is None:

@@ -1,4 +1,4 @@
-"""``trmcloud notify``: who is told, and by which way, when something matters."""
+"""``trmcloud admin notify``: who is told, and by which way, when something matters."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _LABEL = r"[A-Za-z0-9][A-Za-z0-9._-]{0,39}"
 
 app = options.make_group(
     "Send notifications: started, gate, cap, ended, trouble, lost, price, orphan, reaper.",
-    "trmcloud notify add webhook https://example.org/trmcloud",
+    "trmcloud admin notify add webhook https://example.org/trmcloud",
 )
 
 
@@ -55,8 +55,7 @@ def add(
     secret_from: Annotated[
         str,
         typer.Option(
-            help="File with the webhook's secret, whsec_… (default: a new secret).",
-            metavar="FILE",
+            help="File with the webhook's secret, whsec_… (default: a new secret).", metavar="FILE"
         ),
     ] = "",
     on_pod: Annotated[
@@ -74,7 +73,7 @@ def add(
     A webhook is signed with its own secret, which is shown once. Addresses and secrets are kept
     in notify.json, which only you can read.
 
-    Example: trmcloud notify add webhook https://example.org/trmcloud
+    Example: trmcloud admin notify add webhook https://example.org/trmcloud
     """
     where = _typed(where)
     _check(way, where, name or way, only or [], on_pod=on_pod, secret_from=secret_from)
@@ -86,7 +85,7 @@ def add(
     if any(each.name == made.name for each in known):
         raise ConflictError(
             f"the destination {made.name!r} already exists",
-            next_step=f"trmcloud notify remove {made.name}, or use another --name",
+            next_step=f"trmcloud admin notify remove {made.name}, or use another --name",
         )
     write([*known, made])
     teller = build_notifier(build_context())
@@ -104,14 +103,14 @@ def add(
             "  pods of runs launched from now on get the webhook and its secret, but not your "
             "account's key"
         )
-    print(f"  trmcloud notify test {made.name}")
+    print(f"  trmcloud admin notify test {made.name}")
 
 
 @app.command("list")
 def show(as_json: options.Json = False) -> None:
     """List the destinations, their last delivery, and waiting notifications.
 
-    Example: trmcloud notify list
+    Example: trmcloud admin notify list
     """
     destinations = destinations_file()[0]()
     context = build_context()
@@ -126,7 +125,7 @@ def show(as_json: options.Json = False) -> None:
     if as_json:
         print_document(doc.NoticeTargets(destinations=tuple(data)))
     elif not data:
-        print("no notifications set up · trmcloud notify add webhook URL")
+        print("no notifications set up · trmcloud admin notify add webhook URL")
     else:
         header = ("name", "type", "where", "kinds", "last sent", "waiting")
         print("\n".join(table(header, [_row(told, context.wall()) for told in data])))
@@ -172,7 +171,7 @@ def remove(
 ) -> None:
     """Remove a destination; notifications that wait for it are dropped.
 
-    Example: trmcloud notify remove webhook
+    Example: trmcloud admin notify remove webhook
     """
     read, write = destinations_file()
     known = read()
@@ -197,13 +196,13 @@ def try_out(
 ) -> None:
     """Send a test notification to each destination now, and show the result.
 
-    Example: trmcloud notify test
+    Example: trmcloud admin notify test
     """
     known = destinations_file()[0]()
     chosen = [_named(known, name)] if name else list(known)
     if not chosen:
         raise NotFoundError(
-            "no notifications are set up", next_step="trmcloud notify add webhook URL"
+            "no notifications are set up", next_step="trmcloud admin notify add webhook URL"
         )
     context = build_context()
     test_id = f"{context.ledger.ledger_id}/test/{secrets.token_hex(4)}"
@@ -267,7 +266,7 @@ def _check(
         if on_pod or secret_from:
             option = "--on-pod" if on_pod else "--secret-from"
             raise UsageError(
-                f"{option} needs a webhook", next_step="trmcloud notify add webhook URL"
+                f"{option} needs a webhook", next_step="trmcloud admin notify add webhook URL"
             )
         return
     try:
@@ -278,7 +277,7 @@ def _check(
     if not plain or not where.isascii() or re.search(r"[\s\x00-\x1f]", where):
         raise UsageError(
             "that is not the address of a webhook",
-            next_step="trmcloud notify add webhook https://example.org/trmcloud",
+            next_step="trmcloud admin notify add webhook https://example.org/trmcloud",
         )
 
 
@@ -304,7 +303,7 @@ def _named(known: Sequence[Destination], name: str) -> Destination:
             return each
     names = ", ".join(each.name for each in known) or "none"
     raise NotFoundError(
-        f"no destination {name!r:.60}", next_step=f"trmcloud notify list (there are: {names})"
+        f"no destination {name!r:.60}", next_step=f"trmcloud admin notify list (there are: {names})"
     )
 
 

@@ -17,53 +17,61 @@ if TYPE_CHECKING:
     from trmcloud.core.spec.spec import RunSpec
 
 
+_Words = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="[HARDWARE] [-- COMMAND]",
+        help="8xH100, local, …, as --hardware; and your own command, from its probe.",
+    ),
+]
+_Hf = Annotated[
+    str, typer.Option("--hf", metavar="CONFIG", help="config.json of a Hugging Face model.")
+]
+_Method = Annotated[str, options.rare(help="With --hf: full, lora or grpo.")]
+_HfSet = Annotated[
+    list[str] | None,
+    options.rare(
+        "--hf-set",
+        metavar="KEY=N",
+        help="With --hf: sequence, batch, rank, bits=4, completion; repeatable.",
+    ),
+]
+_Plot = Annotated[
+    str | None,
+    options.rare(help="Plot cost against time: FILE.svg, .html or .png.", metavar="FILE"),
+]
+_Own = Annotated[
+    str, options.rare(help="Your own GPUs, to compare with renting: RTX3090, 2xRTX4090, …")
+]
+_Kwh = Annotated[
+    str | None, options.rare(help="Price of your electricity in USD, for --own.", metavar="USD")
+]
+_Unsent = Annotated[
+    bool, options.rare("--unsent", help="Also plan a script that is not among the files sent.")
+]
+_Explain = Annotated[
+    str | None, typer.Option(help="Show the calculation for one hardware.", metavar="HARDWARE")
+]
+
+
 @options.with_options("plan")
 def plan(
     request: LaunchRequest,
-    words: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="[HARDWARE] [-- COMMAND]",
-            help="8xH100, local, …, as --hardware; and your own command, from its probe.",
-        ),
-    ] = None,
-    hf: Annotated[
-        str,
-        typer.Option("--hf", metavar="CONFIG", help="config.json of a Hugging Face model."),
-    ] = "",
-    method: Annotated[str, typer.Option(help="With --hf: full, lora or grpo.")] = "lora",
-    hf_set: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--hf-set",
-            metavar="KEY=N",
-            help="With --hf: sequence, batch, rank, bits=4, completion; repeatable.",
-        ),
-    ] = None,
+    words: _Words = None,
+    hf: _Hf = "",
+    method: _Method = "lora",
+    hf_set: _HfSet = None,
     all_recipes: Annotated[
         bool, typer.Option("--recipes", help="What the budget buys, for every recipe.")
     ] = False,
-    explain: Annotated[
-        str | None, typer.Option(help="Show the calculation for one hardware.", metavar="HARDWARE")
-    ] = None,
-    plot: Annotated[
-        str | None,
-        typer.Option(help="Plot cost against time: FILE.svg, .html or .png.", metavar="FILE"),
-    ] = None,
+    explain: _Explain = None,
+    plot: _Plot = None,
     probe: Annotated[
         str, typer.Option(help="local: measure 50 real steps first.", metavar="local")
     ] = "",
-    own: Annotated[
-        str,
-        typer.Option(help="Your own GPUs, to compare with renting: RTX3090, 2xRTX4090, …"),
-    ] = "",
-    kwh: Annotated[
-        str | None, typer.Option(help="Price of your electricity in USD, for --own.", metavar="USD")
-    ] = None,
-    unsent: Annotated[
-        bool,
-        typer.Option("--unsent", help="Also plan a script that is not among the files sent."),
-    ] = False,
+    own: _Own = "",
+    kwh: _Kwh = None,
+    unsent: _Unsent = False,
     as_json: options.Json = False,
     everything: Annotated[bool, typer.Option("--all", help="Show all candidates.")] = False,
     verbose: options.Verbose = False,
@@ -76,33 +84,14 @@ def plan(
 
     planner = build_planner(funds=_funds)
     request, words = _with_hardware(request, words or [])
-    if words and hf:
-        from trmcloud.core.errors import UsageError
-
-        raise UsageError(
-            "--hf plans a model, and -- COMMAND a command", next_step="leave out one of them"
-        )
-    if hf_set and not hf:
-        from trmcloud.core.errors import UsageError
-
-        raise UsageError("--hf-set is for --hf", next_step="--hf CONFIG, or leave --hf-set out")
+    _refuse_hf_with(words, hf, hf_set)
     if hf:
-        from trmcloud.app.finetune_plans import finetune_plan
-        from trmcloud.cli.views import finetuning
-
-        config = Path(hf).expanduser()
-        tuned = finetune_plan(planner, planner.spec(request), config, method, hf_set or ())
-        if as_json:
-            from trmcloud.cli.views.json_output import print_document
-            from trmcloud.cli.views.plan_documents import finetune_document
-
-            print_document(finetune_document(tuned))
-        else:
-            finetuning.show(tuned)
+        _show_finetuning(planner, planner.spec(request), hf, method, hf_set, as_json=as_json)
         return
     if all_recipes:
         _show_recipes(planner, planner.spec(request), as_json=as_json)
         return
+    rests_on: list[str] = []
     if words:
         from trmcloud.app.command_plans import plan_command
         from trmcloud.app.commands import CommandRequest
@@ -110,52 +99,118 @@ def plan(
         asked = CommandRequest(tuple(words), unsent=unsent)
         spec, rests_on = plan_command(planner, request, asked, Path.cwd())
     else:
-        spec, rests_on = planner.spec(request), []
+        spec = planner.spec(request)
     if probe:
         _probe(planner, spec, probe)
-    plan = planner.save(planner.plan(spec))
+    made = planner.save(planner.plan(spec))
     if plot is not None:
         from trmcloud.cli.views.charts import write_plot
 
-        write_plot(plan, Path(plot))
+        write_plot(made, Path(plot))
     if explain is not None and not as_json:
-        from trmcloud.cli.views.plan_explain import batch_lines
-        from trmcloud.cli.views.plan_explain import explain as explained
-
-        print("\n".join(explained(plan, explain)))
-        guide = plan.candidates[0].phases[0].settings.guide
-        if guide is not None and guide.batches:
-            made = planner.recipe(plan.spec.recipe)
-            settings = made.resolve(plan.spec.phases[0], hardware="1xH200", gpus=1)
-            print("\n".join(batch_lines(settings, guide.batches, made.rates)))
+        _explain(planner, made, explain)
         return
-    from trmcloud.cli.views import plan as plan_view
+    compared = _own(planner, spec, made, own, kwh) if own or kwh is not None else None
+    typed = words_of(request, "run", request.typed) + ["--unsent"] * unsent if words else None
+    if as_json:
+        _print_plan(planner, made, compared, rests_on)
+    else:
+        shown = _beside(planner, request, made, typed, rests_on, compared)
+        _show(planner, made, shown, everything=everything, verbose=verbose)
+    _leave_if_nothing_fits(made)
 
-    funds, unread = planner.funds(plan)
-    compared = None
-    shown: dict[str, Any] = {"balance": plan_view.balance_text(plan, funds, unread)}
-    if words:
-        shown["typed"] = words_of(request, "run", request.typed) + ["--unsent"] * unsent
-        shown["more"] = rests_on
-    elif spec.budget is not None and not as_json and _leaves_recipe_open(request):
-        from trmcloud.app.planning import OTHERS, OTHERS_SHOWN
 
-        others = planner.others(spec, OTHERS, most=OTHERS_SHOWN, quick=True)
-        shown["others"] = plan_view.other_lines(others, spec.budget)
-    if own or kwh is not None:
-        from trmcloud.cli.views.plan import own_lines
+def _refuse_hf_with(words: list[str], hf: str, hf_set: list[str] | None) -> None:
+    """
+    Raises:
+        UsageError: a model's file and a command, or settings of a model without one.
+    """
+    from trmcloud.core.errors import UsageError
 
-        compared = _own(planner, spec, plan, own, kwh)
-        shown["more"] = ["", *own_lines(compared)]
+    if words and hf:
+        raise UsageError(
+            "--hf plans a model, and -- COMMAND a command", next_step="leave out one of them"
+        )
+    if hf_set and not hf:
+        raise UsageError("--hf-set is for --hf", next_step="--hf CONFIG, or leave --hf-set out")
+
+
+def _show_finetuning(
+    planner: "Planner",
+    spec: "RunSpec",
+    hf: str,
+    method: str,
+    hf_set: list[str] | None,
+    *,
+    as_json: bool,
+) -> None:
+    from trmcloud.app.finetune_plans import finetune_plan
+    from trmcloud.cli.views import finetuning
+
+    tuned = finetune_plan(planner, spec, Path(hf).expanduser(), method, hf_set or ())
     if as_json:
         from trmcloud.cli.views.json_output import print_document
-        from trmcloud.cli.views.plan_documents import plan_document
+        from trmcloud.cli.views.plan_documents import finetune_document
 
-        about = plan_document(plan, funds=funds, unread=unread, own=compared, rests_on=rests_on)
-        print_document(about)
+        print_document(finetune_document(tuned))
     else:
-        plan_view.show(plan, everything=everything, verbose=verbose, **shown)
-    _leave_if_nothing_fits(plan)
+        finetuning.show(tuned)
+
+
+def _explain(planner: "Planner", made: "Plan", hardware: str) -> None:
+    from trmcloud.cli.views.plan_explain import batch_lines
+    from trmcloud.cli.views.plan_explain import explain as explained
+
+    print("\n".join(explained(made, hardware)))
+    guide = made.candidates[0].phases[0].settings.guide
+    if guide is not None and guide.batches:
+        recipe = planner.recipe(made.spec.recipe)
+        settings = recipe.resolve(made.spec.phases[0], hardware="1xH200", gpus=1)
+        print("\n".join(batch_lines(settings, guide.batches, recipe.rates)))
+
+
+def _print_plan(
+    planner: "Planner", made: "Plan", compared: "OwnHardware | None", rests_on: list[str]
+) -> None:
+    from trmcloud.cli.views.json_output import print_document
+    from trmcloud.cli.views.plan_documents import plan_document
+
+    funds, unread = planner.funds(made)
+    print_document(plan_document(made, funds=funds, unread=unread, own=compared, rests_on=rests_on))
+
+
+def _beside(
+    planner: "Planner",
+    request: LaunchRequest,
+    made: "Plan",
+    typed: list[str] | None,
+    rests_on: list[str],
+    compared: "OwnHardware | None",
+) -> dict[str, Any]:
+    """Return what is shown beside a plan: how a command is run, other recipes, own hardware."""
+    from trmcloud.cli.views import plan as plan_view
+
+    shown: dict[str, Any] = {}
+    if typed is not None:
+        shown = {"typed": typed, "more": rests_on}
+    elif made.spec.budget is not None and _leaves_recipe_open(request):
+        from trmcloud.app.planning import OTHERS, OTHERS_SHOWN
+
+        names = [name for name in OTHERS if name != made.spec.recipe]
+        others = planner.others(made.spec, names, most=OTHERS_SHOWN, quick=True)
+        shown["others"] = plan_view.other_lines(others, made.spec.budget)
+    if compared is not None:
+        shown["more"] = ["", *plan_view.own_lines(compared)]
+    return shown
+
+
+def _show(
+    planner: "Planner", made: "Plan", shown: dict[str, Any], *, everything: bool, verbose: bool
+) -> None:
+    from trmcloud.cli.views import plan as plan_view
+
+    balance = plan_view.balance_text(made, *planner.funds(made))
+    plan_view.show(made, everything=everything, verbose=verbose, balance=balance, **shown)
 
 
 def _with_hardware(request: LaunchRequest, words: list[str]) -> tuple[LaunchRequest, list[str]]:

@@ -1,8 +1,9 @@
-"""``trmcloud reap``: find and end what no live run owns."""
+"""``trmcloud admin reap``: find and end what no live run owns."""
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from typing import Annotated
 
 import typer
@@ -11,7 +12,7 @@ from trmcloud.app import ending, grants
 from trmcloud.app.context import Context, hurried
 from trmcloud.app.drive import land_before_balance_ends
 from trmcloud.app.ending import NamedPodEnds, end_overdue
-from trmcloud.app.reap import end, look, note_visit
+from trmcloud.app.reap import Did, ReapFindings, end, look, note_visit
 from trmcloud.app.reasons import sentence
 from trmcloud.app.reconciling import continue_waits, reconcile
 from trmcloud.cli import documents as doc
@@ -35,12 +36,11 @@ def reap(
     run: Annotated[str, typer.Argument(help="End the pods of this run, also of a live one.")] = "",
     yes: Annotated[bool, typer.Option("-y", "--yes", help="End the pods that were found.")] = False,
     accept_restored: Annotated[
-        bool,
-        typer.Option(help="Continue with a ledger that was restored from a backup."),
+        bool, options.rare(help="Continue with a ledger that was restored from a backup.")
     ] = False,
     all_of: Annotated[
         str,
-        typer.Option(metavar="LEDGER_ID", help="End every pod with this ledger's id in its name."),
+        options.rare(metavar="LEDGER_ID", help="End every pod with this ledger's id in its name."),
     ] = "",
     as_json: options.Json = False,
     guard_every: Annotated[
@@ -59,7 +59,7 @@ def reap(
     with --yes, ended, also before their hard stop. This needs no ledger: it works with a full
     disk, a damaged or missing ledger, or a home that cannot be written to.
 
-    Example: trmcloud reap --yes
+    Example: trmcloud admin reap --yes
     """
     context = build_context()
     if run or all_of:
@@ -69,6 +69,19 @@ def reap(
             grants.require_owner(context)
         named = _judged_id(context, run) if run else ""
         sys.exit(_end_named(context, named, all_of, yes=yes, as_json=as_json))
+    found, did = _look_and_end(context, accept_restored, yes=yes, guard_every=guard_every)
+    known = not is_charge_pending(context.ledger.read())
+    if as_json:
+        print_document(_reaped(found, did, asked=yes, known=known))
+    else:
+        _show(context, found, did, asked=yes, known=known)
+    sys.exit(11 if found.unreachable else trouble_code(context))
+
+
+def _look_and_end(
+    context: Context, accept_restored: bool, *, yes: bool, guard_every: int
+) -> tuple[ReapFindings, list[Did]]:
+    """Look for pods that no live run owns and, with ``yes``, end them and settle what is left."""
     if accept_restored:
         grants.require_owner(context)
     # When its timer starts it no user waits for it, and no other process may be awake.
@@ -76,7 +89,7 @@ def reap(
     if accept_restored and not context.ledger.accept_restored(context.wall()):
         raise UsageError(
             "the ledger was not restored from a backup: there is nothing to accept",
-            next_step="trmcloud reap --yes",
+            next_step="trmcloud admin reap --yes",
         )
     try:
         found = look(context)
@@ -93,49 +106,54 @@ def reap(
     if guard_every:
         note_visit(context, guard_every * 60.0, found)
         did += continue_waits(context) if yes else []
+    return found, did
+
+
+def _reaped(found: ReapFindings, did: Sequence[Did], *, asked: bool, known: bool) -> doc.Reaped:
+    rows = tuple(
+        doc.EndedPod(
+            provider=provider,
+            pod=orphan.pod.name,
+            rate_per_hour_usd=orphan.pod.rate,
+            asked=asked,
+            reason=reason_note(orphan.reason),
+        )
+        for provider, orphan in found.orphans
+    )
+    return doc.Reaped(
+        run=None,
+        ledger=None,
+        orphans=rows,
+        done=tuple(map(done_note, did)),
+        unreachable=unreachable(found.unreachable),
+        reconciled=known,
+        recorded=None,
+    )
+
+
+def _show(
+    context: Context, found: ReapFindings, did: Sequence[Did], *, asked: bool, known: bool
+) -> None:
     said = [did_line(each) for each in did]
-    known = not is_charge_pending(context.ledger.read())
-    if as_json:
-        rows = tuple(
-            doc.EndedPod(
-                provider=provider,
-                pod=orphan.pod.name,
-                rate_per_hour_usd=orphan.pod.rate,
-                asked=yes,
-                reason=reason_note(orphan.reason),
-            )
-            for provider, orphan in found.orphans
+    for provider, orphan in found.orphans if not asked else ():
+        print(f"{orphan.pod.name} on {provider}: {sentence(orphan.reason)}")
+    for line in said:
+        print(line)
+    for provider, why in found.unreachable:
+        print(f"{provider} gave no list: {why}", file=sys.stderr)
+    if not known:
+        print(
+            "the ledger is not reconciled yet: no run can be launched until trmcloud admin "
+            "reap --yes"
         )
-        reaped = doc.Reaped(
-            run=None,
-            ledger=None,
-            orphans=rows,
-            done=tuple(map(done_note, did)),
-            unreachable=unreachable(found.unreachable),
-            reconciled=known,
-            recorded=None,
-        )
-        print_document(reaped)
-    else:
-        for provider, orphan in found.orphans if not yes else ():
-            print(f"{orphan.pod.name} on {provider}: {sentence(orphan.reason)}")
-        for line in said:
-            print(line)
-        for provider, why in found.unreachable:
-            print(f"{provider} gave no list: {why}", file=sys.stderr)
-        if not known:
-            print(
-                "the ledger is not reconciled yet: no run can be launched until trmcloud reap --yes"
-            )
-            print("reports it; a pod may appear up to 10 minutes after the request")
-        elif not found.orphans and not said:
-            seen = ", as far as could be seen" if found.unreachable else ""
-            print(f"no pod without a run was found{seen}")
-        elif found.orphans and not yes:
-            print("trmcloud reap --yes ends them")
-        for text in volume_lines(context.ledger.read(), context.wall()):
-            print(text)
-    sys.exit(11 if found.unreachable else trouble_code(context))
+        print("reports it; a pod may appear up to 10 minutes after the request")
+    elif not found.orphans and not said:
+        seen = ", as far as could be seen" if found.unreachable else ""
+        print(f"no pod without a run was found{seen}")
+    elif found.orphans and not asked:
+        print("trmcloud admin reap --yes ends them")
+    for text in volume_lines(context.ledger.read(), context.wall()):
+        print(text)
 
 
 def _judged_id(context: Context, run: str) -> str:

@@ -67,7 +67,7 @@ def rehearse(
     verbose: options.Verbose = False,
 ) -> None:
     """Simulate a planned run: what it would spend, and what would stop it; also for a command, with
-    the options of run.
+    the options of launch.
 
     Example: trmcloud rehearse 8xH100 --budget 400 --runs 500
     """
@@ -83,9 +83,8 @@ def rehearse(
         plan, tree = commands.dry_run(planner, spec, here)
         commands.check_command(plan, tree)
     else:
-        why = "needs a command after --"
-        refuse_others(request, "launch", why)
-        refuse_others(asked, "launch", why)
+        for each in (request, asked):
+            refuse_others(each, "launch", "needs a command after --")
         plan = preparing.dry_run(context, planner, request)
     check_loss(plan, detached=request.detach, accepted=request.accept_loss)
     refusal = ""

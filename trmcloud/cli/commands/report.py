@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import csv
 import io
+import itertools
 import json
 import re
 import shlex
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from importlib.metadata import version
 from pathlib import Path
@@ -26,6 +27,7 @@ from trmcloud.app.run_queries import mark_reported
 from trmcloud.cli import documents as doc
 from trmcloud.cli import options
 from trmcloud.cli.catch_up import catch_up
+from trmcloud.cli.commands.verify import check_figures
 from trmcloud.cli.views.as_documents import month_document, run_reported
 from trmcloud.cli.views.html_page import page_of
 from trmcloud.cli.views.json_output import Verbatim, print_document
@@ -58,12 +60,24 @@ _COLUMNS = (
 )  # fmt: skip
 
 
+_BOARDS = ("tensorboard", "wandb")
+_TOGETHER = frozenset(
+    f"{one} {other}"
+    for one, others in (
+        ("--html", ("--month",)), ("--focus", ("--month",)), ("--csv", ("--tag",)),
+        ("--json", ("--html", "--focus", "--month", "--verify", "--to", "--tag")),
+    )
+    for other in others
+)  # fmt: skip
+"""Options about the form of a report that go together."""
+
+
 def report(
     run: Annotated[
         str,
         typer.Argument(
-            help="Id of a run, or, with --month, a month such as 2026-11 (default: all runs, this "
-            "month).",
+            help="Id of a run (default: all runs, this month); with --month a month such as "
+            "2026-11; with --verify also a receipt or a checkpoint's folder."
         ),
     ] = "",
     as_csv: Annotated[bool, typer.Option("--csv", help="Print CSV.")] = False,
@@ -76,20 +90,29 @@ def report(
             metavar="FILE",
         ),
     ] = "",
-    plot: Annotated[
+    verify: Annotated[
+        bool,
+        typer.Option(
+            "--verify",
+            help="Check figures against the ledger, and a checkpoint against its manifest's "
+            "hashes: of a run, a receipt's FILE or a checkpoint's FOLDER.",
+        ),
+    ] = False,
+    against: options.Against = "",
+    signers: options.Signers = "",
+    to: Annotated[
         str,
         typer.Option(
-            help="Write a sweep's best result against what was spent as a picture.",
-            metavar="FILE.svg",
+            help="tensorboard: serve a run's curves until Ctrl-C; wandb: send them to W&B until "
+            "the run has ended.",
+            metavar="BOARD",
         ),
     ] = "",
-    focus: Annotated[
-        str,
-        typer.Option(
-            help="Write a month's charges as CSV of FOCUS 1.0, the FinOps specification.",
-            metavar="FILE.csv",
-        ),
-    ] = "",
+    port: options.BoardPort = 6006,
+    wandb_project: options.WandbProject = "",
+    wandb_entity: options.WandbEntity = "",
+    plot: options.SweepPlot = "",
+    focus: options.Focus = "",
     tag: options.Tags = None,
     month: Annotated[
         bool,
@@ -101,37 +124,72 @@ def report(
 
     Example: trmcloud report --csv
     """
-    if as_csv and as_json:
-        raise UsageError("--csv and --json are two formats: give only one")
-    if as_csv and (html or month):
-        raise UsageError("--csv does not work with --html or --month")
-    if plot and (as_csv or as_json or html or month or not plot.endswith(".svg")):
-        raise UsageError("--plot takes FILE.svg, and no other format beside it")
-    if focus and (as_csv or html or plot or tag):
-        raise UsageError("--focus writes a month: leave out --csv, --html, --plot and --tag")
+    _require_one_form(
+        {"--csv": as_csv, "--json": as_json, "--html": html, "--plot": plot, "--focus": focus,
+         "--month": month, "--verify": verify, "--to": to, "--tag": tag}
+    )  # fmt: skip
+    if verify:
+        sys.exit(check_figures(run, against, signers, as_json=as_json))
+    if to:
+        _show_curves(run, to, port, wandb_project, wandb_entity, as_json=as_json)
+        return
     context = build_context()
     catch_up(context)
     if focus:
         _write_focus(context, run, focus, as_json=as_json)
-        sys.exit(trouble_code(context))
-    if tag and (run or month or html):
-        raise UsageError("--tag selects among all runs: leave out the run, --month or --html")
-    if month:
+    elif month:
         _show_month(context, run, as_json=as_json, html=html)
-        sys.exit(trouble_code(context))
-    one = find_run(context, run or None) if run or plot or html else None
-    if one is not None and (plot or html):
-        if plot:
-            _write_picture(context, one, plot)
-        else:
-            _write_receipt(context, one, html, as_json=as_json)
-        sys.exit(trouble_code(context, one.run_id))
-    if one is not None:
-        states = [one]
+    elif plot:
+        _write_picture(context, find_run(context, run or None), plot)
+    elif html:
+        _write_receipt(context, find_run(context, run or None), html, as_json=as_json)
     else:
-        wanted = parse_tags("--tag", tag or ())
-        known = sorted(shown_runs(context).values(), key=lambda r: r.created_at)
-        states = [each for each in known if has_tags(each, wanted)]
+        _report(context, run, tag, as_csv=as_csv, as_json=as_json, verbose=verbose)
+    is_month = focus or month or not (run or plot or html)
+    sys.exit(trouble_code(context, "" if is_month else find_run(context, run or None).run_id))
+
+
+def _require_one_form(given: Mapping[str, object]) -> None:
+    """
+    Raises:
+        UsageError: naming the first two options that do not go together, or a picture's name.
+    """
+    typed = [flag for flag, value in given.items() if value]
+    for one, other in itertools.combinations(typed, 2):
+        if not {f"{one} {other}", f"{other} {one}"} & _TOGETHER:
+            raise UsageError(f"{one} does not work with {other}", next_step=f"leave out {other}")
+    if (plot := str(given["--plot"])) and not plot.endswith(".svg"):
+        raise UsageError("--plot takes FILE.svg", next_step="--plot sweep.svg")
+    if (to := given["--to"]) and to not in _BOARDS:
+        raise UsageError(f"--to takes {' or '.join(_BOARDS)}, not {to!r:.40}")
+
+
+def _show_curves(
+    run: str, board: str, port: int, project: str, entity: str, *, as_json: bool
+) -> None:
+    from trmcloud.cli.commands.curves import send_to_wandb, serve_tensorboard
+
+    if board == "wandb":
+        send_to_wandb(run, project, entity, as_json=as_json)
+    else:
+        serve_tensorboard(run, port, as_json=as_json)
+
+
+def _report(
+    context: Context,
+    run: str,
+    tag: list[str] | None,
+    *,
+    as_csv: bool,
+    as_json: bool,
+    verbose: bool,
+) -> None:
+    """Print the report on one run, or on all."""
+    if tag and run:
+        raise UsageError("--tag selects among all runs: leave out the run")
+    wanted = parse_tags("--tag", tag or ())
+    known = sorted(shown_runs(context).values(), key=lambda r: r.created_at)
+    states = [find_run(context, run)] if run else [r for r in known if has_tags(r, wanted)]
     reports = [report_run(context, state, speeds_of(context, state)) for state in states]
     for state in states:
         with suppress(OSError):  # a home that cannot be written to can be reported on
@@ -149,27 +207,33 @@ def report(
         )
         writer.writerows(_csv_row(report) for report in reports)
     else:
-        names = {state.run_id: state.name for state in states}
-        _show(reports, names, verbose=verbose)
-        for state in states:
-            for pace in state.paces:
-                print("\n".join(f"{state.run_id}: {line}" for line in pace_lines(state, pace)))
-        for state, report in zip(states, reports, strict=True):
-            if (made := verdict_of(state, report)) is not None:
-                for text in target_lines(mark_reported(state, made)):
-                    print(f"{report.run_id}: {text}")
-            for text in goal_lines(state, report):
-                print(f"{report.run_id}: {text}")
-        for line in failure_lines(context, states[0]) if run else ():
+        _show(reports, {state.run_id: state.name for state in states}, verbose=verbose)
+        for line in _lines_below(context, states, reports, is_one=bool(run), verbose=verbose):
             print(line)
-        for state in states:
-            if state.spec.sweep is not None:
-                print("\n".join(_swept(context, state, whole=bool(run), verbose=verbose)))
-        for text in volume_lines(
-            context.ledger.read(), context.wall(), states[0].run_id if run else ""
-        ):
-            print(text)
-    sys.exit(trouble_code(context, states[0].run_id if run else ""))
+
+
+def _lines_below(
+    context: Context,
+    states: Sequence[RunState],
+    reports: Sequence[RunReport],
+    *,
+    is_one: bool,
+    verbose: bool,
+) -> Iterator[str]:
+    """Each run's pace, targets, goals and trials, and the volumes, below the tables."""
+    for state in states:
+        for pace in state.paces:
+            yield from (f"{state.run_id}: {line}" for line in pace_lines(state, pace))
+    for state, report in zip(states, reports, strict=True):
+        if (made := verdict_of(state, report)) is not None:
+            yield from (f"{state.run_id}: {t}" for t in target_lines(mark_reported(state, made)))
+        yield from (f"{state.run_id}: {text}" for text in goal_lines(state, report))
+    yield from failure_lines(context, states[0]) if is_one else ()
+    for state in states:
+        if state.spec.sweep is not None:
+            yield from _swept(context, state, whole=is_one, verbose=verbose)
+    run_id = states[0].run_id if is_one else ""
+    yield from volume_lines(context.ledger.read(), context.wall(), run_id)
 
 
 def _swept(context: Context, run: RunState, *, whole: bool, verbose: bool) -> list[str]:
@@ -219,7 +283,7 @@ def _write_receipt(context: Context, run: RunState, file: str, *, as_json: bool)
     final = "" if receipt.account["final"] else "; not final: its costs may still change"
     print(f"{run.run_id}: receipt written to {file}, {size / 1e3:,.0f} kB{final}")
     print(f"  sealed {receipt.data['seal']}")
-    print(f"  check it: trmcloud verify {shlex.quote(file)}")
+    print(f"  check it: trmcloud report --verify {shlex.quote(file)}")
 
 
 def _write_focus(context: Context, month: str, file: str, *, as_json: bool) -> None:

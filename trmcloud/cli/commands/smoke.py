@@ -103,6 +103,13 @@ def smoke(
             raise UsageError(f"{flag} works only with --train", next_step=f"--train {flag} {value}")
     if not max_usd:
         raise UsageError("--max-usd is missing: the most to spend", next_step="--max-usd 0.25")
+    check_layers(provider, max_usd, minutes, yes=yes, as_json=as_json)
+
+
+def check_layers(
+    provider: str, max_usd: str, minutes: float | None, *, yes: bool, as_json: bool
+) -> None:
+    """Test the kill layers on the cheapest pod of a provider."""
     if minutes is None:
         traits = find_traits(provider)
         minutes = traits.smoke_minutes if traits is not None else 10.0

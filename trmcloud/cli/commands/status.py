@@ -1,4 +1,4 @@
-"""``trmcloud status`` and ``attach``: the state of runs, and the live line of one."""
+"""``trmcloud status``: the state of runs."""
 
 from __future__ import annotations
 
@@ -132,25 +132,3 @@ def _show_once(
                 ended = "1 more has ended" if others == 1 else f"{others} more have ended"
                 print(f"{ended} · trmcloud status --all")
     return code, context, runs
-
-
-def attach(
-    run: options.RunName = "",
-    as_json: options.Json = False,
-) -> None:
-    """Watch a run as the command that launched it did, until it ends or you leave.
-
-    If no command drives the run, this one does: it fetches checkpoints and ends
-    the pod when the work is done. Ctrl-C leaves the run as it is. The exit code
-    is the run's, also if it has ended already.
-
-    Example: trmcloud attach r-1f3a9c
-    """
-    from trmcloud.app.context import require_reach
-    from trmcloud.cli.catch_up import find_caught_up
-    from trmcloud.cli.views.run import look_on
-
-    context, state = find_caught_up(run)
-    if state.live and state.generation is not None:
-        require_reach(context, state.generation.provider)
-    sys.exit(look_on(context, state.run_id, as_json=as_json))

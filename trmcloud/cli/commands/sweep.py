@@ -12,9 +12,8 @@ from trmcloud.app.commands import CommandRequest
 from trmcloud.app.launch import Outlook, Prepared, Wish
 from trmcloud.app.sweeping import SweepRequest
 from trmcloud.cli import options
-from trmcloud.cli.commands.launch import carry_out, launch_of, planned_document
-from trmcloud.cli.views.json_output import print_document
-from trmcloud.cli.views.launch import show_plan, tree_lines
+from trmcloud.cli.commands.launch import carry_out, launch_of, show_outlook
+from trmcloud.cli.views.launch import tree_lines
 from trmcloud.cli.views.sweep import terms_lines
 from trmcloud.options import LaunchRequest
 
@@ -46,12 +45,7 @@ def sweep(
         return [*terms, *(tree_lines(tree, verbose=verbose) if tree is not None else ())]
 
     if dry_run:
-        found = made.look()
-        if as_json:
-            print_document(planned_document(made.context, found.plan, found.tree))
-            return
-        show_plan(made.context, found.plan, verbose=verbose)
-        print("\n".join(lines_of(found)))
+        show_outlook(made, lines_of, as_json=as_json, verbose=verbose)
         return
     begun = carry_out(made, lines_of, yes=yes, as_json=as_json, verbose=verbose)
     if begun is not None:

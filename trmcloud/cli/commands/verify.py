@@ -1,24 +1,24 @@
-"""``trmcloud verify``: a receipt against itself, a checkpoint, a ledger, and who signed it."""
+"""``trmcloud report --verify``: figures against the ledger, checkpoints against their hashes."""
 
 from __future__ import annotations
 
 import json
-import sys
+from importlib.metadata import version
 from pathlib import Path
-from typing import Annotated
 
-import typer
-
+from trmcloud.app.checkpoints.fetching import read_manifest
+from trmcloud.app.context import Context, find_run, run_by_id
 from trmcloud.app.receipts import (
     Check,
     Verdict,
     check_checkpoint,
     check_contents,
+    check_files,
     check_ledger,
+    receipt_of,
     unchecked,
 )
 from trmcloud.cli import documents as doc
-from trmcloud.cli import options
 from trmcloud.cli.views.html_page import instant, parts_of
 from trmcloud.cli.views.json_output import print_document
 from trmcloud.cli.views.text import fields
@@ -28,54 +28,57 @@ from trmcloud.core.control.receipt_page import PAGE_VERSION, is_page, json_is_ex
 from trmcloud.core.errors import NotFoundError, ReceiptError
 from trmcloud.core.money import Usd
 from trmcloud.core.text import one_line
-from trmcloud.wiring import chain_if_any, signature_check
+from trmcloud.wiring import build_chain, build_context, chain_if_any, signature_check
 
 
-def verify(
-    receipt: Annotated[str, typer.Argument(help="A file from report --html, or its JSON.")],
-    against: Annotated[
-        str,
-        typer.Option(help="Folder of a checkpoint, to compare with it.", metavar="CHECKPOINT"),
-    ] = "",
-    signers: Annotated[
-        str,
-        typer.Option(
-            help="File of known signers, in ssh-keygen's format allowed_signers.", metavar="FILE"
-        ),
-    ] = "",
-    as_json: options.Json = False,
-) -> None:
-    """Check that a receipt was not changed, that its figures follow from its records, that a
-    checkpoint is the one that it names, and who signed it. Parts that cannot be checked here are
-    listed.
-
-    Example: trmcloud verify receipt.html --against best
-    """
-    path = Path(receipt)
-    made, checks = _read(path)
-    checks += check_contents(made)
-    folder = Path(against) if against else None
-    if folder is not None:
-        checks += check_checkpoint(made, folder)
-    checks.append(check_ledger(made, chain_if_any()))
-    checks.append(signature_check(path, _existing(signers)))
-    checks += unchecked(made, folder)
+def check_figures(named: str, against: str, signers: str, *, as_json: bool) -> int:
+    """Check a receipt's file, a checkpoint's folder or a run (default: the newest): that a receipt
+    was not changed and its figures follow from the ledger's records, that files of checkpoints
+    have their manifests' hashes, and who signed it. Parts that cannot be checked here are listed.
+    Return the exit code."""
+    path = Path(named).expanduser()
+    folder = Path(against).expanduser() if against else None
+    run_id, made, signature = "", None, list[Check]()
+    if path.is_dir() and named:
+        folder, checks = path, []
+        run_id = read_manifest(path).run_id
+        if (context := build_context()).ledger.read().runs.get(run_id) is not None:
+            made = _receipt_now(context, run_id)
+        else:
+            checks = [*check_files(path), Check("ledger", Verdict.OPEN, f"it has no run {run_id}")]
+    elif path.is_file() or path.suffix in (".html", ".json"):
+        made, checks = _read(path)
+        signature = [signature_check(path, _existing(signers))]
+    else:
+        context = build_context()
+        made = _receipt_now(context, find_run(context, named or None).run_id)
+        checks = [
+            check
+            for manifest in context.files.manifests(made.run_id)
+            for check in check_files(Path(context.files.folder_of(manifest)))
+        ]
+    if made is not None:
+        run_id = made.run_id
+        checks += check_contents(made)
+        checks += check_checkpoint(made, folder) if folder is not None else []
+        checks += [check_ledger(made, chain_if_any()), *signature, *unchecked(made, folder)]
     broken = [check for check in checks if check.verdict is Verdict.BROKEN]
     if as_json:
         signed = any(check.verdict is Verdict.SIGNED for check in checks)
-        verified = doc.Verified(
-            run=made.run_id,
-            matches=not broken,
-            signed=signed and not broken,
-            checks=tuple(
-                doc.VerifyCheck(code=c.what, verdict=c.verdict.value, message=c.detail)
-                for c in checks
-            ),
+        rows = (doc.VerifyCheck(code=c.what, verdict=c.verdict.value, message=c.detail)
+                for c in checks)  # fmt: skip
+        signed = signed and not broken
+        print_document(
+            doc.Verified(run=run_id, matches=not broken, signed=signed, checks=tuple(rows))
         )
-        print_document(verified)
     else:
-        _show(made, checks)
-    sys.exit(ReceiptError.exit_code if broken else 0)
+        _show(_title(made) if made is not None else run_id, checks)
+    return ReceiptError.exit_code if broken else 0
+
+
+def _receipt_now(context: Context, run_id: str) -> Receipt:
+    run = run_by_id(context, run_id)
+    return receipt_of(context, build_chain(), run, f"trmcloud {version('trmcloud')}")
 
 
 def _read(path: Path) -> tuple[Receipt, list[Check]]:
@@ -153,12 +156,16 @@ def _existing(signers: str) -> Path | None:
     return path
 
 
-def _show(made: Receipt, checks: list[Check]) -> None:
-    marks = {Verdict.MATCHES: "✔", Verdict.SIGNED: "✔", Verdict.BROKEN: "✘", Verdict.OPEN: "–"}
+def _title(made: Receipt) -> str:
     sums = made.account["money"]
     outcome = made.account["ended"]["outcome"] or made.account["state"]
     spent = f"{Usd(sums['settled_usd'])} of {Usd(sums['cap_usd'])}"
-    print(one_line(f"{made.run_id} · {outcome} · {spent} · made {instant(made.made_at)}"))
+    return one_line(f"{made.run_id} · {outcome} · {spent} · made {instant(made.made_at)}")
+
+
+def _show(title: str, checks: list[Check]) -> None:
+    marks = {Verdict.MATCHES: "✔", Verdict.SIGNED: "✔", Verdict.BROKEN: "✘", Verdict.OPEN: "–"}
+    print(title)
     print("\n".join(fields([(f"{marks[c.verdict]} {c.what}", c.detail) for c in checks])))
     broken = [check.what for check in checks if check.verdict is Verdict.BROKEN]
     if broken:

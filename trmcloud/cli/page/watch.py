@@ -105,7 +105,7 @@ class Jobs:
 # What has changed since the last look: heartbeats and curves many times a second, by the files'
 # own dates; money, kill layers and pods as often as a small share of one core allows.
 #
-# While no page is open, nothing is looked at: ``trmcloud guard`` looks after runs then.
+# While no page is open, nothing is looked at: ``trmcloud admin guard`` looks after runs then.
 
 TICK_S = 0.25
 _OF_A_CORE = 40

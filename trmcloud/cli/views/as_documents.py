@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from typing import Any
 
 from trmcloud.app.checkpoints.fetching import FetchedCheckpoint
@@ -20,14 +21,21 @@ from trmcloud.app.run_queries import (
     waits_for,
 )
 from trmcloud.app.symptoms import advice_of, evidence_text, remedy_text, trouble_text
-from trmcloud.app.trainings import TargetResult, find_symptoms, formats_of, recoveries_of
+from trmcloud.app.trainings import (
+    TargetResult,
+    find_symptoms,
+    formats_of,
+    recoveries_of,
+    verdicts_of,
+)
 from trmcloud.cli import documents as doc
 from trmcloud.cli.documents import note
 from trmcloud.cli.views.json_output import facts_in
 from trmcloud.cli.views.reasons import did_line
 from trmcloud.core.contract.command import RECIPE, Command, own_facts
-from trmcloud.core.contract.gate import Verdict
+from trmcloud.core.contract.gate import verdict_from_json
 from trmcloud.core.contract.manifest import CheckpointManifest
+from trmcloud.core.contract.records import ContractError
 from trmcloud.core.control.budget import LedgerState, Line
 from trmcloud.core.control.events import BalanceLow, Record
 from trmcloud.core.control.ledger_facts import Hold, Quarantine, due_volumes, holds
@@ -327,6 +335,7 @@ def _status(context: Context, run: RunState) -> dict[str, Any]:
             ends_at=low.ends_at,
         ),
         "moving": pending_move(run),
+        "verdicts": tuple(_verdicts(context, run)),
         "health": _health(context, run),
         "precision": precision_of(context, run),
         "recoveries": _recoveries(context, run),
@@ -536,19 +545,22 @@ def unreachable(rows: Sequence[tuple[str, str]]) -> tuple[doc.Unreachable, ...]:
     return tuple(doc.Unreachable(provider=provider, message=why) for provider, why in rows)
 
 
-def verdict_document(run: RunState, verdict: Verdict) -> doc.GateVerdict:
-    return doc.GateVerdict(
-        run=run.run_id,
-        phase=verdict.phase,
-        passed=verdict.passed,
-        reported_by=mark_reported(run, verdict).source,
-        checks=tuple(
-            doc.GateCheck(
-                code=check.name, passed=check.passed, blocking=check.blocking, message=check.detail
-            )
-            for check in verdict.checks
-        ),
-    )
+def _verdicts(context: Context, run: RunState) -> Iterator[doc.GateVerdict]:
+    for phase, told in verdicts_of(context, run).items():
+        with suppress(ContractError):  # an earlier version kept whatever a pod called its verdict
+            verdict = verdict_from_json(told)
+            yield doc.GateVerdict(
+                phase=phase,
+                passed=verdict.passed,
+                reported_by=mark_reported(run, verdict).source,
+                checks=tuple(
+                    doc.GateCheck(
+                        code=one_line(check.name), passed=check.passed, blocking=check.blocking,
+                        message=one_line(check.detail),
+                    )
+                    for check in verdict.checks
+                ),
+            )  # fmt: skip
 
 
 def own_metric(command: Command | None, score: float | None) -> doc.OwnMetric | None:

@@ -88,8 +88,9 @@ def request_words(request: ApprovalRequest) -> str:
     """A request in one line, with the command that answers it."""
     why = f' ("{one_line(request.why)}")' if request.why else ""
     return (
-        f"{request.principal} asks for {wish_words(request)}{why} · trmcloud approve {request.id}"
-        f" · trmcloud deny {request.id}"
+        f"{request.principal} asks for {wish_words(request)}{why} · trmcloud grant approve "
+        f"{request.id}"
+        f" · trmcloud grant deny {request.id}"
     )
 
 

@@ -518,8 +518,8 @@ def _ledger(receipt: Receipt) -> str:
 def _check(receipt: Receipt) -> str:
     return (
         f"<p>The seal is <code>{words(receipt.data['seal'])}</code>: SHA-256 of all that this page "
-        "carries as data. <code>trmcloud verify</code> reckons every figure again from the "
-        "ledger's records, and holds a checkpoint against it.</p>\n"
+        "carries as data. <code>trmcloud report --verify</code> reckons every figure again from "
+        "the ledger's records, and holds a checkpoint against it.</p>\n"
         "<p>Whoever makes a receipt could have made another one: who vouches for this one is said "
         "by a signature beside it, if there is one. Losses, code and packages are what the machine "
         "that trained said of itself; what was billed is the provider's to show.</p>"

@@ -63,7 +63,7 @@ def hurt_line(hurt: Quarantine) -> str:
     if hurt.settled is not None:
         return f"{hurt.run_id}: {hurt.words}; settled manually at {hurt.settled}"
     most = "an unknown amount" if hurt.most is None else f"at most {hurt.most}"
-    return f"{hurt.run_id}: {hurt.words}; it counts as {most} · trmcloud ledger restore"
+    return f"{hurt.run_id}: {hurt.words}; it counts as {most} · trmcloud admin ledger restore"
 
 
 def failure_lines(context: Context, run: RunState) -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any
+from typing import Any, Protocol
 
 from trmcloud.app.context import Context, run_by_id
 from trmcloud.app.drive import RunDriver
@@ -20,14 +20,14 @@ from trmcloud.app.launching import (
 from trmcloud.app.measurements import note_measured, note_probed
 from trmcloud.app.reasons import sentence
 from trmcloud.app.run_facts import report_run
-from trmcloud.app.run_queries import mark_reported, reported_uploads
+from trmcloud.app.run_queries import last_beat, last_report, mark_reported, reported_uploads
 from trmcloud.app.short_rentals import meaning_of, never_heard
 from trmcloud.cli.views.as_documents import launched, run_ended, run_event
 from trmcloud.cli.views.health import health_rows, recovered_rows
 from trmcloud.cli.views.json_output import print_document, print_line
 from trmcloud.cli.views.metrics import goal_lines, target_rows
 from trmcloud.cli.views.reasons import failure_lines, tell_troubles
-from trmcloud.cli.views.run_bar import BAD_ENDS, RunBar
+from trmcloud.cli.views.run_bar import BAD_ENDS, RunBar, stage_of
 from trmcloud.cli.views.streams import outlive_the_reader, outlive_the_terminal
 from trmcloud.cli.views.text import duration, own_name
 from trmcloud.core.contract.gate import verdict_from_json
@@ -37,7 +37,7 @@ from trmcloud.core.control.billing import awaiting_bill
 from trmcloud.core.control.observation import ReportedValue
 from trmcloud.core.control.reason import ReasonKind, make_reason
 from trmcloud.core.control.report import spent_so_far
-from trmcloud.core.control.run_state import RunState
+from trmcloud.core.control.run_state import RunState, State
 from trmcloud.core.control.waiting import failed_boots, is_waiting, spent_on_boots
 from trmcloud.core.errors import NO_CHECKPOINT_CODE, Outcome, StaleEpoch
 from trmcloud.core.money import ZERO
@@ -172,14 +172,25 @@ def _show_left(context: Context, run: RunState) -> None:
     if is_waiting(run) and run.wait is not None:
         left = duration(run.wait.until_at - context.wall())
         print(f"{run.run_id} waits for a machine for {left} more; {run.reserved} stays reserved.")
-        print("  the guard asks again at each visit (trmcloud guard status), or:")
-        print(f"  trmcloud attach {run.run_id} · status {run.run_id} · stop {run.run_id}")
+        print("  the guard asks again at each visit (trmcloud admin guard status), or:")
+        print(f"  trmcloud logs -f {run.run_id} · status {run.run_id} · stop {run.run_id}")
         return
+    stage = stage_of(run, last_beat(context, run), last_report(context, run), "")
+    if run.state not in (State.ENDING, State.SETTLING) and not stage.startswith("Training"):
+        print(f"{run.run_id}: not waited for its training; it is at: {stage}")
     print(f"{run.run_id} continues without this command and stops at its limits.")
-    print(f"  trmcloud attach {run.run_id} · status {run.run_id} · stop {run.run_id}")
+    print(f"  trmcloud logs -f {run.run_id} · status {run.run_id} · stop {run.run_id}")
 
 
-def look_on(context: Context, run_id: str, *, as_json: bool = False) -> int:
+class Beside(Protocol):
+    """What is shown above the live line of a run."""
+
+    def has_new(self, run: RunState) -> bool: ...
+    def print_new(self, run: RunState) -> None: ...
+    def print_findings(self, run: RunState) -> None: ...
+
+
+def look_on(context: Context, run_id: str, *, as_json: bool, beside: Beside) -> int:
     """Show a run that another command may drive, until nothing is left of it but its bill; exit
     code. Where no command drives it, this one does. Ctrl-C leaves it as it is."""
     outlive_the_reader()
@@ -188,12 +199,22 @@ def look_on(context: Context, run_id: str, *, as_json: bool = False) -> int:
     run = run_by_id(context, run_id)
     events = EventLines(context, run.run_id) if as_json else None
     with RunBar(context) as bar:
-        watch = events.beside(bar.watch) if events is not None else bar.watch
+
+        def show(state: RunState) -> None:
+            if beside.has_new(state):
+                bar.pause(clear=True)
+                beside.print_new(state)
+                beside.print_findings(state)
+                bar.resume()
+            bar.watch(state)
+
+        watch = events.beside(show) if events is not None else show
         try:
             if not over(run):
                 run = follow_or_drive(context, run_id, over, watch)
         except KeyboardInterrupt:
             run = run_by_id(context, run_id)
+    beside.print_new(run)
     code = 0
     if run.live and not over.reached:
         _show_left(context, run)

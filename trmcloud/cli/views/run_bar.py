@@ -212,8 +212,9 @@ class RunBar(AbstractContextManager["RunBar"]):
     def __exit__(self, *exc: object) -> None:
         self.pause()
 
-    def pause(self) -> None:
+    def pause(self, *, clear: bool = False) -> None:
         if self._live is not None:
+            self._live.transient |= clear
             self._live.stop()
 
     def resume(self) -> None:

@@ -15,7 +15,7 @@ from trmcloud.app.conditions import (
     waiting_words,
 )
 from trmcloud.app.context import Context, is_unasked
-from trmcloud.app.kill_layers import ABSENT, VERIFIED, WORKING, guards_of, home_of
+from trmcloud.app.kill_layers import ABSENT, VERIFIED, WORKING, Layer, guards_of, home_of
 from trmcloud.app.narration import moved_words, moving_words, pace_lines
 from trmcloud.app.reasons import low_balance, sentence
 from trmcloud.app.run_facts import report_run, spending
@@ -26,6 +26,7 @@ from trmcloud.app.run_queries import (
     mark_reported,
     waits_for,
 )
+from trmcloud.app.trainings import verdicts_of
 from trmcloud.cli.views.health import format_rows, health_rows, recovered_rows
 from trmcloud.cli.views.metrics import (
     marked_words,
@@ -48,7 +49,7 @@ from trmcloud.core.control.budget import LedgerState
 from trmcloud.core.control.grants import OWNER
 from trmcloud.core.control.ledger_facts import Hold, due_volumes, holds
 from trmcloud.core.control.observation import MARK
-from trmcloud.core.control.report import Spending
+from trmcloud.core.control.report import RunReport, Spending
 from trmcloud.core.control.run_state import RunState, State
 from trmcloud.core.control.waiting import failed_boots, is_waiting, spent_on_boots
 from trmcloud.core.money import Usd, total
@@ -77,7 +78,7 @@ def volume_lines(ledger: LedgerState, now: float, run_id: str = "") -> list[str]
         lines.append(
             f"network volume in {over.place}: {over.per_day} a day beyond every budget since"
             f" {_day(over.since)}, {over.beyond(now)} so far: {why};"
-            f" trmcloud volumes delete {over.place}"
+            f" trmcloud admin volumes delete {over.place}"
         )
     return lines
 
@@ -197,6 +198,28 @@ def show_one(context: Context, run: RunState, *, verbose: bool = False) -> None:
         rows.append(("failed boots", f"{len(boots)}, {spent_on_boots(run)} at most"))
     if clock := clock_words(run, beat, now):
         rows.append(("clock", clock))
+    rows += _checkpoint_rows(run, report)
+    rows += resumed_rows(run)
+    for fetched in run.fetched:
+        rows.append(("fetched", f"{fetched.phase} step {fetched.step} → {fetched.path}"))
+    rows += _guard_rows(guards.layers, verbose=verbose)
+    if run.live:
+        rows.append(("max overspend", guards.overshoot.text))
+    for label, why in context.files.damaged(run.run_id):
+        rows.append(("damaged", f"{label}: {why}"))
+    print("\n".join(fields(rows)))
+
+    if run.spec.sweep is not None:
+        print("\n".join(_trials(context, run, verbose=verbose)))
+    for phase, verdict in verdicts_of(context, run).items():
+        show_verdict(phase, mark_reported(run, verdict))
+    if next_commands := _next_commands(run, has_checkpoint=bool(report.best or report.latest)):
+        print(f"next: {next_commands}")
+
+
+def _checkpoint_rows(run: RunState, report: RunReport) -> list[tuple[str, str]]:
+    """Return rows: the best and the latest checkpoint, and where checkpoints are."""
+    rows = []
     if report.best is not None:
         best = report.best
         metric = score_words(run.spec.command, mark_reported(run, best))
@@ -211,26 +234,17 @@ def show_one(context: Context, run: RunState, *, verbose: bool = False) -> None:
         rows.append(("best", on_volume(run.run_id)))
     if report.bucket:
         rows.append((CHECKPOINTS, report.bucket))
-    rows += resumed_rows(run)
-    for fetched in run.fetched:
-        rows.append(("fetched", f"{fetched.phase} step {fetched.step} → {fetched.path}"))
-    shown = [layer for layer in guards.layers if verbose or layer.state != ABSENT]
-    rows += [(f"guard: {layer.name}", f"{layer.state} · {layer.detail}") for layer in shown]
-    absent = [layer.name for layer in guards.layers if layer not in shown]
+    return rows
+
+
+def _guard_rows(layers: Sequence[Layer], *, verbose: bool) -> list[tuple[str, str]]:
+    """Return rows: each kill layer, the absent ones in one row unless ``verbose``."""
+    shown = [layer for layer in layers if verbose or layer.state != ABSENT]
+    rows = [(f"guard: {layer.name}", f"{layer.state} · {layer.detail}") for layer in shown]
+    absent = [layer.name for layer in layers if layer not in shown]
     if absent:
         rows.append(("guards absent", f"{' · '.join(absent)}; details: -v"))
-    if run.live:
-        rows.append(("max overspend", guards.overshoot.text))
-    for label, why in context.files.damaged(run.run_id):
-        rows.append(("damaged", f"{label}: {why}"))
-    print("\n".join(fields(rows)))
-
-    if run.spec.sweep is not None:
-        print("\n".join(_trials(context, run, verbose=verbose)))
-    for phase, judged in run.gates.items():
-        show_verdict(phase, mark_reported(run, judged.verdict))
-    if next_commands := _next_commands(run, has_checkpoint=bool(report.best or report.latest)):
-        print(f"next: {next_commands}")
+    return rows
 
 
 def _trials(context: Context, run: RunState, *, verbose: bool) -> list[str]:
@@ -280,7 +294,7 @@ def _in_the_way(context: Context, run: RunState) -> list[tuple[str, str]]:
     if waiting is not None:
         rows.append(("waits for", waiting_words(waiting, now)))
     if is_waiting(run) and not is_driven(context, context.ledger.driver(run.run_id)):
-        rows.append(("asks", f"only the guard asks now; trmcloud attach {run.run_id}"))
+        rows.append(("asks", f"only the guard asks now; trmcloud logs -f {run.run_id}"))
     found = conditions_of(context, run, now)
     return rows + [(x.name, x.text) for x in found if x.name in (LINK, BOOT_LOG, BUCKET)]
 

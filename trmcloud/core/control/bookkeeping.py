@@ -539,7 +539,7 @@ def require_other_role(ledger: LedgerState, event: ev.GrantEvent) -> None:
     if asked is not None and asked.is_given is None and asked.asked.by == event.by:
         raise GrantRefused(
             f"{event.id} was asked for by the role {event.by}, which cannot approve it",
-            next_step=f"a person with another role of the database types: trmcloud approve "
+            next_step=f"a person with another role of the database types: trmcloud grant approve "
             f"{event.id}",
         )
 
@@ -623,7 +623,7 @@ def run_of_key(ledger: LedgerState, key: str) -> RunState | None:
         names = ", ".join(sorted(ledger.quarantined))
         raise RunQuarantined(
             f"the idempotency key {key!r} may belong to {names}, whose records are damaged",
-            next_step="trmcloud ledger restore, or launch with another key",
+            next_step="trmcloud admin ledger restore, or launch with another key",
         )
     return mine
 
@@ -663,8 +663,8 @@ def require_whole(ledger: LedgerFacts, run_id: str) -> None:
     if hurt is not None:
         raise RunQuarantined(
             f"run {run_id} is in quarantine: {hurt.words}",
-            next_step="restore its records from a backup: trmcloud ledger restore; or enter its "
-            f"cost: trmcloud ledger settle {run_id} USD",
+            next_step="restore its records from a backup: trmcloud admin ledger restore; or "
+            f"enter its cost: trmcloud admin ledger settle {run_id} USD",
         )
 
 
@@ -714,8 +714,8 @@ def require_money(
         if hurt.is_open:
             raise BudgetRefused(
                 f"the cost of run {hurt.run_id} is not known: {hurt.words}",
-                next_step="trmcloud ledger restore, or enter its cost: trmcloud ledger settle "
-                f"{hurt.run_id} USD",
+                next_step="trmcloud admin ledger restore, or enter its cost: trmcloud admin "
+                f"ledger settle {hurt.run_id} USD",
             )
     for lost in ledger.unread:
         is_cap = lost.kind == "CapSet"
@@ -723,21 +723,22 @@ def require_money(
         if lost.kind == "GrantRevoked":
             raise BudgetRefused(
                 f"record {lost.seq}, which revokes a grant, is damaged",
-                next_step="trmcloud ledger restore; or revoke the grant again (trmcloud grant "
-                f"list), then trmcloud ledger settle {lost.name} 0",
+                next_step="trmcloud admin ledger restore; or revoke the grant again (trmcloud "
+                f"grant list), then trmcloud admin ledger settle {lost.name} 0",
             )
         raise BudgetRefused(
             f"record {lost.seq}, {what}, is damaged: the money that may be spent is not known",
-            next_step="trmcloud ledger restore; or check trmcloud budget show, and set the missing "
-            "cap again"
+            next_step="trmcloud admin ledger restore; or check trmcloud budget show, and set "
+            "the missing cap again"
             if is_cap
-            else f"trmcloud ledger restore, or trmcloud ledger settle {lost.name} USD",
+            else f"trmcloud admin ledger restore, or trmcloud admin ledger settle {lost.name} USD",
         )
     if is_charge_pending(ledger):
         raise BudgetRefused(
             "the ledger was restored from a backup: the cost of its pods since then is not known "
             "yet",
-            next_step="repeat trmcloud reap --yes until it reports that the ledger is reconciled",
+            next_step="repeat trmcloud admin reap --yes until it reports that the ledger is "
+            "reconciled",
         )
     by_grant = refuse_by_grant(ledger, run, amount, at, machines)
     if by_grant is not None:

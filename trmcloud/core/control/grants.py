@@ -35,7 +35,7 @@ MOST_OPEN, MOST_A_DAY = 3, 10
 each of them is sent to people."""
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,63}")
 _FOREVER = float("inf")
-_MEND = "the owner restores its records: trmcloud ledger restore"
+_MEND = "the owner restores its records: trmcloud admin ledger restore"
 DAY_S = 86_400.0
 
 

@@ -15,7 +15,7 @@ from trmcloud.core.control.receipt import MOST_BYTES, Receipt, canonical
 from trmcloud.core.errors import ReceiptError
 from trmcloud.core.values import dataclass
 
-PAGE_VERSION = 3
+PAGE_VERSION = 4
 """Of how pages are drawn: raised with any change of what a receipt's page looks like."""
 DATA, SEAL, END = "data", "seal", "end"
 _OPENS = {name: f'<script type="application/json" id="{name}">' for name in (DATA, SEAL)}

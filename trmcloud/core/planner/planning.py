@@ -515,8 +515,8 @@ def _volume_line(spec: RunSpec, candidate: Candidate, now: float) -> str:
     day = dt.datetime.fromtimestamp(until, dt.timezone.utc).strftime("%Y-%m-%d")
     per_day = cost(candidate.volume_rate, DAY_S)
     then = {
-        KEEP: f"then it still costs {per_day} a day, outside all budgets: trmcloud volumes delete "
-        "ID",
+        KEEP: f"then it still costs {per_day} a day, outside all budgets: trmcloud admin "
+        "volumes delete ID",
         DELETE_FETCHED: "then it is deleted if best and latest were fetched, else kept",
         DELETE: "then it is deleted with all its files",
     }[spec.volume_then]

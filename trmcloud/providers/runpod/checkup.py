@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 _BOUND_S = 10.0
 _SKEW_WARN_S, _SKEW_BAD_S = 5.0, 60.0
 _KEYS_PAGE = "RunPod console → Settings → API Keys"
-_GUARD = "a second kill layer: trmcloud guard install on another machine that stays on"
+_GUARD = "a second kill layer: trmcloud admin guard install on another machine that stays on"
 _NOBODYS_POD = "trmcloud0doctor"
 """No pod has this id: asking for its end shows whether the key permits: write, and ends nothing."""
 

@@ -143,7 +143,7 @@ class SkyPilot(Provider):
             raise NotSupported(
                 f"SkyPilot has no autodown at {name}: its machines cannot end themselves, so "
                 "there is nothing to verify",
-                next_step="run trmcloud guard install on a machine that is always on",
+                next_step="run trmcloud admin guard install on a machine that is always on",
             )
         compute, link = self.compute(name), self.link(name)
         whose = next(t.prices_of or name for t in TRAITS if t.name == name)
