@@ -12,7 +12,7 @@ from tests.standins.sshd import ENV_NO_SBIN
 ROOT = Path(__file__).resolve().parents[2]
 ABSENT = ("rsync", "sshd")
 TOUCHED = (
-    "tests/e2e/test_this_machine.py::test_without_ssh_nothing_is_rented",
+    "tests/contract/test_runpod_refusals.py::test_without_ssh_nothing_is_rented",
     "tests/contract/test_ssh_pull.py",
     "tests/unit/pod/test_sshd.py",
     "tests/e2e/test_ui_rented.py",
