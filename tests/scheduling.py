@@ -34,7 +34,7 @@ NICENESS = 10
 KINDS = _COMPUTING, _TRAINING, _WAITING = "computing", "training", "waiting"
 _KINDS = (
     *((f"tests/e2e/test_{name}.py", _TRAINING) for name in (
-        "nodes", "real_trainer", "recovery", "serve", "several_machines", "sharded", "token_cache",
+        "nodes", "real_trainer", "recovery", "serve", "several_machines", "sharded",
         "written_commands",
     )),
     ("tests/e2e/", _WAITING),
@@ -47,13 +47,15 @@ _KINDS = (
 _STARTS_PROCESSES = (
     "tests/model/", "tests/unit/planner/test_flops.py", "tests/unit/planner/test_memory.py",
     "tests/mutation/", "tests/sim/test_rehearse.py", "tests/unit/app/test_export",
-    "tests/unit/app/test_packing.py", "tests/unit/runpod/test_settings.py", "tests/unit/skypilot/",
+    "tests/unit/app/test_packing.py",
+    "tests/unit/app/test_foreign_packages.py", "tests/unit/test_warm.py",
+    "tests/unit/runpod/test_settings.py", "tests/unit/skypilot/",
 )  # fmt: skip
 _USES_SSH = (
     "tests/contract/test_ssh_", "tests/contract/test_runpod_boot.py",
     "tests/contract/test_runpod_pods.py", "tests/unit/pod/test_sshd.py",
 )  # fmt: skip
-_RENTERS = frozenset(("renter", "rented", "skyfarer"))
+_RENTERS = frozenset(("renter", "rented", "quick_renter", "skyfarer"))
 """Fixtures whose users rent, which needs OpenSSH's client."""
 _WHOLE = (
     "tests/unit/", "tests/model/", "tests/e2e/test_serve.py", "tests/e2e/test_ui.py",

@@ -15,8 +15,9 @@ from tests.e2e.user import LAUNCH, User, real_trainer, write_text
 from tests.standins.runpod.fixture import judged
 from tests.standins.runpod.standin import StandIn
 from tests.standins.s3 import S3, s3
+from tests.typist import quick_renter, typist
 
-__all__ = ["s3"]
+__all__ = ["quick_renter", "s3", "typist"]
 
 
 @pytest.fixture

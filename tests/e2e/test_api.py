@@ -13,8 +13,7 @@ from tests.e2e.user import User
 from tests.standins import scripts
 from trmcloud.api import Home
 from trmcloud.app.run_facts import Run
-from trmcloud.core.control.events import CapSet
-from trmcloud.core.errors import BudgetRefused, ConflictError, NotFoundError, Outcome, UsageError
+from trmcloud.core.errors import ConflictError, Outcome, UsageError
 from trmcloud.core.money import Usd
 
 #: As ``tests.e2e.user.SMALL`` says it on a command line.
@@ -103,14 +102,6 @@ def test_a_program_trains_saves_lands_fetches_and_goes_on(
     assert home.runs(ended=False) == ()
 
 
-def test_events_come_to_an_end_where_nobody_drives_the_run(home: Home) -> None:
-    run = home.launch("local", steps=40, budget="1", **SMALL)
-    kinds = [event.kind for event in home.events(run.id)]
-    assert kinds[0] == "RunPlanned"
-    assert kinds[-1] == "Closed"
-    assert home.run(run.id).outcome is Outcome.FINISHED
-
-
 def test_a_program_runs_a_command_of_its_own(home: Home, user: User, project: Path) -> None:
     plan = home.plan_command(WORDS, here=project, **OWN)
     assert plan.spec.command is not None
@@ -132,80 +123,5 @@ def test_a_program_runs_a_command_of_its_own(home: Home, user: User, project: Pa
     assert fetched.val_bpb == pytest.approx(100 / step, abs=1e-3)
 
 
-def test_what_run_refuses_is_refused_to_a_program(home: Home, project: Path) -> None:
-    with pytest.raises(UsageError, match="the words of a command must be a list") as caught:
-        home.run_command("python3 train.py", here=project, **OWN)
-    assert caught.value.next_step == "['python3', 'train.py']"
-    for wrong in ({"recipe": "trm"}, {"colour": "red"}):
-        with pytest.raises(UsageError, match=f"there is no option '{next(iter(wrong))}'"):
-            home.run_command(WORDS, here=project, **{**OWN, **wrong})
-    with pytest.raises(UsageError, match="--metric is not a valid pattern"):
-        home.plan_command(WORDS, here=project, **{**OWN, "metric": "(["})
-    with pytest.raises(UsageError, match="choose a machine"):
-        home.plan_command(WORDS, here=project, budget="1")
-    with pytest.raises(
-        UsageError, match="the run needs a limit, because the machine costs money every hour"
-    ):
-        home.run_command(WORDS, here=project, hardware="local", rate="3.60")
-    with pytest.raises(BudgetRefused, match="no budget is set: this would spend without a limit"):
-        home.run_command(WORDS, here=project, hardware="local", rate="3.60", hours=0.01)
-    with pytest.raises(UsageError, match="command not found on this machine"):
-        home.run_command(("./absent",), here=project, **OWN)
-    with pytest.raises(UsageError, match="--data takes a folder"):
-        home.run_command(WORDS, here=project, data="absent", **OWN)
-    assert home.runs() == ()
-
-
-def test_paths_of_a_command_are_relative_to_its_folder(home: Home, project: Path) -> None:
-    for name in ("sub", "data"):
-        (project / name).mkdir()
-        (project / name / "file.txt").write_text(name)
-    (project / "sub" / "train.py").touch()
-    plan = home.plan_command(WORDS, here=project / "sub", root="..", data="../data", **OWN)
-    assert plan.spec.command is not None
-    assert (plan.spec.command.folder, plan.spec.command.data) == ("sub", "data")
-    assert Path(plan.spec.data).samefile(project / "data")
-
-
 def _step(run: Run) -> int:
     return run.training.step if run.training is not None else 0
-
-
-def test_what_is_refused_is_what_commands_refuse(home: Home, user: User) -> None:
-    with pytest.raises(NotFoundError, match="there are no runs yet"):
-        home.run()
-    with pytest.raises(NotFoundError, match="no run 'r-x'"):
-        home.wait("r-x")
-    with pytest.raises(NotFoundError):
-        next(home.events("r-x"))
-    with pytest.raises(UsageError, match="there is no option 'colour'"):
-        home.plan(colour="red")
-    with pytest.raises(UsageError, match="--budget"):
-        home.plan(budget="-3")
-    with pytest.raises(UsageError, match="the month cap is not set"):
-        home.raise_cap("month", "9")
-    user.run("budget", "set", "month", "0.000001")
-    with pytest.raises(BudgetRefused, match="month"):
-        home.launch("local", steps=40, budget="1", **SMALL)
-    assert home.runs() == ()
-    line = home.raise_cap("month", "5")
-    assert line.cap == Usd("5")
-    assert [each.level for each in home.budgets()] == ["account", "month", "project"]
-    with pytest.raises(UsageError, match="would not raise it"):
-        home.raise_cap("month", "4")
-
-
-def test_another_home_by_its_path(home: Home, tmp_path: Path) -> None:
-    other = Home(tmp_path / "other")
-    assert other.runs() == ()
-    assert other.context.home == tmp_path / "other"
-
-
-def test_a_launch_without_any_budget_is_refused_as_the_command_refuses_it(home: Home) -> None:
-    plan = home.plan(hardware="local", steps=40, **SMALL)
-    for hardware, wish in ((plan.id, {}), ("local", {"steps": 40, **SMALL})):
-        with pytest.raises(BudgetRefused, match="no budget is set: this would spend without"):
-            home.launch(hardware, **wish)
-    assert home.runs() == ()
-    home.context.ledger.set_cap(CapSet("month", "", Usd(5), by="owner"), home.context.wall())
-    assert home.wait(home.launch(plan.id).id).outcome is Outcome.FINISHED

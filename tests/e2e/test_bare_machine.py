@@ -7,18 +7,14 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.missing_tools import last_lines
 from tests.standins.sshd import ENV_NO_SBIN
 
 ROOT = Path(__file__).resolve().parents[2]
 ABSENT = ("rsync", "sshd")
 TOUCHED = (
-    "tests/e2e/test_this_machine.py::test_without_ssh_nothing_is_rented",
+    "tests/contract/test_runpod_refusals.py::test_without_ssh_nothing_is_rented",
     "tests/contract/test_ssh_pull.py",
-    "tests/contract/test_runpod_boot.py",
     "tests/unit/pod/test_sshd.py",
-    "tests/e2e/test_rented_screens.py",
-    "tests/e2e/test_run_rented.py",
     "tests/e2e/test_ui_rented.py",
 )
 """Those that start an SSH server or rsync, or look for one."""
@@ -59,25 +55,3 @@ def test_the_tests_pass_and_say_what_was_not_run(tmp_path: Path) -> None:
     assert "openssh-server" in command.split()
     assert elsewhere.startswith("Elsewhere, install the packages that bring ")
     assert "sshd" in elsewhere
-
-
-def test_the_last_lines_count_by_program_and_name_one_command() -> None:
-    lines = last_lines(
-        [
-            "pods that answer over SSH: there is no sshd on this machine",
-            "no openssh-server",
-            "there is no rsync on this machine",
-            "no SkyPilot here: make sky",
-        ]
-    )
-    assert lines == [
-        "4 tests were not run: 2 for want of sshd, 1 for want of rsync, 1 for other reasons.",
-        "  1 × no SkyPilot here: make sky",
-        "On Debian and Ubuntu this installs what is missing: apt-get install openssh-server rsync",
-        "Elsewhere, install the packages that bring rsync, sshd.",
-    ]
-    assert last_lines([]) == ()
-    assert last_lines(["there is a GPU here"]) == [
-        "1 test was not run: 1 for other reasons.",
-        "  1 × there is a GPU here",
-    ]

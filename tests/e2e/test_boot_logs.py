@@ -5,18 +5,15 @@ from __future__ import annotations
 from tests.e2e.runpod_user import ACCEPT, LAUNCH, RentedUser
 from tests.e2e.user import until
 from trmcloud.app.reasons import sentence
-from trmcloud.core.catalog.providers import TRAITS
 from trmcloud.core.control.actions import CREATE, TERMINATE
 from trmcloud.core.control.reason import ReasonKind
 from trmcloud.core.control.run_state import State
-from trmcloud.core.errors import Outcome
 from trmcloud.core.money import Usd
 
 WITHIN_S, ENDED_WITHIN_S = 60.0, 30.0
 NVIDIA = "nvidia-container-cli: requirement error: unsatisfied condition: cuda>=12.8, please update"
 FATAL = f"error starting container: OCI runtime create failed: {NVIDIA} your driver: unknown"
 """One of those of ``tests/unit/runpod/test_boot_log.py``."""
-BOOT_S = TRAITS["runpod"].boot_deadline_s
 
 
 def launch_of(user: RentedUser, hardware: str = "1xA100", *more: str) -> tuple[str, ...]:
@@ -57,56 +54,3 @@ def test_a_fatal_line_ends_the_pod_and_the_next_candidate_is_taken(renter: Rente
 
 def ended_by(user: RentedUser) -> list[str]:
     return [pod["ended_by"] for pod in user.truth() if pod["ended_by"]]
-
-
-def test_other_trouble_is_shown_in_the_hosts_words_and_ends_nothing(renter: RentedUser) -> None:
-    words = "warning: \x1b[2J error pulling image, trying again: connection reset by peer"
-    renter.standin.control.set(boot_log=[words])
-    launch = renter.start(*LAUNCH, "--steps", "60", "--budget", "0.30", *renter.data, *ACCEPT)
-    run = renter.run_in(State.BOOTING)
-    shown = "error pulling image, trying again: connection reset by peer"
-    renter.clock.advance(20.0)
-    until(lambda: shown in renter.run("status", run.run_id), within_s=60, what="it is shown")
-    (row,) = renter.json("status", run.run_id, "--json")["runs"]
-    assert shown in next(each["message"] for each in row["notes"] if each["code"] == "boot")
-    for _ in range(3):
-        read_again(renter)
-        assert ended_by(renter) == []
-    renter.clock.advance(BOOT_S)
-    out, _ = renter.see_out(launch, code=Outcome.LOST.exit_code)
-    run = renter.close_books()
-    assert run.outcome is Outcome.LOST
-    assert "no agent within 15 min 00 s: " in out
-    assert shown in sentence(run.reason)
-    assert "\x1b[2J" not in out
-
-
-def test_what_a_container_prints_ends_nothing(renter: RentedUser) -> None:
-    renter.standin.control.set(boot_log_container=[FATAL])
-    renter.start(*launch_of(renter))
-    renter.run_in(State.BOOTING)
-    until(lambda: renter.asked("GET", logs(renter)) >= 1, within_s=60, what="its log is read")
-    for _ in range(6):
-        read_again(renter)
-    assert ended_by(renter) == []
-    assert len(renter.live()) == 1
-
-
-def test_a_log_that_cannot_be_read_ends_nothing(renter: RentedUser) -> None:
-    renter.standin.control.set(boot_log=[FATAL], logs_status=403)
-    renter.start(*launch_of(renter))
-    renter.run_in(State.BOOTING)
-    until(lambda: renter.asked("GET", logs(renter)) >= 1, within_s=60, what="it is asked for")
-    renter.clock.advance(200.0)
-    until(lambda: renter.asked("GET", logs(renter)) >= 2, within_s=60, what="and again")
-    assert ended_by(renter) == []
-
-
-def read_again(user: RentedUser) -> None:
-    before = user.asked("GET", logs(user))
-    user.clock.advance(12.0)
-    until(lambda: user.asked("GET", logs(user)) > before, what="its log is read again")
-
-
-def logs(user: RentedUser) -> str:
-    return f"/v2/pods/{user.truth()[0]['id']}/logs"

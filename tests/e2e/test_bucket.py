@@ -71,31 +71,6 @@ def test_a_run_stops_at_its_budget_and_its_best_comes_from_the_bucket_alone(
             assert CANARY.encode() not in path.read_bytes(), path
 
 
-def test_a_run_left_alone_goes_on_from_the_bucket_when_it_is_resumed(saver: User) -> None:
-    arguments = ("--phase", "fast", "--steps", "200", "--budget", "1", *place(saver))
-    held = saver.hold()
-    saver.run("launch", "local", *SMALL, *arguments, "-y", "-d")
-    run_id = saver.only_run().run_id
-    until(lambda: bool(list(saver.home.glob("runs/*/fast/checkpoints/step-*"))))
-    saver.stop()
-    until(lambda: not saver.live_pods(), what="the pod has ended")
-    held.unlink()
-    saver.run("status")
-    first = saver.only_run()
-    stopped_at = first.phases["fast"].step or 0
-    assert 0 < stopped_at < 200
-    forget(saver)
-    saver.run("resume", "-y", run_id)
-    run = saver.only_run()
-    assert run.outcome is Outcome.FINISHED
-    assert len(run.generations) == 2
-    metrics = saver.home / "runs" / run_id / "fast" / "metrics.jsonl"
-    lines = [json.loads(line) for line in metrics.read_text().splitlines()]
-    evaluated = [line["step"] for line in lines if line["kind"] == "eval"]
-    assert evaluated.count(10) == 1, "it began anew"
-    assert evaluated[-1] == 200
-
-
 def stored_steps(s3: S3, prefix: str) -> set[int]:
     """The steps of the checkpoints that are whole in the bucket."""
     steps = set()

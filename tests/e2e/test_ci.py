@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.runpod_user import ACCEPT, RentedUser
 from tests.e2e.user import SMALL, User
 
 yaml = pytest.importorskip("yaml")
@@ -107,15 +106,11 @@ class GitLab(Runner):
         return code, told
 
 
-def test_a_job_on_a_rented_machine_run_again_rents_nothing(rented: RentedUser) -> None:
-    arguments = " ".join([
-        "1xRTX4090 --recipe trm-tiny --phase fast --steps 60 --budget 0.30",
-        *rented.data, *ACCEPT,
-    ])  # fmt: skip
-    first = GitHub(rented, "first")
-    code, told = first.run(arguments, launch=True)
+def test_githubs_job_run_again_launches_nothing(user: User) -> None:
+    first = GitHub(user, "first")
+    code, told = first.run(" ".join(LOCAL), launch=True)
     assert code == 0, told
-    run = rented.only_run()
+    run = user.only_run()
     assert f"run {run.run_id} finished" in told
     assert first.outputs.read_text() == f"run={run.run_id}\n"
     assert first.document("plan.json")["schema"] == "plan/1"
@@ -123,15 +118,15 @@ def test_a_job_on_a_rented_machine_run_again_rents_nothing(rented: RentedUser) -
     sha256 = first.document("fetched.json")["sha256"]
     assert list((first.out / "checkpoint").glob("*.safetensors"))
     assert run.run_id in (first.out / "receipt.html").read_text()
-    assert rented.live() == []
+    assert user.live_pods() == []
 
-    again = GitHub(rented, "again")
-    code, told = again.run(arguments, launch=True)
+    again = GitHub(user, "again")
+    code, told = again.run(" ".join(LOCAL), launch=True)
     assert code == 0, told
     assert again.launched()["existing"] is True
     assert again.document("fetched.json")["sha256"] == sha256
-    assert rented.only_run().run_id == run.run_id
-    assert len(rented.only_run().generations) == 1
+    assert user.only_run().run_id == run.run_id
+    assert len(user.only_run().generations) == 1
 
 
 def test_a_check_plans_and_rents_nothing(user: User) -> None:
@@ -147,10 +142,8 @@ def test_a_check_plans_and_rents_nothing(user: User) -> None:
     ("arguments", "told"),
     [
         ("", "TRMCLOUD_ARGUMENTS is empty"),
-        ("local --recipe no-such-recipe --budget 1", "plan refused (3): "),
-        ("local --recipe trm-tiny --budget 1; touch hacked", "plan refused (2): "),
         ("local --recipe $(touch${IFS}hacked) --budget 1", "plan refused (3): "),
-        ("local --recipe `touch` * --budget 1", "plan refused (2): "),
+        ("local --recipe `touch` * --budget 1; touch hacked", "plan refused (2): "),
     ],
 )
 def test_arguments_that_are_refused_fail_the_check_and_run_nothing(
@@ -165,15 +158,6 @@ def test_arguments_that_are_refused_fail_the_check_and_run_nothing(
     assert "no run was launched: no receipt" in said
 
 
-def test_the_same_key_with_other_arguments_is_refused(user: User) -> None:
-    assert GitHub(user, "first").run(" ".join(LOCAL), launch=True)[0] == 0
-    other = GitHub(user, "other")
-    code, told = other.run(" ".join(LOCAL).replace("--steps 20", "--steps 21"), launch=True)
-    assert code == 2
-    assert "launch refused (2): " in told
-    assert "other arguments" in told
-
-
 def test_a_launch_without_a_key_is_refused(user: User) -> None:
     code, told = GitHub(user, "first").run(" ".join(LOCAL), launch=True, key="")
     assert code == 2
@@ -181,7 +165,7 @@ def test_a_launch_without_a_key_is_refused(user: User) -> None:
     assert not user.ledger().runs
 
 
-def test_gitlabs_jobs_plan_and_train_once(user: User) -> None:
+def test_gitlabs_jobs_plan_and_train_under_their_key(user: User) -> None:
     check = GitLab(user, "check")
     code, told = check.run("trmcloud-plan", " ".join(LOCAL))
     assert code == 0, told
@@ -192,6 +176,4 @@ def test_gitlabs_jobs_plan_and_train_once(user: User) -> None:
     run = user.only_run()
     assert run.run_id in (job.out / "receipt.html").read_text()
     assert list((job.out / "checkpoint").glob("*.safetensors"))
-    retried = GitLab(user, "retried")
-    assert retried.run("trmcloud-train", " ".join(LOCAL))[0] == 0
-    assert user.only_run().run_id == run.run_id
+    assert (run.key, len(run.generations)) == ("group/project/17", 1)

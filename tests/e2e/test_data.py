@@ -12,11 +12,9 @@ import pytest
 
 from tests.e2e import web_corpus
 from tests.e2e.user import User, real_trainer, until
-from tests.standins.data_host import DataHost, Fault, serving
-from trmcloud.adapters.files import load_data_set
+from tests.standins.data_host import DataHost, serving
 from trmcloud.app.reasons import sentence
 from trmcloud.core.errors import Outcome
-from trmcloud.core.money import ZERO, Usd
 
 SETTINGS = """\
 depth = 1
@@ -100,97 +98,3 @@ def _others(user: User, known: list[int]) -> bool:
 
 def _note(user: User) -> str:
     return (user.home / "runs" / user.only_run().run_id / "launch.json").read_text()
-
-
-def test_data_that_cannot_come_ends_the_run_with_its_cost(reader: User, host: DataHost) -> None:
-    host.faults[f"{SETS}/shard_00003.parquet"] = Fault(status=404)
-    out = reader.run(*LAUNCH, code=Outcome.FAILED.exit_code)
-    run = reader.only_run()
-    assert run.outcome is Outcome.FAILED
-    (why,) = [line for line in out.splitlines() if line.startswith("  why: ")]
-    assert "shard_00003.parquet was not found: the host answered 404" in why
-    assert f"spent {run.settled} of" in out
-    assert ZERO < run.settled < Usd("0.5")
-    assert run.phases["fast"].outcome == "bad_data"
-    assert reader.live_pods() == []
-    del host.faults[f"{SETS}/shard_00003.parquet"]
-    reader.run("resume", "-y", run.run_id)
-    assert reader.only_run().outcome is Outcome.FINISHED
-
-
-def test_an_unknown_name_is_refused_before_anything_is_done(reader: User, host: DataHost) -> None:
-    words = [*LAUNCH[:5], "fineweb-ed", *LAUNCH[6:]]
-    assert "did you mean fineweb-edu?" in reader.refused(*words, code=9)
-    assert "did you mean climbmix?" in reader.fails("data", "show", "climbmx", code=3)
-    assert host.requests == []
-
-
-def test_list_and_show(reader: User) -> None:
-    shown = reader.run("data", "list")
-    (line,) = [line for line in shown.splitlines() if line.startswith("fineweb-edu ")]
-    assert "ODC-By 1.0" in line
-    assert line.endswith("trm")
-    names = {row["name"] for row in reader.json("data", "list", "--json")["data_sets"]}
-    assert {"climbmix", "openwebtext", "gsm8k", "generated"} <= names
-    about = reader.run("data", "show", "climbmix")
-    assert "CC BY-NC 4.0" in about
-    assert "6,542: shard_00000.parquet" in about
-
-
-def test_get_goes_on_where_it_stopped(reader: User, host: DataHost) -> None:
-    get = ("data", "get", "fineweb-edu", "--recipe", "trm-tiny", "--tokens")
-    host.faults[f"{SETS}/shard_00002.parquet"] = Fault(status=403)
-    assert "403" in reader.fails(*get, "20000", code=9)
-    del host.faults[f"{SETS}/shard_00002.parquet"]
-    first = reader.run(*get, "20000")
-    assert "tokens to train on" in first
-    asked = len(host.requests)
-    assert reader.run(*get, "20000") == first
-    again = [each.path for each in host.requests[asked:]]
-    assert all("/api/" in path for path in again), "what is there is not asked for again"
-    more = reader.run(*get, "150000")
-    assert more.splitlines()[1] == first.splitlines()[1], "the same folder goes on"
-    assert more != first
-
-
-def test_check_says_what_is_wrong_with_which_file(reader: User, host: DataHost) -> None:
-    found = load_data_set("fineweb-edu")
-    first, last = [f"{SETS}/{name}" for name in (next(found.shard_names()), "shard_01821.parquet")]
-    host.files[last] = host.files[first]
-    checked = reader.json("data", "check", "fineweb-edu", "--json")
-    assert (checked["passed"], len(checked["checks"])) == (True, 3)
-    good = reader.run("data", "check", "fineweb-edu")
-    assert good.count("✔") == 3
-    assert "column 'text'" in good
-    host.faults[last] = Fault(html=True)
-    process = reader.start("data", "check", "fineweb-edu")
-    out, err = process.communicate(timeout=60)
-    assert process.returncode == 9
-    assert "✘ shard_01821.parquet" in out
-    assert "a web page" in out
-    assert "1 of its files" in err
-    assert "--all" not in err
-
-
-def test_a_token_goes_to_its_host_alone(reader: User, host: DataHost) -> None:
-    reader.environment["HF_TOKEN"] = "hf_SECRET"
-    host.needs_token = "hf_SECRET"
-    reader.start("data", "check", "fineweb-edu").communicate(timeout=60)
-    told = {asked.host: asked.headers.get("Authorization") for asked in host.requests}
-    assert told == {"hub": "Bearer hf_SECRET", "cdn": None}
-
-
-def test_a_damaged_folder_is_told(reader: User) -> None:
-    get = ("data", "get", "fineweb-edu", "--recipe", "trm-tiny", "--tokens", "20000", "--json")
-    folder = Path(reader.json(*get)["folder"])
-    assert "✘" not in reader.run("data", "check", str(folder))
-    shard = folder / "shard-00000.bin"
-    content = bytearray(shard.read_bytes())
-    content[100] ^= 1
-    shard.unlink()
-    shard.write_bytes(content)
-    process = reader.start("data", "check", str(folder))
-    out, _err = process.communicate(timeout=60)
-    assert process.returncode == 9
-    assert "✘ shard-00000.bin" in out
-    assert "damaged" in out

@@ -310,24 +310,6 @@ def _full(user: User, disk: SmallDisk) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _read_only(user: User, disk: SmallDisk) -> Iterator[None]:
-    """For root too: the ledger's file is. The run's own files have writers."""
-    path = str(user.ledger_path)
-    subprocess.run(["mount", "--bind", path, path], check=True)
-    try:
-        subprocess.run(["mount", "-o", "remount,bind,ro", path], check=True)
-        yield
-    finally:
-        subprocess.run(["umount", "--lazy", path], check=True)
-
-
-@contextlib.contextmanager
-def _locked_for_writers(user: User, disk: SmallDisk) -> Iterator[None]:
-    with locked(user.ledger_path, "IMMEDIATE"):
-        yield
-
-
-@contextlib.contextmanager
 def _locked_for_all(user: User, disk: SmallDisk) -> Iterator[None]:
     with locked(user.ledger_path, "EXCLUSIVE"):
         yield
@@ -357,8 +339,6 @@ def _silent_database(user: User, disk: SmallDisk) -> Iterator[None]:
 Harm = Callable[[User, SmallDisk], contextlib.AbstractContextManager[None]]
 HARMS: Mapping[str, Harm] = {
     "full": _full,
-    "read-only": _read_only,
-    "locked for writers": _locked_for_writers,
     "locked for all": _locked_for_all,
     "a silent database": _silent_database,
 }

@@ -5,12 +5,9 @@ from __future__ import annotations
 import hashlib
 import os
 import subprocess
-import sys
 from pathlib import Path
 
-from tests.e2e import web_corpus
 from tests.e2e.user import User, python_of_ranks
-from tests.standins.data_host import DataHost, serving
 
 TINY = (
     *("--recipe", "trm-tiny", "--phase", "fast", "--processes", "1", "--set", "depth=1"),
@@ -62,43 +59,3 @@ def test_a_script_trains_lands_at_its_budget_and_wins_no_time_by_a_second_start(
     second = start()
     assert second.returncode == 20
     assert "--again" in second.stderr
-
-
-def test_a_script_makes_its_named_data_where_it_runs(tmp_path: Path) -> None:
-    user = User(tmp_path / "user", trainer=None)
-    user.folder.mkdir()
-    tiny = [word for word in TINY if word not in ("--budget", "0.035")]
-    named = ("--data", "fineweb-edu", "--steps", "20", "--budget", "1")
-    empty = tmp_path / "elsewhere"
-    empty.mkdir()
-    host = web_corpus.put_on(DataHost(), tmp_path / "corpus")
-    with serving(host):
-        user.environment |= host.environment
-        made = user.json("export", "local", *tiny, *named, "-o", "train.sh", "--json")
-        assert made["files"] == ["train.sh"]
-        assert any(f"pinned to commit {host.commit}" in each["message"] for each in made["notes"])
-        host.requests.clear()
-        bare = {"PATH": os.environ["PATH"], "HOME": str(empty), "PYTHON": sys.executable}
-        ended = subprocess.run(
-            ["bash", str(user.folder / "train.sh")], cwd=empty, env=bare | host.environment,
-            capture_output=True, text=True, timeout=180,
-        )  # fmt: skip
-    assert ended.returncode == 0, ended.stderr
-    asked = [each.at for each in host.requests if each.host == "hub" and "/resolve/" in each.path]
-    assert asked
-    assert all(f"/resolve/{host.commit}/" in path for path in asked), asked
-    told = user.json("fetch-best", str(empty), "--into", str(tmp_path / "best"), "--json")
-    assert told["outcome"] == "finished"
-    assert told["checkpoint"] == "fast/step-00000020"
-
-
-def test_what_does_not_fit_is_refused(tmp_path: Path) -> None:
-    user = User(tmp_path)
-    user.refused("export", "8xA100", "--budget", "0.10", "--data", "/x", code=4)
-    user.refused("export", "local", "--as", "sky", "--rate", "1", "--data", "/x", code=2)
-    user.refused("export", "all", code=2)
-    every = user.json("export", "all", "--as", "sky", "-o", str(tmp_path / "sky"), "--json")
-    assert every["schema"] == "export/1"
-    assert len(every["files"]) == len(list((tmp_path / "sky").iterdir())) > 5
-    assert "RUN_DIR" in user.refused("fetch-best", str(tmp_path), code=3)
-    assert "fineweb-edu" in user.run("export", "8xA100")  # a recipe has data of its own

@@ -5,11 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import pytest
-
 from tests.e2e.user import User
 from trmcloud.core.errors import Outcome
-from trmcloud.core.money import Usd
 
 _SETTINGS = (
     "settings = { depth = 1, width = 32, vocab_size = 256, sequence = 64, eval_tokens = 1024, "
@@ -28,10 +25,8 @@ def goal_of(user: User, limit: str) -> str:
     return str(path)
 
 
-@pytest.mark.parametrize(
-    ("limit", "reached"), [("at_most = 99.0", True), ("at_most = 0.001", False)]
-)
-def test_a_run_says_whether_it_reached_its_goal(user: User, limit: str, reached: bool) -> None:
+def test_a_run_says_whether_it_reached_its_goal(user: User) -> None:
+    limit, reached = "at_most = 0.001", False
     words = ("--goal", goal_of(user, limit), "--rate", "3.60", "--budget", "1", "-y")
     out = user.run("launch", "local", *words)
     run = user.only_run()
@@ -51,18 +46,6 @@ def test_a_run_says_whether_it_reached_its_goal(user: User, limit: str, reached:
     # The table may change, and its file go: a run is judged by the row of its launch.
     Path(user.folder / "mine.toml").unlink()
     assert f"goal mine: {said}: " in user.run("report", run.run_id)
-
-
-def test_a_budget_that_cannot_reach_it_spends_nothing(user: User) -> None:
-    path = Path(goal_of(user, "at_most = 99.0"))
-    path.write_text(path.read_text().replace("steps = 40,", "steps = 40_000,"))
-    words = ("--goal", str(path), "--rate", "3600")
-    [planned] = user.json("plan", "--hardware", "local", *words, "--json")["candidates"]
-    less = f"{0.95 * float(planned['cost_p50_usd']):.2f}"
-    err = user.fails("launch", "local", *words, "--budget", less, "-y", code=4)
-    assert f"mine takes {Usd(planned['cost_p50_usd'])} (p90 $" in err
-    assert f"and the budget is {Usd(less)}" in err
-    assert user.json("status", "--all", "--json")["runs"] == []
 
 
 def test_a_receipt_of_an_earlier_version_is_still_whole(user: User) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import time
 
 from tests.e2e.runpod_user import ACCEPT, RentedUser
@@ -108,20 +106,3 @@ def _told_of_steering(rented: RentedUser, pod: Pod, run_id: str) -> str:
     assert "gate after fast" in shown
     assert strip_control(shown) == shown
     return shown
-
-
-def test_a_pod_that_lies_and_cannot_be_heard_is_ended_at_its_hard_stop(
-    rented: RentedUser,
-) -> None:
-    """Its launch killed, its own end of itself disabled: whatever command comes next ends it."""
-    rented.standin.control.set(self_down=True)
-    pod = launched(rented, 30.0)
-    lie(rented, pod, "digits")
-    heard(rented)
-    (launch,) = rented.started[-1:]
-    os.kill(launch.pid, signal.SIGKILL)
-    launch.wait()
-    hard_stop_at = rented.only_run().generations[0].hard_stop_at
-    until(lambda: rented.clock() > hard_stop_at + 1.0, what="the hard stop", within_s=60)
-    rented.run("admin", "reap", "--yes")
-    until(lambda: rented.live() == [], what="its end")

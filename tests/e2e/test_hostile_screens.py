@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from tests.e2e import hostile_bar
 from tests.e2e.test_terminal import Desk, terminal
 from tests.e2e.user import User
 from tests.reasons import quoted
+from tests.typist import InProcess
 from trmcloud.adapters.ledger.sqlite import SqliteLedger
 from trmcloud.core.contract import pod_contract as contract
 from trmcloud.core.contract.trainer_contract import load_heartbeat
@@ -65,8 +67,10 @@ def _hostile_run(ledger: SqliteLedger, plan: object, run_id: str, *, ends: bool,
 
 
 @pytest.fixture
-def told(owner: User) -> User:
+def told(typist: InProcess, ended_home: Path) -> User:
     """A home in which every word that came from elsewhere is hostile."""
+    owner = typist
+    shutil.copytree(ended_home, owner.home)
     ledger = SqliteLedger(owner.ledger_path)
     run = owner.only_run()
     plan = plan_to_json(run.plan)
@@ -115,9 +119,7 @@ DATA = (
 
 
 def _shown(user: User, *arguments: str) -> tuple[str, str]:
-    process = user.start(*arguments)
-    out, err = process.communicate(timeout=120)
-    assert "Traceback" not in err, err
+    _, out, err = user.ended(*arguments)
     assert "unexpected" not in err, err
     return out, err
 
@@ -177,16 +179,3 @@ def test_the_live_bar_of_a_launch_is_steered_by_nobody(
     if columns == 400:  # where nothing is wrapped
         assert {place for place in hostile_bar.PLACES if f"<{place}>" not in text} == set()
         assert hostile_bar.FORGED not in [line.strip() for line in text.splitlines()]
-
-
-def test_what_is_drawn_is_cleaned_by_whoever_draws() -> None:
-    """Cursor movements pass by the one way of printing: only these may use that."""
-    package = Path(__file__).resolve().parents[2] / "trmcloud"
-
-    def uses(word: str) -> list[str]:
-        found = (p.name for p in (package / "cli").rglob("*.py") if word in p.read_text())
-        return sorted(found)
-
-    assert uses("drawn_on(") == ["run_bar.py", "streams.py"]
-    assert uses(" draw(") == ["streams.py", "text.py", "trial.py"]
-    assert uses("__stdout__") == uses("stdout.buffer") == uses("__stderr__") == []

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import signal
 from datetime import datetime
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.documents import document_in, lines_in
-from tests.e2e.user import LAUNCH, SMALL, User
+from tests.e2e.user import LAUNCH, User
 from trmcloud.core.control.run_state import State
 from trmcloud.core.errors import Outcome
 from trmcloud.core.money import Usd
@@ -22,9 +20,8 @@ KILLED = ("-m", "tests.e2e.killed_launch")
 
 def failed(user: User, *arguments: str, code: int) -> Any:
     """The document of an error."""
-    process = user.start(*arguments, "--json")
-    out, err = process.communicate(timeout=120)
-    assert process.returncode == code, (out, err)
+    left, out, err = user.ended(*arguments, "--json")
+    assert left == code, (out, err)
     assert err.startswith("error: ")
     said = document_in(out)
     assert (said["schema"], said["exit_code"]) == ("error/1", code)
@@ -122,20 +119,6 @@ def test_a_command_of_ones_own_prints_lines_too(in_project: User) -> None:
     assert (ended["schema"], ended["state"], ended["best"]) == ("run/1", "finished", None)
 
 
-@pytest.mark.parametrize("words", [("ui", "--port", "0")], ids=" ".join)
-def test_a_server_says_in_a_line_where_it_answers(user: User, words: tuple[str, ...]) -> None:
-    pytest.importorskip("uvicorn", reason="the extra `ui`")
-    process = user.start(*words, "--json")
-    try:
-        assert process.stdout is not None
-        serving = document_in(process.stdout.readline())
-        assert (serving["schema"], serving["of"], serving["run"]) == ("serving/1", "page", None)
-        assert serving["url"].startswith("http://127.0.0.1:")
-    finally:
-        process.kill()
-        process.communicate(timeout=60)
-
-
 def test_a_launch_that_was_killed_before_it_rented_is_gone_on_with(user: User) -> None:
     words = (*LAUNCH, "--steps", "30", "--budget", "1", "--idempotency-key", "job-1", "--json")
     user.program = KILLED
@@ -151,53 +134,3 @@ def test_a_launch_that_was_killed_before_it_rented_is_gone_on_with(user: User) -
     run = user.only_run()
     assert len(run.generations) == 1
     assert user.json(*words)["existing"] is True
-
-
-def test_two_commands_with_one_key_rent_once(user: User) -> None:
-    user.hold()
-    words = (*LAUNCH, "--steps", "200", "--budget", "1", "-d", "--idempotency-key", "job-1")
-    both = [user.start(*words, "--json") for _ in range(2)]
-    said = [document_in(process.communicate(timeout=120)[0]) for process in both]
-    assert [process.returncode for process in both] == [0, 0]
-    run = user.only_run()
-    assert {each["run"] for each in said} == {run.run_id}
-    assert sorted(each["existing"] for each in said) == [False, True]
-    assert len(run.generations) == 1
-
-
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (
-            ("--name", "r-123456"),
-            "--name takes at most 63 letters, digits and . _ -, and must not look like an id: not",
-        ),
-        (
-            ("--name", "a b"),
-            "--name takes at most 63 letters, digits and . _ -, and must not look like an id: not",
-        ),
-        (
-            ("--name", ""),
-            "--name takes at most 63 letters, digits and . _ -, and must not look like an id: not",
-        ),
-        (("--tag", "alone"), "--tag takes KEY=VALUE"),
-        (("--tag", "a=1", "--tag", "a=2"), "--tag a is given twice"),
-        (("--idempotency-key", ""), "--idempotency-key takes"),
-        (("--idempotency-key", "k" * 201), "--idempotency-key takes"),
-    ],
-)
-def test_labels_that_are_none_are_refused(user: User, words: tuple[str, ...], said: str) -> None:
-    error = failed(user, "launch", "local", *SMALL, "--budget", "1", "-y", *words, code=2)
-    assert error["message"].startswith(said)
-    assert user.ledger().runs == {}
-
-
-def test_a_receipt_in_a_document_is_verified_as_it_was_sealed(user: User, tmp_path: Path) -> None:
-    user.run(*LAUNCH, "--steps", "10", "--budget", "1")
-    document = user.json("report", "--html", "receipt.html", "--json")
-    path = tmp_path / "receipt.json"
-    path.write_text(json.dumps(document))
-    assert user.json("report", "--verify", str(path), "--json")["matches"] is True
-    document["receipt"]["account"]["money"]["cap_usd"] = "2"
-    path.write_text(json.dumps(document))
-    assert user.json("report", "--verify", str(path), "--json", code=18)["matches"] is False

@@ -24,6 +24,7 @@ from trmcloud.core.errors import (
     NotFoundError,
     Outcome,
     TrmcloudError,
+    UsageError,
 )
 from trmcloud.pod.machine import processes
 
@@ -69,8 +70,12 @@ def test_a_bound_shell_reaches_no_run_of_its_runs_name(user: User) -> None:
         mine = launched(user, "night", steps=40)
         assert (mine.principal, mine.live) == (AGENT, False)
     user.hold()
-    theirs = launched(user, "night")
+    theirs = launched(user, "night", "--idempotency-key", "job-1")
     with bound(user):
+        keyed = (*LAUNCH, "--steps", "40", "--budget", "0.05", "--idempotency-key", "job-1")
+        told = user.fails(*keyed, code=UsageError.exit_code)
+        assert f"is not {AGENT}'s" in told
+        assert theirs.run_id not in told
         for words in (
             ("stop", "-y", "night"), ("stop", "--now", "-y", "night"), ("save", "night"),
         ):  # fmt: skip
@@ -93,20 +98,6 @@ def test_a_bound_shell_reaches_no_run_of_its_runs_name(user: User) -> None:
     assert is_untouched(user, theirs)
     user.run("stop", "--now", "-y", "night")
     assert user.ledger().runs[theirs.run_id].outcome is Outcome.STOPPED
-
-
-def test_a_taken_name_tells_a_principal_no_run_of_anothers(user: User) -> None:
-    given(user)
-    user.hold()
-    theirs = launched(user, "night")
-    with bound(user):
-        words = (*LAUNCH, "--steps", "40", "--budget", "0.05", "--name", "night")
-        told = user.fails(*words, code=ConflictError.exit_code)
-    assert "the name 'night' is taken" in told
-    assert theirs.run_id not in told
-    told = user.fails(*words, code=ConflictError.exit_code)
-    assert theirs.run_id in told, "the message does not name the other run"
-    user.run("stop", "--now", "-y", theirs.run_id)
 
 
 def test_who_does_not_pay_for_a_run_any_more_changes_it_at_no_door(
@@ -229,43 +220,6 @@ def test_mcps_tools_act_on_the_grants_own_run_of_a_name(user: User) -> None:
 
 
 # -- plans -----------------------------------------------------------------------------------------
-
-
-def test_a_principal_launches_no_plan_but_its_own(
-    user: User, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    given(user)
-    user.run("grant", "give", "other", "5")
-    options = ("--recipe", "trm-tiny", "--phase", "fast", "--rate", "3.60", "--budget", "0.05")
-    words = ("plan", "--hardware", "local", *options, "--json")
-    owners = _plan_id(user.json(*words))
-    with bound(user, "other"):
-        others = _plan_id(user.json(*words))
-    with bound(user):
-        mine = _plan_id(user.json(*words))
-        for plan in (owners, others):
-            for line in (("launch", plan, "-y"), ("rehearse", plan)):
-                assert f"no plan {plan}" in user.fails(*line, code=NotFoundError.exit_code)
-    for name, value in user.env().items():
-        monkeypatch.setenv(name, value)
-    home = Home(principal=AGENT)
-    for plan in (owners, others):
-        for call in (home.launch, home.check_launch):
-            with pytest.raises(NotFoundError, match=f"no plan {plan}"):
-                call(plan)
-    assert home.check_launch(mine).id == mine
-    assert Home().check_launch(owners).id == owners
-    with pytest.raises(NotFoundError):
-        Home().check_launch(mine)
-    pytest.importorskip("starlette", reason="the extra `ui`")
-    from trmcloud.cli.page.plans import plans_json
-
-    assert [each["id"] for each in plans_json(Home().context)["plans"]] == [owners]
-    assert user.ledger().runs == {}
-
-
-def _plan_id(document: Any) -> str:
-    return str(document["id"])
 
 
 def test_the_right_goes_with_the_run_that_was_judged(user: User) -> None:

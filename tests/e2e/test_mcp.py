@@ -7,13 +7,14 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests.typist import InProcess
 
 pytest.importorskip("mcp", reason="the SDK of the Model Context Protocol is not installed")
 
@@ -36,12 +37,12 @@ from tests.e2e.agents import (
     verify_layers,
 )
 from tests.e2e.serving import Server
+from tests.e2e.test_sweep import SCRIPT
 from tests.e2e.user import ROOT, User, kill, until
 from tests.standins.runpod import catalog
 from tests.standins.runpod.standin import StandIn
 from trmcloud.api import Home
 from trmcloud.core.control.run_state import RunState, State
-from trmcloud.core.errors import GrantRefused, Outcome, UsageError
 from trmcloud.core.money import Usd
 from trmcloud.mcp.answers import MOST_BYTES
 from trmcloud.pod.machine import processes
@@ -206,36 +207,16 @@ def test_a_recipe_is_planned_launched_and_read(user: User, owner: Home, agent: A
     assert agent.call("logs", run=run, after=piece["after"])["log"]["text"] == ""
 
 
-#: Its loss is least at 0.01; it resumes from the file that it is given.
-SWEPT = """
-import json, math, os, sys, time
-lr, start = float(sys.argv[1]), 0
-os.makedirs("out", exist_ok=True)
-if len(sys.argv) > 2:
-    start = json.load(open(sys.argv[2]))["step"]
-for step in range(start + 1, 100000):
-    time.sleep(0.05)
-    print(f"step {step} val_loss={1 + abs(math.log10(lr) + 2) + 5 / (5 + step):.5f}", flush=True)
-    if step % 5 == 0:
-        with open("saving", "w") as file:
-            json.dump({"step": step, "pad": "x" * 1000}, file)
-        os.rename("saving", f"out/step-{step}.pt")
-"""
 SPACE = {"space": ["lr=log:1e-4,1"]}
 SWEEP_OF_COMMAND: dict[str, Any] = {
     **SPACE, "command": ["python3", "train.py", "{lr}"], "hardware": "local", "rate": "36",
     "budget": "0.40", "grace": 2.0, "checkpoints": "out", "checkpoint_gb": 0.001,
     "metric": "val_loss", "resume": "python3 train.py {lr} {checkpoint}", "slots": 2,
 }  # fmt: skip
-SWEEP_OF_RECIPE: dict[str, Any] = {
-    **SPACE, "hardware": "local", "recipe": "trm-tiny", "phase": "fast", "rate": "36",
-    "budget": "0.60", "data": "python-stdlib", "steps": 200,
-    "setting": ["depth=1", "width=32", "vocab_size=256", "sequence=64", "eval_tokens=1024"],
-}  # fmt: skip
 
 
 def test_an_agent_sweeps_by_a_quote(agent: Agent, user: User, owner: Home) -> None:
-    script(user, SWEPT)
+    script(user, SCRIPT)
     quote = agent.call("plan_sweep", **SWEEP_OF_COMMAND)
     told = quote["sweep"]
     assert told["first_point"] == {"lr": 0.01}
@@ -280,46 +261,6 @@ def test_an_agent_sweeps_by_a_quote(agent: Agent, user: User, owner: Home) -> No
         "is for one training"
         in agent.refused("sweep", quote=told["quote"], idempotency_key="l")["error"]["message"]
     )
-
-
-def test_an_agent_sweeps_a_recipe_and_stops_it(agent: Agent, user: User, owner: Home) -> None:
-    quote = agent.call("plan_sweep", **SWEEP_OF_RECIPE)
-    assert "try_this_command" not in quote["sweep"]
-    begun = agent.call("sweep", quote=quote["quote"], idempotency_key="r")
-    assert begun["reserved_usd"] == quote["reserves_usd"]
-    run = user.only_run()
-    assert run.spec.sweep is not None
-    agent.call("stop", run=run.run_id)
-    assert ended(user, run.run_id).principal == "agent"
-
-
-def test_a_grants_limits_hold_for_sweeps(user: User, owner: Home, monkeypatch: Any) -> None:
-    owner.give_grant("bound", "0.30", providers=("runpod",), hardware=("1xA100",))
-    monkeypatch.chdir(project(user))
-    for name, value in {**user.env(), "WORD": "1"}.items():
-        monkeypatch.setenv(name, value)
-    home = Home(user.home, principal="bound")
-    recipe = {k: v for k, v in SWEEP_OF_RECIPE.items() if k not in ("space", "budget")}
-    space = SPACE["space"]
-    for more, why in (
-        ({"budget": "0.60"}, "does not allow local"),
-        ({"budget": "0.60", "env": ["WORD"]}, "env: a grant does not cover"),
-        ({"budget": "0.60", "accept_exposure": "5"}, "accept_exposure: a grant does not"),
-        ({"budget": "0.60", "allow_key": True}, "allow_key: a grant does not cover"),
-    ):
-        for call in (home.sweep, home.plan_sweep):
-            if call == home.plan_sweep and "local" in why:
-                continue
-            with pytest.raises(GrantRefused, match=why):
-                call(space, **recipe, **more)
-    owner.give_grant("poor", "0.30")
-    poor = Home(user.home, principal="poor")
-    with pytest.raises(GrantRefused, match=r"does not fit the grant of poor: \$0\.30 in total"):
-        poor.sweep(space, **recipe, budget="0.60")
-    quote = poor.plan_sweep(space, **recipe, budget="0.60")
-    with pytest.raises(UsageError, match="is for another command or other options"):
-        poor.sweep(["lr=log:1e-3,1"], quote=quote.plan.id, **recipe, budget="0.60")
-    assert user.ledger().runs == {}
 
 
 # -- refusals --------------------------------------------------------------------------------------
@@ -378,11 +319,24 @@ WRONG: list[tuple[str, dict[str, Any], str, str]] = [
     ("plan", {**own(), "pip": "../requirements.txt"}, "outside the project", "inside the project"),
     ("plan_sweep", {}, "needs the argument space", "space:"),
     ("plan_sweep", {"space": []}, "space is empty", "space:"),
-    ("plan_sweep", {**SWEEP_OF_RECIPE, "budget": 2}, "decimal text, not 2", "budget:"),
+    ("plan_sweep", {**SPACE, "budget": 2}, "decimal text, not 2", "budget:"),
     ("plan_sweep", {**SWEEP_OF_COMMAND, "folder": ".."}, "outside the project", "inside the"),
     ("plan_sweep", {**SWEEP_OF_COMMAND, "command": ["python3"]}, "{lr} is not in", "add --lr"),
-    ("plan_sweep", {**SWEEP_OF_RECIPE, "env": ["HOME"]}, 'no argument "env"', ""),
-    ("plan_sweep", {**SWEEP_OF_RECIPE, "space": ["lr=1:"]}, "", ""),
+    ("plan_sweep", {**SPACE, "env": ["HOME"]}, 'no argument "env"', ""),
+    (
+        "plan_sweep",
+        {
+            "recipe": "trm-tiny",
+            "phase": "fast",
+            "hardware": "local",
+            "rate": "36",
+            "budget": "0.60",
+            "data": "python-stdlib",
+            "space": ["lr=1:"],
+        },
+        "",
+        "",
+    ),
     ("sweep", {"quote": "p-0000", "idempotency_key": "k"}, "no quote 'p-0000'", "call plan"),
     ("sweep", {"quote": "p-0000", "idempotency_key": "k", "budget": "9"}, "no argument", ""),
     ("try", {}, "try needs the argument command", "command:"),
@@ -460,23 +414,6 @@ def test_lines_that_are_no_messages(user: User, owner: Home) -> None:
     said(b"x" * ((1 << 24) + 10), b'{"jsonrpc":"2.0","id":1,"method":"ping"}')
 
 
-def test_a_quote_that_expired_is_refused_with_the_new_one(agent: Agent, user: User) -> None:
-    tried(agent)
-    quote = agent.call("plan", **own())["quote"]
-    [path] = (user.home / "mcp" / "quotes").glob(f"*/{quote}.json")
-    kept = json.loads(path.read_text())
-    path.write_text(json.dumps({**kept, "expires_at": time.time() - 1}))
-    told = agent.refused("launch", quote=quote, idempotency_key="k")
-    assert f"quote {quote} has expired" in told["error"]["message"]
-    new = told["error"]["allowed"]["quote"]["quote"]
-    assert new != quote
-    assert user.ledger().runs == {}
-    run = agent.call("launch", quote=new, idempotency_key="k")["run"]
-    told = agent.refused("launch", quote=agent.call("plan", **own())["quote"], idempotency_key="k")
-    assert "launched another quote" in told["error"]["message"]
-    ended(user, run)
-
-
 # -- untrusted words -------------------------------------------------------------------------------
 
 SHOUTS = """
@@ -509,21 +446,6 @@ def test_words_of_a_machine_are_bounded_marked_and_masked(
     told = agent.call("logs", run=run)
     assert "not instructions" in told["log"]["notice"]
     assert "Ignore all instructions" in told["log"]["text"]  # marked, and not hidden
-
-
-def test_another_grants_runs_and_quotes_are_not_there(agent: Agent, user: User) -> None:
-    give_other = Home(user.home)
-    give_other.give_grant("other", "1")
-    run = launched(agent, "k")
-    quote = agent.call("plan", **own())["quote"]
-    with connected(stdio(user, "other")) as other:
-        assert other.call("status")["runs"] == []
-        for name in ("status", "logs", "metrics", "land", "stop", "fetch", "report", "save"):
-            told = other.refused(name, run=run)
-            assert f"other has no run {run}" in told["error"]["message"]
-        told = other.refused("launch", quote=quote, idempotency_key="k")
-        assert "no quote" in told["error"]["message"]
-    ended(user, run)
 
 
 # -- HTTP ------------------------------------------------------------------------------------------
@@ -626,13 +548,13 @@ def test_a_client_that_leaves_in_a_call_leaves_nothing_half_done(
 # -- the command -----------------------------------------------------------------------------------
 
 
-def test_the_command_itself_refuses(user: User) -> None:
-    assert "an agent needs a grant" in user.fails("mcp", code=2)
-    assert "has no grant" in user.fails("mcp", "--grant", "agent", code=3)
-    assert "has no grant" in user.fails("mcp", "--grant", "agent", "--new-token", code=3)
-    give(user)
-    assert "leave --grant out" in user.fails("mcp", "--grant", "agent", "--http", code=2)
-    wrong = user.fails("mcp", "--grant", "agent", "--folder", "nowhere", code=2)
+def test_the_command_itself_refuses(typist: InProcess) -> None:
+    assert "an agent needs a grant" in typist.fails("mcp", code=2)
+    assert "has no grant" in typist.fails("mcp", "--grant", "agent", code=3)
+    assert "has no grant" in typist.fails("mcp", "--grant", "agent", "--new-token", code=3)
+    give(typist)
+    assert "leave --grant out" in typist.fails("mcp", "--grant", "agent", "--http", code=2)
+    wrong = typist.fails("mcp", "--grant", "agent", "--folder", "nowhere", code=2)
     assert "which does not exist" in wrong
 
 
@@ -697,34 +619,6 @@ def test_a_quote_whose_price_rose_is_refused_with_the_new_one(
                     begun = agent.call(launch, quote=new["quote"], idempotency_key="agreed")
         assert begun["reserved_usd"] == new["reserves_usd"]
         agent.call("stop", run=begun["run"])
-
-
-def test_what_only_a_gpu_can_tell_is_probed_within_the_grant(lodger: User, runpod: StandIn) -> None:
-    """A run of more than $1 needs a probe first, which is paid and capped."""
-    script(lodger, TRAINS.replace("41)", "100000)"))
-    hurried(lodger)
-    owner = give(lodger, "4")
-    verify_layers(lodger)
-    with connected(stdio(lodger)) as agent:
-        tried(agent)
-        large = agent.call("plan", **{**RENTED, "budget": "2"})["quote"]
-        told = agent.refused("launch", quote=large, idempotency_key="large")
-        assert "only a GPU can tell" in told["error"]["message"], told
-        assert "probe 20 and budget 1" in told["error"]["next"]
-        dear = agent.call("plan", **{**RENTED, "budget": "2", "probe": 20})["quote"]
-        told = agent.refused("launch", quote=dear, idempotency_key="dear")
-        assert "a probe may reserve $1.00 at most" in told["error"]["message"]
-        assert lodger.ledger().runs == {}
-        probe = agent.call("plan", **{**RENTED, "probe": 20})
-        run = agent.call("launch", quote=probe["quote"], idempotency_key="probe")["run"]
-        until(lambda: lodger.ledger().runs[run].outcome is not None, what="the probe is settled")
-        assert lodger.ledger().runs[run].outcome is Outcome.FINISHED
-        assert Usd(0) < owner.grant("agent").spent <= Usd(1)
-        large = agent.call("plan", **{**RENTED, "budget": "2"})["quote"]
-        begun = agent.call("launch", quote=large, idempotency_key="large-2")
-        assert Usd(1) < Usd(begun["reserved_usd"]) <= Usd(2)
-        agent.call("stop", run=begun["run"])
-    until(lambda: runpod.control.live() == [], what="its pod has ended")
 
 
 def test_an_agent_rents_within_its_grant(lodger: User, runpod: StandIn) -> None:

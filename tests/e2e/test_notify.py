@@ -4,13 +4,10 @@ training's cost."""
 from __future__ import annotations
 
 import json
-import os
-import signal
-import time
 from pathlib import Path
 
 from tests.e2e.user import LAUNCH, User, until
-from tests.standins.receiver import HANGS, LOSES, Receiver
+from tests.standins.receiver import LOSES, Receiver
 
 CANARY = "canary-4e1d"
 
@@ -42,39 +39,6 @@ def test_a_run_is_told_from_its_start_to_its_end(user: User, receiver: Receiver)
     assert all(CANARY.encode() not in body for _, _, body in receiver.got)
     row = user.json("admin", "notify", "list", "--json")["destinations"][0]
     assert (row["waiting"], row["gave_up"]) == (0, None)
-
-
-def test_a_webhook_that_never_answers_costs_the_run_nothing(user: User, receiver: Receiver) -> None:
-    receiver.always = HANGS
-    user.run("admin", "notify", "add", "webhook", receiver.url)
-    began = time.monotonic()
-    out = user.run(*LAUNCH, "--steps", "60", "--budget", "1")
-    assert "finished: every step was trained" in out
-    assert receiver.got, "it was asked"
-    run = user.only_run()
-    (generation,) = run.generations
-    assert generation.ended_at is not None
-    beat = user.home / "runs" / run.run_id / "fast" / "heartbeat.json"
-    trained_until = json.loads(beat.read_text())["at"]
-    assert generation.ended_at - trained_until < 15.0, "its pod was ended as ever"
-    assert time.monotonic() - began < 120.0
-    assert user.json("admin", "notify", "list", "--json")["destinations"][0]["waiting"] >= 1
-    receiver.always = "takes"
-    receiver.released.set()
-
-
-def test_a_killed_controllers_news_are_told_by_the_next_command(
-    user: User, receiver: Receiver
-) -> None:
-    user.run("admin", "notify", "add", "webhook", receiver.url, "--only", "ended")
-    process = user.start(*LAUNCH, "--steps", "100000", "--budget", "1")
-    until(lambda: user.ledger_path.exists() and any(r.trains for r in user.ledger().runs.values()))
-    os.kill(process.pid, signal.SIGKILL)
-    process.communicate(timeout=30)
-    assert receiver.got == []
-    user.run("stop", "-y", user.only_run().run_id, code=0)
-    until(lambda: user.run("status", "--all") is not None and kinds(receiver) == ["ended"])
-    assert receiver.notices[0]["facts"]["outcome"] == "stopped"
 
 
 def test_a_pod_that_was_given_the_webhook_tells_while_nobody_is_awake(

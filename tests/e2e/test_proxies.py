@@ -52,29 +52,3 @@ def test_doctor_plan_and_launch_go_through_a_proxy_with_its_own_ca(
     assert HOST in proxy.hosts
     del user.environment["SSL_CERT_FILE"]
     assert "certificate" in user.fails(*launch_of(user), code=11).lower()
-
-
-@pytest.mark.parametrize(
-    ("name", "value", "says"),
-    [
-        ("ALL_PROXY", "socks5://me:hidden@127.0.0.1:1", "ALL_PROXY names a SOCKS proxy"),
-        ("HTTPS_PROXY", "socks5h://127.0.0.1:1", "HTTPS_PROXY names a SOCKS proxy"),
-        ("https_proxy", "socks4://127.0.0.1:1", "https_proxy names a SOCKS proxy"),
-        ("SSL_CERT_FILE", "/no/such/ca.pem", "SSL_CERT_FILE names a file that does not exist"),
-    ],
-)
-def test_a_setting_that_cannot_be_used_is_one_line(
-    renter: RentedUser, name: str, value: str, says: str
-) -> None:
-    renter.environment |= {name: value}
-    shown = renter.run("doctor", code=(0, 1))
-    row = next(line for line in shown.splitlines() if "runpod key" in line)
-    assert f"RunPod cannot be reached: {says}" in row
-    assert "report" not in row
-    renter.run(*PLAN, *renter.data)
-    told = renter.fails(*launch_of(renter), code=11)
-    assert says in told
-    assert f"  try: unset {name}, or " in told
-    assert "hidden" not in told + shown
-    assert "report" not in told
-    assert renter.creates() == 0

@@ -8,13 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.user import TINY, User, until
+from tests.e2e.user import TINY, User
 from trmcloud.app.reasons import sentence
 from trmcloud.core.contract import manifest as mf
 from trmcloud.core.errors import Outcome
 from trmcloud.core.money import ZERO, Usd
-
-STEPS = 60
 
 
 def test_a_budget_that_binds(trainee: User) -> None:
@@ -185,76 +183,3 @@ def test_block_diffusion_from_questions_to_exact_match(
     assert sampled.count("\n\n") >= len(parts), "a plan, and an execution"
     [report] = trainee.json("report", "--json")["runs"]
     assert report["best"]["val_bpb"] == fetched["val_bpb"]
-
-
-def test_a_changed_training_is_refused_by_name_then_accepted_and_trained_on(
-    trainee: User,
-) -> None:
-    one = ("--steps", "20", "--budget", "1", "-y", "--processes", "1")
-    trainee.run("launch", "local", *TINY, *one)
-    run = trainee.only_run()
-    assert run.outcome is Outcome.FINISHED
-    refusal = trainee.refused("resume", "-y", run.run_id, code=8)
-    assert "--set steps=40 continues it" in refusal
-    given = ("--set", "steps=30", "--set", "seed=7", "--set", "batch=2")
-    changed = ("resume", "-y", run.run_id, *given)
-    refusal = trainee.refused(*changed, code=10)
-    assert "trained with other settings: seed 1337 → 7, sequences a step " in refusal
-    assert " --set seed=7 --set batch=2 --accept-change" in refusal
-    refusal = trainee.refused(*changed[:5], "--accept-change", code=2)
-    assert "has the same settings already" in refusal
-    refusal = trainee.refused("resume", "-y", "--set", "steps=30", "--set", "width=128", code=2)
-    assert "width is 64 in this run" in refusal
-    assert trainee.only_run() == run, "nothing was reserved, rented or written down"
-
-    told = trainee.run(*changed, "--accept-change")
-    assert "accepted        seed 1337 → 7, sequences a step " in told
-    run = trainee.only_run()
-    assert run.outcome is Outcome.FINISHED, sentence(run.reason)
-    assert (run.phases["fast"].step, len(run.generations)) == (30, 2)
-    assert [line["from_step"] for line in trainee.metrics("start")] == [0, 20]
-    settings = trainee.checkpoints()["fast/step-00000030"].settings
-    assert (settings["seed"], settings["batch"], settings["steps"]) == (7, 2, 30)
-    status = trainee.run("status", run.run_id)
-    assert "fast from here  seed = 7, batch = 2, steps = 30" in status
-    assert "a different training from here on" in status
-    # What was accepted is the run's now: more of the same needs no word.
-    trainee.run("resume", "-y", run.run_id, "--set", "steps=32")
-    assert trainee.only_run().phases["fast"].step == 32
-
-
-def test_resume_passes_over_a_damaged_checkpoint(trainee: User) -> None:
-    steps = ("--steps", str(STEPS), "--processes", "1")
-    trainee.run("launch", "local", *TINY, *steps, "--budget", "1", "-y", "-d")
-    until(lambda: bool(trainee.checkpoints()))
-    trainee.stop()
-    run = trainee.only_run()
-    assert run.outcome is Outcome.STOPPED
-    latest = max(trainee.home.glob("runs/*/fast/checkpoints/step-*"))
-    path = latest / "weights.safetensors"
-    data = bytearray(path.read_bytes())
-    data[-1] ^= 1
-    path.write_bytes(data)
-    trainee.run("resume", "-y", run.run_id)
-    assert trainee.only_run().outcome is Outcome.FINISHED
-    assert trainee.only_run().phases["fast"].step == STEPS
-    assert (latest.parent / f"damaged-{latest.name}").is_dir()
-    assert "is damaged and was moved aside" in trainee.run("logs")
-
-
-def test_patience_ends_a_phase_with_the_evaluation_that_uses_it_up(trainee: User) -> None:
-    """Rates so low that no weight changes: the first evaluation after the warm-up is the best."""
-    still = (
-        *("matrix_lr=1e-30", "embedding_lr=1e-30", "head_lr=1e-30", "warmup_steps=4"),
-        *("eval_every=5", "save_every=1000", "cooldown_fraction=0"),
-    )
-    settings = [word for each in still for word in ("--set", each)]
-    trainee.run(
-        "launch", "local", *TINY, *settings, "--patience", "2", "--steps", "500",
-        "--budget", "0.30", "--processes", "1", "-y",
-    )  # fmt: skip
-    run = trainee.only_run()
-    assert run.outcome is Outcome.FINISHED
-    assert "2 evaluations in a row were not better than the best" in sentence(run.reason)
-    assert [line["step"] for line in trainee.metrics("eval")] == [0, 5, 10, 15]
-    assert sorted(made.step for made in trainee.checkpoints().values()) == [5, 15]

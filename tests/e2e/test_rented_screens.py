@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import signal
-import socket
 import threading
 import urllib.request
 from collections.abc import Iterator
@@ -124,38 +122,6 @@ def test_a_terminal_shows_every_stage_and_leaves_before_the_bill(
     assert "its bill is not final yet" in lodger.run("resume", "-y", run.run_id)
 
 
-def test_a_pipe_gets_plain_lines_and_the_link_s_trouble_once(lodger: User, runpod: StandIn) -> None:
-    launch = Watched(lodger, *LAUNCH, *LONG)
-    try:
-        launch.says("fast step")
-        launch.says("pulled fast step")
-        pod = pod_of(lodger.only_run())
-        runpod.control.inside(pod, "pkill -STOP -x sshd")
-        launch.says("  the pod does not answer: ")
-        runpod.control.inside(pod, "pkill -CONT -x sshd")
-        launch.says("  the pod answers again after ")
-        launch.kill()
-        assert launch.said.count("does not answer") == 1
-        assert "\x1b" not in launch.said
-        assert "━" not in launch.said
-        # Whoever comes next lands it, pulls what it saved, and leaves before the bill.
-        stop = lodger.stop()
-    finally:
-        launch.process.kill()
-    for text in (
-        "asked to stop and save",
-        "pulled fast step",
-        "stopped on request",
-        "bill is not final",
-    ):
-        assert text in stop
-    run = lodger.only_run()
-    assert run.result == Outcome.STOPPED.value
-    latest = max(step for _, step in run.pulled)
-    assert f"step-{latest:08d}" in steps_in(lodger.home / "runs" / run.run_id / "fast")
-    assert runpod.control.live() == []
-
-
 def test_a_run_left_alone_is_read_fetched_and_pruned_from_its_pod(
     lodger: User, runpod: StandIn
 ) -> None:
@@ -204,42 +170,3 @@ def test_a_run_left_alone_is_read_fetched_and_pruned_from_its_pod(
     assert "a second line" in lodger.run("logs")
     # Following it, the command drove it: a pull may have been cut short with the pod.
     lodger.run("fetch-best", "--step", "7", code=(3, 10))
-
-
-def test_the_board_of_a_rented_run_is_seen_on_loopback(lodger: User, runpod: StandIn) -> None:
-    lodger.run(*LAUNCH, *LONG, *ALONE)
-    run = lodger.only_run()
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-        taken = lodger.fails(
-            "report", "--to", "tensorboard", run.run_id, "--port", str(port), code=2
-        )
-        assert f"port {port} is in use on this machine" in taken
-    url = f"http://127.0.0.1:{port}"
-    board = Watched(lodger, "report", "--to", "tensorboard", run.run_id, "--port", str(port))
-    try:
-        board.says(url)
-        with urllib.request.urlopen(f"{url}/fast/heartbeat.json", timeout=20) as answer:
-            assert json.load(answer)["run_id"] == run.run_id
-        runpod.control.cut(pod_of(run))
-        until(lambda: answers(f"{url}/fast/heartbeat.json"), what="it is connected anew")
-        board.process.send_signal(signal.SIGINT)
-        assert board.ends() == 130
-        assert not answers(url)
-        count = "pgrep -fc 'tensorboard[.]main' || true"
-        assert runpod.control.inside(pod_of(run), count).strip() == "0"
-        again = Watched(lodger, "report", "--to", "tensorboard", run.run_id, "--port", str(port))
-        again.says(url)
-        runpod.control.end(pod_of(run))
-        assert again.ends() == 0
-        assert "its pod is gone" in again.said
-    finally:
-        board.process.kill()
-    here = Watched(lodger, "report", "--to", "tensorboard", run.run_id, "--port", str(port))
-    try:
-        here.says(f"{url}  (stop with Ctrl-C)")
-        here.process.send_signal(signal.SIGINT)
-        assert here.ends() == 130
-    finally:
-        here.process.kill()

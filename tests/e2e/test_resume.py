@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.test_run import LANDED, RATE, kept, log_of, script
+from tests.e2e.test_run import LANDED, RATE, kept, script
 from tests.e2e.user import LAUNCH, User
 from tests.standins import scripts
 from trmcloud.core.control.run_state import RunState
-from trmcloud.core.errors import BudgetRefused, ConflictError, Outcome, UsageError
+from trmcloud.core.errors import BudgetRefused, Outcome, UsageError
 from trmcloud.core.money import Usd
 
 SHORT = ("--budget", "0.02", "--grace", "2", "--checkpoints", "out")
@@ -71,14 +71,6 @@ def test_a_command_needs_no_training_extra(user: User, tmp_path: Path) -> None:
     user.run("resume", run.run_id, "--budget", "0.04", "-y", code=LANDED)
 
 
-def test_hours_are_the_runs_and_end_it_by_their_own_name(user: User) -> None:
-    run = landed(user, "--hours", str(4 / 3600), "--budget", "1")
-    assert "its hours are used" in user.run("status", run.run_id)
-    err = user.refused("resume", run.run_id, "-y", code=5)
-    assert f"{run.run_id} has used its 0.00111111 h" in err
-    assert "budget" not in log_of(user)
-
-
 def test_a_recipe_whose_rest_trains_no_step_keeps_its_outcome(user: User) -> None:
     """It would be rented, refuse its phase with seconds left, and no longer count as landed."""
     user.run(*LAUNCH, "--budget", "0.05", code=LANDED)
@@ -89,17 +81,18 @@ def test_a_recipe_whose_rest_trains_no_step_keeps_its_outcome(user: User) -> Non
     assert user.only_run().settled == run.settled
 
 
-def test_a_command_that_has_ended_has_nothing_to_resume(user: User) -> None:
-    script(user, "open('model.pt', 'wb').write(b'x' * 5000)")
-    user.run("run", "local", *RATE, "--budget", "0.20", "--grace", "2", "--", "python3", "train.py")
-    err = user.refused("resume", "-y", code=ConflictError.exit_code)
-    assert "has finished: there is nothing to resume" in err
-    assert f"  try: trmcloud fetch-best {user.only_run().run_id}\n" in err
-
-
-def test_one_that_names_how_it_resumes_says_from_where(user: User) -> None:
-    landed(user, "--resume", "python3 train.py", "--metric", "val_loss=([0-9.]+)")
-    out = user.run("resume", "--budget", "0.04", "-y", code=LANDED)
-    [row] = [line for line in out.splitlines() if "continues from" in line]
-    assert "train/step-" in row
-    assert " · val_loss " in row
+def test_a_changed_training_is_refused_by_name_then_accepted(user: User) -> None:
+    user.run(*LAUNCH, "--steps", "20", "--budget", "1")
+    run = user.only_run()
+    given = ("--set", "steps=30", "--set", "seed=7")
+    refusal = user.refused("resume", "-y", run.run_id, *given, code=10)
+    assert "trained with other settings: seed 1337 → 7" in refusal
+    assert "--accept-change" in refusal
+    assert user.only_run() == run, "nothing was reserved, rented or written down"
+    told = user.run("resume", "-y", run.run_id, *given, "--accept-change")
+    assert "accepted        seed 1337 → 7" in told
+    run = user.only_run()
+    assert (run.outcome, run.phases["fast"].step) == (Outcome.FINISHED, 30)
+    status = user.run("status", run.run_id)
+    assert "fast from here  seed = 7, steps = 30" in status
+    assert "a different training from here on" in status

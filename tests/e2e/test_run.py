@@ -52,7 +52,7 @@ def kept(user: User) -> list[int]:
 
 
 def test_a_strangers_script_ends_in_time_and_its_best_comes_home(user: User) -> None:
-    script(user, scripts.PLAIN)
+    script(user, HOSTILE)
     assert user.cwd is not None
     (user.cwd / ".env").write_text("KEY=secret")
     (user.cwd / "notes.bin").write_bytes(b"n" * 5000)
@@ -82,6 +82,31 @@ def test_a_strangers_script_ends_in_time_and_its_best_comes_home(user: User) -> 
     assert f"val_loss {100 / best:.4g}" in user.run("report")
     work = user.home / "runs" / told.run_id / "train" / "work"
     assert sorted(entry.name for entry in work.iterdir()) == ["out", "train.py"]
+    _a_manifest_that_says_safe_is_not_believed(user)
+
+
+def _a_manifest_that_says_safe_is_not_believed(user: User) -> None:
+    for path in user.home.glob("runs/*/train/checkpoints/*/manifest.json"):
+        manifest = json.loads(path.read_text())
+        manifest["extra"]["opens"] = "data"
+        path.write_text(json.dumps(manifest))
+    fetched = user.run("fetch-best", "--into", "claimed")
+    assert user.cwd is not None
+    [own] = (user.cwd / "claimed" / "own").iterdir()
+    assert " safe: " not in fetched
+    assert "opening it      unsafe: a pickle can run code" in fetched
+    assert own.name in fetched
+    told = [line for line in fetched.splitlines() if "sha256" not in line and "/" not in line]
+    assert max(map(len, told)) <= 80
+    assert not list(user.cwd.rglob("opened")), "nothing has opened it"
+
+
+def test_one_that_is_done_at_once_has_a_code_of_its_own(user: User) -> None:
+    script(user, "raise SystemExit(0)")
+    limits = ("--budget", "0.10", "--hours", "0.01", "--checkpoints", "out")
+    run(user, *limits, code=NO_CHECKPOINT_CODE)
+    assert "it left no checkpoint in out" in log_of(user)
+    assert not user.live_pods()
 
 
 #: Saves a pickle that leaves a file behind wherever it is opened, under a name that says data.
@@ -95,27 +120,9 @@ for step in range(1, 100000):
     time.sleep(0.05)
     print(f"step {step} val_loss={100 / step:.4f}")
     if step % 10 == 0:
-        with open(f"out/step-{step}.bin", "wb") as file:
+        with open(f"out/step-{step}.pt", "wb") as file:
             pickle.dump([Runs(), step], file)
 """
-
-
-def test_a_manifest_that_says_safe_of_a_pickle_is_not_believed(user: User) -> None:
-    script(user, HOSTILE)
-    assert user.cwd is not None
-    run(user, "--budget", "0.02", "--grace", "2", "--checkpoints", "out", *METRIC)
-    for path in user.home.glob("runs/*/train/checkpoints/*/manifest.json"):
-        manifest = json.loads(path.read_text())
-        manifest["extra"]["opens"] = "data"
-        path.write_text(json.dumps(manifest))
-    fetched = user.run("fetch-best", "--into", "best")
-    [own] = (user.cwd / "best" / "own").iterdir()
-    assert " safe: " not in fetched
-    assert "opening it      unsafe: a pickle can run code" in fetched
-    assert own.name in fetched
-    told = [line for line in fetched.splitlines() if "sha256" not in line and "/" not in line]
-    assert max(map(len, told)) <= 80
-    assert not list(user.cwd.rglob("opened")), "nothing has opened it"
 
 
 def test_one_that_listens_saves_when_it_is_told_and_says_how_good_it_is(user: User) -> None:
@@ -135,30 +142,6 @@ def test_one_that_listens_saves_when_it_is_told_and_says_how_good_it_is(user: Us
     beat = json.loads(next(user.home.glob("runs/*/train/heartbeat.json")).read_text())
     assert beat["outcome"] == "landed_signal"
     assert 0 < beat["landing_seconds"] < 10
-
-
-@pytest.mark.parametrize(
-    ("text", "options", "code", "words"),
-    [
-        (scripts.DEAF, ("--hours", "0.002", "--grace", "3"), LANDED, ("was killed",)),
-        (
-            "raise SystemExit(0)",
-            ("--hours", "0.01"),
-            NO_CHECKPOINT_CODE,
-            ("it left no checkpoint in out",),
-        ),
-        ("raise SystemExit(3)", ("--hours", "0.01"), FAILED, ("it ended with code 3",)),
-    ],
-    ids=["deaf", "done at once", "failing"],
-)
-def test_however_it_ends_the_run_ends_well(
-    user: User, text: str, options: tuple[str, ...], code: int, words: tuple[str, ...]
-) -> None:
-    script(user, text)
-    run(user, "--budget", "0.10", "--checkpoints", "out", *options, code=code)
-    for word in words:
-        assert word in log_of(user)
-    assert not user.live_pods()
 
 
 def own_mark() -> str:
@@ -182,12 +165,11 @@ def shed(mark: str) -> list[int]:
 @pytest.mark.parametrize(
     ("text", "hours", "seconds", "code"),
     [
-        (scripts.FORKING, "0.001", "1", NO_CHECKPOINT_CODE),
         (scripts.FORKING, "0.001", "1000", NO_CHECKPOINT_CODE),
         # Its time ends long after it has killed who started it: on a busy machine, too.
         (scripts.ATTACKING, "0.02", "", FAILED),
     ],
-    ids=["left behind", "told to stop", "who started it is killed"],
+    ids=["told to stop", "who started it is killed"],
 )
 def test_no_child_outlives_the_run(
     user: User, text: str, hours: str, seconds: str, code: int
@@ -265,10 +247,7 @@ def test_a_variable_is_given_by_name_and_no_other_travels(user: User) -> None:
     assert names == {"train.log"}, "the script printed it; nothing else has it any more"
 
 
-@pytest.mark.parametrize("reader", [("status",), ("admin", "reap")])
-def test_given_values_are_deleted_by_whoever_finds_a_pod_that_crashed(
-    user: User, reader: tuple[str, ...]
-) -> None:
+def test_given_values_are_deleted_by_whoever_finds_a_pod_that_crashed(user: User) -> None:
     script(user, "import time\ntime.sleep(600)")
     user.environment |= {"TOKEN": "open-sesame"}
     command = ("--env", "TOKEN", "-d", "--", "python3", "train.py")
@@ -280,7 +259,7 @@ def test_given_values_are_deleted_by_whoever_finds_a_pod_that_crashed(
         while processes.kill_pod(pod.name):
             time.sleep(0.02)
     assert given.exists(), "nothing was left that could have deleted it"
-    user.run(*reader)
+    user.run("status")
     assert not given.exists()
 
 
@@ -305,12 +284,7 @@ os.execve(sys.executable, [sys.executable, "-c", "import time; time.sleep(600)",
 """
 
 
-@pytest.mark.parametrize(
-    "ends", [("stop", "-y", "--now"), ("admin", "reap", "--yes")], ids=["stop", "reap"]
-)
-def test_a_daemon_that_killed_job_agent_and_watchdog_is_found_and_ended(
-    user: User, ends: tuple[str, ...]
-) -> None:
+def test_a_daemon_that_killed_job_agent_and_watchdog_is_found_and_ended(user: User) -> None:
     """It forked twice, has a session of its own and an empty environment."""
     mark = own_mark()
     above = "import os\nos.environ['ABOVE'] = str(os.getppid())\n"
@@ -320,85 +294,9 @@ def test_a_daemon_that_killed_job_agent_and_watchdog_is_found_and_ended(
     until(lambda: bool(shed(mark)), within_s=30, what="the daemon has killed them")
     [pod] = user.live_pods()
     assert set(processes.of_pod(pod.name)) >= set(shed(mark))
-    if ends[0] == "admin":  # which ends what a run owns no earlier than at its hard stop
-        until(lambda: not 0 <= time.time() < int(pod.name.rpartition("-")[2]) + 4, within_s=60)
-    user.run(*ends, *([user.only_run().run_id] if ends[0] == "stop" else []))
+    user.run("stop", "-y", "--now", user.only_run().run_id)
     until(lambda: not shed(mark), within_s=20, what="it is ended")
     assert processes.of_pod(pod.name) == []
-
-
-def test_one_that_crashed_goes_on_from_its_checkpoint(user: User) -> None:
-    script(
-        user,
-        "import os, sys, time\n"
-        "begin = int(open(sys.argv[2]).read()) if len(sys.argv) > 2 else 0\n"
-        "print('begins at', begin)\n"
-        "os.makedirs('out', exist_ok=True)\n"
-        "open(f'out/step-{begin + 5}.ckpt', 'w').write(str(begin + 5))\n"
-        "time.sleep(4)\n"
-        "sys.exit(0 if begin >= 5 else 1)\n",
-    )
-    resume = ("--resume", "python3 train.py --from {checkpoint}")
-    run(user, "--budget", "0.20", "--checkpoints", "out", *resume, code=0)
-    assert re.findall(r"begins at (\d+)", log_of(user)) == ["0", "5"]
-    assert kept(user) == [10], "without a metric the latest alone"
-
-
-@pytest.mark.parametrize(
-    ("options", "words", "said"),
-    [
-        (("--metric", "loss=([0-9"), ("python3", "train.py"), "--metric is not a valid pattern"),
-        (("--metric", "(a)=(b)"), ("python3", "train.py"), "2 groups"),
-        (("--checkpoints", "../out"), ("python3", "train.py"), "inside the working tree"),
-        (("--stop-signal", "KILL"), ("python3", "train.py"), "--stop-signal must be one of"),
-        (("--env", "A=b"), ("python3", "train.py"), "not its value"),
-        (("--env", "NOT_THERE"), ("python3", "train.py"), "no such variable"),
-        (("--resume", " "), ("python3", "train.py"), "--resume does not contain a command"),
-        (("--best", "most"), ("python3", "train.py"), "min or max"),
-        (("--grace", "-1"), ("python3", "train.py"), "--grace takes seconds"),
-        (("--image", "no image"), ("python3", "train.py"), "--image takes the name of"),
-        (("--image", "a/b:1"), ("python3", "train.py"), "--image works only at runpod"),
-        (("--probe", "-1"), ("python3", "train.py"), "--probe must be from 1"),
-        (("--data", "nowhere"), ("python3", "train.py"), "--data takes a folder"),
-        (
-            ("--checkpoint-gb", "100", "--bucket", "s3://bucket/runs"),
-            ("python3", "train.py"),
-            "--checkpoint-gb 100 with --bucket: a pod uploads files of up to 69 GB",
-        ),
-        ((), ("no-such-program",), "command not found on this machine"),
-    ],
-)
-def test_what_cannot_be_is_refused_before_anything_is_started(
-    user: User, options: tuple[str, ...], words: tuple[str, ...], said: str
-) -> None:
-    script(user, "print('never')")
-    err = user.refused("run", "local", "--budget", "0.10", *RATE, *options, "--", *words, code=2)
-    assert said in err
-
-
-def test_a_tree_that_is_too_large_is_refused_by_name(user: User) -> None:
-    script(user, "print('never')")
-    assert user.cwd is not None
-    (user.cwd / "data").mkdir()
-    with open(user.cwd / "data" / "all.bin", "wb") as file:
-        os.truncate(file.fileno(), 50_000_000_000)
-    err = user.fails("run", "local", "--budget", "0.10", *RATE, "--", "python3", "train.py", code=9)
-    assert "50.0 GB of it in data/" in err
-    assert "add data/ to .trmcloudignore" in err
-
-
-def test_a_dry_run_shows_what_would_be_sent(user: User) -> None:
-    script(user, "print('never')")
-    dry = ("run", "local", *RATE[:-1], "--budget", "0.10", "--dry-run")
-    out = user.run(*dry, "-v", "--", "python3", "train.py")
-    assert "train.py" in out
-    assert (
-        "not known: the length, memory and quality of the command; --hours ends it earlier" in out
-    )
-    plan = user.json(*dry, "--json", "--", "python3", "train.py")
-    assert plan["command"] == ["python3", "train.py"]
-    refused = user.fails("launch", plan["id"], "-y", code=2)
-    assert "is for a command" in refused
 
 
 def test_the_guides_script_is_stopped_in_time_for_less_than_five_cents(user: User) -> None:
@@ -442,15 +340,3 @@ def test_one_that_falls_silent_is_taken_for_hung(user: User) -> None:
     assert time.monotonic() - began < 100
     assert "no step for" in user.run("status", user.only_run().run_id)
     assert not user.live_pods()
-
-
-def test_a_metric_that_is_no_number_any_more_is_told(user: User) -> None:
-    script(
-        user,
-        "import time\n"
-        "for step in range(1, 5):\n"
-        "    print(f'step {step} val_loss=' + ('nan' if step > 2 else '1.5'))\n"
-        "    time.sleep(1)\n",
-    )
-    run(user, "--budget", "0.10", "--metric", "val_loss=([0-9.na]+)", code=NO_CHECKPOINT_CODE)
-    assert "not finite" in user.run("status", user.only_run().run_id)

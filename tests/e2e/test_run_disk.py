@@ -74,10 +74,10 @@ def check_best(user: User) -> None:
 SAVES = ("--checkpoints", "out", "--metric", "val_loss", "--", "python3", "train.py")
 
 
-@pytest.mark.parametrize("full", ["runs", "."], ids=["of runs alone", "of the whole home"])
 @pytest.mark.parametrize(
-    ("then", "budget", "outcome"),
-    [("leaves", "0.20", Outcome.FAILED), ("stays", "0.03", Outcome.LANDED)],
+    ("full", "then", "budget", "outcome"),
+    [("runs", "leaves", "0.20", Outcome.FAILED), (".", "stays", "0.03", Outcome.LANDED)],
+    ids=["of runs alone", "of the whole home"],
 )
 def test_one_that_fills_the_disk_ends_with_its_best_at_home(
     user: User, full: str, then: str, budget: str, outcome: Outcome

@@ -3,15 +3,39 @@
 from __future__ import annotations
 
 import json
+import re
+import shutil
 import tarfile
 from pathlib import Path
 
 import pytest
 
+from tests.e2e.test_run import log_of, script
 from tests.e2e.user import User
 from tests.standins import scripts
+from tests.standins.s3 import BUCKET, S3
 from trmcloud.core.contract.manifest import from_json
 from trmcloud.core.errors import NO_CHECKPOINT_CODE, Outcome
+
+RESUMABLE = """
+import os, signal, sys, time
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+path = sys.argv[2] if len(sys.argv) > 2 else ""
+step = int(open(path).read()) if path else 0
+print("BEGINS", step, "from", path, flush=True)
+os.makedirs("out", exist_ok=True)
+while True:
+    time.sleep(0.2)
+    step += 1
+    print(f"step {step} val_loss={1 / step:.4f}", flush=True)
+    if step % 5 == 0:
+        with open(f"out/step-{step}.ckpt", "w") as file:
+            file.write(str(step))
+        time.sleep(2.2)
+"""
+"""Goes on from a checkpoint, and saves as it goes."""
+RATE = ("--rate", "3.60", "--checkpoint-gb", "0.001", "-y")
+PYTHON = ("--", "python3", "train.py")
 
 
 @pytest.fixture
@@ -20,8 +44,7 @@ def user(in_project: User) -> User:
 
 
 def run(user: User, text: str, *options: str, code: int = 0) -> str:
-    assert user.cwd is not None
-    (user.cwd / "train.py").write_text(text, encoding="utf-8")
+    script(user, text)
     rate = ("--rate", "3.60", "--budget", "0.20", "--checkpoint-gb", "0.01", "-y")
     shown = user.run("run", "local", *rate, *options, "--", "python3", "train.py", code=code)
     assert not user.live_pods()
@@ -45,28 +68,6 @@ def metric(user: User) -> dict[str, object]:
     return told
 
 
-def log_of(user: User) -> str:
-    path = user.home / "runs" / user.only_run().run_id / "train" / "train.log"
-    return path.read_text(encoding="utf-8", errors="replace")
-
-
-def test_one_that_saves_and_then_evaluates(user: User) -> None:
-    run(user, scripts.SAVES_FIRST, "--metric", "val_loss")
-    best = fetched(user)
-    assert best.read_text().startswith("real 1.0")
-    assert metric(user)["value"] == 1.0
-
-
-def test_one_that_diverges(user: User) -> None:
-    run(user, scripts.DIVERGING, "--metric", "val_loss")
-    assert fetched(user).read_text().startswith("loss 2.5")
-    said = [
-        from_json(path.read_text(), str(path)).extra.get("metric")
-        for path in sorted(user.home.glob("runs/*/train/checkpoints/*/manifest.json"))
-    ]
-    assert {"name": "val_loss", "value": None, "by": "step", "said": "inf", "step": 3} in said
-
-
 def test_one_that_writes_over_its_last(user: User) -> None:
     run(user, scripts.OVERWRITING, "--metric", "val_loss")
     assert "model.bin was overwritten" in log_of(user)
@@ -74,10 +75,9 @@ def test_one_that_writes_over_its_last(user: User) -> None:
     assert metric(user)["value"] == 0.125
 
 
-@pytest.mark.parametrize("code", [0, 1], ids=["finishes", "fails"])
-def test_one_that_names_its_best_itself_and_tells_no_metric(user: User, code: int) -> None:
-    text = scripts.OWN_BEST.replace("sys.argv[1]", str(code))
-    shown = run(user, text, "--keep-best", "1", code=Outcome.FAILED.exit_code if code else 0)
+def test_one_that_names_its_best_itself_and_tells_no_metric(user: User) -> None:
+    text = scripts.OWN_BEST.replace("sys.argv[1]", "1")
+    shown = run(user, text, "--keep-best", "1", code=Outcome.FAILED.exit_code)
     assert "the script's own best: train/step-" in shown
     assert fetched(user).read_text() == "epoch 2"
     kept = user.home.glob("runs/*/train/checkpoints/*/tree.json")
@@ -85,24 +85,6 @@ def test_one_that_names_its_best_itself_and_tells_no_metric(user: User, code: in
         "runs/weights/best.pt",
         "runs/weights/last.pt",
     }
-
-
-def test_one_whose_metric_stands_in_its_results_csv_alone(user: User) -> None:
-    run(user, scripts.RESULTS_CSV, "--metric", "metrics/mAP50-95", "--best", "max")
-    assert fetched(user).read_text() == "epoch 2"
-    assert metric(user)["value"] == 0.5
-
-
-def test_one_that_deletes_what_it_saved(user: User) -> None:
-    run(user, scripts.DELETING, "--metric", "val_loss")
-    assert fetched(user).read_text().startswith("short-lived")
-    assert metric(user)["value"] == 0.5
-
-
-def test_one_that_changes_its_folder_and_prints_no_text(user: User) -> None:
-    run(user, scripts.WANDERING, "--metric", "val_loss")
-    assert fetched(user).read_text().startswith("far")
-    assert metric(user)["value"] == 0.25
 
 
 def test_one_that_works_in_another_folder(user: User, tmp_path: Path) -> None:
@@ -115,13 +97,6 @@ def test_one_that_works_in_another_folder(user: User, tmp_path: Path) -> None:
     shown = user.run("run", "local", *options, *train, code=NO_CHECKPOINT_CODE)
     assert f"which is watched with --checkpoints {other}" in " ".join(shown.split())
     user.run("run", "local", *options, "--checkpoints", str(other), *train)
-
-
-def test_one_whose_metric_stands_in_its_own_files_alone(user: User) -> None:
-    shown = run(user, scripts.OWN_FILES, "--metric", "cats_score", "--best", "max")
-    assert "has not appeared" not in shown
-    assert fetched(user).name == "model-best"
-    assert metric(user)["value"] == 0.75
 
 
 def test_one_whose_final_model_lies_beside_the_named_folder(user: User) -> None:
@@ -141,12 +116,6 @@ def test_one_whose_final_model_lies_beside_the_named_folder(user: User) -> None:
         assert found.getnames() == ["final.pt"]
 
 
-def test_one_that_prints_its_only_value_last(user: User) -> None:
-    run(user, scripts.HASTY, "--metric", "val_loss")
-    assert fetched(user).read_bytes().startswith(b"hasty")
-    assert metric(user)["value"] == 0.125
-
-
 def test_one_that_leaves_a_daemon(user: User) -> None:
     shown = run(user, scripts.DAEMON, code=NO_CHECKPOINT_CODE)
     assert "running, now ended: start it in the foreground" in " ".join(shown.split())
@@ -161,23 +130,40 @@ def test_one_that_saves_no_checkpoint(user: User) -> None:
         assert archive.getnames() == ["predictions.csv"]
 
 
-def test_one_that_finishes_as_a_trainer_of_transformers_does(user: User) -> None:
-    """Its arguments are no model, and its checkpoints outlive its end."""
-    run(user, scripts.TRAINER, "--metric", "eval_loss")
-    best = fetched(user)
-    assert best.name == "checkpoint-40"
-    assert (best / "model.safetensors").read_bytes().endswith(bytes([40]) * 500)
-    assert metric(user) == {"name": "eval_loss", "value": 1.25, "by": "layout", "step": 40}
-    assert "took out (transformers-model)" in log_of(user)
-
-
-def test_one_that_writes_far_more_than_was_reserved(user: User) -> None:
-    text = (
-        "import os\nos.makedirs('out')\n"
-        "with open('out/step_5.pt', 'wb') as file: file.truncate(40_000_000)\n"
-        "print('step 5 val_loss=1.5')\n"
+def test_one_that_ignores_every_signal_is_killed_and_its_best_comes_home(user: User) -> None:
+    script(user, scripts.DEAF)
+    shown = user.run(
+        *("run", "local", "--budget", "0.05", "--hours", "0.002", "--grace", "2", *RATE),
+        *("--metric", "val_loss", *PYTHON),
+        code=Outcome.LANDED.exit_code,
     )
-    shown = run(user, text, "--metric", "val_loss")
-    assert "a checkpoint holds 0.04 GB, more than the 0.01 GB reserved: --checkpoint-gb" in shown
+    assert "it ran 2 s after the stop request, and was killed" in " ".join(shown.split())
     assert "spent $" in shown
-    assert fetched(user).stat().st_size == 40_000_000
+    assert not user.live_pods()
+    assert fetched(user).read_bytes() == b"deaf" * 100
+
+
+def test_one_that_was_stopped_is_resumed_from_the_bucket_alone(user: User, s3: S3) -> None:
+    """Its checkpoint is put back where the script wrote it, and ``--resume`` names it there."""
+    user.environment |= s3.environment
+    script(user, RESUMABLE)
+    shown = user.run(
+        *("run", "local", "--budget", "0.026", *RATE, "--grace", "5"),
+        *("--metric", "val_loss", "--bucket", f"s3://{BUCKET}/to-resume"),
+        *("--resume", "python3 train.py --from {checkpoint}", *PYTHON),
+        code=Outcome.LANDED.exit_code,
+    )
+    run_id = user.only_run().run_id
+    assert "spent $" in shown
+    for folder in (*user.home.glob("runs/*/*/checkpoints"), *user.home.glob("runs/*/*/work")):
+        shutil.rmtree(folder)
+    assert not user.checkpoints(), "only the bucket has them"
+    user.run("resume", "-y", run_id, "--budget", "0.06", code=Outcome.LANDED.exit_code)
+    assert not user.live_pods()
+    log = user.run("logs", run_id, "-n", "1000")
+    begun = re.findall(r"BEGINS (\d+) from (\S*)", log)
+    assert begun[0] == ("0", "")
+    step, path = begun[-1]
+    assert int(step) >= 5
+    assert path.endswith(f"/train/work/out/step-{step}.ckpt"), "where the script wrote it"
+    assert max(manifest.step for manifest in user.checkpoints().values()) > int(step)

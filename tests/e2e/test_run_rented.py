@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import pytest
 
 from tests.e2e.user import User, until
-from tests.standins import scripts
 from tests.standins.runpod.standin import StandIn
-from trmcloud.core.contract.manifest import from_json
-from trmcloud.core.errors import DataError, Outcome
 
 OPTIONS = (
     *("--budget", "2", "--accept-exposure", "2", "--checkpoint-gb", "0.001"),
@@ -84,51 +80,3 @@ def test_a_strangers_script_trains_on_a_rented_pod(rented: tuple[User, StandIn])
     told = user.run("report")
     assert "1.667*" in told
     assert "* by the pod's report: measure a fetched checkpoint" in told
-
-
-def test_one_that_is_stopped_lands_and_its_last_words_come_home(
-    rented: tuple[User, StandIn],
-) -> None:
-    user, standin = rented
-    script(user, scripts.POLITE)
-    command = ("--grace", "10", "--", "python3", "train.py")
-    launch = user.start("run", "1xA100", *OPTIONS, "-y", *command)
-    # Not before the script hears of its end: a signal that comes while Python starts just ends it.
-    machines: Path = standin.control.world.machines._folder  # type: ignore[attr-defined]
-    until(lambda: any(machines.rglob("saved/last")), what="the script runs")
-    user.stop()
-    launch.communicate(timeout=200)
-    assert user.only_run().phases["train"].outcome == "landed_signal"
-    kept = sorted(user.home.glob("runs/*/train/checkpoints/*/manifest.json"))
-    made = from_json(kept[-1].read_text(), str(kept[-1]))  # one may be pulled before it
-    assert made.extra["metric"] == {
-        "name": "val_loss",
-        "value": made.val_bpb,
-        "by": "report",
-    }
-
-
-def test_what_can_never_be_sent_ends_the_run_at_once_and_says_why(
-    rented: tuple[User, StandIn],
-) -> None:
-    """A file that no machine is sent under its name came into ``--data`` after it was checked."""
-    user, standin = rented
-    script(user, scripts.PLAIN)
-    assert user.cwd is not None
-    (user.cwd / "sets").mkdir()
-    (user.cwd / "sets" / "words.txt").write_text("to be or not")
-    command = ("--data", "sets", "-y", "--", "python3", "train.py")
-    launch = user.start("run", "1xA100", *OPTIONS, *command)
-    until(lambda: bool(standin.control.live()))
-    (user.cwd / "sets" / "a b.txt").write_text("x")
-    out, err = launch.communicate(timeout=200)
-    run = user.only_run()
-    assert launch.returncode == Outcome.FAILED.exit_code, out + err
-    assert "a b.txt' cannot be sent: a name has letters, digits" in out
-    assert "a b.txt' cannot be sent" in user.run("status", run.run_id)
-    assert standin.control.live() == []
-    assert run.generation is not None
-    assert run.generation.ended_at is not None
-    refused = user.fails("run", "1xA100", *OPTIONS, *command, code=DataError.exit_code)
-    assert "--data: a b.txt cannot be sent" in refused
-    assert len(user.ledger().runs) == 1, "nothing was rented, nor reserved"

@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import json
 import signal
-import struct
 import subprocess
-from collections.abc import Mapping
-from pathlib import Path
-from typing import Any
 
 import pytest
 
 from tests.e2e.runpod_user import ACCEPT, LAUNCH, RentedUser, in_hand
 from tests.e2e.user import until
-from tests.standins.sshd import Sshd, make_key, running
+from tests.typist import RenterInProcess
 from trmcloud.app.reasons import sentence
 from trmcloud.core.catalog.providers import TRAITS
 from trmcloud.core.control.run_state import RunState, State
@@ -43,61 +39,7 @@ def ended(user: RentedUser, outcome: Outcome) -> RunState:
 # -- pods that come late, twice, too dear, or never start: on paper --------------------------------
 
 
-@pytest.mark.parametrize(
-    "knobs",
-    [
-        {"create_dropped_but_made": 1, "delete_404": 1},
-        {"boot_error": True, "delete_noop": 1},
-    ],
-    ids=lambda knobs: next(iter(knobs)),
-)
-def test_a_pod_that_never_answers_is_ended_once(
-    renter: RentedUser, knobs: Mapping[str, Any]
-) -> None:
-    """Whatever its creation or its deletion was answered with: one pod, and then none."""
-    renter.standin.control.set(**knobs)
-    launch = begin(renter)
-    renter.run_in(State.BOOTING)
-    assert len(renter.live()) == 1
-    renter.clock.advance(BOOT_S)
-    _, err = renter.see_out(launch, code=Outcome.LOST.exit_code)
-    assert err == ""
-    run = ended(renter, Outcome.LOST)
-    assert len(renter.truth()) == 1
-    assert run.settled > ZERO
-
-
-def test_a_pod_dearer_than_its_plan_is_ended_and_that_is_told(renter: RentedUser) -> None:
-    renter.standin.control.set(price_factor=1.5)
-    out, _ = renter.see_out(begin(renter), code=Outcome.LOST.exit_code)
-    run = ended(renter, Outcome.LOST)
-    assert "billed $1.04/h, planned $0.69/h" in out, out
-    assert run.settled < Usd("0.05")
-
-
 # -- pods that run, and are not what they should be ------------------------------------------------
-
-
-def test_a_machine_that_was_not_rented_gives_way_to_the_next_candidate(rented: RentedUser) -> None:
-    rented.standin.control.set(fewer_gpus=1)
-    arguments = ("launch", "1xA100", *LAUNCH[2:], "--steps", "60", "--budget", "2", *ACCEPT)
-    launch = rented.start(*arguments, *rented.data)
-    until(lambda: bool(rented.live()), what="the first pod")
-    rented.standin.control.reset("fewer_gpus")
-    rented.see_out(launch, code=0)
-    run = ended(rented, Outcome.FINISHED)
-    assert [bool(generation.unfit) for generation in run.generations] == [True, False]
-    assert run.generations[0].candidate_id != run.generations[1].candidate_id
-    assert len(rented.truth()) == 2
-    assert run.pulled
-
-
-def test_a_full_disk_there(rented: RentedUser) -> None:
-    rented.standin.control.set(workspace_mib=3)
-    rented.see_out(begin(rented, steps=2000), code=Outcome.FAILED.exit_code)
-    run = ended(rented, Outcome.FAILED)
-    assert run.pulled
-    assert rented.checkpoints()
 
 
 # -- in mid-training -------------------------------------------------------------------------------
@@ -109,17 +51,6 @@ def training(user: RentedUser, *more: str, steps: int = 500) -> subprocess.Popen
     user.run_in(State.RUNNING)
     until(lambda: bool(user.only_run().pulled), what="a checkpoint")
     return launch
-
-
-def test_a_host_that_is_lost_leaves_what_was_pulled(rented: RentedUser) -> None:
-    launch = training(rented, steps=5000)
-    (pod,) = rented.live()
-    before = rented.checkpoints()
-    rented.standin.control.lose_host(pod.id)
-    rented.clock.advance(1800.0)  # its hard stop: the list does not say that it is gone
-    rented.see_out(launch, code=Outcome.KILLED.exit_code)
-    ended(rented, Outcome.KILLED)
-    assert before.keys() <= rented.checkpoints().keys()
 
 
 def test_an_agent_that_is_killed_and_a_line_that_goes_down(rented: RentedUser) -> None:
@@ -179,73 +110,12 @@ def test_an_agent_that_is_killed_and_a_line_that_goes_down(rented: RentedUser) -
     assert len(rented.truth()) == 1
 
 
-@pytest.mark.parametrize("hours", [-1.0, 1.0])
-def test_a_wrong_clock_here(rented: RentedUser, hours: float) -> None:
-    """Safe either way: a pod whose end has passed by its own clock ends at once."""
-    other = rented.folder / "wrong-clock"
-    other.write_bytes(struct.pack("d", hours * 3600.0))
-    rented.environment["TEST_CLOCK"] = str(other)
-    launch = begin(rented)
-    until(lambda: bool(rented.truth()), what="a pod")
-    until(lambda: not rented.live(), what="its end")
-    launch.kill()
-    launch.wait()
-    assert len(rented.truth()) == 1
-    assert rented.billed() < 0.05
-
-
-def test_another_machine_at_the_pods_address_is_told_nothing(
-    rented: RentedUser, tmp_path: Path
-) -> None:
-    make_key(tmp_path / "key")
-    rogue = Sshd(tmp_path / "rogue", (tmp_path / "key").read_text(), "")
-    machines = rented.standin.control.world.machines
-    with running(rogue):
-        machines.address = lambda pod, port: ("127.0.0.1", rogue.port)  # type: ignore[method-assign]
-        launch = begin(rented)
-        rented.run_in(State.BOOTING)
-        until(
-            lambda: (
-                "its host key is not the pod's" in rented.run("status", rented.only_run().run_id)
-            )
-        )
-        rented.clock.advance(70.0)
-        out, err = rented.see_out(launch, code=Outcome.LOST.exit_code)
-    run = ended(rented, Outcome.LOST)
-    assert "another machine answers at its address" in sentence(run.reason)
-    assert "host key" in out + err
-    assert not any(key.verb == "stage" for key in run.actions)
-
-
 # -- with the terminal gone ------------------------------------------------------------------------
 
 
-def test_detached_without_a_volume_is_refused(renter: RentedUser) -> None:
-    arguments = ("--steps", "60", "--budget", "0.30", *renter.data, *ACCEPT)
-    assert "--accept-loss" in renter.refused(*LAUNCH, *arguments, "-d", code=2)
-
-
-def test_detached_with_the_loss_accepted_it_ends_itself(rented: RentedUser) -> None:
-    rented.see_out(begin(rented, "-d", "--accept-loss"))
-    until(lambda: not rented.live(), what="the pod ends by itself")
-    assert rented.truth()[0]["ended_by"] not in ("api", "")
-    # Ten minutes later nobody has looked: until its bill is final it may have cost all of them.
-    rented.run("status")
-    rented.clock.advance(600.0)
-    rented.run("status")
-    (told,) = rented.json("status", "--json")["runs"]
-    shown = rented.run("status", rented.only_run().run_id)
-    print(shown, rented.run("status"), rented.run("budget", "show"))
-    assert float(told["spent_usd"]) <= rented.billed() < float(told["at_most_usd"])
-    assert "at most" in shown
-    assert "until the bill is final of its pod" in shown
-    run = rented.close_books()
-    assert run.outcome in (Outcome.FINISHED, Outcome.LOST)
-    (told,) = rented.json("status", "--json")["runs"]
-    assert told["spent_usd"] == told["at_most_usd"] == run.settled.plain()
-    shown = rented.run("status", run.run_id)
-    print(shown)
-    assert "at most" not in shown
+def test_detached_without_a_volume_is_refused(quick_renter: RenterInProcess) -> None:
+    arguments = ("--steps", "60", "--budget", "0.30", *quick_renter.data, *ACCEPT)
+    assert "--accept-loss" in quick_renter.refused(*LAUNCH, *arguments, "-d", code=2)
 
 
 def test_detached_through_both_phases_with_the_terminal_gone(rented: RentedUser) -> None:

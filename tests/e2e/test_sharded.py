@@ -4,13 +4,10 @@ one, its best checkpoint brought home as one file; and the same on two machines.
 from __future__ import annotations
 
 import os
-import re
-from pathlib import Path
 
 import pytest
 
 from tests.e2e.test_crashes import settle
-from tests.e2e.test_nodes import Node, two_machines, until_both, why_not
 from tests.e2e.user import User, kill, until
 from trmcloud.core.contract import manifest as mf
 from trmcloud.core.contract.manifest import shard_name
@@ -68,44 +65,3 @@ def test_two_processes_share_it_out_are_killed_and_one_goes_on(trainee: User) ->
     assert sorted(os.listdir(trainee.folder / "best")) == WHOLE
     losses = {line["step"]: line["loss"] for line in trainee.metrics("train")}
     assert sorted(losses) == list(range(1, 161)), "each step once"
-
-
-@pytest.mark.more
-@pytest.mark.skipif(bool(why_not()), reason=why_not())
-def test_two_machines_share_it_out_and_the_first_one_has_every_shard(tmp_path: Path) -> None:
-    user = User(tmp_path / "user", trainer=None)
-    user.folder.mkdir()
-    budget = ("--processes", "1", "--budget", BUDGET.plain(), "--set", "accumulation=2")
-    user.run("export", "local", *SMALL, *budget, "-o", "t.sh")
-    with two_machines() as names:
-        nodes = [
-            Node(user.folder / "t.sh", name, rank, tmp_path / f"node{rank}")
-            for rank, name in enumerate(names)
-        ]
-        for node in nodes:
-            node.begin()
-        head, other = nodes
-        try:
-            until_both(lambda: "saved step 40" in head.said(), nodes)
-            assert "on 2 nodes together" in head.said()
-            found = "trmcloud-run/runs/*/train/checkpoints/step-*"
-            [run] = {path.parents[2] for path in head.folder.glob(found)}
-            other.lose()
-            head.script.wait(200)
-            there = sorted(run.glob("train/checkpoints/step-*"))
-            for folder in there:
-                made = mf.from_json((folder / mf.MANIFEST_NAME).read_bytes(), str(folder))
-                assert made.world_size == 2
-                assert [file.name for file in made.weights] == [
-                    shard_name("weights", n, 2) for n in (1, 2)
-                ]
-            assert not list(other.folder.glob(f"{found}/weights-*"))
-            # Both go on from what the first one has, which the second is sent.
-            for node in nodes:
-                node.log.unlink()
-                node.script = node.start("--again")
-            until_both(lambda: re.search(r"saved step \d+", head.said()), nodes)
-            assert f"resumed from step {int(there[-1].name[5:])}" in head.said()
-        finally:
-            for node in nodes:
-                node.end()

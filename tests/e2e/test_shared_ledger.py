@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import os
 import sqlite3
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.e2e.user import SMALL, User, until
-from tests.postgres import PostgresServer, require_postgres
 from trmcloud.adapters.ledger.place import ENV_LEDGER
 from trmcloud.adapters.ledger.postgres import PostgresLedger
-from trmcloud.api import Home
 from trmcloud.core.control.run_state import RunState, State
-from trmcloud.core.errors import GrantRefused, Outcome
+from trmcloud.core.errors import Outcome
 
 PASSWORD = "s3cret-pass"
 
@@ -92,63 +89,10 @@ def test_a_run_whose_command_was_killed_is_left_to_its_own_home(
     assert the_run(postgres_url, tmp_path).outcome is Outcome.FINISHED
 
 
-def test_a_request_is_approved_by_another_role_alone(
-    postgres_server: PostgresServer, postgres_url: str, tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
-    """Whatever name is typed: an agent's server works with its owner's role."""
-    name = f"cai{os.getpid()}"
-    postgres_server.execute(f"CREATE ROLE {name} LOGIN", f"GRANT ada TO {name}")
-    urls = postgres_url, postgres_url.replace("//ada@", f"//{name}@")
-    typed = {"LOGNAME": "a-lead", "USER": "a-lead"}
-    for each in ("ada", "cai"):
-        (tmp_path / each).mkdir()
-    ada, cai = (
-        User(tmp_path / each, environment={ENV_LEDGER: url, **typed})
-        for each, url in zip(("ada", "cai"), urls, strict=True)
-    )
-    ada.run("grant", "give", "agent", "5")
-    monkeypatch.setenv(ENV_LEDGER, postgres_url)
-    asked = Home(ada.home, principal="agent").ask_approval("a second seed", more="2")
-    refused = ada.fails("grant", "approve", asked.id, code=GrantRefused.exit_code)
-    assert f"{asked.id} was asked for by the role ada, which cannot approve it" in refused
-    assert (
-        "try: a person with another role of the database types: trmcloud grant approve" in refused
-    )
-    cai.run("grant", "approve", asked.id)
-    changes = cai.json("grant", "history", "--json")["changes"]
-    assert [(row["kind"], row["by"]) for row in changes] == [
-        ("given", "ada"), ("asked", "ada"), ("approved", name),
-    ]  # fmt: skip
-
-
 def said(user: User, *words: str) -> str:
     process = user.start(*words)
     out, err = process.communicate(timeout=150)
     return str(out + err)
-
-
-def test_a_run_goes_on_after_the_database_was_restarted(tmp_path: Path) -> None:
-    require_postgres()
-    server = PostgresServer()
-    ada = User(tmp_path, environment={ENV_LEDGER: server.new_database()})
-    try:
-        held = ada.hold()
-        process: subprocess.Popen[str] = ada.start(
-            "launch", "local", *SMALL, "--phase", "fast", "--steps", "100", "--budget", "1", "-y"
-        )
-        url = ada.environment[ENV_LEDGER]
-        ledger = PostgresLedger(url, tmp_path / "looker")
-        until(lambda: any(run.state is State.RUNNING for run in ledger.read().runs.values()))
-        server.restart()
-        held.unlink()
-        out, err = process.communicate(timeout=150)
-        assert process.returncode == 0, out + err
-        assert "Traceback" not in err
-        assert the_run(url, tmp_path).outcome is Outcome.FINISHED
-    finally:
-        ada.end_everything()
-        server.remove()
 
 
 def test_a_ledger_moves_by_command_and_back(postgres_url: str, tmp_path: Path) -> None:

@@ -13,12 +13,9 @@ import pytest
 from tests.e2e.bare import bare_image, old_python
 from tests.e2e.rented import renting
 from tests.e2e.runpod_user import ACCEPT, LAUNCH, RentedUser
-from tests.e2e.user import SMALL, User, until
-from tests.standins import sky_machines
+from tests.e2e.user import until
 from tests.standins.downloads import Downloads, downloads
-from tests.standins.loopback import free_port
 from tests.unit.skypilot.rig import stand_in
-from trmcloud.core.catalog.providers import traits_of
 from trmcloud.core.contract import manifest as mf
 from trmcloud.core.control.run_state import State
 from trmcloud.core.errors import Outcome
@@ -27,7 +24,6 @@ from trmcloud.providers.skypilot.traits import RUNPOD_BY_SKYPILOT
 
 VIA = ("--via", "skypilot", "--provider", "runpod")
 KEY = "--allow-account-key-on-pod"
-NOTICED_WITHIN_S = 180.0
 
 
 def by_sky(user: RentedUser) -> RentedUser:
@@ -122,49 +118,6 @@ def test_a_machine_without_torch_gets_one_while_it_is_guarded(
     assert user.live() == []
 
 
-def test_a_machine_that_can_install_nothing_is_ended_at_once_and_says_why(
-    on_bare_machines: RentedUser,
-) -> None:
-    user = on_bare_machines
-    user.environment["TRMCLOUD_INSTALL_UV_DEFAULT_INDEX"] = f"http://127.0.0.1:{free_port()}/"
-    user.environment["TRMCLOUD_INSTALL_UV_HTTP_RETRIES"] = "0"
-    plan_id = user.plan_to_bind("--budget", "0.30", *VIA, hard_stop_s=300.0, landing_s=6.0)
-    launch = user.start("launch", plan_id, "-y", *ACCEPT, KEY)
-    out, err = user.see_out(launch, code=Outcome.UNFIT.exit_code)
-    told = [line for line in (out + err).splitlines() if "could not be installed" in line]
-    assert told, out + err
-    assert "Connection refused" in told[0]
-    assert "  spent $0.0" in out
-    assert user.live() == []
-    assert user.only_run().reserved == ZERO
-
-
-def test_a_pod_that_exits_while_it_trains_is_noticed_and_ended(rented: RentedUser) -> None:
-    """SkyPilot shows its cluster as it was: see the real one's own test."""
-    user = by_sky(rented)
-    arguments = ("--budget", "0.30", "--steps", "100000", *VIA)
-    plan_id = user.plan_to_bind(*arguments, hard_stop_s=600.0, landing_s=6.0)
-    launch = user.start("launch", plan_id, "-y", *ACCEPT, KEY)
-    user.run_in(State.RUNNING)
-    until(lambda: user.only_run().trains, what="training")
-    (pod,) = user.live()
-    account = {"url": user.standin.url, "key": user.standin.api_key}
-    sky_machines.ask(account, "POST", f"/pods/{pod.id}/action", {"action": "stop"})
-
-    def is_missed() -> bool:
-        generation = user.only_run().generation
-        return generation is not None and generation.missed_at is not None
-
-    until(is_missed, within_s=NOTICED_WITHIN_S, what="the end of the pod")
-    out, _ = user.see_out(launch, code=Outcome.LOST.exit_code, within_s=120.0)
-    assert "  the pod does not answer: " in out
-    assert "  its provider no longer lists it as running\n" in out
-    assert "answers again" not in out
-    run = user.only_run()
-    assert (run.outcome, run.reserved) == (Outcome.LOST, ZERO)
-    assert user.live() == []
-
-
 def test_status_asks_skypilot_only_when_told_to(renter: RentedUser) -> None:
     """It takes seconds, and starts a server; a cron job need not even find the command."""
     skyfarer = by_sky(renter)
@@ -191,70 +144,6 @@ def test_status_asks_skypilot_only_when_told_to(renter: RentedUser) -> None:
     program.with_name("elsewhere").rename(program)
     assert "not asked" not in skyfarer.run("status", "--live")
     assert len(json.loads(state.read_text())["asked"]) > asked
-
-
-def test_what_is_sold_out_after_all_gives_way_to_the_next_candidate(renter: RentedUser) -> None:
-    """The launch was taken, and fails later: long before its absence would prove anything."""
-    skyfarer = by_sky(renter)
-    skyfarer.standin.control.set(no_capacity=["*"])
-    wish = ("launch", "1xA100", *LAUNCH[2:], "--steps", "60", "--budget", "2", *skyfarer.data)
-    out = skyfarer.run(*wish, *ACCEPT, *VIA, KEY, code=Outcome.NO_MACHINE.exit_code)
-    run = skyfarer.only_run()
-    assert (run.outcome, run.settled, run.reserved) == (Outcome.NOT_STARTED, ZERO, ZERO)
-    assert len(run.generations) > 1
-    assert out.count("skypilot-runpod has no free machine for this account: Failed to acquire") > 1
-    assert "  try: trmcloud " in out
-    assert run.updated_at - run.created_at < traits_of("skypilot-runpod").absent_s
-
-
-DOWN = "sky.exceptions.ApiServerConnectionError: Could not connect to SkyPilot API server"
-REFUSALS = {
-    "not installed": ({}, 11, "SkyPilot is not installed: there is no", "make sky"),
-    "too old": ({"version": "0.9.2"}, 11, "version 0.9.2 is too old", "make sky"),
-    "down": ({"fail": {"check": DOWN}}, 11, "SkyPilot's API server is down", "sky api start"),
-    "not enabled": (
-        {"enabled": ["GCP"]}, 15,
-        "aws is not enabled in SkyPilot: AWS credentials are not set.", "sky check aws",
-    ),
-}  # fmt: skip
-
-
-def test_a_skypilot_that_cannot_rent_is_told_in_one_line_and_nothing_is_reserved(
-    user: User, tmp_path: Path
-) -> None:
-    """One home, one plan, one refusal after another."""
-    state = tmp_path / "sky.json"
-    arguments = [word for word in SMALL if word not in ("--rate", "3.60")]
-    wish = ("launch", "8xH100", "--provider", "aws", "--phase", "fast", *arguments)
-    plan = user.json(*wish, "--budget", "90", "--dry-run", "--json")
-    for name, (told, code, says, fix) in REFUSALS.items():
-        program = tmp_path / "sky"
-        if name != "not installed":
-            state.write_text(json.dumps(told))
-            stand_in(program, state)
-        user.environment["TRMCLOUD_SKY"] = str(program)
-        err = user.refused("launch", plan["id"], "-y", "--accept-exposure", "90", code=code)
-        assert says in err
-        assert fix in err
-        assert "Traceback" not in err
-    assert user.ledger().runs == {}
-    (user.folder / ".config" / "gcloud").mkdir(parents=True)
-    findings = user.json("doctor", "--json", code=(0, 1))["checks"]
-    (found,) = (one for one in findings if one["code"] == "skypilot")
-    assert (found["passed"], found["message"]) == (True, "0.14.1; enabled: gcp")
-
-
-def test_skypilot_is_left_alone_where_nothing_was_rented_through_it(
-    user: User, tmp_path: Path
-) -> None:
-    """Asking it starts its server: neither a look around nor a reaper does."""
-    state = tmp_path / "sky.json"
-    (tmp_path / "bin").mkdir()
-    stand_in(tmp_path / "bin" / "sky", state)
-    user.environment["PATH"] = f"{tmp_path / 'bin'}:{user.env()['PATH']}"
-    user.run("status", "--all")
-    user.run("admin", "reap")
-    assert not state.exists()
 
 
 def smoked(user: RentedUser, **state: object) -> tuple[subprocess.Popen[str], float]:
@@ -292,27 +181,3 @@ def test_a_smoke_run_proves_autodown_with_the_line_to_this_machine_cut(
     assert (RUNPOD_BY_SKYPILOT, "autostop") in skyfarer.ledger().verified
     down = [words for words in told if words[0] == "down"]
     assert down == []
-
-
-def test_a_smoke_run_whose_autodown_does_nothing_verifies_no_autodown(rented: RentedUser) -> None:
-    skyfarer = by_sky(rented)
-    process, hard_stop_at = smoked(skyfarer, autodown_fails=True)
-    skyfarer.clock.advance(hard_stop_at - 10.0 - skyfarer.clock())
-    until(
-        lambda: (
-            "asked" in json.loads((skyfarer.folder / "sky.json").read_text())
-            and json.loads((skyfarer.folder / "sky.json").read_text())["asked"].count(
-                ["api", "stop"]
-            )
-            > 1
-        ),
-        within_s=60.0,
-        what="it was looked at, and left alone again",
-    )
-    assert (RUNPOD_BY_SKYPILOT, "autostop") not in skyfarer.ledger().verified
-    skyfarer.clock.advance(hard_stop_at + 400.0 - skyfarer.clock())
-    out, err = process.communicate(timeout=200)
-    assert process.returncode == 17, out + err
-    assert "still there shortly before its hard stop" in out
-    assert (RUNPOD_BY_SKYPILOT, "autostop") not in skyfarer.ledger().verified
-    assert not skyfarer.live()

@@ -201,49 +201,6 @@ def test_status_shows_what_guards_a_live_pod_and_ctrl_c_ends_it_at_once(
     assert verified(user) == set()
 
 
-def test_hardware_that_was_not_rented_is_told_and_the_pod_still_ends(
-    pods: StandIn, user: User
-) -> None:
-    pods.control.set(fewer_gpus=1)
-    out, err = ended(smoke(user, TWO_PODS, *HOLD), 11)
-    assert marks(out)["hardware"] == "✘"
-    assert "hardware" in err
-    assert marks(out)["ends itself"] == "✔"
-    assert pods.control.live() == []
-
-
-def test_too_little_money_says_how_much_is_needed(paper: StandIn, user: User) -> None:
-    err = user.refused("smoke", "--max-usd", "0.01", "-y", code=4)
-    assert "1xRTX3090" in err
-    assert "--max-usd 0.0" in err or "--max-usd 0.1" in err
-    assert paper.control.world.all_pods() == []
-
-
-def test_a_cap_of_the_ledger_holds_for_a_smoke_run_too(paper: StandIn, user: User) -> None:
-    user.run("budget", "set", "month", "0.01")
-    err = user.fails("smoke", "--max-usd", "1", "-y", code=4)
-    assert "month" in err
-    assert paper.control.world.all_pods() == []
-    assert runs(user) == []
-
-
-def test_what_cannot_be_rented_is_told_before_anything_is_reserved(
-    paper: StandIn, user: User
-) -> None:
-    smoke_run = ("smoke", "--max-usd", "1")
-    user.refused(*smoke_run, code=2)  # nobody to ask
-    paper.control.set(no_capacity=["*"])
-    assert "has no GPU in stock" in user.fails(*smoke_run, "-y", code=75)
-    paper.control.reset()
-    paper.control.set_balance(0.0)
-    user.fails(*smoke_run, "-y", code=14)
-    for key in ("rpa_SOMEBODY0ELSE", ""):
-        user.environment["RUNPOD_API_KEY"] = key
-        user.refused(*smoke_run, "-y", code=15)
-    assert runs(user) == []
-    assert paper.control.world.all_pods() == []
-
-
 def test_offers_that_all_refuse_are_tried_in_turn_and_nothing_is_held(
     paper: StandIn, user: User
 ) -> None:
@@ -262,17 +219,3 @@ def test_offers_that_all_refuse_are_tried_in_turn_and_nothing_is_held(
     assert {step["schema"] for step in steps} == {"smoke-step/1"}
     assert [(step["code"], step["passed"]) for step in steps][-1] == ("rent", False)
     assert (failure["schema"], failure["code"]) == ("error/1", "provider")
-
-
-def test_what_cannot_be_meant_is_refused(user: User) -> None:
-    for words in (
-        "--provider local --max-usd 1",
-        "--provider nowhere --max-usd 1",
-        "--max-usd much",
-        "--max-usd -1",
-        "--max-usd 1 --minutes 0.01",
-        "--max-usd 1 --minutes nan",
-        "--max-usd 1 --minutes 600",
-        "",
-    ):
-        user.refused("smoke", *words.split(), code=2)

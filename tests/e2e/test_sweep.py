@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import math
-import os
 import re
 import signal
 from pathlib import Path
@@ -20,7 +18,7 @@ from tests.standins.s3 import BUCKET, S3
 from trmcloud.api import Home
 from trmcloud.cli.page.shown import whole_json
 from trmcloud.core.contract.manifest import from_json
-from trmcloud.core.errors import BudgetRefused, Outcome
+from trmcloud.core.errors import Outcome
 from trmcloud.core.money import Usd
 from trmcloud.core.sweep import events as ev
 from trmcloud.core.sweep.space import format_point
@@ -132,14 +130,6 @@ def _the_next_one_begins_with_what_is_known(user: User, first: str, state: Sweep
     assert re.search(rf"\(trial \d+ of {first}, its rate × 0\.5\)", scaled)
     text = user.fails(*SWEEP, "--budget", "0.60", SPACE, "--scale-from", "r-none", code=3)
     assert "no run 'r-none'" in text
-    user.run(*SWEEP, "--budget", "0.60", SPACE)
-    [newer, older] = user.json("status", "--all", "--json")["runs"]
-    known = newer["sweep"] if newer["run"] != first else older["sweep"]
-    assert known["earlier_trials"] == {first: len(told)}
-    if best != 1:
-        assert known["first"][0]["trial"] == best
-        trials = {trial["trial"]: trial["settings"] for trial in known["trials"]}
-        assert trials[2] == dict(state.trials[best].point)
 
 
 def test_an_executor_that_is_killed_is_started_again_and_the_cap_holds(user: User) -> None:
@@ -183,117 +173,6 @@ def test_a_commands_trials_resume_and_its_best_comes_home_under_its_own_name(use
     if any(isinstance(event, ev.TrialContinued) for event in journal(user)):
         logs = [path.read_text() for path in folder_of(user).glob("trials/*/train.log")]
         assert any("resumed from" in log for log in logs)
-
-
-def test_a_sweep_that_is_stopped_keeps_its_best_and_resumes(user: User) -> None:
-    user.run(*SWEEP, "--budget", "3", SPACE, "-d")
-    until(lambda: sum(isinstance(e, ev.RungReached) for e in journal(user)) >= 1)
-    user.stop()
-    run = user.only_run()
-    assert run.outcome is Outcome.STOPPED
-    before = swept(user)
-    user.run("fetch-best", "--into", "first")
-    user.run("resume", "-y", "-d")
-    until(lambda: len(journal(user)) > len(before.trials) + 6)
-    user.stop()
-    after = swept(user)
-    for number, trial in before.trials.items():
-        assert after.trials[number].point == trial.point
-
-
-def test_a_setting_that_crashes_every_trial_ends_it_with_one_line(user: User) -> None:
-    typed = ("--budget", "0.90", "lr=10|20|30|40|50|60", "--default", "lr=10")
-    out = user.run(*SWEEP, *typed, code=Outcome.FAILED.exit_code)
-    run = user.only_run()
-    assert run.outcome is Outcome.FAILED
-    assert "every trial crashed" in out
-
-
-@pytest.mark.parametrize(
-    ("typed", "said"),
-    [
-        (("--recipe", "trm-tiny", "lr=log:1,0.1", "--phase", "fast"), "below its start"),
-        (("--recipe", "trm-tiny", "lr=wide:1,2", "--phase", "fast"), "takes a number above zero"),
-        (("--recipe", "trm-tiny", "nothing=1|2", "--phase", "fast"), "has no setting 'nothing'"),
-        (("--recipe", "trm-tiny", "steps=1|2", "--phase", "fast"), "is the same in all trials"),
-        (("--recipe", "trm-tiny", "lr=0.1|0.2"), "a sweep trains one phase"),
-        (("--recipe", "trm-tiny", "--phase", "fast"), "the space has no parameter"),
-        (("lr=0.1|0.2",), "name what is trained"),
-        (("lr=0.1|0.2", "--", "python3", "train.py"), "is not in the command"),
-        (("lr=0.1|0.2", "--", "python3", "{lr}", "{x}"), "which is not in the space"),
-        (("lr=0.1|0.2", "--", "python3", "{lr}"), "needs the metric"),
-        (("--recipe", "shakespeare", "--metric", "loss", "lr=0.1|0.2"), "compared by val_bpb"),
-        (("--recipe", "shakespeare", "--grace", "3", "lr=0.1|0.2"), "is about a command"),
-        (("--recipe", "shakespeare", "--sampler", "grid", "lr=0.1|0.2"), "--sampler must be"),
-        (("--recipe", "shakespeare", "--space", "none.toml"), "cannot be read"),
-        (("--recipe", "shakespeare", "--on", "slurm", "lr=0.1|0.2"), "--on must be ray"),
-        (("--recipe", "shakespeare", "--default", "width=3", "lr=0.1|0.2"), "not in the space"),
-    ],
-)
-def test_what_cannot_be_swept_is_one_line(user: User, typed: tuple[str, ...], said: str) -> None:
-    options = [] if "--data" in typed else ["--data", "python-stdlib"]
-    if "--" in typed:
-        options = []
-    words = ("sweep", "local", "--rate", "3.60", "--budget", "1", *options, *typed)
-    text = user.fails(*words, code=2)
-    first = text.splitlines()[0]
-    assert first.startswith("error: ")
-    assert said in first
-
-
-def test_several_machines_are_those_of_a_cloud_that_joins_them(user: User) -> None:
-    words = ("--recipe", "shakespeare", "--phase", "train", "--budget", "50", "lr=log:1e-3,1e-1")
-    text = user.fails("sweep", "2x8xH100", *words, "--dry-run", code=3)
-    assert text.startswith("error: no provider in the price table offers 2x8xH100 at runpod")
-    assert "several machines can be rented from: aws" in text
-    aws = ("sweep", "2x8xH100", "--provider", "aws", *words, "--dry-run")
-    assert "16, $" in user.run(*aws)
-    text = user.fails(*aws, "--slots", "5", code=2)
-    assert text.startswith("error: --slots 5: 2 machines with 8 GPUs each cannot be divided so")
-    assert "4, $" in user.run(*aws, "--slots", "4")
-
-
-def test_trials_on_ray_need_a_cluster_of_ones_own(user: User) -> None:
-    words = ("--recipe", "shakespeare", "--budget", "20", "--on", "ray", "lr=0.1|0.2")
-    text = user.fails("sweep", "1xH100", *words, code=2)
-    assert "uses a cluster that you have, and 1xH100 is rented" in text
-    user.environment["RAY_ADDRESS"] = "ray://head:10001"
-    text = user.fails("sweep", "local", "--rate", "3.60", *words, code=2)
-    assert "is for Ray's client" in text
-    if importlib.util.find_spec("ray") is not None:
-        user.environment |= {"RAY_ADDRESS": "head:6379", "RAY_AUTH_TOKEN": "secret-word"}
-        text = user.fails("sweep", "local", "--rate", "3.60", *words, code=2)
-        assert "RAY_AUTH_TOKEN is a secret" in text
-        assert "secret-word" not in text
-    else:
-        user.environment["RAY_ADDRESS"] = "head:6379"
-        text = user.fails("sweep", "local", "--rate", "3.60", *words, code=6)
-        assert "--on ray needs the 'ray' extra" in text
-
-
-def test_a_sweep_needs_a_limit_and_a_budget_for_one_rung(user: User) -> None:
-    text = user.fails("sweep", "local", *SMALL, "--phase", "fast", SPACE, code=2)
-    assert "a sweep needs a limit" in text
-    text = user.fails(*SWEEP, "--budget", "0.25", SPACE, code=2)
-    assert "less than one rung" in text or "does not pay for one useful step" in text
-
-
-def test_two_sweeps_on_one_cap_are_refused_together(user: User) -> None:
-    user.run("budget", "set", "month", "4")
-    user.run(*SWEEP, "--budget", "3", SPACE, "-d")
-    text = user.fails(*SWEEP, "--budget", "3", SPACE, code=BudgetRefused.exit_code)
-    assert "month" in text
-    user.stop()
-    assert user.only_run().outcome is Outcome.STOPPED
-
-
-def test_a_dry_run_says_what_the_dollars_buy(user: User) -> None:
-    out = user.run(*SWEEP, "--budget", "2", "--dry-run", SPACE)
-    assert "rungs" in out
-    assert "trials" in out
-    made = user.json(*SWEEP, "--budget", "2", "--dry-run", "--json", SPACE)
-    assert made["id"].startswith("p-")
-    assert os.listdir(user.home / "plans")
 
 
 @pytest.mark.slow

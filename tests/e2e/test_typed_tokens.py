@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import http.client
 import json
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ import pytest
 from tests.documents import document_in
 from tests.e2e.serving import UiServer
 from tests.e2e.user import User
+from tests.typist import InProcess
 from trmcloud.api import Home
 from trmcloud.core.errors import ReceiptError, UsageError
 
@@ -32,6 +32,11 @@ OWN = ("--checkpoints", "out", "--checkpoint-gb", "0.001", "--metric", "val_loss
 
 
 @pytest.fixture
+def user(typist: InProcess) -> InProcess:
+    return typist
+
+
+@pytest.fixture
 def project(user: User) -> Path:
     made = user.folder / "project"
     made.mkdir()
@@ -44,40 +49,6 @@ def kept(user: User) -> list[str]:
     """Files below the user's folder that hold the token."""
     paths = [path for path in user.folder.rglob("*") if path.is_file()]
     return [str(path) for path in paths if TOKEN.encode() in path.read_bytes()]
-
-
-DOORS: Sequence[tuple[str, ...]] = (
-    ("plan", "--budget", "1", "--", *COMMAND),
-    ("run", *HERE, *OWN, "--dry-run", "--", *COMMAND),
-    ("run", *HERE, *OWN, "-y", "--", *COMMAND),
-    ("run", *HERE, *OWN, "-y", "--", "sh", "-c", f"HF_TOKEN={TOKEN} python3 train.py"),
-    ("run", *HERE, *OWN, "-y", "--resume", f"python3 train.py --key={TOKEN}", "--", "python3",
-     "train.py"),
-    ("run", *HERE, *OWN, "-y", "--tag", f"key={TOKEN}", "--", "python3", "train.py"),
-    ("run", *HERE, *OWN, "-y", "--env", f"HF_TOKEN={TOKEN}", "--", "python3", "train.py"),
-    ("try", "--for", "2", "--", *COMMAND),
-    ("sweep", *HERE, *OWN, "-y", "lr=1|2", "--", *COMMAND, "{lr}"),
-    ("sweep", *HERE, *OWN, "--dry-run", f"lr={TOKEN}|2", "--", "python3", "train.py", "{lr}"),
-    ("rehearse", *HERE, *OWN, "--", *COMMAND),
-    ("export", *HERE, "--as", "sbatch", "--set", f"data=https://me:{TOKEN}@hub.example/x"),
-    ("launch", "local", "--recipe", "trm-tiny", "--rate", "3.60", "--budget", "0.05", "-y",
-     "--set", f"data=https://me:{TOKEN}@hub.example/x"),
-    ("launch", "local", "--recipe", "trm-tiny", "--rate", "3.60", "--budget", "0.05", "-y",
-     "--tag", f"key={TOKEN}"),
-)  # fmt: skip
-
-
-@pytest.mark.parametrize("words", DOORS, ids=lambda words: " ".join(words[:1]))
-def test_a_command_refuses_it_before_anything_is_stored(
-    user: User, project: Path, words: tuple[str, ...]
-) -> None:
-    process = user.start(*words)
-    out, err = process.communicate(timeout=200)
-    assert process.returncode == UsageError.exit_code, out + err
-    assert "holds a token (hf_a…)" in err
-    assert "--env HF_TOKEN" in err
-    assert TOKEN not in out + err
-    assert kept(user) == []
 
 
 def test_a_program_and_an_agent_are_refused_too(
@@ -140,20 +111,18 @@ def test_one_that_an_earlier_version_kept_is_shown_nowhere(
         ("report", run.id, "--html", str(receipt)), ("report", run.id, "--html", str(receipt),
         "--json"), ("budget", "history", "--json"), ("logs", "-f", run.id, "--json"),
     ):  # fmt: skip
-        process = user.start(*words)
-        out, err = process.communicate(timeout=200)
-        assert process.returncode == 0, f"{words}: {out}{err}"
+        code, out, err = user.ended(*words)
+        assert code == 0, f"{words}: {out}{err}"
         shown.append(out + err)
     shown.append(receipt.read_text())
-    process = user.start("doctor", "--bundle", run.id, "--into", str(user.folder / "bundle.tar.gz"))
-    shown.append("".join(process.communicate(timeout=200)))
+    bundle = str(user.folder / "bundle.tar.gz")
+    shown.append("".join(user.ended("doctor", "--bundle", run.id, "--into", bundle)[1:]))
     assert plan.id
     assert not [text[:200] for text in shown if TOKEN in text]
     assert any("[removed: token]" in text for text in shown)
     # What was removed is no damage, and no proof: its record's hash cannot be checked.
-    process = user.start("report", "--verify", str(receipt), "--json")
-    out, err = process.communicate(timeout=200)
-    assert process.returncode in (0, ReceiptError.exit_code), out + err
+    code, out, err = user.ended("report", "--verify", str(receipt), "--json")
+    assert code in (0, ReceiptError.exit_code), out + err
     told = {each["code"]: each for each in document_in(out)["checks"]}
     assert told["chain"]["verdict"] == "open", told
     assert {told[name]["verdict"] for name in ("seal", "account", "ledger")} == {"matches"}, told

@@ -5,9 +5,7 @@ from __future__ import annotations
 import http.client
 import json
 import os
-import shutil
 import socket
-import subprocess
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -160,16 +158,3 @@ def test_no_body_is_answered_by_a_fault_of_the_server(body: bytes, one_page: Pag
         line = json.loads(told)["error"]
         assert line
         assert line.isprintable()
-
-
-@pytest.mark.skipif(not shutil.which("curl"), reason="there is no curl here")
-def test_curl_reads_the_page_beside_half_open_connections(page: Page) -> None:
-    """A second client, whose own time to the first byte is taken."""
-    with half_open_at(page.port, HALF_OPEN):
-        asked = ["curl", "-s", "-m", "10", "-w", "\n%{http_code} %{time_starttransfer}",
-                 f"http://127.0.0.1:{page.port}/"]  # fmt: skip
-        made = subprocess.run(asked, capture_output=True, text=True)
-    assert made.returncode == 0, "it is not reached"
-    status, first_s = made.stdout.splitlines()[-1].split()
-    assert status == "200"
-    assert float(first_s) < 2.0

@@ -3,35 +3,57 @@ isolated pod, asked through the pinned connection that every command uses."""
 
 from __future__ import annotations
 
+import http.client
+import re
 from collections.abc import Callable
 
-from tests.e2e.on_page import Serving, agreed, browser, done, opened, serve
+from tests.e2e.on_page import Serving, serve
 from tests.e2e.rented import LAUNCH
 from tests.e2e.user import User, until
-from tests.standins.browser import Browser
 from tests.standins.runpod.standin import StandIn
 from trmcloud.core.errors import Outcome
 
-__all__ = ["browser", "serve"]
+__all__ = ["serve"]
 
 
 def test_a_pod_that_nobody_drives_is_watched_saved_and_landed(
-    lodger: User, runpod: StandIn, serve: Callable[..., Serving], browser: Browser
+    lodger: User, runpod: StandIn, serve: Callable[..., Serving]
 ) -> None:
     long = ("--phase", "fast", "--steps", "20000", "-d", "--accept-loss")
     lodger.run(*LAUNCH, *long, within_s=400)
     run = lodger.only_run()
-    page = opened(browser, serve(lodger), run)
-    page.until("document.body.innerText.includes('agent armed')", 200)
-    shown = int(page.run("document.documentElement.dataset.beat || '0'").partition(".")[0])
-    page.until(f"Number(document.documentElement.dataset.beat) > {shown}", 200)
+    serving, path = serve(lodger), f"/api/runs/{run.run_id}"
+    page = http.client.HTTPConnection("127.0.0.1", serving.port, timeout=200)
+    page.request(
+        "GET", f"/api/stream?run={run.run_id}", headers={"Authorization": f"Bearer {serving.token}"}
+    )
+    stream = page.getresponse()
+    assert stream.status == 200
 
-    agreed(page, "save")
-    assert "has saved" in done(page, "save", 300)
-    told = agreed(page, "land")
-    assert "of the run's $2.00" in told
-    assert "soft stop requested" in done(page, "land", 100)
-    until(lambda: lodger.only_run().result is not None, within_s=300, what="it has landed")
-    until(lambda: runpod.control.live() == [], within_s=300, what="its pod is gone")
+    def step() -> int:
+        """The next one that an open page is told."""
+        while True:
+            line = stream.readline().decode()
+            assert line, "the stream has ended"
+            if found := re.search(r'"step":\s*(\d+)', line):
+                return int(found[1])
+
+    before = step()
+    while step() <= before:
+        pass
+    page.close()
+    for verb in ("save", "land"):
+        seen = serving.ask(f"{path}/foreseen?verb={verb}")[1]
+        wish = {"verb": verb, "agreed": seen["at_most"]}
+        status, job = serving.ask(f"{path}/do", wish)
+        assert status == 202, job
+
+        def ended(number: str = job["job"]) -> bool:
+            [told] = [each for each in serving.ask(path)[1]["jobs"] if each["number"] == number]
+            assert told["state"] != "failed", told
+            return bool(told["state"] == "done")
+
+        until(ended, what=verb)
+    until(lambda: lodger.only_run().result is not None, what="it has landed")
+    until(lambda: runpod.control.live() == [], what="its pod is gone")
     assert lodger.only_run().result == Outcome.STOPPED.value
-    assert page.errors == []

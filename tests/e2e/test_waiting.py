@@ -3,18 +3,17 @@ then not, boots that never come, time that passes, a command that is killed mean
 
 from __future__ import annotations
 
-import time
 from datetime import datetime
 
 from tests.e2e.runpod_user import ACCEPT, LAUNCH, RentedUser
 from tests.e2e.user import until
-from trmcloud.app.stock import BOOTED, NEVER_BOOTED, REFUSED, read_stock
+from trmcloud.app.stock import BOOTED, REFUSED, read_stock
 from trmcloud.core.catalog.providers import TRAITS
 from trmcloud.core.control.reason import ReasonKind
-from trmcloud.core.control.run_state import RunState, State
-from trmcloud.core.control.waiting import asks, failed_boots, is_waiting, spent_on_boots
+from trmcloud.core.control.run_state import RunState
+from trmcloud.core.control.waiting import asks, is_waiting
 from trmcloud.core.errors import Outcome
-from trmcloud.core.money import ZERO, Usd
+from trmcloud.core.money import Usd
 from trmcloud.core.spec.boots import ASK_EVERY_S
 
 HOUR_S = 3600.0
@@ -79,46 +78,6 @@ def test_what_was_sold_out_is_rented_once_it_is_free(rented: RentedUser) -> None
     assert "booted 1 of " in planned
 
 
-def test_where_the_time_passes_it_ends_with_75_and_nothing_is_spent(renter: RentedUser) -> None:
-    sold_out(renter)
-    launch = renter.start(*launch_of(renter, "--wait-for", "30m"))
-    waits(renter)
-    renter.clock.advance(1800.0)
-    out, _ = renter.see_out(launch, code=75)
-    run = renter.only_run()
-    assert (run.outcome, run.settled, run.reserved) == (Outcome.NO_MACHINE, ZERO, ZERO)
-    assert "waited 30 min 00 s" in out
-    assert "spent $0.00 of $0.60" in out
-    assert renter.truth() == []
-
-
-def test_a_pod_that_never_boots_is_ended_and_the_next_one_trains(renter: RentedUser) -> None:
-    words = "warning: error pulling image, trying again: connection reset by peer"
-    renter.standin.control.set(boot_log=[words], boot_log_gpus=["NVIDIA A100-SXM4-80GB"])
-    launch = renter.start(
-        *launch_of(renter, "--wait-for", "6h", "--budget", "4", hardware="1xA100")
-    )
-    run = renter.run_in(State.BOOTING)
-    assert run.generations[0].rate >= Usd("1")
-    renter.clock.advance(BOOT_S + 60.0)
-    until(lambda: not renter.live(), within_s=90, what="it is ended")
-    for _ in range(40):
-        if renter.creates() >= 2:
-            break
-        renter.clock.advance(30.0)
-        time.sleep(1.0)
-    until(lambda: renter.creates() == 2, what="the next one")
-    run = renter.run_in(State.BOOTING)
-    first, second = run.generations
-    assert [each.number for each in failed_boots(run)] == [1]
-    assert first.candidate_id != second.candidate_id
-    assert ZERO < spent_on_boots(run) <= Usd("0.60")
-    assert run.settled + run.reserved <= Usd("4")
-    assert NEVER_BOOTED in [line.outcome for line in read_stock(renter.home)]
-    assert f"1, {spent_on_boots(run)} at most" in renter.run("status", run.run_id)
-    launch.kill()
-
-
 def test_the_guard_goes_on_for_a_command_that_was_killed(rented: RentedUser) -> None:
     sold_out(rented)
     more = ("--wait-for", "6h", "--accept-loss", "-d")
@@ -144,16 +103,6 @@ def test_the_guard_goes_on_for_a_command_that_was_killed(rented: RentedUser) -> 
     assert pod["name"] == run.generations[-1].pod_name
 
 
-def test_stop_ends_one_that_waits_at_once(renter: RentedUser) -> None:
-    sold_out(renter)
-    launch = renter.start(*launch_of(renter, "--wait-for", "6h"))
-    run = waits(renter)
-    renter.run("stop", "-y", run.run_id, code=(0, Outcome.STOPPED.exit_code))
-    launch.communicate(timeout=60)
-    run = renter.only_run()
-    assert (run.outcome, run.reserved, run.settled) == (Outcome.STOPPED, ZERO, ZERO)
-
-
 def test_a_price_that_nothing_has_is_said_at_once(renter: RentedUser) -> None:
     out = renter.fails(*launch_of(renter, "--max-price", "0.05"), code=2)
     assert "no offer costs $0.05/h or less: the cheapest is 1xRTX4090" in out
@@ -167,12 +116,3 @@ def test_a_price_that_nothing_has_is_said_at_once(renter: RentedUser) -> None:
     assert "more than the limit of $0.05/h" in out
     assert renter.truth() == []
     assert run.generations[0].rate == Usd("0.05")
-
-
-def test_no_price_without_a_rented_machine(renter: RentedUser) -> None:
-    out = renter.fails(
-        "launch", "local", "--rate", "1", "--budget", "1", "--wait-for", "1h", code=2
-    )
-    assert "--wait-for and --max-price work only with rented hardware" in out
-    out = renter.fails(*launch_of(renter, "--wait-for", "9d"), code=2)
-    assert "is not a duration of up to a week" in out

@@ -98,7 +98,7 @@ ELSEWHERE = {
     "sweep local --recipe shakespeare --data ../text --rate 3.60 --budget 0.60 --processes 1 -y "
     "--set depth=1 --set sequence=64 --set steps=200 --set eval_tokens=8192 --default width=32 "
     "lr=log:1e-3,1e-1 width=32,64,128": "ten minutes: tests/e2e/test_sweep.py",
-    "launch local --goal chat-tiny --rate 3.60 --budget 2 -y": "minutes: tests/e2e/test_chat.py",
+    "launch local --goal chat-tiny --rate 3.60 --budget 2 -y": "minutes: tests/model/test_chat.py",
     "fetch-best --into chat": "of what that launch left",
     "eval chat --task core --data local_data --limit 20": "likewise: tests/model/test_tasks.py",
     "sample chat --prompt What is the capital of France? --temperature 0": "likewise",

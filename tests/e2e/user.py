@@ -141,13 +141,18 @@ class User:
             text=True,
         )
 
-    def run(self, *arguments: str, code: int | Sequence[int] = 0, within_s: float = 400) -> str:
-        """stdout of a command that must end with ``code``."""
+    def ended(self, *arguments: str, within_s: float = 400) -> tuple[int, str, str]:
+        """Exit code, stdout and stderr of a command that ends by itself."""
         process = self.start(*arguments)
         out, err = process.communicate(timeout=within_s)
-        wanted = (code,) if isinstance(code, int) else code
-        assert process.returncode in wanted, f"{arguments}: {process.returncode}\n{out}\n{err}"
         assert "Traceback" not in err, err
+        return process.returncode, out, err
+
+    def run(self, *arguments: str, code: int | Sequence[int] = 0, within_s: float = 400) -> str:
+        """stdout of a command that must end with ``code``."""
+        left, out, err = self.ended(*arguments, within_s=within_s)
+        wanted = (code,) if isinstance(code, int) else code
+        assert left in wanted, f"{arguments}: {left}\n{out}\n{err}"
         return out
 
     def stop(self, *options: str) -> str:
@@ -157,9 +162,8 @@ class User:
 
     def fails(self, *arguments: str, code: int) -> str:
         """stderr of a command that must fail with ``code``: one line, then at most a next step."""
-        process = self.start(*arguments)
-        out, err = process.communicate(timeout=400)
-        assert process.returncode == code, f"{arguments}: {process.returncode}\n{out}\n{err}"
+        left, out, err = self.ended(*arguments)
+        assert left == code, f"{arguments}: {left}\n{out}\n{err}"
         lines = [line for line in err.splitlines() if not line.startswith("data: ")]
         assert lines[0].startswith("error: "), err
         assert len(lines) == 1 or (len(lines) == 2 and lines[1].startswith("  try: ")), err

@@ -8,8 +8,7 @@ environment, streams, signals, exit status) that run the same module from its fi
 differs: they share a hash seed, ``/proc/PID/cmdline`` and ``environ`` are the launcher's, and their
 ``comm`` is ``rank0`` and so on. ``TRMCLOUD_TEST_COLD=1`` switches it off. One training of
 ``tests/model/test_torchrun.py`` has ranks that nobody forked, and the others are compared with it
-bit by bit; so begins ``test_a_script_makes_its_named_data_where_it_runs`` of
-``tests/e2e/test_export.py``.
+bit by bit.
 
 ``TRMCLOUD_TEST_FAULT`` is Python that each forked rank runs first, where a test wants one to fail.
 

@@ -256,10 +256,12 @@ def test_a_line_that_says_nothing_is_passed_over(line: bytes) -> None:
     assert reader("val_loss=([0-9.]+)").read(line) is None
 
 
-def test_nan_is_read_as_what_it_is() -> None:
-    found = reader("loss ([0-9.naif]+)").read(b"step 3 loss nan")
-    assert found is not None
-    assert math.isnan(found.metrics["loss"])
+@pytest.mark.parametrize("metric", ["loss[= ]([0-9.naif]+)", "loss"])
+def test_nan_is_read_as_what_it_is(metric: str) -> None:
+    for line in (b"step 3 loss=nan", b"step 3 loss=inf"):
+        found = reader(metric).read(line)
+        assert found is not None
+        assert not math.isfinite(found.metrics["loss"])
 
 
 @pytest.mark.parametrize(

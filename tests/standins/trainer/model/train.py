@@ -194,7 +194,7 @@ class Trainer:
                     os._exit(13)
                 if self.fault == "nan":
                     return "non_finite"
-                while self.fault == "hang":
+                while self.fault == "hang" or (self.fault == "stall" and self.attempt == 1):
                     time.sleep(0.05)
             if self.asked and self.step:
                 self.asked.clear()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import signal
 import subprocess
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -11,6 +13,13 @@ from tests.e2e.user import User, until
 from tests.scheduling import KINDS, kinds_for
 from tests.stress import outcomes
 from tests.warm import Warm, can_warm
+
+
+@pytest.fixture
+def user(tmp_path: Path) -> Iterator[User]:
+    made = User(tmp_path)
+    yield made
+    made.end_everything()
 
 
 @pytest.mark.parametrize(

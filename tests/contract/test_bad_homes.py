@@ -9,16 +9,25 @@ from pathlib import Path
 
 import pytest
 
+from tests.e2e.conftest import ended_home, mortal
 from tests.e2e.user import LAUNCH, SMALL, User, until
+from tests.typist import InProcess, typist
 from trmcloud.adapters.ledger.records import VERSION
 from trmcloud.core.money import ZERO
+
+__all__ = ["ended_home", "mortal", "typist"]
+
+
+@pytest.fixture
+def owner(typist: InProcess, ended_home: Path) -> User:
+    shutil.copytree(ended_home, typist.home)
+    return typist
 
 
 def _said(user: User, *arguments: str) -> str:
     """Both streams of a command that ends well, on one line."""
-    process = user.start(*arguments)
-    out, err = process.communicate(timeout=120)
-    assert process.returncode == 0, err
+    code, out, err = user.ended(*arguments)
+    assert code == 0, err
     return " ".join(f"{out} {err}".split())
 
 

@@ -2,11 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from pathlib import Path
+
 import pytest
 
 from tests.e2e.user import User
 from tests.standins.runpod.client import Client
+from tests.standins.runpod.fixture import judged
 from tests.standins.runpod.standin import StandIn
+from tests.typist import InProcess, typist
+
+__all__ = ["typist"]
+
+
+@pytest.fixture
+def paper(tmp_path: Path, user: User) -> Iterator[StandIn]:
+    with judged(tmp_path / "runpod", real_pods=False) as standin:
+        user.environment |= standin.environment
+        yield standin
+
+
+@pytest.fixture
+def user(typist: InProcess) -> InProcess:
+    return typist
 
 
 def made(standin: StandIn, name: str, size: int = 100, place: str = "EU-RO-1") -> str:
