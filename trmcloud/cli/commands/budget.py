@@ -13,6 +13,7 @@ from trmcloud.app.context import Context
 from trmcloud.cli import documents as doc
 from trmcloud.cli import options
 from trmcloud.cli.catch_up import catch_up
+from trmcloud.cli.documents import filled
 from trmcloud.cli.views.as_documents import budget_lines
 from trmcloud.cli.views.json_output import print_document
 from trmcloud.cli.views.status import volume_lines
@@ -123,12 +124,7 @@ def history(as_json: options.Json = False) -> None:
     records = build_context().ledger.read().cap_history
     changes = [(record.at, record.event) for record in records if isinstance(record.event, CapSet)]
     if as_json:
-        rows = tuple(
-            doc.CapChange(
-                changed_at=at, level=event.level, key=event.key, cap_usd=event.cap, by=event.by
-            )
-            for at, event in changes
-        )
+        rows = tuple(filled(doc.CapChange, event, changed_at=at) for at, event in changes)
         print_document(doc.CapHistory(changes=rows))
         return
     if not changes:

@@ -24,6 +24,7 @@ from trmcloud.cli import options
 from trmcloud.cli.catch_up import find_caught_up
 from trmcloud.cli.commands.evaluate import run_trainer_command
 from trmcloud.cli.confirm import is_confirmed
+from trmcloud.cli.documents import filled
 from trmcloud.cli.views.as_documents import fetched_fields
 from trmcloud.cli.views.json_output import print_document
 from trmcloud.cli.views.launch import own_files
@@ -210,17 +211,12 @@ def _fetch_from_script(folder: Path, into: str, weights_only: bool, *, as_json: 
     )
     if as_json:
         print_document(
-            doc.Adopted(
+            filled(
+                doc.Adopted,
+                found,
                 **fetched_fields(fetched),
-                recipe=found.recipe,
-                hardware=found.hardware,
                 outcome=found.outcome.value if found.outcome is not None else None,
-                starts=found.starts,
-                used_s=found.used_s,
-                rate_per_hour_usd=found.rate,
                 accounted_usd=found.cost,
-                planned_usd=found.planned,
-                worst_case_usd=found.worst_case,
             )
         )
         return

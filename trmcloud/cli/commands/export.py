@@ -12,7 +12,7 @@ from trmcloud.app.commands import CommandRequest
 from trmcloud.app.sweeping import SweepRequest
 from trmcloud.cli import documents as doc
 from trmcloud.cli import options
-from trmcloud.cli.documents import note
+from trmcloud.cli.documents import filled, note
 from trmcloud.cli.views.json_output import print_document
 from trmcloud.cli.views.plan_documents import spread
 from trmcloud.cli.views.text import duration
@@ -61,14 +61,12 @@ def export(
     if as_json:
         said = [note(reason.about.value, reason.text) for reason in chosen.reasons]
         said += [note("data_source", made.data_words)] if made.data_words else []
-        exported = doc.ExportedFiles(
+        exported = filled(
+            doc.ExportedFiles,
+            chosen,
             form=form,
             files=tuple(dict.fromkeys((str(made.path), str(carrier)))),
-            hardware=chosen.hardware,
             duration_s=spread(chosen.hours, 3600.0),
-            cost_p50_usd=chosen.cost_p50,
-            worst_case_usd=chosen.worst_case,
-            hard_stop_s=chosen.hard_stop_s,
             notes=tuple(said),
         )
         print_document(exported)

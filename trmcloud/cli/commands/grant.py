@@ -36,6 +36,7 @@ from trmcloud.core.errors import UsageError
 from trmcloud.core.money import Usd, parse_budget
 from trmcloud.core.nearest import nearest
 from trmcloud.core.spec.spec import parse_deadline
+from trmcloud.core.values import replace
 from trmcloud.wiring import build_context
 
 app = options.make_group(
@@ -199,12 +200,9 @@ def history(as_json: options.Json = False) -> None:
     changes = [_change(each) for each in build_context().ledger.read().grant_history]
     whose = {each.request: each.principal for each in changes if each.kind == "asked"}
     made = tuple(
-        each if each.principal else doc.GrantChange(
-            changed_at=each.changed_at, kind=each.kind, by=each.by, request=each.request,
-            principal=whose.get(each.request, ""), total_usd=each.total_usd,
-        )
+        each if each.principal else replace(each, principal=whose.get(each.request, ""))
         for each in changes
-    )  # fmt: skip
+    )
     if as_json:
         print_document(doc.GrantHistory(changes=made))
         return

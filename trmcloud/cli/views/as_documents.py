@@ -29,7 +29,7 @@ from trmcloud.app.trainings import (
     verdicts_of,
 )
 from trmcloud.cli import documents as doc
-from trmcloud.cli.documents import note
+from trmcloud.cli.documents import filled, note
 from trmcloud.cli.views.json_output import facts_in
 from trmcloud.cli.views.reasons import did_line
 from trmcloud.core.contract.command import RECIPE, Command, own_facts
@@ -118,15 +118,8 @@ def _sweep(context: Context, run: RunState) -> doc.SweepProgress | None:
             )
             for each in verdict.quarters(state, terms)
         ),
-        verdict=doc.SweepVerdict(
-            finding=judged.finding.value,
-            winner=judged.winner,
-            rung=judged.rung + 1,
-            gain=judged.gain,
-            low=judged.low,
-            high=judged.high,
-            noise=judged.noise,
-            seeds=judged.seeds,
+        verdict=filled(
+            doc.SweepVerdict, judged, finding=judged.finding.value, rung=judged.rung + 1
         ),
         importance={each.name: each.share for each in verdict.importance(state, terms)},
         next_usd=verdict.NEXT_USD if paid else None,
@@ -200,12 +193,10 @@ def _account(context: Context, run: RunState, report: RunReport) -> dict[str, An
         "bucket": report.bucket or None,
         "on_volume": report.on_volume,
         "moves": tuple(
-            doc.CompletedMove(
+            filled(
+                doc.CompletedMove,
+                move,
                 moved_at=move.at,
-                generation=move.generation,
-                provider=move.provider,
-                stays_usd=move.stays,
-                since_usd=move.since,
                 saved_usd=move.saved if move.ended else None,
             )
             for move in report.moves
@@ -236,21 +227,14 @@ def pace_document(run: RunState) -> doc.MeasuredPace | None:
     candidate = run.candidate(run.generations[pace.generation - 1].candidate_id)
     hours = (pace.least_hours, pace.hours, pace.most_hours)
     p10, p50, p90 = (each * 3600.0 for each in hours)
-    return doc.MeasuredPace(
-        generation=pace.generation,
-        phase=pace.phase,
-        steps=pace.steps,
-        step_s=pace.step_s,
-        fast_s=pace.fast_s,
-        slow_s=pace.slow_s,
+    return filled(
+        doc.MeasuredPace,
+        pace,
         planned_step_s=pace.planned_s,
         run_s=doc.Spread(p10=p10, p50=p50, p90=p90),
         run_usd=pace.usd,
         planned_run_s=candidate.hours.p50 * 3600.0 if candidate is not None else None,
         planned_run_usd=candidate.cost_p50 if candidate is not None else None,
-        steps_fit=pace.steps_fit,
-        torch=pace.torch,
-        board=pace.board,
         doubt=reason_note(pace.doubt),
         slow=reason_note(pace.slow),
         follows=pace.follows or None,
@@ -325,15 +309,7 @@ def _status(context: Context, run: RunState) -> dict[str, Any]:
             for x in guards.layers
         ),
         "max_overspend_usd": guards.overshoot.amount if run.live else None,
-        "balance": None
-        if low is None
-        else doc.LowBalance(
-            provider=low.provider,
-            balance_usd=low.balance,
-            spending_per_hour_usd=low.spending,
-            read_at=low.read_at,
-            ends_at=low.ends_at,
-        ),
+        "balance": None if low is None else filled(doc.LowBalance, low),
         "moving": pending_move(run),
         "verdicts": tuple(_verdicts(context, run)),
         "health": _health(context, run),
@@ -419,17 +395,14 @@ def precision_of(context: Context, run: RunState) -> tuple[doc.Precision, ...]:
 
 def _recoveries(context: Context, run: RunState) -> tuple[doc.Recovery, ...]:
     return tuple(
-        doc.Recovery(
+        filled(
+            doc.Recovery,
+            each.recovery,
             generation=each.generation,
             phase=each.phase,
-            step=each.recovery.step,
             happened_at=each.recovery.at,
             code=each.recovery.what,
-            rung=each.recovery.rung,
             changed=dict(each.recovery.changed),
-            times=each.recovery.times,
-            lost_steps=each.recovery.lost_steps,
-            lost_s=each.recovery.lost_s,
             lost_usd=each.lost,
             message=f"{trouble_text(each)}; {remedy_text(each)}",
         )
@@ -443,7 +416,9 @@ def launched(
     generation, chosen = run.generation, run.chosen
     rented = generation if run.live and generation is not None and generation.open else None
     worst = chosen if chosen is not None else run.plan.recommended
-    return doc.Launched(
+    return filled(
+        doc.Launched,
+        run,
         run=run.run_id,
         name=run.name or None,
         tags=dict(run.tags),
@@ -452,17 +427,12 @@ def launched(
         principal=run.creator or None,
         plan=run.plan.id,
         recipe=run.spec.recipe,
-        project=run.project,
         hardware=chosen.hardware if chosen is not None else "?",
         provider=generation.provider if generation is not None else None,
         region=chosen.region if chosen is not None else None,
         state=state_of(run),
         outcome=run.outcome.value if run.outcome is not None else None,
-        live=run.live,
         detached=detached,
-        created_at=run.created_at,
-        cap_usd=run.cap,
-        reserved_usd=run.reserved,
         worst_case_usd=worst.worst_case if worst is not None else run.cap,
         spent_usd=spending(context, run).proven,
         rate_per_hour_usd=(rented.billed_rate or rented.rate) if rented is not None else None,
@@ -604,40 +574,21 @@ def volume_holds(ledger: LedgerState, now: float, run_id: str = "") -> tuple[doc
 
 
 def _hold(hold: Hold, over: Any, now: float) -> doc.VolumeHold:
-    return doc.VolumeHold(
+    return filled(
+        doc.VolumeHold,
+        hold,
         run=hold.run_id,
-        provider=hold.provider,
         data_centre=hold.place,
-        size_gb=hold.size_gb,
-        per_day_usd=hold.per_day,
         reserved_usd=hold.amount,
         accrued_usd=hold.accrued(now),
         reserved_until_at=hold.until,
-        then=hold.then,
-        deleted_at=hold.deleted_at,
         uncapped_since_at=over.since if over is not None else None,
         uncapped_usd=over.beyond(now) if over is not None else Usd(0),
     )
 
 
 def budget_lines(lines: Sequence[Line]) -> doc.Budgets:
-    return doc.Budgets(
-        budgets=tuple(
-            doc.BudgetLine(
-                level=line.level,
-                key=line.key,
-                cap_usd=line.cap,
-                settled_usd=line.settled,
-                reserved_usd=line.reserved,
-                remaining_usd=line.remaining,
-                strays_usd=line.strays,
-                unproven_usd=line.unproven,
-                volumes_usd=line.volumes,
-                quarantined_usd=line.quarantined,
-            )
-            for line in lines
-        )
-    )
+    return doc.Budgets(budgets=tuple(filled(doc.BudgetLine, line) for line in lines))
 
 
 def month_document(report: MonthReport, html: str) -> doc.Month:
@@ -651,15 +602,7 @@ def month_document(report: MonthReport, html: str) -> doc.Month:
         }
 
     def share(row: Share) -> doc.MonthShare:
-        return doc.MonthShare(
-            name=row.name,
-            runs=row.runs,
-            cap_usd=row.cap,
-            spent_usd=row.spent,
-            reserved_usd=row.reserved,
-            left_usd=row.left,
-            unproven_usd=row.at_most,
-        )
+        return filled(doc.MonthShare, row, unproven_usd=row.at_most)
 
     counts = {row.name: row.runs for row in report.projects}
     return doc.Month(
