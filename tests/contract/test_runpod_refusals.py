@@ -14,7 +14,7 @@ import pytest
 from tests.documents import document_in
 from tests.e2e.agents import verify_layers
 from tests.e2e.runpod_user import ACCEPT, LAUNCH, RentedUser
-from tests.e2e.user import User
+from tests.e2e.user import User, leave_only
 from tests.standins.runpod.fixture import judged
 from tests.standins.runpod.standin import StandIn
 from tests.typist import InProcess, RenterInProcess, quick_renter, typist
@@ -285,17 +285,6 @@ def test_the_doctor_holds_a_plan_against_what_is_free(quick_renter: RenterInProc
 
 
 # -- this machine and its network ----------------------------------------------------------------
-
-
-def leave_only(user: User, *tools: str) -> None:
-    """A PATH with these programs alone."""
-    folder = user.folder / "bin"
-    folder.mkdir()
-    for tool in tools:
-        found = shutil.which(tool)
-        assert found is not None
-        (folder / tool).symlink_to(found)
-    user.environment["PATH"] = str(folder)
 
 
 def findings(user: User) -> dict[str, dict[str, Any]]:

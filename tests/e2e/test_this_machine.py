@@ -2,30 +2,18 @@
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 import threading
 from pathlib import Path
 
 from tests.e2e.runpod_user import ACCEPT, LAUNCH, RentedUser
-from tests.e2e.user import User, until
+from tests.e2e.user import leave_only, until
 from trmcloud.core.catalog.providers import TRAITS
 from trmcloud.core.control.run_state import State
 from trmcloud.core.errors import Outcome
 
 BOOT_S = TRAITS["runpod"].boot_deadline_s
 WISH = (*LAUNCH, "--steps", "60", "--budget", "0.30", *ACCEPT)
-
-
-def leave_only(user: User, *tools: str) -> None:
-    """A PATH with these programs alone."""
-    folder = user.folder / "bin"
-    folder.mkdir()
-    for tool in tools:
-        found = shutil.which(tool)
-        assert found is not None
-        (folder / tool).symlink_to(found)
-    user.environment["PATH"] = str(folder)
 
 
 def test_a_run_is_not_resumed_from_where_it_cannot_be_reached(renter: RentedUser) -> None:

@@ -272,3 +272,14 @@ def until(condition: Callable[[], bool], *, within_s: float = 300.0, what: str =
         assert answered_at < deadline, f"not within {within_s} s: {what}"
         took_s = answered_at - asked_at
         time.sleep(4 * took_s if took_s > 0.3 else 0.05)
+
+
+def leave_only(user: User, *tools: str) -> None:
+    """A PATH with these programs alone."""
+    folder = user.folder / "bin"
+    folder.mkdir()
+    for tool in tools:
+        found = shutil.which(tool)
+        assert found is not None
+        (folder / tool).symlink_to(found)
+    user.environment["PATH"] = str(folder)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 
+from tests.e2e.test_api import OWN, SMALL, WORDS
 from tests.standins import scripts
 from tests.typist import InProcess, typist
 from trmcloud.api import Home
@@ -14,23 +14,6 @@ from trmcloud.core.errors import BudgetRefused, NotFoundError, UsageError
 from trmcloud.core.money import Usd
 
 __all__ = ["typist"]
-
-#: As ``tests.e2e.user.SMALL`` says it on a command line.
-SMALL: dict[str, Any] = {
-    "recipe": "trm-tiny", "phase": "fast", "data": "python-stdlib", "rate": "3.60",
-    "setting": (
-        "depth=1", "width=32", "vocab_size=256", "sequence=64", "eval_tokens=1024",
-        "eval_every=10", "save_every=20",
-    ),
-}  # fmt: skip
-
-
-#: A stranger's script, as ``run`` would be told of it.
-WORDS = ("python3", "train.py")
-OWN: dict[str, Any] = {
-    "hardware": "local", "rate": "3.60", "budget": Usd("0.02"), "grace": 2.0,
-    "checkpoints": Path("out"), "checkpoint_gb": 0.001, "metric": "val_loss=([0-9.]+)",
-}  # fmt: skip
 
 
 @pytest.fixture
