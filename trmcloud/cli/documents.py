@@ -1235,13 +1235,17 @@ class Launched:
 
 @dataclass(frozen=True, kw_only=True)
 class RunEvent:
-    """One event on record of a run. ``facts`` are those of its kind in the ledger."""
+    """One event on record of a run. ``facts`` are those of its kind in the ledger, ``message`` says
+    it in a sentence; ``severity``: record, mark, news or alert, each more urgent than the one
+    before."""
 
     schema: ClassVar[str] = "event/1"
     run: str
     id: int
     happened_at: float
     kind: str
+    severity: str
+    message: str
     facts: Mapping[str, Any]
 
 

@@ -10,6 +10,7 @@ from trmcloud.app.checkpoints.fetching import FetchedCheckpoint
 from trmcloud.app.context import Context, is_unasked
 from trmcloud.app.ending import NamedPodEnds
 from trmcloud.app.kill_layers import guards_of
+from trmcloud.app.narration import Told
 from trmcloud.app.reasons import sentence
 from trmcloud.app.run_facts import gains_of, report_run, spending
 from trmcloud.app.run_queries import (
@@ -37,7 +38,7 @@ from trmcloud.core.contract.gate import verdict_from_json
 from trmcloud.core.contract.manifest import CheckpointManifest
 from trmcloud.core.contract.records import ContractError
 from trmcloud.core.control.budget import LedgerState, Line
-from trmcloud.core.control.events import BalanceLow, Record
+from trmcloud.core.control.events import BalanceLow
 from trmcloud.core.control.ledger_facts import Hold, Quarantine, due_volumes, holds
 from trmcloud.core.control.observation import POD
 from trmcloud.core.control.reason import Reason
@@ -447,8 +448,9 @@ _HEAVY = ("plan", "candidate", "verdict", "metrics")
 """Fields of events that are documents of their own."""
 
 
-def run_event(record: Record, command: Command | None) -> doc.RunEvent:
-    """``command``: what the run trains; None: a recipe."""
+def run_event(told: Told) -> doc.RunEvent:
+    record, run = told.record, told.run
+    command = run.spec.command if run.recorded_plan is not None else None
     facts = own_facts(command, facts_in(record.event))
     for name in _HEAVY:
         held = facts.get(name)
@@ -459,6 +461,8 @@ def run_event(record: Record, command: Command | None) -> doc.RunEvent:
         id=record.seq,
         happened_at=record.at,
         kind=type(record.event).__name__,
+        severity=told.severity.name.lower(),
+        message=told.line,
         facts=facts,
     )
 

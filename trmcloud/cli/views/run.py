@@ -18,6 +18,7 @@ from trmcloud.app.launching import (
     request_stop,
 )
 from trmcloud.app.measurements import note_measured, note_probed
+from trmcloud.app.narration import Narrator
 from trmcloud.app.reasons import sentence
 from trmcloud.app.run_facts import report_run
 from trmcloud.app.run_queries import last_beat, last_report, mark_reported, reported_uploads
@@ -90,7 +91,8 @@ class EventLines:
     """Prints each event on record of a run as a line of JSON, and at last the run itself."""
 
     def __init__(self, context: Context, run_id: str) -> None:
-        self._context, self._run_id, self._seq = context, run_id, 0
+        self._context, self._run_id = context, run_id
+        self._narrator = Narrator()
 
     def beside(self, watch: Callable[[RunState], None]) -> Callable[[RunState], None]:
         """Return a function that prints what is new, and calls ``watch``."""
@@ -106,11 +108,8 @@ class EventLines:
         print_line(run_ended(self._context, run))
 
     def _print_new(self) -> None:
-        command = run_by_id(self._context, self._run_id).spec.command
-        for record in self._context.ledger.records(self._run_id):
-            if record.seq > self._seq:
-                self._seq = record.seq
-                print_line(run_event(record, command))
+        for told in self._narrator.tell(self._context.ledger.records(self._run_id)):
+            print_line(run_event(told))
 
 
 def carry(
