@@ -33,7 +33,7 @@ def test_the_guard_shows_what_it_writes_and_takes_it_out_again(user: InProcess) 
     assert f"TRMCLOUD_HOME={user.home}" in entry
     made = user.json("admin", "guard", "install", "--cron", "--every", "5", "-y", "--json")
     assert (made["installed"], made["last_visit_at"]) == ("cron", None)
-    assert table.read_text().count("trmcloud guard") == 1
+    assert table.read_text().count("trmcloud-guard") == 1
     assert "cron" in user.run("admin", "guard", "status")
 
     command = table.read_text().splitlines()[1].split("* * * * ", 1)[1].split(" >/dev/null")[0]
@@ -43,6 +43,19 @@ def test_the_guard_shows_what_it_writes_and_takes_it_out_again(user: InProcess) 
     assert user.json("admin", "guard", "remove", "--json")["installed"] is None
     assert table.read_text() == "0 1 * * * echo mine\n"
     user.run("admin", "guard", "status", code=3)
+
+
+def test_a_timer_of_an_earlier_version_goes_on_and_can_be_removed(user: InProcess) -> None:
+    table = _with_crontab(user)
+    user.run("admin", "guard", "install", "--cron", "-y")
+    entry = table.read_text().replace(" admin reap ", " reap ").replace("trmcloud-g", "trmcloud g")
+    table.write_text(entry)
+    assert "cron" in user.run("admin", "guard", "status")
+    command = entry.split("* * * * ", 1)[1].split(" >/dev/null")[0]
+    subprocess.run(["sh", "-c", command], env=user.env(), check=True)
+    assert "reaper     has not run yet" not in user.run("admin", "guard", "status")
+    user.run("admin", "guard", "remove")
+    assert table.read_text() == ""
 
 
 def _with_crontab(user: User) -> Path:
@@ -75,7 +88,7 @@ def test_a_timer_that_would_start_without_the_key_is_not_installed(
     shown = quick_renter.run(*install)
     assert quick_renter.asked("GET") > before  # it was tried
     assert quick_renter.standin.api_key not in shown + table.read_text()
-    assert "trmcloud guard" in table.read_text()
+    assert "trmcloud-guard" in table.read_text()
     bare = {"HOME": str(quick_renter.folder), "PATH": "/usr/bin:/bin"}
     command = table.read_text().split("* * * * ", 1)[1].split(" >/dev/null")[0]
     subprocess.run(["sh", "-c", command], env=bare, check=True)

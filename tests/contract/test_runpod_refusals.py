@@ -252,7 +252,7 @@ def test_an_invoiced_account_has_no_balance_to_fit_and_needs_a_guard_elsewhere(
     quick_renter.standin.control.set_balance(0.0)
     err = quick_renter.refused(*launch, code=4)
     assert "prepaid does not count: the account is invoiced (POSTPAID)" in err
-    assert "try: trmcloud guard install on another machine" in err
+    assert "try: trmcloud admin guard install on another machine" in err
     err = quick_renter.refused(*launch, *ACCEPT, "--fit-balance", code=14)
     assert "--fit-balance is not possible: the account is invoiced (POSTPAID)" in err
     assert quick_renter.creates() == before

@@ -14,7 +14,7 @@ from trmcloud.core.contract.manifest import CheckpointManifest, KnownCheckpoint
 from trmcloud.core.contract.phase_account import with_skips
 from trmcloud.core.contract.pod_contract import GPU_NOTE, PhaseState, window_from
 from trmcloud.core.contract.recovery import Recovery
-from trmcloud.core.control.run_state import RunState
+from trmcloud.core.control.run_state import RunState, State
 from trmcloud.core.health import Finding, PhaseExpectation, Rule, findings
 from trmcloud.core.money import Usd, cost
 from trmcloud.core.spec.guides import Target
@@ -29,7 +29,8 @@ from trmcloud.core.values import dataclass
 def verdicts_of(context: Context, run: RunState) -> dict[str, Mapping[str, Any]]:
     """By phase, each verdict on record; of an ended training without one, that on the metrics of
     its first phase."""
-    if run.gates or run.live or run.spec.command is not None:
+    may_train = run.live and run.state not in (State.ENDING, State.SETTLING)
+    if run.gates or may_train or run.spec.command is not None:
         return {phase: each.verdict for phase, each in run.gates.items()}
     phase = next(iter(context.files.phases(run.run_id)), "")
     metrics = context.files.metrics(run.run_id, phase) if phase else []

@@ -263,6 +263,9 @@ def main(arguments: list[str] | None = None) -> None:
 
     forgive_streams()
     typed = sys.argv[1:] if arguments is None else arguments
+    if typed[:1] == ["reap"] and "--guard-every" in typed:
+        # The timer that an earlier version installed: it is a kill layer, and goes on.
+        typed = arguments = ["admin", *typed]
     as_json = "--json" in (typed[: typed.index("--")] if "--" in typed else typed)
     if as_json:
         from trmcloud.cli.views import json_output

@@ -20,6 +20,8 @@ from trmcloud.io.files import write_atomic
 
 UNIT = "trmcloud-reap"
 _CRON_MARK = "# trmcloud-guard"
+_MARKS = (_CRON_MARK, _CRON_MARK.replace("-", " "))
+"""The last is that of earlier versions."""
 _TRIAL_S = 120.0
 #: What the reaper needs of the user's shell, none of it secret: a timer starts with nearly nothing.
 _HANDED_ON = (
@@ -131,7 +133,7 @@ class ReaperTimer:
         """ "systemd", "cron" or None: which guard is in place."""
         if (self._units / f"{UNIT}.timer").exists():
             return "systemd"
-        if shutil.which("crontab") and _CRON_MARK in _crontab():
+        if shutil.which("crontab") and any(map(_is_ours, _crontab().splitlines())):
             return "cron"
         return None
 
@@ -193,8 +195,12 @@ def _crontab() -> str:
     return answer.stdout if answer.returncode == 0 else ""
 
 
+def _is_ours(line: str) -> bool:
+    return any(mark in line for mark in _MARKS)
+
+
 def _crontab_without_ours() -> str:
-    lines = [line for line in _crontab().splitlines() if _CRON_MARK not in line]
+    lines = [line for line in _crontab().splitlines() if not _is_ours(line)]
     return "".join(line + "\n" for line in lines)
 
 

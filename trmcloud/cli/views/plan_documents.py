@@ -113,7 +113,8 @@ def _balance(plan: Plan, funds: Funds | None) -> doc.PlanBalance | None:
     if funds is None or plan.recommended is None:
         return None
     worst = worst_at(plan, plan.recommended.provider)
-    return filled(doc.PlanBalance, funds, worst_case_usd=worst, missing_usd=funds.missing(worst))
+    held, missing = dict(funds.held), funds.missing(worst)
+    return filled(doc.PlanBalance, funds, held_usd=held, worst_case_usd=worst, missing_usd=missing)
 
 
 def own_machine(own: OwnHardware) -> doc.OwnMachine:
