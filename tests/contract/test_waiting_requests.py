@@ -127,7 +127,11 @@ def context_of(
 
 def a_plan(seller: Seller, home: Path) -> Plan:
     request = LaunchRequest(
-        hardware=seller.hardware, budget="20", provider=[seller.provider], wait_for=WAITED
+        hardware=seller.hardware,
+        recipe="trm",
+        budget="20",
+        provider=[seller.provider],
+        wait_for=WAITED,
     )
     planner = build_planner(home)
     return planner.plan(planner.spec(request))
