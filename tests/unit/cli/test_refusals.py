@@ -425,7 +425,7 @@ def test_an_export_that_does_not_fit_is_refused(typist: InProcess) -> None:
     assert every["schema"] == "export/1"
     assert len(every["files"]) == len(list((typist.folder / "sky").iterdir())) > 5
     assert "RUN_DIR" in typist.refused("fetch-best", str(typist.folder), code=3)
-    assert "fineweb-edu" in typist.run("export", "8xA100")  # a recipe has data of its own
+    assert "climbmix" in typist.run("export", "8xA100")  # a recipe has data of its own
 
 
 # -- try ------------------------------------------------------------------------------------------
