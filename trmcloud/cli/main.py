@@ -127,6 +127,10 @@ class LazyGroup(TyperGroup):
     def get_params(self, ctx: Any) -> Any:
         return values_as_typed(super().get_params(ctx))
 
+    def get_help_option_names(self, ctx: Any) -> list[str]:
+        """In one order: the parser's own set has another in each process."""
+        return list(_HELP["help_option_names"])
+
     def list_commands(self, ctx: Any) -> list[str]:
         return list(COMMANDS)[: None if self._shows_all or not self._listing else _FIRST]
 
