@@ -64,7 +64,7 @@ def main() -> None:
 
 
 def help_table() -> str:
-    """What ``trmcloud --help-all`` lists, as it prints it at 80 columns."""
+    """Return the table of commands that ``trmcloud --help-all`` prints, 80 columns wide."""
     answer = subprocess.run(
         [str(Path(sys.executable).parent / "trmcloud"), "--help-all"],
         capture_output=True,

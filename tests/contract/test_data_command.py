@@ -59,7 +59,7 @@ def test_get_goes_on_where_it_stopped(reader: InProcess, host: DataHost) -> None
     again = [each.path for each in host.requests[asked:]]
     assert all("/api/" in path for path in again), "what is there is not asked for again"
     more = reader.run(*get, "150000")
-    assert more.splitlines()[1] == first.splitlines()[1], "the same folder goes on"
+    assert more.splitlines()[1] == first.splitlines()[1], "shards are added to the same folder"
     assert more != first
 
 

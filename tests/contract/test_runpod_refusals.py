@@ -1,4 +1,4 @@
-"""What is told, and what is not spent, where an account or its provider will not have a launch."""
+"""Launches that an account or its provider refuses: the message, and nothing is spent."""
 
 from __future__ import annotations
 
@@ -148,7 +148,7 @@ def test_what_cannot_be_rented_is_told_before_anything_is_reserved(
 ) -> None:
     paper, user = on_paper
     smoke_run = ("smoke", "--max-usd", "1")
-    user.refused(*smoke_run, code=2)  # nobody to ask
+    user.refused(*smoke_run, code=2)  # there is no terminal to ask on
     paper.control.set(no_capacity=["*"])
     assert "has no GPU in stock" in user.fails(*smoke_run, "-y", code=75)
     paper.control.reset()

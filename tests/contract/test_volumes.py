@@ -2,25 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
 
 from tests.e2e.user import User
 from tests.standins.runpod.client import Client
-from tests.standins.runpod.fixture import judged
+from tests.standins.runpod.fixture import paper, runpod_on_paper
 from tests.standins.runpod.standin import StandIn
 from tests.typist import InProcess, typist
 
-__all__ = ["typist"]
-
-
-@pytest.fixture
-def paper(tmp_path: Path, user: User) -> Iterator[StandIn]:
-    with judged(tmp_path / "runpod", real_pods=False) as standin:
-        user.environment |= standin.environment
-        yield standin
+__all__ = ["paper", "runpod_on_paper", "typist"]
 
 
 @pytest.fixture
@@ -52,7 +42,7 @@ def test_deleting_asks_and_spares_what_is_not_ours(paper: StandIn, user: User) -
     user.run("budget", "set", "month", "10")  # makes the ledger
     theirs = made(paper, "somebody-elses")
     mine = made(paper, f"trmc-{user.ledger().ledger_id}-EU-RO-1")
-    user.refused("admin", "volumes", "delete", mine, code=2)  # nobody to ask
+    user.refused("admin", "volumes", "delete", mine, code=2)  # there is no terminal to ask on
     user.refused("admin", "volumes", "delete", theirs, "-y", code=3)
     user.refused("admin", "volumes", "delete", "../pods", "-y", code=3)
     assert len(user.json("admin", "volumes", "--json")["volumes"]) == 1

@@ -12,12 +12,12 @@ import pytest
 from tests.e2e.rented import account, path_of, renting, tenant
 from tests.e2e.runpod_user import RentedUser, TestClock
 from tests.e2e.user import LAUNCH, User, real_trainer, write_text
-from tests.standins.runpod.fixture import judged
+from tests.standins.runpod.fixture import judged, paper, runpod_on_paper
 from tests.standins.runpod.standin import StandIn
 from tests.standins.s3 import S3, s3
 from tests.typist import quick_renter, typist
 
-__all__ = ["quick_renter", "s3", "typist"]
+__all__ = ["paper", "quick_renter", "runpod_on_paper", "s3", "typist"]
 
 
 @pytest.fixture
@@ -88,14 +88,6 @@ def rented(tmp_path: Path) -> Iterator[RentedUser]:
 def runpod(tmp_path: Path) -> Iterator[StandIn]:
     """A RunPod whose isolated pods can train; its clock is this machine's."""
     with account(tmp_path) as standin:
-        yield standin
-
-
-@pytest.fixture
-def paper(tmp_path: Path, user: User) -> Iterator[StandIn]:
-    """A RunPod on paper, whose account is the user's; its clock is this machine's."""
-    with judged(tmp_path / "runpod", real_pods=False) as standin:
-        user.environment |= standin.environment
         yield standin
 
 

@@ -1,5 +1,4 @@
-"""``trmcloud report --to tensorboard|wandb``: from metrics here, and nobody's key where it
-trains."""
+"""``trmcloud report --to tensorboard|wandb``: from metrics here; no key goes to the pod."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ def test_a_run_is_saved_twice_while_it_trains_and_then_stopped(user: User) -> No
     assert first["checkpoint"] < second
     assert str(user.home) in out
     until(lambda: all(m.val_bpb is not None for m in user.checkpoints().values()))
-    assert user.live_pods(), "it goes on"
+    assert user.live_pods(), "the run continues"
     user.stop()
     run = user.only_run()
     assert run.outcome is Outcome.STOPPED

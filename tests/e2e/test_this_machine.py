@@ -55,18 +55,18 @@ def test_what_keeps_the_line_down_is_told_while_the_pod_boots(
     renter.run_in(State.BOOTING)
     assert "does not answer" not in log.read_text(), "a pod may take half a minute"
     renter.clock.advance(31.0)
-    until(lambda: "\n    try: " in log.read_text(), what="trouble is told")
+    until(lambda: "\n    try: " in log.read_text(), what="the line about the trouble")
     told = log.read_text()
     assert f"  the pod does not answer: {says} (trmc-" in told
     assert "; retrying for 14 min" in told
     assert "    try: allow SSH to that address (firewall, VPN, proxy)" in told
     status = renter.json("status", "--json")["runs"][0]
     assert says in next(n["message"] for n in status["notes"] if n["code"] == "link")
-    assert len(renter.live()) == 1, "the controller goes on"
+    assert len(renter.live()) == 1, "the controller keeps its pod"
     renter.clock.advance(BOOT_S)
     renter.see_out(launch, code=Outcome.LOST.exit_code)
     run = renter.close_books()
-    until(lambda: "why: " in log.read_text(), what="the end is told")
+    until(lambda: "why: " in log.read_text(), what="the line about the end")
     said = log.read_text()
     assert said.count("does not answer") == 1, said
     assert f"{run.run_id} lost: no machine of the run ever reported: nothing was trained" in said

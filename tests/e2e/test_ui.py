@@ -287,7 +287,7 @@ def test_every_view_fits_every_screen_in_both_themes(
 
 
 def _open_all(page: Page) -> None:
-    """What is shown once it is seen, or opened."""
+    """Open what is folded, and scroll to what is drawn only when it is seen."""
     page.run("document.querySelectorAll('details').forEach(each => { each.open = true; })")
     if page.run("!!document.querySelector('#launched')"):
         for part in ("#machine", "#logs"):

@@ -36,6 +36,13 @@ def runpod_on_paper(tmp_path: Path) -> Iterator[StandIn]:
 
 
 @pytest.fixture
+def paper(runpod_on_paper: StandIn, user: Any) -> StandIn:
+    """Such a one, whose account is the user's."""
+    user.environment |= runpod_on_paper.environment
+    return runpod_on_paper
+
+
+@pytest.fixture
 def runpod_and_clock(tmp_path: Path) -> Iterator[tuple[StandIn, GivenClock]]:
     clock = GivenClock()
     with judged(tmp_path / "runpod", real_pods=False, clock=clock) as standin:

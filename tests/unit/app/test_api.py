@@ -6,30 +6,18 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.test_api import OWN, SMALL, WORDS
-from tests.standins import scripts
+from tests.e2e.test_api import OWN, SMALL, WORDS, home, project
 from tests.typist import InProcess, typist
 from trmcloud.api import Home
 from trmcloud.core.errors import BudgetRefused, NotFoundError, UsageError
 from trmcloud.core.money import Usd
 
-__all__ = ["typist"]
+__all__ = ["home", "project", "typist"]
 
 
 @pytest.fixture
-def project(typist: InProcess) -> Path:
-    made = typist.folder / "project"
-    made.mkdir()
-    (made / "train.py").write_text(scripts.PLAIN)
-    return made
-
-
-@pytest.fixture
-def home(typist: InProcess, monkeypatch: pytest.MonkeyPatch) -> Home:
-    for name, value in typist.env().items():
-        monkeypatch.setenv(name, value)
-    monkeypatch.chdir(typist.folder)
-    return Home()
+def user(typist: InProcess) -> InProcess:
+    return typist
 
 
 def test_what_run_refuses_is_refused_to_a_program(home: Home, project: Path) -> None:
