@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from trmcloud.cli.views.reasons import tell_troubles, tell_unreached
+from trmcloud.cli.views.troubles import tell_troubles, tell_unreached
 
 if TYPE_CHECKING:
     from trmcloud.app.context import Context

@@ -17,17 +17,29 @@ from trmcloud.core.values import dataclass
 
 _Document = TypeVar("_Document")
 _UNITS = ("_per_hour_usd", "_usd", "_at", "_s")
+_NONE = object()
 
 
 def filled(kind: type[_Document], source: Any, /, **others: Any) -> _Document:
     """Make a document of ``others`` and, for each of its other fields, of the attribute of
     ``source`` by that name, or by that name without its unit."""
     for field in dataclasses.fields(kind):  # type: ignore[arg-type]
-        name = field.name
-        if name not in others:
-            stems = (name, *(name.removesuffix(unit) for unit in _UNITS if name.endswith(unit)))
-            others[name] = getattr(source, next(each for each in stems if hasattr(source, each)))
+        if field.name not in others:
+            others[field.name] = _value_of(source, field.name)
     return kind(**others)
+
+
+def _value_of(source: Any, name: str) -> Any:
+    """
+    Raises:
+        AttributeError: the source has it by neither name.
+    """
+    stems = [name.removesuffix(unit) for unit in _UNITS if name.endswith(unit)]
+    values = (getattr(source, each, _NONE) for each in (name, *stems))
+    value = next((each for each in values if each is not _NONE), _NONE)
+    if value is _NONE:
+        raise AttributeError(f"{type(source).__name__} has no {name}")
+    return value
 
 
 # -- parts of documents ----------------------------------------------------------------------------

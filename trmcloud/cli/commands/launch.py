@@ -29,10 +29,10 @@ from trmcloud.cli.views.json_output import print_document
 from trmcloud.cli.views.launch import room_lines, show_plan, show_resume, tree_lines
 from trmcloud.cli.views.plan_documents import plan_document
 from trmcloud.cli.views.plan_explain import probe_lines
-from trmcloud.cli.views.reasons import tell_unreached
 from trmcloud.cli.views.run import carry
 from trmcloud.cli.views.text import DataProgress, Progress
 from trmcloud.cli.views.trial import trial_lines
+from trmcloud.cli.views.troubles import tell_unreached
 from trmcloud.core.catalog.hardware import LOCAL
 from trmcloud.core.control.events import FailureKind
 from trmcloud.core.control.run_state import RunState

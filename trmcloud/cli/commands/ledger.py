@@ -17,8 +17,8 @@ from trmcloud.cli.confirm import is_confirmed
 from trmcloud.cli.documents import note
 from trmcloud.cli.views.as_documents import damaged_run
 from trmcloud.cli.views.json_output import print_document
-from trmcloud.cli.views.reasons import hurt_line
 from trmcloud.cli.views.text import table
+from trmcloud.cli.views.troubles import hurt_line
 from trmcloud.core.control.events import DamageSettled
 from trmcloud.core.errors import LedgerDamaged, LedgerError, NotFoundError, UsageError
 from trmcloud.core.money import Usd, parse_budget

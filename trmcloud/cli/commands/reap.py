@@ -21,9 +21,9 @@ from trmcloud.cli.catch_up import GRACE_S, tell
 from trmcloud.cli.confirm import is_confirmed
 from trmcloud.cli.views.as_documents import done_note, named_ends, reason_note, unreachable
 from trmcloud.cli.views.json_output import print_document
-from trmcloud.cli.views.reasons import did_line, tell_troubles, trouble_code
 from trmcloud.cli.views.run import ending_code, tell_ending, tell_listed
 from trmcloud.cli.views.status import volume_lines
+from trmcloud.cli.views.troubles import did_line, tell_troubles, trouble_code
 from trmcloud.core.control.bookkeeping import is_charge_pending
 from trmcloud.core.errors import LedgerError, NotFoundError, TrmcloudError, UsageError
 from trmcloud.wiring import build_context

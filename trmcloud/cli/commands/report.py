@@ -39,10 +39,10 @@ from trmcloud.cli.views.metrics import (
     verdict_of,
 )
 from trmcloud.cli.views.month import month_lines, month_page
-from trmcloud.cli.views.reasons import failure_lines, trouble_code
 from trmcloud.cli.views.status import volume_lines
 from trmcloud.cli.views.streams import as_is
 from trmcloud.cli.views.text import duration, on_volume, table
+from trmcloud.cli.views.troubles import failure_lines, trouble_code
 from trmcloud.core.contract.command import RECIPE
 from trmcloud.core.control.focus import COLUMNS, focus_rows, total_of
 from trmcloud.core.control.grants import month_of

@@ -80,7 +80,7 @@ def _show_once(
         shown_runs,
     )
     from trmcloud.cli.catch_up import catch_up, tell
-    from trmcloud.cli.views.reasons import did_line, hurt_line, trouble_code
+    from trmcloud.cli.views.troubles import did_line, hurt_line, trouble_code
     from trmcloud.core.catalog.providers import brokered
     from trmcloud.wiring import build_context
 

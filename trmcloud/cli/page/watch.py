@@ -18,7 +18,7 @@ from trmcloud.app.run_queries import is_driven
 from trmcloud.cli.page import shown
 from trmcloud.cli.page.feed import CurveStore, Feed
 from trmcloud.cli.views.health import health_json
-from trmcloud.cli.views.reasons import trouble_lines, unreached_lines
+from trmcloud.cli.views.troubles import trouble_lines, unreached_lines
 from trmcloud.core.contract.pod_contract import HEARTBEAT_NAME, METRICS_NAME
 from trmcloud.core.control.run_state import RunState
 from trmcloud.core.errors import ConflictError, TrmcloudError

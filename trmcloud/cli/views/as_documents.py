@@ -32,7 +32,7 @@ from trmcloud.app.trainings import (
 from trmcloud.cli import documents as doc
 from trmcloud.cli.documents import filled, note
 from trmcloud.cli.views.json_output import facts_in
-from trmcloud.cli.views.reasons import did_line
+from trmcloud.cli.views.troubles import did_line
 from trmcloud.core.contract.command import RECIPE, Command, own_facts
 from trmcloud.core.contract.gate import verdict_from_json
 from trmcloud.core.contract.manifest import CheckpointManifest

@@ -27,10 +27,10 @@ from trmcloud.cli.views.as_documents import launched, run_ended, run_event
 from trmcloud.cli.views.health import health_rows, recovered_rows
 from trmcloud.cli.views.json_output import print_document, print_line
 from trmcloud.cli.views.metrics import goal_lines, target_rows
-from trmcloud.cli.views.reasons import failure_lines, tell_troubles
 from trmcloud.cli.views.run_bar import BAD_ENDS, RunBar, stage_of
 from trmcloud.cli.views.streams import outlive_the_reader, outlive_the_terminal
 from trmcloud.cli.views.text import duration, own_name
+from trmcloud.cli.views.troubles import failure_lines, tell_troubles
 from trmcloud.core.contract.gate import verdict_from_json
 from trmcloud.core.contract.manifest import own_bests, pick_best
 from trmcloud.core.contract.records import ContractError
