@@ -419,7 +419,7 @@ def _stops(facts: Facts) -> Check:
     way = f"SIG{command.stop_signal}" if command.stop_signal != NO_SIGNAL else "its stop file"
     if not first.told:
         why = "it had ended before" if first.code is not None else "it was not asked to stop"
-        return Check("stops", Result.UNKNOWN, f"it {why}")
+        return Check("stops", Result.UNKNOWN, why)
     if first.left_s is None:
         return Check(
             "stops", Result.FAILED,

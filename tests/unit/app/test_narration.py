@@ -22,6 +22,7 @@ from trmcloud.app.notifications import due_notices
 from trmcloud.cli.page.shown import marks_json
 from trmcloud.cli.views.run_bar import RunBar
 from trmcloud.core.clock import Instant
+from trmcloud.core.contract.notices import NoticeKind
 from trmcloud.core.contract.trainer_contract import Heartbeat
 from trmcloud.core.control import events as ev
 from trmcloud.core.control.budget import LedgerState, extend_ledger
@@ -200,7 +201,10 @@ def lines(of: Iterable[int], world: World, capsys: pytest.CaptureFixture[str]) -
 
 
 def is_news(told: Told) -> bool:
-    return told.severity >= Severity.NEWS and not isinstance(told.record.event, ev.Closed)
+    """The command itself says how the run ended."""
+    ends = any(notice.kind is NoticeKind.ENDED for notice in told.notices)
+    ends = ends or isinstance(told.record.event, ev.Closed)
+    return told.severity >= Severity.NEWS and not ends
 
 
 def test_every_type_of_event_has_a_row_and_is_in_the_story() -> None:

@@ -38,6 +38,7 @@ from trmcloud.cli.views.metrics import (
 from trmcloud.cli.views.streams import columns, drawn_on, outlive_the_reader, paint, wrap
 from trmcloud.cli.views.text import duration
 from trmcloud.core.catalog.providers import traits_of
+from trmcloud.core.contract.notices import NoticeKind
 from trmcloud.core.contract.pod_contract import AgentReport
 from trmcloud.core.contract.trainer_contract import Heartbeat
 from trmcloud.core.control.events import ActionKey, Closed, Moved, PodIntended, Pulled
@@ -265,7 +266,7 @@ class RunBar(AbstractContextManager["RunBar"]):
 
     def _tell_news(self, run: RunState) -> None:
         """Print the news since the run was opened, or reopened; of a machine that is requested also
-        the lines that work without trmcloud. How the run has closed its command says itself."""
+        the lines that work without trmcloud. The command itself says how the run ended."""
         news = since_opening(self._narrator.tell(self._context.ledger.records(run.run_id)))
         *earlier, pulled = [None, *(x for x in news if isinstance(x.record.event, Pulled))]
         number = run.generation.number if run.generation is not None else 0
@@ -275,6 +276,8 @@ class RunBar(AbstractContextManager["RunBar"]):
                 for line in lines_of(self._context, run):
                     self._print(f"  by hand: {line}")
             if told.severity < Severity.NEWS or isinstance(event, Closed):
+                continue
+            if any(notice.kind is NoticeKind.ENDED for notice in told.notices):
                 continue
             if isinstance(event, Pulled) and told is not pulled:
                 continue  # of several that came at once the last is told, with their number
