@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ from jsonschema import Draft202012Validator
 
 from tests.documents import FOLDER, document_in, lines_in
 from trmcloud.cli import main, schemas
-from trmcloud.cli.documents import Note, Spread, all_documents, note
+from trmcloud.cli.documents import Note, PriceMove, Spread, all_documents, filled, note
 from trmcloud.cli.views import json_output
 from trmcloud.core import errors
 from trmcloud.core.control.reason import ReasonKind, make_reason
@@ -257,3 +258,13 @@ def test_lines_are_one_document_each(capfd: pytest.CaptureFixture[str]) -> None:
     *logged, failed = lines_in(capfd.readouterr().out)
     assert [line["text"] for line in logged] == ["one", "two\nand more"]
     assert failed["schema"] == "error/1"
+
+
+def test_a_document_is_filled_by_the_names_of_its_fields() -> None:
+    source = SimpleNamespace(p10=1.0, p50_s=2.0, p50=3.0, rate=Usd(4), sku="L4")
+    assert filled(Spread, source, p90=5.0) == Spread(p10=1.0, p50=3.0, p90=5.0)
+    about = {"gpus": 1, "provider": "vast", "region": "", "instance": ""}
+    row = filled(PriceMove, source, before_per_hour_usd=None, **about)
+    assert (row.sku, row.rate_per_hour_usd) == ("L4", Usd(4))
+    with pytest.raises(AttributeError, match="SimpleNamespace has no p90"):
+        filled(Spread, source)
