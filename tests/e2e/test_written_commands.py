@@ -378,10 +378,8 @@ OTHER_DOORS = {
 #: Hints that are not carried out here, and why: that they are command lines is held by
 #: tests/unit/cli/test_hints.py.
 NOT_HERE = {
-    "fetch-best ./trmcloud-run": "wants what a script left: tests/e2e/test_export.py",
     "admin guard install --every 5": "puts a timer into this machine's own crontab",
     "admin guard install": "as above",
-    "admin guard remove": "takes it out again",
     "launch local --recipe trm-tiny --rate 3.60 --budget 0.20": "trains for minutes; as FIRST does",
     "launch local --recipe trm-tiny --budget 0.06 --rate 3.60": "as above",
     "sweep local --rate 3.60 --budget 0.50 --recipe shakespeare lr=log:1e-3,1e-1": (
@@ -408,7 +406,8 @@ NOT_HERE = {
     "grant approve ⟨3⟩": "likewise",
     "grant deny ⟨1⟩": "likewise",
     "grant deny ⟨4⟩": "likewise",
-    "verify ⟨0⟩": "what another of these commands writes: as docs/guide/receipt.md has it",
+    "report --verify ⟨0⟩": "what another of these commands writes: as docs/guide/receipt.md has it",
+    "admin ledger restore NUMBER": "another ledger: tests/contract/test_ledger_damage.py",
     "eval FOLDER": "of a checkpoint that came from a pod: tests/e2e/test_real_trainer.py",
     "admin reap --all-of ⟨0⟩": "pods of two ledgers: tests/e2e/test_ending.py",
     "smoke --train --hardware local": "minutes: tests/e2e/test_smoke_training.py",
@@ -418,6 +417,12 @@ NOT_HERE = {
 #: How one may end beside well, since what it is meant for is not the case here.
 HINT_ENDS = {
     "admin reap --accept-restored": "the ledger was not restored from a backup",
+    "admin ledger migrate": "the ledger is a file, and needs no migration",
+    "admin ledger restore": "the ledger is not damaged: there is nothing to restore",
+    "admin ledger settle": "is neither a run with damaged records nor a damaged record",
+    "admin ledger move": "the place to move the ledger to is missing",
+    "admin ledger move --to": "the database does not answer",
+    "report --to": "has no metrics on this machine",  # the newest, which hoped for a GPU
     "save": "is not training",
     "logs -f": "has no log yet",  # the newest, which hoped for a GPU
     "stop": "has already ended",
@@ -447,7 +452,7 @@ def test_every_command_that_screens_hint_at_runs(reader: User) -> None:
     runs = (
         *("RUN", "run", "run or 'RUN'", "names"),
         *("run_id", "run.run_id", "state.run_id", "earlier.run_id", "manifest.run_id"),
-        *("run.id", "name[:60]"),
+        *("run.id", "name[:60]", "name", "hurt.run_id", "lost.name"),
     )
     known = STANDS_FOR | {
         **dict.fromkeys((*runs, "notice.run_id"), run_id),
@@ -467,7 +472,8 @@ def test_every_command_that_screens_hint_at_runs(reader: User) -> None:
             continue
         seen.add(text)
         code, shown = typed(reader, words)
-        if "Traceback" in shown or not (code in (0, *ENDS.get(words[0], ())) or _told(text, shown)):
+        ends = (0, *ENDS.get(words[0], ()), *ENDS.get(" ".join(words[:2]), ()))
+        if "Traceback" in shown or not (code in ends or _told(text, shown)):
             wrong.append(f"{hint.place}: {text}\n  code {code}: {shown.strip().splitlines()[-3:]}")
     assert len(seen) > 25
     assert wrong == [], "\n".join(wrong)

@@ -369,7 +369,7 @@ def _unexpected(error: Exception) -> TrmcloudError:
 def _next_step(error: TrmcloudError, arguments: list[str] | None) -> str:
     """Return the next step for an error that names none."""
     typed = sys.argv[1:] if arguments is None else arguments
-    named = [typed[0]] if typed and typed[0] in COMMANDS else []
+    named = typed[: 2 if typed[:1] == ["admin"] else 1] if typed and typed[0] in COMMANDS else []
     usual = {
         errors.UsageError: " ".join(("trmcloud", *named, "--help")),
         errors.NotFoundError: "trmcloud status --all",
