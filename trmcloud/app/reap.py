@@ -13,6 +13,7 @@ from trmcloud.app.context import (
     has_unasked_provider,
     providers_in_use,
 )
+from trmcloud.app.reasons import sentence
 from trmcloud.core.catalog.providers import is_brokered, load_all
 from trmcloud.core.clock import DatedFact, UnknownSince
 from trmcloud.core.contract.pod_contract import parse_pod_name
@@ -54,6 +55,13 @@ class EndedOrphan:
 
 Did = EndedOrphan | str
 """One thing that was done, or failed; a line where it has its own words."""
+
+
+def did_line(did: Did) -> str:
+    """Return one line about what was found and done."""
+    if isinstance(did, str):
+        return did
+    return f"ended {did.orphan.pod.name} on {did.provider}: {sentence(did.orphan.reason)}"
 
 
 def look(context: Context, *, own_only: bool = False, list_age_s: float = 0.0) -> ReapFindings:

@@ -315,9 +315,7 @@ def _failed(error: TrmcloudError, *, as_json: bool) -> int:
     """Print an error, with ``--json`` as a document, too; return its exit code."""
     print_error(error)
     if as_json:
-        from trmcloud.cli.views.json_output import code_of
-
-        _print_failure(code_of(error), error.exit_code, str(error), error.next_step)
+        _print_failure(errors.code_of(error), error.exit_code, str(error), error.next_step)
     return error.exit_code
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from enum import Enum
 
 # Every error a user can meet, each with its own exit code.
@@ -63,6 +64,13 @@ class TrmcloudError(Exception):
         if self.where:
             text += f" ({self.where})"
         return text
+
+
+def code_of(error: TrmcloudError) -> str:
+    """Return the stable word of an error: ``not_found`` of ``NotFoundError``."""
+    kind = type(error).__name__
+    name = "error" if kind == "TrmcloudError" else kind.removesuffix("Error")
+    return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower()
 
 
 class UsageError(TrmcloudError):

@@ -20,6 +20,7 @@ from trmcloud.core.errors import (
     NotFoundError,
     TrmcloudError,
     UsageError,
+    code_of,
 )
 from trmcloud.core.money import Usd
 from trmcloud.core.text import one_line, strip_control
@@ -54,13 +55,6 @@ def _usual_step(error: TrmcloudError) -> str:
     }
     kind = next((kind for kind in usual if isinstance(error, kind)), None)
     return usual[kind] if kind is not None else "tell the owner: trmcloud doctor"
-
-
-def code_of(error: TrmcloudError) -> str:
-    """Return the stable word of an error, as in the commands' JSON: ``not_found``."""
-    kind = type(error).__name__
-    name = "error" if kind == "TrmcloudError" else kind.removesuffix("Error")
-    return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower()
 
 
 class Writer:

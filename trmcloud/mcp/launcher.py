@@ -33,9 +33,9 @@ from trmcloud.core.errors import (
     TrialFailed,
     TrmcloudError,
     UsageError,
+    code_of,
 )
 from trmcloud.io.files import write_atomic
-from trmcloud.mcp.answers import code_of
 
 _REFUSALS: tuple[type[TrmcloudError], ...] = (
     BudgetRefused, ConflictError, DataError, DoesNotFit, GrantRefused, NoCapacity, NotFoundError,

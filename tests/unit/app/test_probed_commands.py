@@ -22,13 +22,13 @@ from trmcloud.app.measurements import (
     probed_in,
     speeds_of,
 )
+from trmcloud.app.plan_views import own_machine
 from trmcloud.app.planning import HOST_W, Planner, own_hardware
+from trmcloud.app.run_views import precision_of
 from trmcloud.app.trainings import judge_target
-from trmcloud.cli.views.as_documents import precision_of
 from trmcloud.cli.views.health import format_rows
 from trmcloud.cli.views.metrics import target_lines
 from trmcloud.cli.views.plan import own_lines
-from trmcloud.cli.views.plan_documents import own_machine
 from trmcloud.core.catalog.hardware import GPUS, LocalMachine
 from trmcloud.core.catalog.offers import Offer
 from trmcloud.core.catalog.torch_builds import POD_TORCH

@@ -11,8 +11,9 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from tests.documents import FOLDER, document_in, lines_in
-from trmcloud.cli import main, schemas
-from trmcloud.cli.documents import Note, PriceMove, Spread, all_documents, filled, note
+from trmcloud.app import encoding, schemas
+from trmcloud.app.views import Note, PriceMove, Spread, all_documents, filled, note
+from trmcloud.cli import main
 from trmcloud.cli.views import json_output
 from trmcloud.core import errors
 from trmcloud.core.control.reason import ReasonKind, make_reason
@@ -94,7 +95,7 @@ def test_a_value_is_written_by_its_type_and_its_key() -> None:
         parts=(Spread(p10=1.0, p50=2.0, p90=float("inf")),),
         said=note("a_code", "A sentence."),
     )
-    assert json_output.encode(sample) == {
+    assert encoding.encode(sample) == {
         "cap_usd": "12.5",
         "per_unit_usd": "0.000013",
         "held_usd": {"r-1": "0.1"},
@@ -113,7 +114,7 @@ def test_facts_of_the_ledger_bear_their_units() -> None:
         billed_usd_per_hour=Usd("4.10"),
         planned_usd_per_hour=Usd("3.60"),
     ).facts
-    assert json_output.facts_in(facts) == {
+    assert encoding.facts_in(facts) == {
         "billed_per_hour_usd": "4.1",
         "planned_per_hour_usd": "3.6",
     }
@@ -140,7 +141,7 @@ def test_every_error_has_its_stable_code() -> None:
         for kind in vars(errors).values()
         if isinstance(kind, type) and issubclass(kind, TrmcloudError)
     ]
-    found = {json_output.code_of(kind.__new__(kind)): kind.exit_code for kind in kinds}
+    found = {errors.code_of(kind.__new__(kind)): kind.exit_code for kind in kinds}
     assert found == CODES
 
 
@@ -249,7 +250,7 @@ def test_no_plan_that_fits_is_no_success(
 
 
 def test_lines_are_one_document_each(capfd: pytest.CaptureFixture[str]) -> None:
-    from trmcloud.cli.documents import LogLine
+    from trmcloud.app.views import LogLine
 
     json_output.begin()
     for text in ("one", "two\nand more"):

@@ -15,10 +15,10 @@ import trmcloud.core.control as control
 from tests.plans import a_generation
 from trmcloud.app.reasons import FOLLOWS, SENTENCES, sentence
 from trmcloud.app.run_queries import WorkerTransfer
+from trmcloud.app.run_views import reason_note
 from trmcloud.app.symptoms import loss_text, remedy_text, trouble_text
 from trmcloud.app.trainings import RecoveryRow
-from trmcloud.cli.documents import note
-from trmcloud.cli.views.as_documents import reason_note
+from trmcloud.app.views import note
 from trmcloud.cli.views.run_bar import (
     GONE,
     PULLING,

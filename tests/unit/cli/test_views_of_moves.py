@@ -6,7 +6,7 @@ import pytest
 
 from tests.unit.core.test_moving import AT, HOUR_S, apply, handed_over, left, standing, working
 from trmcloud.app.narration import moved_words, moving_words
-from trmcloud.cli.views.as_documents import pending_move
+from trmcloud.app.run_views import pending_move
 from trmcloud.core.control import events as ev
 from trmcloud.core.control.report import MoveAccount, move_accounts
 from trmcloud.core.errors import UsageError

@@ -26,16 +26,16 @@ from trmcloud.adapters.local.machine import SystemClock
 from trmcloud.app.checkpoints import inventory
 from trmcloud.app.checkpoints.saving import Place, SaveRequest
 from trmcloud.app.context import Context
+from trmcloud.app.encoding import as_object
 from trmcloud.app.narration import words_of
 from trmcloud.app.receipts import receipt_of
 from trmcloud.app.run_facts import facts_of, report_run
+from trmcloud.app.run_views import month_document, run_status
 from trmcloud.cli.commands.stop import _show
 from trmcloud.cli.main import COMMANDS, load_command, main
 from trmcloud.cli.page.shown import run_json
 from trmcloud.cli.views import run_bar, status
-from trmcloud.cli.views.as_documents import month_document, run_status
 from trmcloud.cli.views.html_page import page_of
-from trmcloud.cli.views.json_output import as_object
 from trmcloud.cli.views.metrics import score_cell
 from trmcloud.cli.views.month import month_lines, month_page
 from trmcloud.cli.views.run import _show_left

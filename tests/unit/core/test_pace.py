@@ -21,7 +21,7 @@ from tests.unit.core.test_moving import (
 )
 from tests.unit.core.test_moving import plan as plan_that_moves
 from trmcloud.app.narration import pace_lines
-from trmcloud.cli.views.as_documents import pace_document
+from trmcloud.app.run_views import pace_document
 from trmcloud.core.catalog.hardware import least_step_s
 from trmcloud.core.contract.pace import (
     LEAST_STEPS,

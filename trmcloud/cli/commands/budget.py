@@ -8,13 +8,12 @@ from typing import Annotated
 
 import typer
 
-from trmcloud.app import ledger_care
+from trmcloud.app import ledger_care, views
 from trmcloud.app.context import Context
-from trmcloud.cli import documents as doc
+from trmcloud.app.run_views import budget_lines
+from trmcloud.app.views import filled
 from trmcloud.cli import options
 from trmcloud.cli.catch_up import catch_up
-from trmcloud.cli.documents import filled
-from trmcloud.cli.views.as_documents import budget_lines
 from trmcloud.cli.views.json_output import print_document
 from trmcloud.cli.views.status import volume_lines
 from trmcloud.cli.views.text import table
@@ -124,8 +123,8 @@ def history(as_json: options.Json = False) -> None:
     records = build_context().ledger.read().cap_history
     changes = [(record.at, record.event) for record in records if isinstance(record.event, CapSet)]
     if as_json:
-        rows = tuple(filled(doc.CapChange, event, changed_at=at) for at, event in changes)
-        print_document(doc.CapHistory(changes=rows))
+        rows = tuple(filled(views.CapChange, event, changed_at=at) for at, event in changes)
+        print_document(views.CapHistory(changes=rows))
         return
     if not changes:
         print("no cap is set · trmcloud budget set month 500")

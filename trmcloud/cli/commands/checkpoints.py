@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from trmcloud.app import grants, short_rentals
+from trmcloud.app import grants, short_rentals, views
 from trmcloud.app.checkpoints import exporting, fetching, inventory
 from trmcloud.app.checkpoints.fetching import BestCheckpoint
 from trmcloud.app.checkpoints.inventory import SourcePruning
@@ -19,13 +19,12 @@ from trmcloud.app.context import Context, UnreachableProvider, require_reach
 from trmcloud.app.data import data_set_names, need_training_extra
 from trmcloud.app.launching import follow_or_drive
 from trmcloud.app.run_queries import mark_reported
-from trmcloud.cli import documents as doc
+from trmcloud.app.run_views import fetched_fields
+from trmcloud.app.views import filled
 from trmcloud.cli import options
 from trmcloud.cli.catch_up import find_caught_up
 from trmcloud.cli.commands.evaluate import run_trainer_command
 from trmcloud.cli.confirm import is_confirmed
-from trmcloud.cli.documents import filled
-from trmcloud.cli.views.as_documents import fetched_fields
 from trmcloud.cli.views.json_output import print_document
 from trmcloud.cli.views.launch import own_files
 from trmcloud.cli.views.metrics import score_rows
@@ -176,7 +175,7 @@ def _fetch_run(
         context, run, found, folder, weights_only=weights_only, progress=progress
     )
     if as_json:
-        print_document(doc.Fetched(**fetched_fields(fetched)))
+        print_document(views.Fetched(**fetched_fields(fetched)))
         return
     final = "" if best.final_at is None else f", the final model of step {best.final_at:,}"
     metric = score_rows(run.spec.command, mark_reported(run, best))
@@ -212,7 +211,7 @@ def _fetch_from_script(folder: Path, into: str, weights_only: bool, *, as_json: 
     if as_json:
         print_document(
             filled(
-                doc.Adopted,
+                views.Adopted,
                 found,
                 **fetched_fields(fetched),
                 outcome=found.outcome.value if found.outcome is not None else None,
@@ -317,7 +316,7 @@ def _write_export(
         words += ["--about", about.name, *(["--json"] if as_json else [])]
         run_trainer_command("model.export", words, take=lines.append if as_json else None)
     if as_json:
-        print_document(doc.Exported(**json.loads("".join(lines))))
+        print_document(views.Exported(**json.loads("".join(lines))))
 
 
 def prune(
@@ -363,13 +362,13 @@ def prune(
     print(f"freed {freed / 1e6:,.1f} MB")
 
 
-def _document(run: RunState, planned: Sequence[SourcePruning], *, deleted: bool) -> doc.Pruned:
-    return doc.Pruned(
+def _document(run: RunState, planned: Sequence[SourcePruning], *, deleted: bool) -> views.Pruned:
+    return views.Pruned(
         run=run.run_id,
         deleted=deleted,
         freed_bytes=sum(each.freed_bytes for each in planned),
         places=tuple(
-            doc.PrunedPlace(
+            views.PrunedPlace(
                 place=each.source.name,
                 delete=tuple(manifest.label for manifest in each.pruning.checkpoints),
                 keep=tuple(manifest.label for manifest in each.pruning.kept),
@@ -427,7 +426,7 @@ def show(
     ]
     if as_json:
         rows = tuple(_row(provider, volume) for provider, volume in found)
-        print_document(doc.Volumes(volumes=rows))
+        print_document(views.Volumes(volumes=rows))
         return
     if not found:
         print("this ledger has no network volumes: no cost")
@@ -480,13 +479,13 @@ def delete(
         context.ledger.note(deleted, context.wall())
     month = price_per_month(provider, "kept", own.size_gb)
     if as_json:
-        print_document(doc.Volumes(volumes=(_row(provider, own),), deleted=True))
+        print_document(views.Volumes(volumes=(_row(provider, own),), deleted=True))
         return
     print(f"deleted {own.volume_id}: saves {month} a month")
 
 
-def _row(provider: str, volume: VolumeSeen) -> doc.VolumeRow:
-    return doc.VolumeRow(
+def _row(provider: str, volume: VolumeSeen) -> views.VolumeRow:
+    return views.VolumeRow(
         id=volume.volume_id,
         name=volume.name,
         provider=provider,

@@ -9,11 +9,11 @@ from typing import Annotated
 
 import typer
 
+from trmcloud.app import views
 from trmcloud.app.boards import BoardFeed, need_metrics
 from trmcloud.app.checkpoints.sources import live_pod
 from trmcloud.app.context import Context, find_run, run_by_id
 from trmcloud.app.run_queries import is_driven
-from trmcloud.cli import documents as doc
 from trmcloud.cli import options
 from trmcloud.cli.catch_up import catch_up, find_caught_up, look_again, tell
 from trmcloud.cli.views.json_output import print_document, print_line
@@ -48,7 +48,7 @@ def _from_here(context: Context, run: RunState, port: int, *, as_json: bool) -> 
             feed.look()
             url = board_server(Path(folder), port)
             if as_json:
-                print_line(doc.Serving(of="tensorboard", run=run.run_id, url=url, token=None))
+                print_line(views.Serving(of="tensorboard", run=run.run_id, url=url, token=None))
             else:
                 print(f"{url}  (stop with Ctrl-C)", flush=True)
             while True:
@@ -67,7 +67,7 @@ def _from_pod(context: Context, run: RunState, port: int, *, as_json: bool) -> N
             with link.tensorboard(pod.pod_name, port) as runs_still:
                 if as_json:
                     url = f"http://127.0.0.1:{port}"
-                    print_line(doc.Serving(of="tensorboard", run=run.run_id, url=url, token=None))
+                    print_line(views.Serving(of="tensorboard", run=run.run_id, url=url, token=None))
                 said = _say(f"http://127.0.0.1:{port}  on its pod (stop with Ctrl-C)", said)
                 while runs_still():
                     context.clock.sleep(_LOOK_S)
@@ -126,7 +126,7 @@ def send_to_wandb(run: str, project: str, entity: str, *, as_json: bool) -> None
     finally:
         board.close()
     if as_json:
-        print_document(doc.MetricsSent(run=state.run_id, where=where, lines=told))
+        print_document(views.MetricsSent(run=state.run_id, where=where, lines=told))
         return
     print(f"{state.run_id}: sent {told:,} lines of metrics")
 

@@ -8,11 +8,11 @@ from typing import Annotated
 
 import typer
 
+from trmcloud.app import views
 from trmcloud.app.data import check_folder, is_prepared, need_data_extra, resolve_source
 from trmcloud.app.preparing import pinned_source, ready_data
-from trmcloud.cli import documents as doc
+from trmcloud.app.views import filled
 from trmcloud.cli import options
-from trmcloud.cli.documents import filled
 from trmcloud.cli.views.json_output import print_document
 from trmcloud.cli.views.text import DataProgress, count, fields, table
 from trmcloud.core.catalog.datasets import DataSet
@@ -40,7 +40,7 @@ def show_all(as_json: options.Json = False) -> None:
     used = _used_by()
     sets = data_sets()
     if as_json:
-        print_document(doc.DataSets(data_sets=tuple(_row(each, used) for each in sets)))
+        print_document(views.DataSets(data_sets=tuple(_row(each, used) for each in sets)))
         return
     header = ("name", "what it is", "size", "licence", "recipes")
     lines = [
@@ -68,7 +68,7 @@ def show_one(
     """
     found = data_set(name)
     if as_json:
-        print_document(doc.DataSets(data_sets=(_row(found, _used_by()),)))
+        print_document(views.DataSets(data_sets=(_row(found, _used_by()),)))
         return
     rows = [
         ("name", found.name),
@@ -112,7 +112,7 @@ def get(
     found = pinned_source(context, inputs, named, progress)
     folder, train, validation = ready_data(context, found, settings, progress, tokens=tokens)
     if as_json:
-        made = doc.DataReady(
+        made = views.DataReady(
             name=found.name,
             train_tokens=train,
             validation_tokens=validation,
@@ -145,17 +145,18 @@ def check(
         found = build_planner().inputs.data_source(resolve_source(source))
         if found.data_set is None or not found.data_set.is_remote:
             if as_json:
-                print_document(doc.DataChecked(source=source, passed=True, checks=()))
+                print_document(views.DataChecked(source=source, passed=True, checks=()))
             else:
                 print(f"✔ {found.name}: all of it is on this machine")
             return
         results = check_data_files(found.data_set, whole=whole)
     if as_json:
         rows = tuple(
-            doc.CheckRow(code=each.name, passed=each.good, message=each.detail) for each in results
+            views.CheckRow(code=each.name, passed=each.good, message=each.detail)
+            for each in results
         )
         passed = all(row.passed for row in rows)
-        print_document(doc.DataChecked(source=source, passed=passed, checks=rows))
+        print_document(views.DataChecked(source=source, passed=passed, checks=rows))
         raise typer.Exit(0 if passed else DataError.exit_code)
     bad = 0
     for result in results:
@@ -169,9 +170,9 @@ def check(
         )
 
 
-def _row(found: DataSet, used: Mapping[str, Sequence[str]]) -> doc.DataSetRow:
+def _row(found: DataSet, used: Mapping[str, Sequence[str]]) -> views.DataSetRow:
     return filled(
-        doc.DataSetRow,
+        views.DataSetRow,
         found,
         address=found.base_url,
         size_bytes=found.shard_count * found.shard_bytes,

@@ -17,6 +17,7 @@ from typing import IO, Annotated, Any
 
 import typer
 
+from trmcloud.app import views
 from trmcloud.app.checkpoints import fetching
 from trmcloud.app.checkpoints.fetching import read_manifest, sound_file
 from trmcloud.app.context import Context, find_run
@@ -31,7 +32,6 @@ from trmcloud.app.data import (
 )
 from trmcloud.app.pod_request import LaunchData, read_launch_note
 from trmcloud.app.preparing import pinned_source, ready_data
-from trmcloud.cli import documents as doc
 from trmcloud.cli import options
 from trmcloud.cli.views.json_output import print_document, print_line
 from trmcloud.cli.views.text import DataProgress
@@ -119,7 +119,7 @@ def _read_lines(process: subprocess.Popen[str], take: Callable[[str], None] | No
 def print_measured(module: str, arguments: Sequence[str]) -> None:
     """Print what a command of the trainer measures as a document."""
     values = _measured(module, arguments)
-    print_document(doc.Measured(of=module.removeprefix("model."), values=values))
+    print_document(views.Measured(of=module.removeprefix("model."), values=values))
 
 
 def _measured(module: str, arguments: Sequence[str]) -> dict[str, Any]:
@@ -256,13 +256,13 @@ def _score_tasks(
         return
     values = _measured("model.tasks", arguments)
     values["run"] = values.pop("run_id")
-    values["tasks"] = tuple(doc.ScoredTask(**each) for each in values["tasks"])
+    values["tasks"] = tuple(views.ScoredTask(**each) for each in values["tasks"])
     values["left_out"] = tuple(
-        doc.UnscoredTask(name=each["name"], message=each["why"]) for each in values["left_out"]
+        views.UnscoredTask(name=each["name"], message=each["why"]) for each in values["left_out"]
     )
     published = values["reference"]
-    values["reference"] = doc.PublishedScore(**published) if published else None
-    print_document(doc.SuiteScore(**values))
+    values["reference"] = views.PublishedScore(**published) if published else None
+    print_document(views.SuiteScore(**values))
 
 
 def _prepared(context: Context, folder: Path, data: str) -> str:
@@ -341,7 +341,7 @@ def sample(
         return
     lines: list[str] = []
     run_trainer_command("model.sample", arguments, take=lines.append)
-    print_document(doc.Sampled(checkpoint=folder, text="\n".join(lines)))
+    print_document(views.Sampled(checkpoint=folder, text="\n".join(lines)))
 
 
 def serve(
@@ -390,4 +390,6 @@ class _Announced:
         if self._url and (self._token or not self._has_token) and not self._said:
             self._said = True
             of, token = "checkpoint", self._token or None
-            print_line(doc.Serving(of=of, run=self._checkpoint or None, url=self._url, token=token))
+            print_line(
+                views.Serving(of=of, run=self._checkpoint or None, url=self._url, token=token)
+            )

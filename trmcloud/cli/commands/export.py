@@ -8,13 +8,13 @@ from typing import Annotated
 
 import typer
 
+from trmcloud.app import views
 from trmcloud.app.commands import CommandRequest
+from trmcloud.app.plan_views import spread
 from trmcloud.app.sweeping import SweepRequest
-from trmcloud.cli import documents as doc
+from trmcloud.app.views import filled, note
 from trmcloud.cli import options
-from trmcloud.cli.documents import filled, note
 from trmcloud.cli.views.json_output import print_document
-from trmcloud.cli.views.plan_documents import spread
 from trmcloud.cli.views.text import duration
 from trmcloud.export import writing
 from trmcloud.options import LaunchRequest
@@ -49,7 +49,7 @@ def export(
             files = tuple(map(str, written))
             empty = dict.fromkeys(("hardware", "duration_s", "cost_p50_usd", "worst_case_usd"))
             print_document(
-                doc.ExportedFiles(form=form, files=files, hard_stop_s=None, notes=(), **empty)
+                views.ExportedFiles(form=form, files=files, hard_stop_s=None, notes=(), **empty)
             )
             return
         for path in written:
@@ -62,7 +62,7 @@ def export(
         said = [note(reason.about.value, reason.text) for reason in chosen.reasons]
         said += [note("data_source", made.data_words)] if made.data_words else []
         exported = filled(
-            doc.ExportedFiles,
+            views.ExportedFiles,
             chosen,
             form=form,
             files=tuple(dict.fromkeys((str(made.path), str(carrier)))),

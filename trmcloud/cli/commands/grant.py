@@ -8,10 +8,9 @@ from typing import Annotated, Any
 
 import typer
 
-from trmcloud.app import grants
+from trmcloud.app import grants, views
 from trmcloud.app.context import Context
 from trmcloud.app.grants import GrantAccount
-from trmcloud.cli import documents as doc
 from trmcloud.cli import options
 from trmcloud.cli.catch_up import catch_up, tell
 from trmcloud.cli.views.grants import (
@@ -158,7 +157,7 @@ def revoke(
     tell(context)
     revoked = grants.revoke(context, name, at_once=now)
     if as_json:
-        print_document(doc.Grants(grants=(as_line(revoked),)))
+        print_document(views.Grants(grants=(as_line(revoked),)))
         return
     print(f"the grant of {name} is revoked")
     for run_id in revoked.live_runs:
@@ -177,7 +176,7 @@ def show(as_json: options.Json = False) -> None:
     waiting = [each for each in grants.approvals(context) if each.state == grants.OPEN]
     if as_json:
         print_document(
-            doc.Grants(
+            views.Grants(
                 grants=tuple(as_line(each) for each in given),
                 requests=tuple(as_request(each) for each in waiting),
             )
@@ -204,7 +203,7 @@ def history(as_json: options.Json = False) -> None:
         for each in changes
     )
     if as_json:
-        print_document(doc.GrantHistory(changes=made))
+        print_document(views.GrantHistory(changes=made))
         return
     print("\n".join(history_lines(made)) or "no grant was given · trmcloud grant give NAME USD")
 
@@ -238,7 +237,7 @@ def _answer(request: str, *, give: bool, as_json: bool) -> None:
     answered = grants.answer(context, request, give=give)
     mine = next(g for g in grants.grants(context) if g.principal == answered.principal)
     if as_json:
-        print_document(doc.Grants(grants=(as_line(mine),), requests=(as_request(answered),)))
+        print_document(views.Grants(grants=(as_line(mine),), requests=(as_request(answered),)))
         return
     print(f"{answered.id} is {answered.state}")
     _print_account(mine)
@@ -314,12 +313,12 @@ def _print_account(account: GrantAccount) -> None:
 def _show(context: Context, account: GrantAccount, *, as_json: bool) -> None:
     catch_up(context)
     if as_json:
-        print_document(doc.Grants(grants=(as_line(account),)))
+        print_document(views.Grants(grants=(as_line(account),)))
         return
     _print_account(account)
 
 
-def _change(record: Any) -> doc.GrantChange:
+def _change(record: Any) -> views.GrantChange:
     event = record.event
     total, request, by, principal = None, "", getattr(event, "by", ""), ""
     if isinstance(event, GrantGiven | GrantRaised):
@@ -333,7 +332,7 @@ def _change(record: Any) -> doc.GrantChange:
     else:
         kind = "approved" if isinstance(event, ApprovalGiven) else "denied"
         request = event.id
-    return doc.GrantChange(
+    return views.GrantChange(
         changed_at=record.at,
         kind=kind,
         principal=principal,

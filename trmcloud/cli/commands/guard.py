@@ -14,6 +14,7 @@ from typing import Annotated
 
 import typer
 
+from trmcloud.app import views
 from trmcloud.app.bundle import write_bundle
 from trmcloud.app.context import find_run
 from trmcloud.app.doctor import Finding, check_funds, examine
@@ -21,11 +22,10 @@ from trmcloud.app.home import bound_principal, home_dir
 from trmcloud.app.planning import load_plan
 from trmcloud.app.reap import last_visit
 from trmcloud.app.run_facts import report_run
-from trmcloud.cli import documents as doc
+from trmcloud.app.views import note
 from trmcloud.cli import options
 from trmcloud.cli.commands.evaluate import print_measured, run_trainer_command
 from trmcloud.cli.confirm import is_confirmed
-from trmcloud.cli.documents import note
 from trmcloud.cli.views.json_output import print_document
 from trmcloud.cli.views.text import duration
 from trmcloud.core.control.balance import worst_at
@@ -115,7 +115,7 @@ def _write_bundle(name: str, into: str, *, as_json: bool) -> None:
     made = write_bundle(context, build_chain(), run, report, redactor, path)
     if as_json:
         print_document(
-            doc.BundleWritten(
+            views.BundleWritten(
                 run_id=run.run_id,
                 path=str(made.path),
                 files=tuple(made.names),
@@ -131,12 +131,12 @@ def _write_bundle(name: str, into: str, *, as_json: bool) -> None:
     print("  read it before you send it: README.txt lists what was removed and what was not")
 
 
-def _diagnosis(findings: Sequence[Finding]) -> doc.Diagnosis:
+def _diagnosis(findings: Sequence[Finding]) -> views.Diagnosis:
     marks = {"ok": True, "warn": None, "bad": False}
-    return doc.Diagnosis(
+    return views.Diagnosis(
         passed=all(finding.state != "bad" for finding in findings),
         checks=tuple(
-            doc.CheckRow(
+            views.CheckRow(
                 code=each.name,
                 passed=marks[each.state],
                 message=each.detail,
@@ -259,7 +259,7 @@ def _print_guard() -> str:
     context, timer = build_context(), reaper_timer()
     kind, visit = timer.installed(), last_visit(context)
     weak = timer.weakness(kind) if kind else ""
-    document = doc.GuardStatus(
+    document = views.GuardStatus(
         installed=kind or None,
         every_s=visit.every_s if visit is not None else None,
         last_visit_at=visit.at if visit is not None else None,

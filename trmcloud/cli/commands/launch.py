@@ -12,7 +12,7 @@ from typing import Annotated
 
 import typer
 
-from trmcloud.app import commands, grants, launching, measurements, preparing
+from trmcloud.app import commands, grants, launching, measurements, preparing, views
 from trmcloud.app.balances import funds_reader, plan_funds
 from trmcloud.app.commands import CommandRequest
 from trmcloud.app.context import Context, run_by_id
@@ -20,14 +20,14 @@ from trmcloud.app.data import need_training_extra
 from trmcloud.app.labels import labels_of
 from trmcloud.app.launch import Caller, Earlier, Launch, Outlook, Prepared, Wish, find_started
 from trmcloud.app.launch_checks import check_bucket, first_candidate
+from trmcloud.app.plan_views import plan_document
+from trmcloud.app.run_views import launched, state_of
 from trmcloud.app.working_tree import WorkingTree
-from trmcloud.cli import documents, options
+from trmcloud.cli import options
 from trmcloud.cli.catch_up import catch_up, tell
 from trmcloud.cli.confirm import is_confirmed
-from trmcloud.cli.views.as_documents import launched, state_of
 from trmcloud.cli.views.json_output import print_document
 from trmcloud.cli.views.launch import room_lines, show_plan, show_resume, tree_lines
-from trmcloud.cli.views.plan_documents import plan_document
 from trmcloud.cli.views.plan_explain import probe_lines
 from trmcloud.cli.views.run import carry
 from trmcloud.cli.views.text import DataProgress, Progress
@@ -203,7 +203,7 @@ def is_sold_out(run: RunState) -> bool:
 
 def planned_document(
     context: Context, plan: Plan, tree: WorkingTree | None = None
-) -> documents.Planned:
+) -> views.Planned:
     """The document of a plan, and of the files that would be sent."""
     funds, unread = plan_funds(context, plan)
     return plan_document(plan, funds=funds, unread=unread, tree=tree)

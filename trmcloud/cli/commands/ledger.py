@@ -10,12 +10,12 @@ from typing import Annotated
 
 import typer
 
+from trmcloud.app import views
 from trmcloud.app.ledger_care import forgotten_runs, restored_lines
-from trmcloud.cli import documents as doc
+from trmcloud.app.run_views import damaged_run
+from trmcloud.app.views import note
 from trmcloud.cli import options
 from trmcloud.cli.confirm import is_confirmed
-from trmcloud.cli.documents import note
-from trmcloud.cli.views.as_documents import damaged_run
 from trmcloud.cli.views.json_output import print_document
 from trmcloud.cli.views.text import table
 from trmcloud.cli.views.troubles import hurt_line
@@ -45,10 +45,10 @@ def check(as_json: options.Json = False) -> None:
     count = len(ledger.records()) + len(lost)
     if as_json:
         damaged = (
-            doc.DamagedRecord(seq=each.seq, kind=each.kind or None, run=each.run_id or None)
+            views.DamagedRecord(seq=each.seq, kind=each.kind or None, run=each.run_id or None)
             for each in lost
         )
-        checked = doc.LedgerChecked(
+        checked = views.LedgerChecked(
             ledger=state.ledger_id,
             records=count,
             damaged=tuple(damaged),
@@ -90,7 +90,7 @@ def backups(
     found = ledger.backups()
     if as_json:
         rows = tuple(
-            doc.BackupRow(
+            views.BackupRow(
                 number=each.number,
                 path=str(each.path),
                 up_to_seq=each.seq,
@@ -99,7 +99,7 @@ def backups(
             )
             for each in found
         )
-        print_document(doc.Backups(backups=rows))
+        print_document(views.Backups(backups=rows))
     elif not found:
         print("no backups yet: one is made for each pod and at the end of each run")
     else:
@@ -193,7 +193,7 @@ def settle(
         )
     context.ledger.note(DamageSettled(name, cost), context.wall())
     if as_json:
-        print_document(doc.DamageCounted(name=name, cost_usd=cost))
+        print_document(views.DamageCounted(name=name, cost_usd=cost))
         return
     print(f"{name}: counted as {cost}")
 
@@ -231,7 +231,7 @@ def move(
     done = move_ledger(target)
     if as_json:
         print_document(
-            doc.LedgerMoved(
+            views.LedgerMoved(
                 ledger=done.ledger_id,
                 records=done.records,
                 source=done.source or None,
@@ -257,15 +257,15 @@ def migrate(as_json: options.Json = False) -> None:
     """
     before, now = migrate_ledger()
     if as_json:
-        print_document(doc.LedgerMigrated(version_before=before, version_now=now))
+        print_document(views.LedgerMigrated(version_before=before, version_now=now))
         return
     print(f"the tables are of version {now}" + (f", and were of {before}" if before < now else ""))
 
 
 def _restored(
     mended: Sequence[int], done: Restoration | None = None, forgotten: Sequence[str] = ()
-) -> doc.LedgerRestored:
-    return doc.LedgerRestored(
+) -> views.LedgerRestored:
+    return views.LedgerRestored(
         mended=tuple(mended),
         backup=done.backup.number if done is not None else None,
         up_to_seq=done.backup.seq if done is not None else None,

@@ -11,11 +11,11 @@ from typing import Annotated
 
 import typer
 
+from trmcloud.app import views
 from trmcloud.app.checkpoints.sources import live_pod
 from trmcloud.app.context import Context, find_run, require_reach
 from trmcloud.app.run_queries import data_progress_text, is_rented, last_beat, waits_for_data
 from trmcloud.app.symptoms import TrainingNews
-from trmcloud.cli import documents as doc
 from trmcloud.cli import options
 from trmcloud.cli.catch_up import find_caught_up
 from trmcloud.cli.views.json_output import print_document, print_line
@@ -178,7 +178,7 @@ class JsonLog(Log):
     def write(self, text: str) -> None:
         *lines, self._rest = (self._rest + text).split("\n")
         for line in lines:
-            print_line(doc.LogLine(run=self._run_id, phase=self._phase, text=line))
+            print_line(views.LogLine(run=self._run_id, phase=self._phase, text=line))
 
     def flush(self) -> None:
         """Each line has been flushed."""
@@ -224,7 +224,7 @@ def ssh(
     login = context.links[pod.provider].login(pod.pod_name, words or (), terminal=terminal)
     if as_json:
         argv = tuple(map(str, login))
-        made = doc.Login(run=state.run_id, pod=pod.pod_name, provider=pod.provider, argv=argv)
+        made = views.Login(run=state.run_id, pod=pod.pod_name, provider=pod.provider, argv=argv)
         print_document(made)
         return
     sys.stdout.flush()

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from trmcloud.api import Home
-from trmcloud.cli import documents as doc
+from trmcloud.app import views
 from trmcloud.cli import options
 from trmcloud.cli.views.json_output import print_document, print_line
 from trmcloud.core.errors import CannotListen, UsageError
@@ -73,7 +73,7 @@ def mcp(
 
     def begun(address: str) -> None:
         if as_json:
-            print_line(doc.Serving(of="mcp", run=None, url=address, token=None))
+            print_line(views.Serving(of="mcp", run=None, url=address, token=None))
         else:
             print(f"{address}\n(Ctrl-C ends the server; runs continue)", flush=True)
 
@@ -100,7 +100,7 @@ def _print_new_token(grant: str, port: int, *, as_json: bool) -> None:
     home.grant(grant)
     token = Tokens(home.context.home).make(grant)
     if as_json:
-        print_document(doc.Serving(of="mcp", run=None, url=_url(port), token=token))
+        print_document(views.Serving(of="mcp", run=None, url=_url(port), token=token))
         return
     print(
         f"{token}\n(the token of {grant}, shown once: it replaces the earlier one; clients send it "

@@ -16,10 +16,10 @@ from urllib.parse import urlsplit
 
 import typer
 
+from trmcloud.app import views
 from trmcloud.app.narration import words_of
-from trmcloud.cli import documents as doc
+from trmcloud.app.views import note
 from trmcloud.cli import options
-from trmcloud.cli.documents import note
 from trmcloud.cli.views.json_output import print_document
 from trmcloud.cli.views.text import duration, table
 from trmcloud.core.contract.notices import Notice, NoticeKind, body_of, headers_of, secret_of
@@ -93,7 +93,7 @@ def add(
         teller.derive(silently=not known)
     if as_json:
         shown_once = secret if secret and not secret_from else None
-        print_document(doc.NoticeTargets(destinations=(_target(made),), secret=shown_once))
+        print_document(views.NoticeTargets(destinations=(_target(made),), secret=shown_once))
         return
     print(f"{made.name}: {made.way} to {_shown(made)}, {_wanted(made)}")
     if secret and not secret_from:
@@ -116,14 +116,14 @@ def show(as_json: options.Json = False) -> None:
     context = build_context()
     outbox = outbox_of(context.home) if destinations else None
     waiting = outbox.waiting() if outbox is not None else ()
-    data: list[doc.NoticeTarget] = []
+    data: list[views.NoticeTarget] = []
     for each in destinations:
         mine = [one for one in waiting if one.destination == each.name]
         at, gave_up = outbox.last_told(each.name) if outbox is not None else (None, "")
         why = next((one.why for one in reversed(mine) if one.why), "")
         data.append(_target(each, at, len(mine), why, gave_up))
     if as_json:
-        print_document(doc.NoticeTargets(destinations=tuple(data)))
+        print_document(views.NoticeTargets(destinations=tuple(data)))
     elif not data:
         print("no notifications set up · trmcloud admin notify add webhook URL")
     else:
@@ -136,8 +136,8 @@ def show(as_json: options.Json = False) -> None:
 
 def _target(
     made: Destination, at: float | None = None, waiting: int = 0, why: str = "", gave_up: str = ""
-) -> doc.NoticeTarget:
-    return doc.NoticeTarget(
+) -> views.NoticeTarget:
+    return views.NoticeTarget(
         name=made.name,
         way=made.way,
         where=_shown(made),
@@ -150,7 +150,7 @@ def _target(
     )
 
 
-def _row(told: doc.NoticeTarget, now: float) -> tuple[str, ...]:
+def _row(told: views.NoticeTarget, now: float) -> tuple[str, ...]:
     at, waiting = told.last_told_at, told.waiting
     why = told.trouble.message if told.trouble is not None else ""
     wanted = ", ".join(told.only) or "everything"
@@ -180,7 +180,7 @@ def remove(
     outbox_of(build_context().home).forget(made.name)
     if as_json:
         left = tuple(_target(each) for each in known if each.name != made.name)
-        print_document(doc.NoticeTargets(destinations=left))
+        print_document(views.NoticeTargets(destinations=left))
         return
     print(f"{made.name} was removed: it gets no more notifications")
     if made.on_pod:
@@ -213,11 +213,11 @@ def try_out(
     for each in chosen:
         told = _within(sender_of(each), notice.id, body)
         failed += not told.taken
-        rows.append(doc.CheckRow(code=each.name, passed=told.taken, message=one_line(told.why)))
+        rows.append(views.CheckRow(code=each.name, passed=told.taken, message=one_line(told.why)))
         result = "it was accepted" if told.taken else f"NOT taken: {told.why}"
         print(one_line(f"{each.name}: {each.way} to {_shown(each)}: {result}"))
     if as_json:
-        print_document(doc.NoticesTried(passed=not failed, checks=tuple(rows)))
+        print_document(views.NoticesTried(passed=not failed, checks=tuple(rows)))
     sys.exit(NotifyError.exit_code if failed else 0)
 
 

@@ -149,8 +149,8 @@ def _show_finetuning(
 
     tuned = finetune_plan(planner, spec, Path(hf).expanduser(), method, hf_set or ())
     if as_json:
+        from trmcloud.app.plan_views import finetune_document
         from trmcloud.cli.views.json_output import print_document
-        from trmcloud.cli.views.plan_documents import finetune_document
 
         print_document(finetune_document(tuned))
     else:
@@ -172,8 +172,8 @@ def _explain(planner: "Planner", made: "Plan", hardware: str) -> None:
 def _print_plan(
     planner: "Planner", made: "Plan", compared: "OwnHardware | None", rests_on: list[str]
 ) -> None:
+    from trmcloud.app.plan_views import plan_document
     from trmcloud.cli.views.json_output import print_document
-    from trmcloud.cli.views.plan_documents import plan_document
 
     funds, unread = planner.funds(made)
     print_document(plan_document(made, funds=funds, unread=unread, own=compared, rests_on=rests_on))
@@ -257,8 +257,8 @@ def _show_recipes(planner: "Planner", spec: "RunSpec", *, as_json: bool) -> None
     names = [recipe.name for recipe in recipes() if not recipe.name.endswith("-tiny")]
     found = planner.others(spec, names)
     if as_json:
+        from trmcloud.app.plan_views import recipe_offers
         from trmcloud.cli.views.json_output import print_document
-        from trmcloud.cli.views.plan_documents import recipe_offers
 
         print_document(recipe_offers(found))
     else:

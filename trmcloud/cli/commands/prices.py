@@ -8,9 +8,9 @@ from typing import Annotated
 
 import typer
 
-from trmcloud.cli import documents as doc
+from trmcloud.app import views
+from trmcloud.app.views import filled, note
 from trmcloud.cli import options
-from trmcloud.cli.documents import filled, note
 from trmcloud.cli.views.json_output import print_document
 from trmcloud.core.catalog.hardware import GPUS, find_gpu
 from trmcloud.core.catalog.offers import FRESH_DAYS, Offer, moves
@@ -195,11 +195,11 @@ def _print_guides() -> None:
         )
 
 
-def _offers(offers: Sequence[Offer], now: float, gpu: str = "") -> doc.Offers:
-    return doc.Offers(
+def _offers(offers: Sequence[Offer], now: float, gpu: str = "") -> views.Offers:
+    return views.Offers(
         gpu=gpu or None,
         offers=tuple(
-            filled(doc.OfferRow, offer, stale=offer.is_stale(now), community=offer.is_community)
+            filled(views.OfferRow, offer, stale=offer.is_stale(now), community=offer.is_community)
             for offer in offers
         ),
     )
@@ -210,24 +210,24 @@ def _moves(
     after: list[Offer],
     path: str,
     number: int,
-    notes: Sequence[doc.Note],
-) -> doc.PriceMoves:
-    return doc.PriceMoves(
+    notes: Sequence[views.Note],
+) -> views.PriceMoves:
+    return views.PriceMoves(
         path=path or None,
         offers=number,
         moved=tuple(
-            filled(doc.PriceMove, offer, before_per_hour_usd=old)
+            filled(views.PriceMove, offer, before_per_hour_usd=old)
             for offer, old in sorted(moves(before, after), key=_how_far)
         ),
         notes=tuple(notes),
     )
 
 
-def _guide_prices() -> doc.GuidePrices:
-    return doc.GuidePrices(
+def _guide_prices() -> views.GuidePrices:
+    return views.GuidePrices(
         prices=tuple(
             filled(
-                doc.GuidePrice,
+                views.GuidePrice,
                 claim,
                 least_s=claim.minutes[0] * 60.0,
                 most_s=claim.minutes[1] * 60.0,

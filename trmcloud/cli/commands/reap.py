@@ -8,22 +8,21 @@ from typing import Annotated
 
 import typer
 
-from trmcloud.app import ending, grants
+from trmcloud.app import ending, grants, views
 from trmcloud.app.context import Context, hurried
 from trmcloud.app.drive import land_before_balance_ends
 from trmcloud.app.ending import NamedPodEnds, end_overdue
-from trmcloud.app.reap import Did, ReapFindings, end, look, note_visit
+from trmcloud.app.reap import Did, ReapFindings, did_line, end, look, note_visit
 from trmcloud.app.reasons import sentence
 from trmcloud.app.reconciling import continue_waits, reconcile
-from trmcloud.cli import documents as doc
+from trmcloud.app.run_views import done_note, named_ends, reason_note, unreachable
 from trmcloud.cli import options
 from trmcloud.cli.catch_up import GRACE_S, tell
 from trmcloud.cli.confirm import is_confirmed
-from trmcloud.cli.views.as_documents import done_note, named_ends, reason_note, unreachable
 from trmcloud.cli.views.json_output import print_document
 from trmcloud.cli.views.run import ending_code, tell_ending, tell_listed
 from trmcloud.cli.views.status import volume_lines
-from trmcloud.cli.views.troubles import did_line, tell_troubles, trouble_code
+from trmcloud.cli.views.troubles import tell_troubles, trouble_code
 from trmcloud.core.control.bookkeeping import is_charge_pending
 from trmcloud.core.errors import LedgerError, NotFoundError, TrmcloudError, UsageError
 from trmcloud.wiring import build_context
@@ -109,9 +108,9 @@ def _look_and_end(
     return found, did
 
 
-def _reaped(found: ReapFindings, did: Sequence[Did], *, asked: bool, known: bool) -> doc.Reaped:
+def _reaped(found: ReapFindings, did: Sequence[Did], *, asked: bool, known: bool) -> views.Reaped:
     rows = tuple(
-        doc.EndedPod(
+        views.EndedPod(
             provider=provider,
             pod=orphan.pod.name,
             rate_per_hour_usd=orphan.pod.rate,
@@ -120,7 +119,7 @@ def _reaped(found: ReapFindings, did: Sequence[Did], *, asked: bool, known: bool
         )
         for provider, orphan in found.orphans
     )
-    return doc.Reaped(
+    return views.Reaped(
         run=None,
         ledger=None,
         orphans=rows,

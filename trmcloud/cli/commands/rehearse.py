@@ -10,17 +10,16 @@ from typing import Annotated
 
 import typer
 
-from trmcloud.app import commands, preparing
+from trmcloud.app import commands, preparing, views
 from trmcloud.app.commands import CommandRequest
 from trmcloud.app.launch_checks import check_launchable, check_loss
 from trmcloud.app.launching import keep_launchable
+from trmcloud.app.plan_views import amounts
+from trmcloud.app.views import note
 from trmcloud.app.working_tree import WorkingTree
-from trmcloud.cli import documents as doc
 from trmcloud.cli import options
-from trmcloud.cli.documents import note
 from trmcloud.cli.views.json_output import print_document
 from trmcloud.cli.views.launch import show_plan, tree_lines
-from trmcloud.cli.views.plan_documents import amounts
 from trmcloud.cli.views.text import duration
 from trmcloud.core.contract.command import Command
 from trmcloud.core.errors import NotSupported, UsageError
@@ -107,9 +106,9 @@ def rehearse(
         sys.exit(1)
 
 
-def _document(made: Rehearsal, refusal: str) -> doc.Rehearsed:
+def _document(made: Rehearsal, refusal: str) -> views.Rehearsed:
     saved = [] if made.kept_s else made.steps_saved()  # of a command they are simulated
-    return doc.Rehearsed(
+    return views.Rehearsed(
         plan=made.plan.id,
         plays=len(made.plays),
         cap_usd=made.plan.cap,
@@ -124,11 +123,11 @@ def _document(made: Rehearsal, refusal: str) -> doc.Rehearsed:
         exposed_s=max(play.exposed_s for play in made.plays),
         faults_felt=dict(Counter(name for play in made.plays for name in play.observed)),
         violations=tuple(
-            doc.BrokenPlay(seed=play.seed, code=play.violation, message=play.detail)
+            views.BrokenPlay(seed=play.seed, code=play.violation, message=play.detail)
             for play in made.violations
         ),
         timeline=tuple(
-            doc.TimelineEntry(after_s=line.at, code="event", message=line.text)
+            views.TimelineEntry(after_s=line.at, code="event", message=line.text)
             for line in made.shown.timeline
         ),
         launch_refused=note("refused", refusal) if refusal else None,

@@ -17,20 +17,21 @@ from typing import Annotated
 
 import typer
 
+from trmcloud.app import views
 from trmcloud.app.context import Context, find_run, shown_runs
+from trmcloud.app.encoding import Verbatim
 from trmcloud.app.labels import has_tags, parse_tags
 from trmcloud.app.measurements import note_measured, speeds_of
 from trmcloud.app.narration import moved_words, pace_lines
 from trmcloud.app.receipts import receipt_of
 from trmcloud.app.run_facts import report_run
 from trmcloud.app.run_queries import mark_reported
-from trmcloud.cli import documents as doc
+from trmcloud.app.run_views import month_document, run_reported
 from trmcloud.cli import options
 from trmcloud.cli.catch_up import catch_up
 from trmcloud.cli.commands.verify import check_figures
-from trmcloud.cli.views.as_documents import month_document, run_reported
 from trmcloud.cli.views.html_page import page_of
-from trmcloud.cli.views.json_output import Verbatim, print_document
+from trmcloud.cli.views.json_output import print_document
 from trmcloud.cli.views.metrics import (
     goal_lines,
     marked_words,
@@ -199,7 +200,7 @@ def _report(
             run_reported(context, state, report, verdict_of(state, report))
             for state, report in zip(states, reports, strict=True)
         )
-        print_document(doc.Reports(runs=rows))
+        print_document(views.Reports(runs=rows))
     elif as_csv:
         writer = csv.writer(as_is())
         writer.writerow(
@@ -270,7 +271,7 @@ def _write_receipt(context: Context, run: RunState, file: str, *, as_json: bool)
     receipt = receipt_of(context, build_chain(), run, made_by)
     size = _write(file, page_of(receipt))
     if as_json:
-        made = doc.ReceiptWritten(
+        made = views.ReceiptWritten(
             run=run.run_id,
             path=file,
             size_bytes=size,
@@ -297,7 +298,7 @@ def _write_focus(context: Context, month: str, file: str, *, as_json: bool) -> N
     size = _write(file, text.getvalue())
     if as_json:
         print_document(
-            doc.FocusWritten(
+            views.FocusWritten(
                 month=month, path=file, rows=len(rows), billed_usd=total_of(rows), size_bytes=size
             )
         )

@@ -10,13 +10,12 @@ from typing import Annotated
 
 import typer
 
-from trmcloud.app import smoke_training
+from trmcloud.app import smoke_training, views
 from trmcloud.app.balances import funds_reader
 from trmcloud.app.launch import Caller, Launch, Wish
 from trmcloud.app.reasons import sentence
 from trmcloud.app.smoke import Smoke
 from trmcloud.app.smoke_watch import Step
-from trmcloud.cli import documents as doc
 from trmcloud.cli import options
 from trmcloud.cli.commands.launch import carry_out
 from trmcloud.cli.confirm import is_confirmed
@@ -145,7 +144,7 @@ def check_layers(
     if verdict.trouble is not None:
         raise verdict.trouble
     if as_json:
-        ended = doc.SmokeEnded(
+        ended = views.SmokeEnded(
             provider=ground.provider,
             hardware=first.hardware,
             region=first.region,
@@ -215,7 +214,7 @@ def check_training(
 def print_step(step: Step) -> None:
     """The step as a line of JSON."""
     print_line(
-        doc.SmokeStep(
+        views.SmokeStep(
             elapsed_s=step.at_s,
             spent_usd=step.spent,
             code=step.name,

@@ -79,8 +79,9 @@ def _show_once(
         shown_present_runs,
         shown_runs,
     )
+    from trmcloud.app.reap import did_line
     from trmcloud.cli.catch_up import catch_up, tell
-    from trmcloud.cli.views.troubles import did_line, hurt_line, trouble_code
+    from trmcloud.cli.views.troubles import hurt_line, trouble_code
     from trmcloud.core.catalog.providers import brokered
     from trmcloud.wiring import build_context
 
@@ -110,10 +111,10 @@ def _show_once(
             runs = [newest] if newest is not None else []
     code = trouble_code(context, runs[0].run_id if run else "")
     if as_json:
-        from trmcloud.cli.views.as_documents import status_document
+        from trmcloud.app.run_views import statuses
         from trmcloud.cli.views.json_output import print_document, print_line
 
-        (print_line if is_line else print_document)(status_document(context, runs, did))
+        (print_line if is_line else print_document)(statuses(context, runs, did))
         return code, context, runs
     for each in did:
         print(f"· {did_line(each)}")

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from trmcloud.app import grants
+from trmcloud.app import grants, views
 from trmcloud.app.checkpoints.inventory import HERE
 from trmcloud.app.checkpoints.saving import Place, SaveRequest, SaveWaiter, request_save
 from trmcloud.app.context import (
@@ -22,12 +22,11 @@ from trmcloud.app.context import (
 from trmcloud.app.ending import end_run, is_run_id
 from trmcloud.app.launching import OnlyBillPending, follow_or_drive, request_stop
 from trmcloud.app.run_queries import mark_reported
+from trmcloud.app.run_views import named_ends, own_metric, state_of
 from trmcloud.app.steering import LAND, STOP, foresee
-from trmcloud.cli import documents as doc
 from trmcloud.cli import options
 from trmcloud.cli.catch_up import catch_up
 from trmcloud.cli.confirm import is_confirmed
-from trmcloud.cli.views.as_documents import named_ends, own_metric, state_of
 from trmcloud.cli.views.foreseen import question
 from trmcloud.cli.views.json_output import print_document
 from trmcloud.cli.views.metrics import title_of, value_words
@@ -77,7 +76,7 @@ def save(
             nothing = dict.fromkeys(
                 ("checkpoint", "val_bpb", "metric", "sha256", "size_bytes", "place", "reported_by")
             )
-            print_document(doc.Saved(run=asked.run_id, safe=False, kept=False, **nothing))
+            print_document(views.Saved(run=asked.run_id, safe=False, kept=False, **nothing))
         return
     state = run_by_id(context, asked.run_id)
     if state.generation is not None:
@@ -91,7 +90,7 @@ def _show(state: RunState, place: Place, asked: SaveRequest, *, as_json: bool) -
     kept, is_here, command = place.kept, place.at.kind == HERE, state.spec.command
     if as_json:
         print_document(
-            doc.Saved(
+            views.Saved(
                 run=asked.run_id,
                 checkpoint=place.label,
                 val_bpb=kept.val_bpb if command is None else None,
@@ -206,7 +205,7 @@ def _follow(context: Context, state: RunState, asked: str, *, detach: bool, as_j
         if as_json:
             state = run_by_id(context, state.run_id)
             print_document(
-                doc.Stopped(run=state.run_id, asked=asked, state=state_of(state), live=state.live)
+                views.Stopped(run=state.run_id, asked=asked, state=state_of(state), live=state.live)
             )
         return
     if state.generation is not None:

@@ -9,13 +9,13 @@ from typing import Annotated
 
 import typer
 
+from trmcloud.app import views
 from trmcloud.app.commands import CommandRequest, check_hardware
 from trmcloud.app.trial import Trial, TrialBounds, log_path
 from trmcloud.app.trial import try_command as run_trial
 from trmcloud.app.trial_checks import RequestedMachine
-from trmcloud.cli import documents as doc
+from trmcloud.app.views import note
 from trmcloud.cli import options
-from trmcloud.cli.documents import note
 from trmcloud.cli.views.json_output import print_document
 from trmcloud.cli.views.streams import as_is
 from trmcloud.cli.views.trial import TrialProgress, check_lines, contained_lines
@@ -74,15 +74,15 @@ def try_command(
         sys.exit(TrialFailed.exit_code)
 
 
-def _document(trial: Trial) -> doc.Tried:
-    return doc.Tried(
+def _document(trial: Trial) -> views.Tried:
+    return views.Tried(
         code_sha256=trial.code_sha256,
         command=tuple(trial.words),
         tried_at=trial.at,
         ran_for_s=trial.for_s,
         passed=not trial.has_failed,
         checks=tuple(
-            doc.TrialCheck(
+            views.TrialCheck(
                 code=check.name,
                 result=check.result.value,
                 message=check.evidence,

@@ -6,6 +6,7 @@ import json
 from importlib.metadata import version
 from pathlib import Path
 
+from trmcloud.app import views
 from trmcloud.app.checkpoints.fetching import read_manifest
 from trmcloud.app.context import Context, find_run, run_by_id
 from trmcloud.app.receipts import (
@@ -18,7 +19,6 @@ from trmcloud.app.receipts import (
     receipt_of,
     unchecked,
 )
-from trmcloud.cli import documents as doc
 from trmcloud.cli.views.html_page import instant, parts_of
 from trmcloud.cli.views.json_output import print_document
 from trmcloud.cli.views.text import fields
@@ -65,11 +65,11 @@ def check_figures(named: str, against: str, signers: str, *, as_json: bool) -> i
     broken = [check for check in checks if check.verdict is Verdict.BROKEN]
     if as_json:
         signed = any(check.verdict is Verdict.SIGNED for check in checks)
-        rows = (doc.VerifyCheck(code=c.what, verdict=c.verdict.value, message=c.detail)
+        rows = (views.VerifyCheck(code=c.what, verdict=c.verdict.value, message=c.detail)
                 for c in checks)  # fmt: skip
         signed = signed and not broken
         print_document(
-            doc.Verified(run=run_id, matches=not broken, signed=signed, checks=tuple(rows))
+            views.Verified(run=run_id, matches=not broken, signed=signed, checks=tuple(rows))
         )
     else:
         _show(_title(made) if made is not None else run_id, checks)
@@ -139,7 +139,7 @@ def _receipt_in(content: bytes) -> bytes:
         data = json.loads(content)
     except ValueError:
         return content
-    held = data.get("receipt") if data.get("schema") == doc.ReceiptWritten.schema else None
+    held = data.get("receipt") if data.get("schema") == views.ReceiptWritten.schema else None
     return f"{canonical(held)}\n".encode() if isinstance(held, dict) else content
 
 

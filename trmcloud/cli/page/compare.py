@@ -7,7 +7,7 @@ from typing import Any
 
 from trmcloud.app.context import Context, find_run
 from trmcloud.app.run_facts import report_run
-from trmcloud.cli.views.as_documents import state_of
+from trmcloud.app.run_views import state_of
 from trmcloud.cli.views.launch import resumed_rows
 from trmcloud.cli.views.metrics import marked_words, score_cell, title_of
 from trmcloud.cli.views.text import duration

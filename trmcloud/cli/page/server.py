@@ -32,7 +32,7 @@ from trmcloud.app.checkpoints.fetching import default_folder, find_best
 from trmcloud.app.context import find_run, run_by_id
 from trmcloud.app.grants import OPEN
 from trmcloud.app.steering import LAND, STOP, Forecast
-from trmcloud.cli.documents import Serving
+from trmcloud.app.views import Serving
 from trmcloud.cli.page import details, shown
 from trmcloud.cli.page.feed import MOST_STREAMS, CurveStore, Feed
 from trmcloud.cli.page.views import FILES as FILES_OF_VIEWS

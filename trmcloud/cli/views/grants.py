@@ -5,9 +5,9 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Sequence
 
+from trmcloud.app import views
 from trmcloud.app.grants import STANDING, ApprovalRequest, GrantAccount
-from trmcloud.cli import documents as doc
-from trmcloud.cli.documents import filled
+from trmcloud.app.views import filled
 from trmcloud.cli.views.text import duration, table
 from trmcloud.core.text import one_line
 
@@ -94,7 +94,7 @@ def request_words(request: ApprovalRequest) -> str:
     )
 
 
-def history_lines(changes: Sequence[doc.GrantChange]) -> list[str]:
+def history_lines(changes: Sequence[views.GrantChange]) -> list[str]:
     lines = []
     for each in changes:
         when = dt.datetime.fromtimestamp(each.changed_at, dt.timezone.utc)
@@ -104,9 +104,9 @@ def history_lines(changes: Sequence[doc.GrantChange]) -> list[str]:
     return lines
 
 
-def as_line(account: GrantAccount) -> doc.GrantLine:
+def as_line(account: GrantAccount) -> views.GrantLine:
     return filled(
-        doc.GrantLine,
+        views.GrantLine,
         account,
         settled_usd=account.spent,
         settled_today_usd=account.spent_today,
@@ -114,8 +114,8 @@ def as_line(account: GrantAccount) -> doc.GrantLine:
     )
 
 
-def as_request(request: ApprovalRequest) -> doc.ApprovalLine:
-    return filled(doc.ApprovalLine, request)
+def as_request(request: ApprovalRequest) -> views.ApprovalLine:
+    return filled(views.ApprovalLine, request)
 
 
 def _day(at: float) -> str:

@@ -22,8 +22,8 @@ from trmcloud.app.narration import Narrator
 from trmcloud.app.reasons import sentence
 from trmcloud.app.run_facts import report_run
 from trmcloud.app.run_queries import last_beat, last_report, mark_reported, reported_uploads
+from trmcloud.app.run_views import launched, run_ended, run_event
 from trmcloud.app.short_rentals import meaning_of, never_heard
-from trmcloud.cli.views.as_documents import launched, run_ended, run_event
 from trmcloud.cli.views.health import health_rows, recovered_rows
 from trmcloud.cli.views.json_output import print_document, print_line
 from trmcloud.cli.views.metrics import goal_lines, target_rows

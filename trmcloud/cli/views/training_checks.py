@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from trmcloud.app import views
 from trmcloud.app.context import Context
 from trmcloud.app.smoke_training import WantedChecks, least_usd
-from trmcloud.cli import documents as doc
 from trmcloud.core.contract.training_checks import NAMES, CheckResult
 from trmcloud.core.control.report import spent_so_far
 from trmcloud.core.control.run_state import RunState
@@ -63,9 +63,9 @@ def checked_document(
     wanted: WantedChecks,
     results: Sequence[CheckResult],
     taught: MeasuredSpeed | None,
-) -> doc.TrainingChecked:
+) -> views.TrainingChecked:
     """The results as a document."""
-    return doc.TrainingChecked(
+    return views.TrainingChecked(
         run_id=run.run_id,
         hardware=wanted.hardware,
         recipe=wanted.planned.recipe,
@@ -73,7 +73,7 @@ def checked_document(
         is_miniature=wanted.is_miniature,
         taught=taught is not None,
         checks=tuple(
-            doc.TrainingCheck(
+            views.TrainingCheck(
                 name=each.name,
                 passed=each.passed,
                 message=each.detail,

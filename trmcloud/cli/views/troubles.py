@@ -6,21 +6,12 @@ import sys
 from typing import TYPE_CHECKING
 
 from trmcloud.app.context import Context, unreached_providers
-from trmcloud.app.reasons import sentence
 from trmcloud.core.errors import TrmcloudError
 from trmcloud.core.text import one_line
 
 if TYPE_CHECKING:
-    from trmcloud.app.reap import Did
     from trmcloud.core.control.ledger_facts import Quarantine
     from trmcloud.core.control.run_state import RunState
-
-
-def did_line(did: Did) -> str:
-    """Return one line about what was found and done."""
-    if isinstance(did, str):
-        return did
-    return f"ended {did.orphan.pod.name} on {did.provider}: {sentence(did.orphan.reason)}"
 
 
 def trouble_lines(context: Context) -> list[str]:

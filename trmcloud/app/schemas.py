@@ -7,7 +7,7 @@ import types
 from collections.abc import Mapping
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
-from trmcloud.cli.documents import all_documents
+from trmcloud.app.views import all_documents
 from trmcloud.core.money import Usd
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"

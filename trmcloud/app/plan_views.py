@@ -6,12 +6,12 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from trmcloud.app import views
+from trmcloud.app.encoding import Verbatim
 from trmcloud.app.finetune_plans import FinetunePlan
 from trmcloud.app.planning import Bought, OwnHardware
+from trmcloud.app.views import filled, note
 from trmcloud.app.working_tree import WorkingTree
-from trmcloud.cli import documents as doc
-from trmcloud.cli.documents import filled, note
-from trmcloud.cli.views.json_output import Verbatim
 from trmcloud.core.catalog.goals import Goal
 from trmcloud.core.control.balance import Funds, worst_at
 from trmcloud.core.money import Usd
@@ -20,8 +20,8 @@ from trmcloud.core.spec.plan import Candidate, Interval, PhasePlan, Plan
 _HOUR_S = 3600.0
 
 
-def spread(interval: Interval, factor: float = 1.0) -> doc.Spread:
-    return doc.Spread(
+def spread(interval: Interval, factor: float = 1.0) -> views.Spread:
+    return views.Spread(
         p10=interval.p10 * factor, p50=interval.p50 * factor, p90=interval.p90 * factor
     )
 
@@ -34,7 +34,7 @@ def plan_document(
     own: OwnHardware | None = None,
     tree: WorkingTree | None = None,
     rests_on: Iterable[str] = (),
-) -> doc.Planned:
+) -> views.Planned:
     """``unread``: why a balance could not be read; ``rests_on``: what a command's plan is made
     from."""
     spec, first = plan.spec, plan.recommended
@@ -42,7 +42,7 @@ def plan_document(
     notes += [note("balance_not_read", unread)] if unread else []
     limits = {"checkpoints": plan.survives, **plan.limits}
     return filled(
-        doc.Planned,
+        views.Planned,
         plan,
         recipe=spec.recipe,
         phases=tuple(spec.phases),
@@ -60,19 +60,19 @@ def plan_document(
         notes=tuple(notes),
         balance=_balance(plan, funds),
         own=own_machine(own) if own is not None else None,
-        sent=doc.SentFiles(files=len(tree.names), size_bytes=tree.size_bytes)
+        sent=views.SentFiles(files=len(tree.names), size_bytes=tree.size_bytes)
         if tree is not None
         else None,
         goal=_goal(spec.goal) if spec.goal is not None else None,
     )
 
 
-def _goal(goal: Goal) -> doc.PlannedGoal:
+def _goal(goal: Goal) -> views.PlannedGoal:
     return filled(
-        doc.PlannedGoal,
+        views.PlannedGoal,
         goal,
         evidence=tuple(
-            filled(doc.GoalEvidence, each, duration_s=each.hours * _HOUR_S, cost_usd=each.usd)
+            filled(views.GoalEvidence, each, duration_s=each.hours * _HOUR_S, cost_usd=each.usd)
             for each in goal.evidence
         ),
     )
@@ -83,9 +83,9 @@ def _code(name: str) -> str:
     return re.sub(r"[^a-z0-9]+", "_", name.lower()).strip("_")
 
 
-def _machine(candidate: Candidate) -> doc.PlannedMachine:
+def _machine(candidate: Candidate) -> views.PlannedMachine:
     return filled(
-        doc.PlannedMachine,
+        views.PlannedMachine,
         candidate,
         planned_rate_per_hour_usd=candidate.planned_rate or candidate.rate,
         most_rate_per_hour_usd=candidate.reserved_rate,
@@ -96,8 +96,8 @@ def _machine(candidate: Candidate) -> doc.PlannedMachine:
     )
 
 
-def _phase(phase: PhasePlan) -> doc.PlannedPhase:
-    return doc.PlannedPhase(
+def _phase(phase: PhasePlan) -> views.PlannedPhase:
+    return views.PlannedPhase(
         name=phase.name,
         steps=phase.settings.steps,
         tokens=phase.tokens,
@@ -109,18 +109,20 @@ def _phase(phase: PhasePlan) -> doc.PlannedPhase:
     )
 
 
-def _balance(plan: Plan, funds: Funds | None) -> doc.PlanBalance | None:
+def _balance(plan: Plan, funds: Funds | None) -> views.PlanBalance | None:
     if funds is None or plan.recommended is None:
         return None
     worst = worst_at(plan, plan.recommended.provider)
     held, missing = dict(funds.held), funds.missing(worst)
-    return filled(doc.PlanBalance, funds, held_usd=held, worst_case_usd=worst, missing_usd=missing)
+    return filled(
+        views.PlanBalance, funds, held_usd=held, worst_case_usd=worst, missing_usd=missing
+    )
 
 
-def own_machine(own: OwnHardware) -> doc.OwnMachine:
+def own_machine(own: OwnHardware) -> views.OwnMachine:
     rented = own.rented
     return filled(
-        doc.OwnMachine,
+        views.OwnMachine,
         own,
         power_usd=own.candidate.cost_p50,
         duration_s=spread(own.candidate.hours, _HOUR_S),
@@ -132,10 +134,10 @@ def own_machine(own: OwnHardware) -> doc.OwnMachine:
     )
 
 
-def recipe_offers(found: Sequence[Bought]) -> doc.RecipeOffers:
-    return doc.RecipeOffers(
+def recipe_offers(found: Sequence[Bought]) -> views.RecipeOffers:
+    return views.RecipeOffers(
         recipes=tuple(
-            doc.RecipeOffer(
+            views.RecipeOffer(
                 recipe=each.recipe,
                 hardware=each.candidate.hardware,
                 duration_s=spread(each.candidate.hours, _HOUR_S),
@@ -148,16 +150,16 @@ def recipe_offers(found: Sequence[Bought]) -> doc.RecipeOffers:
     )
 
 
-def finetune_document(plan: FinetunePlan) -> doc.FinetunePlanned:
+def finetune_document(plan: FinetunePlan) -> views.FinetunePlanned:
     how: Mapping[str, Any] = plan.how._asdict()
-    return doc.FinetunePlanned(
+    return views.FinetunePlanned(
         model={**plan.model._asdict(), "parameters": plan.model.parameters},
         finetuning=how,
         tokens=plan.tokens,
         recommended=plan.recommended.hardware,
         candidates=tuple(
             filled(
-                doc.FinetuneMachine,
+                views.FinetuneMachine,
                 row,
                 sku=row.offer.sku,
                 provider=row.offer.provider,
@@ -172,7 +174,7 @@ def finetune_document(plan: FinetunePlan) -> doc.FinetunePlanned:
     )
 
 
-def amounts(values: Mapping[str, Usd]) -> doc.Amounts:
-    return doc.Amounts(
+def amounts(values: Mapping[str, Usd]) -> views.Amounts:
+    return views.Amounts(
         min_usd=values["min"], p50_usd=values["p50"], p90_usd=values["p90"], max_usd=values["max"]
     )

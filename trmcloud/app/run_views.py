@@ -6,11 +6,14 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from typing import Any
 
+from trmcloud.app import views
 from trmcloud.app.checkpoints.fetching import FetchedCheckpoint
 from trmcloud.app.context import Context, is_unasked
+from trmcloud.app.encoding import facts_in
 from trmcloud.app.ending import NamedPodEnds
 from trmcloud.app.kill_layers import guards_of
 from trmcloud.app.narration import Told
+from trmcloud.app.reap import did_line
 from trmcloud.app.reasons import sentence
 from trmcloud.app.run_facts import gains_of, report_run, spending
 from trmcloud.app.run_queries import (
@@ -29,10 +32,7 @@ from trmcloud.app.trainings import (
     recoveries_of,
     verdicts_of,
 )
-from trmcloud.cli import documents as doc
-from trmcloud.cli.documents import filled, note
-from trmcloud.cli.views.json_output import facts_in
-from trmcloud.cli.views.troubles import did_line
+from trmcloud.app.views import filled, note
 from trmcloud.core.contract.command import RECIPE, Command, own_facts
 from trmcloud.core.contract.gate import verdict_from_json
 from trmcloud.core.contract.manifest import CheckpointManifest
@@ -50,7 +50,7 @@ from trmcloud.core.text import one_line
 # -- runs ------------------------------------------------------------------------------------------
 
 
-def reason_note(reason: Reason | None) -> doc.Note | None:
+def reason_note(reason: Reason | None) -> views.Note | None:
     if reason is None:
         return None
     facts = facts_in(reason.facts)
@@ -64,7 +64,7 @@ def state_of(run: RunState) -> str:
     return run.outcome.value if run.outcome is not None else run.state.value
 
 
-def _sweep(context: Context, run: RunState) -> doc.SweepProgress | None:
+def _sweep(context: Context, run: RunState) -> views.SweepProgress | None:
     """The trials of a sweep; the modules that read them are of no use to other runs."""
     if run.spec.sweep is None:
         return None
@@ -81,12 +81,12 @@ def _sweep(context: Context, run: RunState) -> doc.SweepProgress | None:
     priors = priors_of(run.plan, terms)
     refused, sizes = priors.memory.refused if priors.memory is not None else (None, None)
     is_measured = found.own_share is not None
-    return doc.SweepProgress(
+    return views.SweepProgress(
         metric=terms.metric,
         goal=terms.goal.value,
         slots=terms.slots,
         rungs=tuple(
-            doc.SweepRung(
+            views.SweepRung(
                 rung=number, spent_usd=each if paid else None, trained_s=terms.seconds(each)
             )
             for number, each in enumerate(terms.rungs, 1)
@@ -95,7 +95,7 @@ def _sweep(context: Context, run: RunState) -> doc.SweepProgress | None:
         idle_usd=state.idle if paid else None,
         best_trial=best.number if best is not None else None,
         trials=tuple(
-            doc.SweepTrial(
+            views.SweepTrial(
                 trial=trial.number,
                 state=trial.state.value,
                 rung=trial.rung + 1,
@@ -110,23 +110,23 @@ def _sweep(context: Context, run: RunState) -> doc.SweepProgress | None:
             for trial in found.ranked()
         ),
         best_so_far=tuple(
-            doc.SweepPoint(spent_usd=spent if paid else None, metric=metric, trial=number)
+            views.SweepPoint(spent_usd=spent if paid else None, metric=metric, trial=number)
             for spent, metric, number in verdict.best_so_far(state, terms)
         ),
         quarters=tuple(
-            doc.SweepPoint(
+            views.SweepPoint(
                 spent_usd=each.spent if paid else None, metric=each.best, trial=each.trial
             )
             for each in verdict.quarters(state, terms)
         ),
         verdict=filled(
-            doc.SweepVerdict, judged, finding=judged.finding.value, rung=judged.rung + 1
+            views.SweepVerdict, judged, finding=judged.finding.value, rung=judged.rung + 1
         ),
         importance={each.name: each.share for each in verdict.importance(state, terms)},
         next_usd=verdict.NEXT_USD if paid else None,
         next_usd_gain=verdict.expected_gain(state, terms) if paid else None,
         first=tuple(
-            doc.SweepFirst(
+            views.SweepFirst(
                 run=each.run_id,
                 trial=each.trial,
                 rate_factor=each.factor,
@@ -174,7 +174,7 @@ def _account(context: Context, run: RunState, report: RunReport) -> dict[str, An
         "planned_tokens_per_second": report.planned_tokens_per_s,
         "tokens_per_second": report.tokens_per_s,
         "useful_fraction": report.useful_fraction,
-        "data": doc.DataWait(
+        "data": views.DataWait(
             waited_s=report.seconds.get("data", 0.0),
             waited_usd=report.data_usd,
             planned_s=report.planned_data_s,
@@ -183,7 +183,7 @@ def _account(context: Context, run: RunState, report: RunReport) -> dict[str, An
         "steps": report.steps_done,
         "best": None
         if best is None
-        else doc.BestCheckpoint(
+        else views.BestCheckpoint(
             checkpoint=best.label,
             val_bpb=best.val_bpb if command is None else None,
             metric=own_metric(command, best.val_bpb),
@@ -195,7 +195,7 @@ def _account(context: Context, run: RunState, report: RunReport) -> dict[str, An
         "on_volume": report.on_volume,
         "moves": tuple(
             filled(
-                doc.CompletedMove,
+                views.CompletedMove,
                 move,
                 moved_at=move.at,
                 saved_usd=move.saved if move.ended else None,
@@ -208,10 +208,10 @@ def _account(context: Context, run: RunState, report: RunReport) -> dict[str, An
     }
 
 
-def _judged(report: RunReport) -> doc.JudgedGoal:
+def _judged(report: RunReport) -> views.JudgedGoal:
     assert report.goal is not None
     goal, value = report.goal.goal, report.goal.value
-    return doc.JudgedGoal(
+    return views.JudgedGoal(
         **{name: getattr(goal, name) for name in ("name", "metric", "threshold", "higher")},
         value=value,
         checkpoint=report.goal.label or None,
@@ -220,7 +220,7 @@ def _judged(report: RunReport) -> doc.JudgedGoal:
     )
 
 
-def pace_document(run: RunState) -> doc.MeasuredPace | None:
+def pace_document(run: RunState) -> views.MeasuredPace | None:
     """The newest measurement, and what followed."""
     if not run.paces:
         return None
@@ -229,10 +229,10 @@ def pace_document(run: RunState) -> doc.MeasuredPace | None:
     hours = (pace.least_hours, pace.hours, pace.most_hours)
     p10, p50, p90 = (each * 3600.0 for each in hours)
     return filled(
-        doc.MeasuredPace,
+        views.MeasuredPace,
         pace,
         planned_step_s=pace.planned_s,
-        run_s=doc.Spread(p10=p10, p50=p50, p90=p90),
+        run_s=views.Spread(p10=p10, p50=p50, p90=p90),
         run_usd=pace.usd,
         planned_run_s=candidate.hours.p50 * 3600.0 if candidate is not None else None,
         planned_run_usd=candidate.cost_p50 if candidate is not None else None,
@@ -246,12 +246,12 @@ def pace_document(run: RunState) -> doc.MeasuredPace | None:
 
 def run_reported(
     context: Context, run: RunState, report: RunReport, verdict: TargetResult | None
-) -> doc.RunReported:
+) -> views.RunReported:
     made = None
     if verdict is not None:
         why = [note("not_reached", text) for text in verdict.target.why_not]
         why += [note("not_comparable", verdict.other)] if verdict.other else []
-        made = doc.TargetVerdict(
+        made = views.TargetVerdict(
             passed=verdict.passed,
             checkpoint=verdict.label,
             nats_per_token=verdict.nats,
@@ -261,19 +261,19 @@ def run_reported(
             target_s=verdict.target.hours * 3600.0,
             notes=tuple(why),
         )
-    return doc.RunReported(**_account(context, run, report), verdict=made)
+    return views.RunReported(**_account(context, run, report), verdict=made)
 
 
-def run_status(context: Context, run: RunState) -> doc.RunStatus:
-    return doc.RunStatus(**_status(context, run))
+def run_status(context: Context, run: RunState) -> views.RunStatus:
+    return views.RunStatus(**_status(context, run))
 
 
-def run_ended(context: Context, run: RunState) -> doc.RunEnded:
-    return doc.RunEnded(**_status(context, run))
+def run_ended(context: Context, run: RunState) -> views.RunEnded:
+    return views.RunEnded(**_status(context, run))
 
 
-def status_document(context: Context, runs: Sequence[RunState], did: Sequence[Any]) -> doc.Statuses:
-    return doc.Statuses(
+def statuses(context: Context, runs: Sequence[RunState], did: Sequence[Any]) -> views.Statuses:
+    return views.Statuses(
         runs=tuple(run_status(context, run) for run in runs),
         damaged=tuple(map(damaged_run, context.ledger.read().quarantined.values())),
         done=tuple(map(done_note, did)),
@@ -306,11 +306,11 @@ def _status(context: Context, run: RunState) -> dict[str, Any]:
         "waits_until_at": waiting.until_at if waiting is not None else None,
         "unasked": run.live and is_unasked(context, run),
         "guards": tuple(
-            doc.Guard(name=x.name, state=x.state, message=x.detail, heard_at=x.heard_at)
+            views.Guard(name=x.name, state=x.state, message=x.detail, heard_at=x.heard_at)
             for x in guards.layers
         ),
         "max_overspend_usd": guards.overshoot.amount if run.live else None,
-        "balance": None if low is None else filled(doc.LowBalance, low),
+        "balance": None if low is None else filled(views.LowBalance, low),
         "moving": pending_move(run),
         "verdicts": tuple(_verdicts(context, run)),
         "health": _health(context, run),
@@ -320,9 +320,9 @@ def _status(context: Context, run: RunState) -> dict[str, Any]:
     }
 
 
-def _notes(context: Context, run: RunState, overspend: str) -> tuple[doc.Note, ...]:
+def _notes(context: Context, run: RunState, overspend: str) -> tuple[views.Note, ...]:
     """Return the troubles of a run, its machine's word, and its bounds."""
-    said: list[doc.Note | None] = [note("max_overspend", overspend) if run.live else None]
+    said: list[views.Note | None] = [note("max_overspend", overspend) if run.live else None]
     if (link := link_trouble(context, run)) is not None:
         said.append(note("link", str(link), link.next_step))
     for code, text in (
@@ -348,12 +348,12 @@ def _low_balance(context: Context, run: RunState) -> BalanceLow | None:
     return context.ledger.read().low_balances.get(generation.provider)
 
 
-def pending_move(run: RunState) -> doc.PendingMove | None:
+def pending_move(run: RunState) -> views.PendingMove | None:
     move = run.move
     if move is None or not move.number:
         return None
     mine = run.generation
-    return doc.PendingMove(
+    return views.PendingMove(
         generation=move.number,
         provider=run.generations[move.number - 1].provider,
         state=move.state.value,
@@ -364,9 +364,9 @@ def pending_move(run: RunState) -> doc.PendingMove | None:
     )
 
 
-def _health(context: Context, run: RunState) -> tuple[doc.Symptom, ...]:
+def _health(context: Context, run: RunState) -> tuple[views.Symptom, ...]:
     return tuple(
-        doc.Symptom(
+        views.Symptom(
             phase=phase,
             step=finding.step,
             code=finding.rule.value,
@@ -379,9 +379,9 @@ def _health(context: Context, run: RunState) -> tuple[doc.Symptom, ...]:
     )
 
 
-def precision_of(context: Context, run: RunState) -> tuple[doc.Precision, ...]:
+def precision_of(context: Context, run: RunState) -> tuple[views.Precision, ...]:
     return tuple(
-        doc.Precision(
+        views.Precision(
             phase=each.phase,
             step=each.step,
             taken=each.taken or None,
@@ -394,10 +394,10 @@ def precision_of(context: Context, run: RunState) -> tuple[doc.Precision, ...]:
     )
 
 
-def _recoveries(context: Context, run: RunState) -> tuple[doc.Recovery, ...]:
+def _recoveries(context: Context, run: RunState) -> tuple[views.Recovery, ...]:
     return tuple(
         filled(
-            doc.Recovery,
+            views.Recovery,
             each.recovery,
             generation=each.generation,
             phase=each.phase,
@@ -413,12 +413,12 @@ def _recoveries(context: Context, run: RunState) -> tuple[doc.Recovery, ...]:
 
 def launched(
     context: Context, run: RunState, *, detached: bool, existing: bool = False
-) -> doc.Launched:
+) -> views.Launched:
     generation, chosen = run.generation, run.chosen
     rented = generation if run.live and generation is not None and generation.open else None
     worst = chosen if chosen is not None else run.plan.recommended
     return filled(
-        doc.Launched,
+        views.Launched,
         run,
         run=run.run_id,
         name=run.name or None,
@@ -448,7 +448,7 @@ _HEAVY = ("plan", "candidate", "verdict", "metrics")
 """Fields of events that are documents of their own."""
 
 
-def run_event(told: Told) -> doc.RunEvent:
+def run_event(told: Told) -> views.RunEvent:
     record, run = told.record, told.run
     command = run.spec.command if run.recorded_plan is not None else None
     facts = own_facts(command, facts_in(record.event))
@@ -456,7 +456,7 @@ def run_event(told: Told) -> doc.RunEvent:
         held = facts.get(name)
         if isinstance(held, dict):
             facts[name] = {"id": held.get("id", "")}
-    return doc.RunEvent(
+    return views.RunEvent(
         run=record.run_id,
         id=record.seq,
         happened_at=record.at,
@@ -467,8 +467,8 @@ def run_event(told: Told) -> doc.RunEvent:
     )
 
 
-def damaged_run(hurt: Quarantine) -> doc.DamagedRun:
-    return doc.DamagedRun(
+def damaged_run(hurt: Quarantine) -> views.DamagedRun:
+    return views.DamagedRun(
         run=hurt.run_id,
         records_read=hurt.read,
         damaged=tuple(hurt.lost),
@@ -477,7 +477,7 @@ def damaged_run(hurt: Quarantine) -> doc.DamagedRun:
     )
 
 
-def done_note(did: Any) -> doc.Note:
+def done_note(did: Any) -> views.Note:
     """Return the findings and deeds of a command before its own work."""
     if isinstance(did, str):
         return note("done", did)
@@ -487,7 +487,7 @@ def done_note(did: Any) -> doc.Note:
     return note("ended_pod", did_line(did), provider=did.provider, pod=pod, **because)
 
 
-def named_ends(ended: NamedPodEnds, *, run: str = "", ledger: str = "") -> doc.Reaped:
+def named_ends(ended: NamedPodEnds, *, run: str = "", ledger: str = "") -> views.Reaped:
     """Pods that were ended by their names, or would be."""
     why = {(provider, name): said for provider, name, said in ended.failed}
     asked = set(ended.asked)
@@ -496,7 +496,7 @@ def named_ends(ended: NamedPodEnds, *, run: str = "", ledger: str = "") -> doc.R
     for provider, name in dict.fromkeys((*rates, *ended.asked, *why)):
         said = why.get((provider, name))
         rows.append(
-            doc.EndedPod(
+            views.EndedPod(
                 provider=provider,
                 pod=name,
                 rate_per_hour_usd=rates.get((provider, name)),
@@ -504,7 +504,7 @@ def named_ends(ended: NamedPodEnds, *, run: str = "", ledger: str = "") -> doc.R
                 reason=note("not_ended", said) if said else None,
             )
         )
-    return doc.Reaped(
+    return views.Reaped(
         run=run or None,
         ledger=ledger or None,
         orphans=tuple(rows),
@@ -515,20 +515,20 @@ def named_ends(ended: NamedPodEnds, *, run: str = "", ledger: str = "") -> doc.R
     )
 
 
-def unreachable(rows: Sequence[tuple[str, str]]) -> tuple[doc.Unreachable, ...]:
-    return tuple(doc.Unreachable(provider=provider, message=why) for provider, why in rows)
+def unreachable(rows: Sequence[tuple[str, str]]) -> tuple[views.Unreachable, ...]:
+    return tuple(views.Unreachable(provider=provider, message=why) for provider, why in rows)
 
 
-def _verdicts(context: Context, run: RunState) -> Iterator[doc.GateVerdict]:
+def _verdicts(context: Context, run: RunState) -> Iterator[views.GateVerdict]:
     for phase, told in verdicts_of(context, run).items():
         with suppress(ContractError):  # an earlier version kept whatever a pod called its verdict
             verdict = verdict_from_json(told)
-            yield doc.GateVerdict(
+            yield views.GateVerdict(
                 phase=phase,
                 passed=verdict.passed,
                 reported_by=mark_reported(run, verdict).source,
                 checks=tuple(
-                    doc.GateCheck(
+                    views.GateCheck(
                         code=one_line(check.name), passed=check.passed, blocking=check.blocking,
                         message=one_line(check.detail),
                     )
@@ -537,17 +537,17 @@ def _verdicts(context: Context, run: RunState) -> Iterator[doc.GateVerdict]:
             )  # fmt: skip
 
 
-def own_metric(command: Command | None, score: float | None) -> doc.OwnMetric | None:
+def own_metric(command: Command | None, score: float | None) -> views.OwnMetric | None:
     """A command's metric for a document; None of a recipe, or where it names none."""
     if command is None or not command.metric_name:
         return None
-    return doc.OwnMetric(name=one_line(command.metric_name), value=command.shown(score))
+    return views.OwnMetric(name=one_line(command.metric_name), value=command.shown(score))
 
 
-def metric_in(manifest: CheckpointManifest) -> doc.OwnMetric | None:
+def metric_in(manifest: CheckpointManifest) -> views.OwnMetric | None:
     """Return a checkpoint's own metric for a document; None of a recipe's."""
     own = manifest.own_metric
-    return doc.OwnMetric(name=one_line(own[0]), value=own[1]) if own is not None else None
+    return views.OwnMetric(name=one_line(own[0]), value=own[1]) if own is not None else None
 
 
 def fetched_fields(fetched: FetchedCheckpoint) -> dict[str, Any]:
@@ -567,7 +567,7 @@ def fetched_fields(fetched: FetchedCheckpoint) -> dict[str, Any]:
 # -- money -----------------------------------------------------------------------------------------
 
 
-def volume_holds(ledger: LedgerState, now: float, run_id: str = "") -> tuple[doc.VolumeHold, ...]:
+def volume_holds(ledger: LedgerState, now: float, run_id: str = "") -> tuple[views.VolumeHold, ...]:
     """The network volumes of a run, or of all runs."""
     ended = {(over.provider, over.place): over for over in due_volumes(ledger, now)}
     return tuple(
@@ -577,9 +577,9 @@ def volume_holds(ledger: LedgerState, now: float, run_id: str = "") -> tuple[doc
     )
 
 
-def _hold(hold: Hold, over: Any, now: float) -> doc.VolumeHold:
+def _hold(hold: Hold, over: Any, now: float) -> views.VolumeHold:
     return filled(
-        doc.VolumeHold,
+        views.VolumeHold,
         hold,
         run=hold.run_id,
         data_centre=hold.place,
@@ -591,11 +591,11 @@ def _hold(hold: Hold, over: Any, now: float) -> doc.VolumeHold:
     )
 
 
-def budget_lines(lines: Sequence[Line]) -> doc.Budgets:
-    return doc.Budgets(budgets=tuple(filled(doc.BudgetLine, line) for line in lines))
+def budget_lines(lines: Sequence[Line]) -> views.Budgets:
+    return views.Budgets(budgets=tuple(filled(views.BudgetLine, line) for line in lines))
 
 
-def month_document(report: MonthReport, html: str) -> doc.Month:
+def month_document(report: MonthReport, html: str) -> views.Month:
     def line(budget: Line) -> dict[str, Any]:
         return {
             "cap_usd": budget.cap,
@@ -605,22 +605,22 @@ def month_document(report: MonthReport, html: str) -> doc.Month:
             "unproven_usd": budget.unproven,
         }
 
-    def share(row: Share) -> doc.MonthShare:
-        return filled(doc.MonthShare, row, unproven_usd=row.at_most)
+    def share(row: Share) -> views.MonthShare:
+        return filled(views.MonthShare, row, unproven_usd=row.at_most)
 
     counts = {row.name: row.runs for row in report.projects}
-    return doc.Month(
+    return views.Month(
         month=report.month,
-        budget=doc.MonthLine(**line(report.line)),
-        account=doc.MonthLine(**line(report.account)),
+        budget=views.MonthLine(**line(report.line)),
+        account=views.MonthLine(**line(report.account)),
         projects=tuple(map(share, report.projects)),
         providers=tuple(map(share, report.providers)),
         kinds=tuple(map(share, report.kinds)),
         runs=tuple(report.runs),
-        grown=tuple(doc.SpentBy(until_at=at, spent_usd=spent) for at, spent in report.grown),
+        grown=tuple(views.SpentBy(until_at=at, spent_usd=spent) for at, spent in report.grown),
         html=html or None,
         project_months=tuple(
-            doc.MonthShare(name=name, runs=counts.get(name, 0), **line(budget))
+            views.MonthShare(name=name, runs=counts.get(name, 0), **line(budget))
             for name, budget in report.project_months
         ),
     )
