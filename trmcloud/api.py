@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -32,7 +33,6 @@ from trmcloud.app.commands import CommandRequest
 from trmcloud.app.context import Context, find_run, hurried, is_quiet, run_by_id, shown_runs
 from trmcloud.app.curves import Curves, Series, draw_curves, metrics_files
 from trmcloud.app.drive import RunDriver
-from trmcloud.app.ending import end_without_record, is_run_id
 from trmcloud.app.grants import ApprovalRequest, GrantAccount
 from trmcloud.app.kill_layers import Layer, MaxOverspend
 from trmcloud.app.launch import Caller, Earlier, Launch, Wish, require_names
@@ -41,8 +41,6 @@ from trmcloud.app.launching import (
     OnlyBillPending,
     follow_or_drive,
     has_begun,
-    request_stop,
-    require_no_stop_order,
     resume,
 )
 from trmcloud.app.narration import Event, Narrator, event_of
@@ -53,6 +51,7 @@ from trmcloud.app.run_facts import Money, Run, Training, facts_of, report_run
 from trmcloud.app.run_logs import LogPiece, logs_of, read_log
 from trmcloud.app.short_rentals import is_needed
 from trmcloud.app.steering import FETCH, STOP, VERBS, Forecast, foresee
+from trmcloud.app.stopping import end_now, land, require_no_stop_order
 from trmcloud.app.sweep_facts import SweepFacts, sweep_of
 from trmcloud.app.sweep_terms import expected_trials, first_words
 from trmcloud.app.sweeping import SweepRequest
@@ -64,7 +63,7 @@ from trmcloud.core.catalog.offers import Offer
 from trmcloud.core.contract.command import shown_metric
 from trmcloud.core.control.bookkeeping import require_money, run_of_key
 from trmcloud.core.control.budget import Line
-from trmcloud.core.control.reason import ReasonKind, make_reason
+from trmcloud.core.control.reason import ReasonKind
 from trmcloud.core.control.report import RunReport
 from trmcloud.core.control.run_state import RunState
 from trmcloud.core.errors import (
@@ -72,7 +71,6 @@ from trmcloud.core.errors import (
     LedgerError,
     NotFoundError,
     NotSupported,
-    StaleEpoch,
     TrialFailed,
     TrmcloudError,
     UsageError,
@@ -588,7 +586,8 @@ class Home:
             ConflictError: it has ended, or was told to before.
         """
         mine = grants.judge_run(self._context, run_id)
-        return self._tell_to_end(self._context, mine, ReasonKind.STOP_COMMAND)
+        require_no_stop_order(mine, ReasonKind.STOP_COMMAND)
+        return self._facts(land(self._context, mine))
 
     def stop(self, run_id: str) -> Run:
         """Have its pod ended at once: what is not saved is lost. A ledger that cannot be written
@@ -598,23 +597,26 @@ class Home:
             ConflictError: it has ended, or was told to before. LedgerError: nothing can be written
                 or read, and what was done is said.
         """
-        context, named, quick = self._context, "", hurried(self._context)
-        if not self.principal and is_run_id(run_id):
-            named = run_id
-        try:
+        made: list[Run] = []
+
+        def choose(quick: Context) -> RunState:
             mine = grants.judge_run(quick, run_id)
-            named = mine.run_id
-            return self._tell_to_end(quick, mine, ReasonKind.STOP_NOW)
-        except StaleEpoch:
-            raise
-        except LedgerError as error:
-            if not named:
-                raise
-            told = end_without_record(context, quick, named, error)
-            try:
-                return replace(facts_of(quick, run_by_id(quick, named)), trouble=told)
-            except LedgerError:
-                raise LedgerError(told, next_step=f"trmcloud status {run_id}") from error
+            require_no_stop_order(mine, ReasonKind.STOP_NOW)
+            return mine
+
+        def follow(quick: Context, state: RunState) -> None:
+            made.append(facts_of(quick, state))
+
+        ended = end_now(self._context, run_id, choose=choose, agrees=lambda *_: True, follow=follow)
+        if ended is None:
+            return made[0]
+        with suppress(LedgerError, NotFoundError):
+            if ended.pods.asked and not ended.pods.failed:
+                quick = hurried(self._context)
+                return replace(facts_of(quick, run_by_id(quick, ended.run_id)), trouble=ended.words)
+        raise LedgerError(
+            ended.words, next_step=f"trmcloud stop --now {ended.run_id}"
+        ) from ended.error
 
     def save(self, run_id: str, *, timeout_s: float = 300.0) -> Place:
         """Have a checkpoint made now, and wait until it is where the run's checkpoints are kept, or
@@ -899,10 +901,6 @@ class Home:
         if state.live:
             self._context.ledger.release(state.run_id, driver.epoch)
         return self.run(state.run_id)
-
-    def _tell_to_end(self, context: Context, run: RunState, kind: ReasonKind) -> Run:
-        require_no_stop_order(run, kind)
-        return facts_of(context, request_stop(context, run.run_id, make_reason(kind)))
 
     def _offers(self, state: RunState) -> tuple[Sequence[Any], Usd]:
         """Return the offers for fetching checkpoints, where that needs a rented machine."""

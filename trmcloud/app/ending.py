@@ -197,27 +197,6 @@ def _with_its_pod(context: Context, run: RunState) -> RunState:
     return run
 
 
-def end_without_record(context: Context, quick: Context, run_id: str, error: LedgerError) -> str:
-    """End a run's pods where ``error`` kept that from being recorded first; return what was done
-    in a line. ``quick``: see ``end_run``.
-
-    Raises:
-        LedgerError: no pod was found, or one could not be ended.
-    """
-    ended = end_run(context, run_id, quick)
-    told = [f"asked {provider} to end {name}" for provider, name in ended.asked]
-    told += [f"could not end {name} on {provider}: {why}" for provider, name, why in ended.failed]
-    told += [f"{provider} gave no list: {why}" for provider, why in ended.listed.unreachable]
-    if not ended.recorded:
-        told.append(f"this is not in the ledger yet: {error}")
-    if ended.asked and not ended.failed:
-        return f"{run_id}: {'; '.join(told)}"
-    raise LedgerError(
-        f"{run_id}: {'; '.join(told) or 'no pod was found'}",
-        next_step=f"trmcloud stop --now {run_id}",
-    ) from error
-
-
 def end_all(context: Context, found: PodListing) -> NamedPodEnds:
     """End pods that were listed by name alone; of runs that this ledger knows, that is recorded."""
     quick, ending = hurried(context), _Ending(context)

@@ -9,7 +9,7 @@ from typing import Any
 from trmcloud.app import short_rentals as smoke_plan
 from trmcloud.app.balances import AT_LAUNCH_S, read_funds
 from trmcloud.app.context import Context, require_reach, run_by_id
-from trmcloud.app.drive import RunDriver, append_events, wish_to_stop
+from trmcloud.app.drive import RunDriver, append_events
 from trmcloud.app.launch_checks import (
     check_account,
     check_machine,
@@ -29,7 +29,6 @@ from trmcloud.core.control import events as ev
 from trmcloud.core.control.balance import require_funds, require_known
 from trmcloud.core.control.bookkeeping import require_run
 from trmcloud.core.control.controller import foreseen_end
-from trmcloud.core.control.reason import Reason, ReasonKind
 from trmcloud.core.control.renting import TimeLeft, next_candidate, time_left
 from trmcloud.core.control.run_state import RunState, State, apply_event
 from trmcloud.core.durations import duration
@@ -316,35 +315,6 @@ def _require_time(run: RunState, candidate: Candidate, time: TimeLeft, spent: Us
         f"too little of {run.run_id}'s budget is left: {needs}, which cost {time.least}",
         next_step=f"trmcloud resume {run.run_id} --budget {cents / 100:.2f}",
     )
-
-
-def request_stop(context: Context, run_id: str, reason: Reason) -> RunState:
-    """Ask a run to land, or, with a reason of ``STOP_NOW``, to end without that.
-
-    Raises:
-        ConflictError: it has ended already.
-    """
-    run = run_by_id(context, run_id)
-    if not run.live or not wish_to_stop(context, run.run_id, by="user", reason=reason):
-        run = run_by_id(context, run_id)
-        ended = run.outcome.value if run.outcome else run.state.value
-        raise ConflictError(
-            f"{run.run_id} has already ended: {ended}", next_step="trmcloud status --all"
-        )
-    return run_by_id(context, run_id)
-
-
-def require_no_stop_order(run: RunState, kind: ReasonKind) -> None:
-    """
-    Raises:
-        ConflictError: it was told to land, or to end, already; what lands may still be ended.
-    """
-    told = run.stop
-    if run.live and told is not None and (told.at_once or kind is ReasonKind.STOP_COMMAND):
-        raise ConflictError(
-            f"{run.run_id} was already asked to {'end' if told.at_once else 'land'}",
-            next_step=f"trmcloud status {run.run_id}",
-        )
 
 
 def follow_or_drive(

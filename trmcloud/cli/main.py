@@ -11,12 +11,13 @@ import os
 import shlex
 import sys
 import traceback
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+from trmcloud.app.operations import ENDS, OPERATIONS, SPENDS, by_command
 from trmcloud.cli.as_typed import take_as_typed, values_as_typed
 from trmcloud.core import errors
 from trmcloud.core.errors import TrmcloudError, UsageError
@@ -24,37 +25,8 @@ from trmcloud.core.errors import TrmcloudError, UsageError
 # Newer Typers carry their own click: their parser's error is the base of typer.BadParameter.
 USAGE_ERROR: Any = typer.BadParameter.__bases__[0]
 
-#: name → one line for the table; ``--help`` shows the first ones alone
-COMMANDS: dict[str, str] = {
-    "plan": "Show what a budget buys: hardware, hours, dollars.",
-    "launch": "Launch a plan, a recipe or your own command under a hard budget.",
-    "status": "Show runs, their money and their kill layers.",
-    "logs": "Show a run's training log; -f follows log and run.",
-    "stop": "Stop a run: save, evaluate, end.",
-    "resume": "Continue a run that was stopped, landed or lost.",
-    "fetch-best": "Fetch the best checkpoint, verified; also an exported script's.",
-    "report": "Report cost and time; receipts; --verify; --to tensorboard|wandb.",
-    "doctor": "Diagnose problems of this machine and its accounts, with fixes.",
-    "try": "Run a command here for a minute, free, to see what a run needs.",
-    "sweep": "Search settings under one budget; keep the best checkpoint.",
-    "prices": "Prices of offers: list, refresh, diff, show.",
-    "data": "Data sets by name: list, show, get, check.",
-    "budget": "Spending caps of account, month and project: set, show, raise, history.",
-    "grant": "Let an agent or a CI job spend: give, list, raise, approve, deny.",
-    "save": "Save a checkpoint of a run now; the run continues.",
-    "ssh": "Open a shell on a run's pod.",
-    "ui": "Open a page with runs, curves and buttons, on this machine only.",
-    "eval": "Score a checkpoint on validation text.",
-    "sample": "Generate text from a checkpoint.",
-    "serve": "Serve a checkpoint over HTTP, with the OpenAI API and a chat page.",
-    "prune": "Delete all checkpoints but the best and the latest.",
-    "export": "Write a launch as a standalone script.",
-    "smoke": "Check on rented pods that each stop works; --train: the trainer.",
-    "rehearse": "Simulate a planned run, with faults.",
-    "mcp": "Serve agents, each under a grant in dollars, by the MCP protocol.",
-    "admin": "Keep order: ledger, reap, volumes, guard, notify.",
-    "run": "Another name of launch, for a command of your own.",
-}
+COMMANDS: Mapping[str, str] = {name: row.summary for name, row in by_command().items()}
+"""Name → one line for the table; ``--help`` shows the first ones alone."""
 _FIRST = 9
 
 #: command → its module in ``commands``, where that has another name
@@ -112,8 +84,6 @@ _MEANT = {
 """Name, or line to type → what people type for it, from other tools and earlier versions."""
 _LIKENESS = 0.75
 """Below this, a guess is more often wrong than right."""
-_SPENDING = ("launch", "run", "sweep", "resume", "rehearse")
-_ENDING = ("stop", "admin reap", "prune")
 _COMPLETES = "_TRMCLOUD_COMPLETE"
 """Set by a shell that asks how the words so far may go on."""
 
@@ -413,7 +383,8 @@ def _nearest(typed: str, known: Collection[str]) -> str:
     word = typed.lower()
     near = difflib.get_close_matches(word, meant, n=5, cutoff=_LIKENESS)
     found = [meant[word]] if word in meant else [meant[each] for each in near]
-    kinds = {name in _ENDING for name in found if name in (*_SPENDING, *_ENDING)}
+    effects = {row.command: row.effect for row in OPERATIONS} | {"admin reap": ENDS}
+    kinds = {effects.get(name) for name in found} & {SPENDS, ENDS}
     return found[0] if found and len(kinds) < 2 else ""
 
 

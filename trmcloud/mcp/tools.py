@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from trmcloud.api import Home, Plan, Run, SweepQuote, TrmcloudError
+from trmcloud.app.operations import ENDS, READS, by_tool
 from trmcloud.core.errors import (
     ConflictError,
     DoesNotFit,
@@ -84,20 +85,30 @@ class Refused(Exception):
 
 @dataclass(frozen=True)
 class Tool:
-    """``reads``: it changes nothing. ``destroys``: what it ends cannot be had back. ``repeats``:
-    calling it again with the same arguments changes nothing more. ``outside``: it asks a provider
-    or the network. ``ends``: it ends a run, and waits for no other call and for no record."""
+    """A row of the table of operations, as agents see it. ``reads``: it changes nothing. ``ends``:
+    it ends a run, and waits for no other call and for no record. ``destroys``: what it ends cannot
+    be had back. ``repeats``: calling it again with the same arguments changes nothing more.
+    ``outside``: it asks a provider or the network."""
 
     name: str
     title: str
     description: str
     arguments: tuple[Argument, ...]
     function: Function
-    reads: bool = False
     destroys: bool = False
     repeats: bool = False
     outside: bool = True
-    ends: bool = False
+
+    @property
+    def reads(self) -> bool:
+        return _ROWS[self.name].effect == READS
+
+    @property
+    def ends(self) -> bool:
+        return _ROWS[self.name].effect == ENDS
+
+
+_ROWS = by_tool()
 
 
 def money_json(home: Home) -> dict[str, Any]:
@@ -729,7 +740,7 @@ def tools() -> dict[str, Tool]:
             "grant", "What the grant allows",
             "Show the grant: dollars given, spent, reserved and left, its limits, and answers to "
             f"requests for more. {_FREE}",
-            (), _grant, reads=True, repeats=True, outside=False,
+            (), _grant, repeats=True, outside=False,
         ),
         Tool(
             "prices", "Prices of GPUs",
@@ -741,7 +752,7 @@ def tools() -> dict[str, Tool]:
                 Argument("provider", Kind.TEXT, "Only this provider."),
                 Argument("most", Kind.WHOLE, "Most offers to list.", 10, least=1, most=50),
             ),
-            _prices, reads=True, repeats=True, outside=False,
+            _prices, repeats=True, outside=False,
         ),
         Tool(
             "plan", "Plan and quote",
@@ -781,7 +792,7 @@ def tools() -> dict[str, Tool]:
         Tool(
             "status", "State of runs",
             f"Show one run, or all runs of this grant: state, dollars, training. {_FREE}",
-            (_ONE_RUN,), _status, reads=True, repeats=True,
+            (_ONE_RUN,), _status, repeats=True,
         ),
         Tool(
             "logs", "Log of a run",
@@ -793,7 +804,7 @@ def tools() -> dict[str, Tool]:
                 Argument("after", Kind.WHOLE, "Read on behind this byte.", least=0),
                 _MOST,
             ),
-            _logs, reads=True, repeats=True,
+            _logs, repeats=True,
         ),
         Tool(
             "metrics", "Metrics of a run",
@@ -806,7 +817,7 @@ def tools() -> dict[str, Tool]:
                 ),
                 _MOST,
             ),
-            _metrics, reads=True, repeats=True,
+            _metrics, repeats=True,
         ),
         Tool(
             "save", "Save a checkpoint now",
@@ -824,13 +835,13 @@ def tools() -> dict[str, Tool]:
             "land", "Land a run",
             "End a run after it has saved and evaluated; its reservation covers that. The dollars "
             "that it does not spend are free again.",
-            (_RUN,), _land, ends=True,
+            (_RUN,), _land,
         ),
         Tool(
             "stop", "Stop a run at once",
             "End a run's machine at once. What is not saved is lost; land saves first. The dollars "
             "that it did not spend are free again.",
-            (_RUN,), _stop, destroys=True, ends=True,
+            (_RUN,), _stop, destroys=True,
         ),
         Tool(
             "fetch", "Fetch the best checkpoint",
@@ -845,7 +856,7 @@ def tools() -> dict[str, Tool]:
         Tool(
             "report", "Report of a run",
             f"Show what a run was planned to cost, accrued and was billed, and its result. {_FREE}",
-            (_RUN,), _report, reads=True, repeats=True,
+            (_RUN,), _report, repeats=True,
         ),
         Tool(
             "ask_approval", "Ask the owner for more",

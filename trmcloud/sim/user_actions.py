@@ -14,6 +14,7 @@ from trmcloud.app.pod_request import LaunchData
 from trmcloud.app.reconciling import reconcile
 from trmcloud.app.room import advance
 from trmcloud.app.run_queries import is_driven
+from trmcloud.app.stopping import request_stop
 from trmcloud.core.catalog.providers import traits_of
 from trmcloud.core.contract.manifest import CheckpointManifest
 from trmcloud.core.contract.pod_contract import Lease, PhaseLease, PodName
@@ -185,7 +186,7 @@ class UserActions:
 
         def ask(process: Process) -> None:
             reason = make_reason(ReasonKind.STOP_COMMAND)
-            use_case.request_stop(process.world, wish.run_id, reason)
+            request_stop(process.world, wish.run_id, reason)
 
         def stop_again() -> None:
             """Nothing seems to happen, so the user says it again."""

@@ -14,16 +14,15 @@ from trmcloud.app.checkpoints.saving import Place, SaveRequest, SaveWaiter, requ
 from trmcloud.app.context import (
     Context,
     find_run,
-    hurried,
     require_reach,
     run_by_id,
     shown_present_runs,
 )
-from trmcloud.app.ending import end_run, is_run_id
-from trmcloud.app.launching import OnlyBillPending, follow_or_drive, request_stop
+from trmcloud.app.launching import OnlyBillPending, follow_or_drive
 from trmcloud.app.run_queries import mark_reported
 from trmcloud.app.run_views import named_ends, own_metric, state_of
 from trmcloud.app.steering import LAND, STOP, foresee
+from trmcloud.app.stopping import end_now, land
 from trmcloud.cli import options
 from trmcloud.cli.catch_up import catch_up
 from trmcloud.cli.confirm import is_confirmed
@@ -35,11 +34,9 @@ from trmcloud.cli.views.run_bar import RunBar
 from trmcloud.cli.views.text import fields
 from trmcloud.core.contract.command import shown_metric
 from trmcloud.core.control.observation import BY_POD
-from trmcloud.core.control.reason import ReasonKind, make_reason
 from trmcloud.core.control.run_state import RunState
 from trmcloud.core.errors import (
     LedgerError,
-    NotFoundError,
     Outcome,
     StaleEpoch,
     TrmcloudError,
@@ -144,7 +141,7 @@ def stop(
         catch_up(context)
         chosen = _chosen(context, run, now=False)
         if yes or _agrees(context, chosen, LAND):
-            state = request_stop(context, chosen.run_id, make_reason(ReasonKind.STOP_COMMAND))
+            state = land(context, chosen)
             print(f"{state.run_id}: asked to stop and save")
             _follow(context, state, "land", detach=detach, as_json=as_json)
     except StaleEpoch:
@@ -155,29 +152,23 @@ def stop(
 
 
 def _end_now(context: Context, run: str, *, detach: bool, yes: bool, as_json: bool) -> None:
-    # Whose run it is, is not known before one is chosen: a shell of a principal ends none then.
-    named = run if is_run_id(run) and not context.is_bound else ""
-    quick, is_agreed = hurried(context), yes
-    try:
-        chosen = _chosen(quick, run, now=True)
-        named = chosen.run_id
-        is_agreed = is_agreed or _agrees(quick, chosen, STOP)
-        if not is_agreed:
-            return
-        state = request_stop(quick, named, make_reason(ReasonKind.STOP_NOW))
+    def agrees(quick: Context, what: RunState | TrmcloudError) -> bool:
+        if isinstance(what, TrmcloudError):
+            return yes or is_confirmed(f"{what}\nend all pods of {run or 'the run'} now?")
+        return yes or _agrees(quick, what, STOP)
+
+    def follow(quick: Context, state: RunState) -> None:
         catch_up(context)  # not before: it may wait for whom this run has nothing to do with
         print(f"{state.run_id}: its pod is ended")
         _follow(context, state, "end", detach=detach, as_json=as_json)
-    except StaleEpoch:
-        raise
-    except (LedgerError, NotFoundError) as error:
-        if named:
-            if not is_agreed and not is_confirmed(f"{error}\nend all pods of {named} now?"):
-                return
-            _end_by_name(context, quick, named, error, as_json=as_json)
-        if not named and not context.is_bound and isinstance(error, LedgerError):
-            error.next_step = "give the run's id: trmcloud stop --now r-1f3a9c"
-        raise
+
+    choose = partial(_chosen, run=run, now=True)
+    ended = end_now(context, run, choose=choose, agrees=agrees, follow=follow)
+    if ended is not None:
+        tell_ending(ended.run_id, ended.pods, str(ended.error))
+        if as_json:
+            print_document(named_ends(ended.pods, run=ended.run_id))
+        sys.exit(ending_code(ended.pods))
 
 
 def _chosen(context: Context, run: str, *, now: bool) -> RunState:
@@ -238,15 +229,3 @@ def _only_live(context: Context, *, now: bool) -> RunState:
         f"name the run to stop: {names} {'are' if len(live) > 1 else 'is'} live",
         next_step=f"{command} {live[-1].run_id}{yes}",
     )
-
-
-def _end_by_name(
-    context: Context, quick: Context, run: str, error: TrmcloudError, *, as_json: bool
-) -> None:
-    """End the run's pods without the ledger; returns where none is listed."""
-    ended = end_run(context, run, quick)
-    if ended.asked or ended.failed or ended.listed.unreachable:
-        tell_ending(run, ended, str(error))
-        if as_json:
-            print_document(named_ends(ended, run=run))
-        sys.exit(ending_code(ended))

@@ -15,7 +15,6 @@ from trmcloud.app.launching import (
     follow_or_drive,
     foreseen_closing,
     has_begun,
-    request_stop,
 )
 from trmcloud.app.measurements import note_measured, note_probed
 from trmcloud.app.narration import Narrator
@@ -24,6 +23,7 @@ from trmcloud.app.run_facts import report_run
 from trmcloud.app.run_queries import last_beat, last_report, mark_reported, reported_uploads
 from trmcloud.app.run_views import launched, run_ended, run_event
 from trmcloud.app.short_rentals import meaning_of, never_heard
+from trmcloud.app.stopping import request_stop
 from trmcloud.cli.views.health import health_rows, recovered_rows
 from trmcloud.cli.views.json_output import print_document, print_line
 from trmcloud.cli.views.metrics import goal_lines, target_rows

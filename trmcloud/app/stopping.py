@@ -1,0 +1,124 @@
+"""Stopping a run: it lands, or its pods are ended at once, whether or not the ledger is there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from trmcloud.app.context import Context, hurried, run_by_id
+from trmcloud.app.drive import wish_to_stop
+from trmcloud.app.ending import NamedPodEnds, end_run, is_run_id
+from trmcloud.core.control.reason import Reason, ReasonKind, make_reason
+from trmcloud.core.control.run_state import RunState
+from trmcloud.core.errors import (
+    ConflictError,
+    LedgerError,
+    NotFoundError,
+    StaleEpoch,
+    TrmcloudError,
+)
+from trmcloud.core.values import dataclass
+
+
+def request_stop(context: Context, run_id: str, reason: Reason) -> RunState:
+    """Ask a run to land, or, with a reason of ``STOP_NOW``, to end without that.
+
+    Raises:
+        ConflictError: it has ended already.
+    """
+    run = run_by_id(context, run_id)
+    if not run.live or not wish_to_stop(context, run.run_id, by="user", reason=reason):
+        run = run_by_id(context, run_id)
+        ended = run.outcome.value if run.outcome else run.state.value
+        raise ConflictError(
+            f"{run.run_id} has already ended: {ended}", next_step="trmcloud status --all"
+        )
+    return run_by_id(context, run_id)
+
+
+def require_no_stop_order(run: RunState, kind: ReasonKind) -> None:
+    """
+    Raises:
+        ConflictError: it was told to land, or to end, already; what lands may still be ended.
+    """
+    told = run.stop
+    if run.live and told is not None and (told.at_once or kind is ReasonKind.STOP_COMMAND):
+        raise ConflictError(
+            f"{run.run_id} was already asked to {'end' if told.at_once else 'land'}",
+            next_step=f"trmcloud status {run.run_id}",
+        )
+
+
+def land(context: Context, run: RunState) -> RunState:
+    """Tell a run to end its step, save and evaluate; its pod is ended then. It is not waited for.
+
+    Raises:
+        ConflictError: it has ended.
+    """
+    return request_stop(context, run.run_id, make_reason(ReasonKind.STOP_COMMAND))
+
+
+@dataclass(frozen=True)
+class EndedByName:
+    """A run whose pods were ended by their names, since ``error`` kept its end from the ledger."""
+
+    run_id: str
+    pods: NamedPodEnds
+    error: TrmcloudError
+
+    @property
+    def words(self) -> str:
+        """What was done, in a line."""
+        told = [f"asked {provider} to end {name}" for provider, name in self.pods.asked]
+        told += [f"could not end {n} on {provider}: {why}" for provider, n, why in self.pods.failed]
+        told += [
+            f"{provider} gave no list: {why}" for provider, why in self.pods.listed.unreachable
+        ]
+        if not self.pods.recorded:
+            told.append(f"this is not in the ledger yet: {self.error}")
+        return f"{self.run_id}: {'; '.join(told)}"
+
+
+def end_now(
+    context: Context,
+    name: str,
+    *,
+    choose: Callable[[Context], RunState],
+    agrees: Callable[[Context, RunState | TrmcloudError], bool],
+    follow: Callable[[Context, RunState], None],
+) -> EndedByName | None:
+    """End a run's pods at once: what is not saved is lost. A ledger that cannot be read or written
+    is in the way of no end: the owner's run is then known by the id that was named.
+
+    Args:
+        choose: returns the run that is meant, by a ledger that keeps nobody waiting.
+        agrees: whether that run is to be ended, or, where the ledger failed, all pods of its name.
+        follow: called with the run once its end is on record.
+
+    Returns:
+        None where the ledger has the end, or nobody agreed to it.
+
+    Raises:
+        NotFoundError, LedgerError: no run or pod was found. ConflictError: it has ended.
+    """
+    # Whose run it is, is not known before one is chosen: a principal ends none then.
+    named = name if is_run_id(name) and not context.is_bound else ""
+    quick, agreed = hurried(context), False
+    try:
+        run = choose(quick)
+        named = run.run_id
+        agreed = agrees(quick, run)
+        if agreed:
+            follow(quick, request_stop(quick, named, make_reason(ReasonKind.STOP_NOW)))
+        return None
+    except StaleEpoch:
+        raise
+    except (LedgerError, NotFoundError) as error:
+        if named:
+            if not agreed and not agrees(quick, error):
+                return None
+            ended = end_run(context, named, quick)
+            if ended.asked or ended.failed or ended.listed.unreachable:
+                return EndedByName(named, ended, error)
+        if not named and not context.is_bound and isinstance(error, LedgerError):
+            error.next_step = "give the run's id: trmcloud stop --now r-1f3a9c"
+        raise
