@@ -90,7 +90,9 @@ TARGETS = {
         )),
     ),
     "slurm": Target("e2e-slurm", ("tests/e2e/test_slurm.py",)),
-    "compiled": Target("compiled", ("tests/model/test_selective_compiled.py",)),
+    "compiled": Target("compiled", (
+        "tests/model/test_selective_compiled.py", "tests/model/test_compiled_runs.py",
+    )),
     "pythons": Target(
         "pythons",
         ("scripts/pythons.py", *(

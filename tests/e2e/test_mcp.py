@@ -653,7 +653,7 @@ def test_an_agent_rents_within_its_grant(lodger: User, runpod: StandIn) -> None:
 
 def test_a_hostile_client_gets_no_more_than_its_grant(user: User, paper: StandIn) -> None:
     """The share of make mcp-hostile: docs/soak/mcp.md."""
-    found = hostile_agent.play(user, paper, 250, 11, lambda _: None)
+    found = hostile_agent.play(user, paper, 60, 11, lambda _: None)
     assert found["wrong"] == []
-    assert found["calls"] == 250
+    assert found["calls"] == 60
     assert {"done: plan", "refused: usage", "refused: not_found"} <= found["answers"].keys()

@@ -104,6 +104,7 @@ def sailing(folder: Path) -> Iterator[Sailor]:
         yield made
 
 
+@pytest.mark.more
 def test_two_machines_train_together_until_one_is_lost_and_go_on_anew(sailor: Sailor) -> None:
     sailor.trains_on_the_web = True
     plan_id = sailor.plan_to_bind("--budget", "3", launch=LAUNCH, hard_stop_s=900.0, landing_s=20.0)
@@ -164,6 +165,7 @@ def _train_until_a_checkpoint(user: RentedUser) -> subprocess.Popen[str]:
     return launch
 
 
+@pytest.mark.more
 def test_where_the_first_is_lost_and_nobody_drives_the_other_ends_them_all(
     sailor: Sailor,
 ) -> None:

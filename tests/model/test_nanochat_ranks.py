@@ -24,6 +24,7 @@ SMALL = replace(SHAPE, depth=3)
 
 
 @pytest.mark.slow
+@pytest.mark.more
 def test_two_ranks_make_the_updates_of_one(tmp_path: Path) -> None:
     given = [sys.executable, "-m", "tests.model.test_nanochat_ranks", str(tmp_path)]
     started = [

@@ -17,7 +17,7 @@ SCRIPT = next(script for script in CORPUS if script.name == "torch-evaluate-save
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("ending", ["stopped", "killed"])
+@pytest.mark.parametrize("ending", ["stopped", pytest.param("killed", marks=pytest.mark.more)])
 def test_what_comes_home_opens_with_its_metric(ending: str, tmp_path: Path) -> None:
     cell = run_cell(SCRIPT, ending, tmp_path)
     print(f"{ending}: {cell}")
