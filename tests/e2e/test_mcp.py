@@ -45,6 +45,7 @@ from trmcloud.api import Home
 from trmcloud.core.control.run_state import RunState, State
 from trmcloud.core.money import Usd
 from trmcloud.mcp.answers import MOST_BYTES
+from trmcloud.mcp.server import desk_of, make_server
 from trmcloud.pod.machine import processes
 
 ENDED = (State.SETTLING, State.SETTLED, State.CLOSED)
@@ -68,8 +69,12 @@ def owner(user: User) -> Home:
 
 
 @pytest.fixture
-def agent(user: User, owner: Home) -> Iterator[Agent]:
-    with connected(stdio(user)) as made:
+def agent(user: User, owner: Home, monkeypatch: pytest.MonkeyPatch) -> Iterator[Agent]:
+    """One whose server runs in the test's own process; its launches have processes of their own."""
+    for name, value in user.env().items():
+        monkeypatch.setenv(name, value)
+    desk = desk_of(user.home, "agent", project(user))
+    with connected(make_server(lambda _: desk)) as made:
         yield made
 
 

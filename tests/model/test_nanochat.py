@@ -33,8 +33,6 @@ from tests.model.models import shaken
 from trmcloud.core.errors import UsageError
 
 PEER = os.environ.get("TRMCLOUD_NANOCHAT", "")
-# What is compiled takes two minutes of processor time, which others may share.
-
 needs_peer = pytest.mark.skipif(not PEER, reason="opt-in: make nanochat PEER_PATH=…")
 
 SHAPE = Shape(
