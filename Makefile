@@ -214,10 +214,10 @@ e2e-sky: $(READY) .venv-sky/.ready $(SKY_IMAGE)/.ready
 demo: $(READY)
 	@scripts/demo.sh
 
-# Tests of real processes mostly wait: four workers per core, and tests/scheduling.py says which of
+# Tests of real processes mostly wait: three workers per core, and tests/scheduling.py says which of
 # them compute. Until whole runs have passed three times in a row without it, what failed runs once
 # more with nothing beside it; both results are printed.
-WORKERS ?= $(shell echo $$(( $$(nproc) * 4 )))
+WORKERS ?= $(shell echo $$(( $$(nproc) * 3 )))
 test: $(READY)
 	$(BIN)/python -m pytest -n $(WORKERS) --durations=30 || { [ $$? -eq 1 ] && \
 		$(BIN)/python -m pytest -n 0 --last-failed --last-failed-no-failures none; }

@@ -3,9 +3,9 @@
 A test with the marker ``more`` belongs to a long target (``tests/targets.py``): it runs only where
 ``TRMCLOUD_TEST_MORE`` is set.
 
-``make test`` has four workers per core. Of every four one computes (units, simulations, models),
+``make test`` has three workers per core. Of every three one computes (units, simulations, models),
 with a lower priority: what computes needs a whole core and can wait. One trains the real trainer
-in whole commands. Two run tests of real processes, which mostly wait and need little at a time.
+in whole commands. One runs tests of real processes, which mostly wait and need little at a time.
 Each begins with the tests marked ``slow``, and takes work of another kind when its own is done,
 except that no more tests compute at a time than there are cores. ``--dist`` with another name than
 ``load`` switches this off.
@@ -65,9 +65,8 @@ _TAKEN = (
     (_COMPUTING, _TRAINING, _WAITING),
     (_TRAINING, _WAITING),
     (_WAITING, _TRAINING),
-    (_WAITING, _TRAINING),
 )
-"""By each worker of four, in this order."""
+"""By each worker of three, in this order."""
 
 
 def kind_of(nodeid: str) -> str:

@@ -57,10 +57,10 @@ def test_an_environment_that_an_interpreter_reads_as_it_starts_is_started_cold(u
     assert not can_warm(["-c", "pass"], user.env())
 
 
-def test_of_four_workers_one_computes() -> None:
-    taken = [kinds_for(worker) for worker in range(8)]
-    assert sorted(kinds[0] for kinds in taken[:4]) == [*KINDS, KINDS[-1]]
-    assert [KINDS[0] in kinds for kinds in taken] == [True, False, False, False] * 2
+def test_of_three_workers_one_computes() -> None:
+    taken = [kinds_for(worker) for worker in range(6)]
+    assert sorted(kinds[0] for kinds in taken[:3]) == sorted(KINDS)
+    assert [KINDS[0] in kinds for kinds in taken] == [True, False, False] * 2
 
 
 def test_failures_of_a_report_are_counted_by_test() -> None:
