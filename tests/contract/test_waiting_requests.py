@@ -281,6 +281,7 @@ def test_nor_are_vast_and_hugging_face_asked_more_often(tmp_path: Path) -> None:
         check_waiting(seller, tmp_path / "home-h")
 
 
+@pytest.mark.more
 def test_nor_are_they_by_two_runs(tmp_path: Path) -> None:
     with at_vast(tmp_path / "vast") as seller:
         check_waiting_together(seller, tmp_path / "home-v", 2)

@@ -138,7 +138,6 @@ def nodes(tmp_path: Path) -> Iterator[list[Node]]:
                 node.end()
 
 
-@pytest.mark.more
 def test_the_loss_of_one_ends_the_other_at_once(nodes: list[Node]) -> None:
     head, other = nodes
     assert "on 2 nodes together" in head.said()

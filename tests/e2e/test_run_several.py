@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 import torch
 from torch.distributed.checkpoint.state_dict_loader import load
 
@@ -63,6 +64,7 @@ def value_of_each_rank(folder: Path) -> list[float]:
     return [float(tensor.mean()) for tensor in state.values()]
 
 
+@pytest.mark.more
 def test_a_command_meets_itself_on_two_machines_and_goes_on_where_it_was(
     sailor: Sailor,  # noqa: F811
 ) -> None:

@@ -39,12 +39,10 @@ def user(tmp_path: Path) -> Iterator[User]:
     made.end_everything()
 
 
+@pytest.mark.more
 @pytest.mark.parametrize(
     ("name", "metric"),
-    [
-        ("train_transformers.py", "eval_loss"),
-        pytest.param("train_lightning.py", "val_loss", marks=pytest.mark.more),
-    ],
+    [("train_transformers.py", "eval_loss"), ("train_lightning.py", "val_loss")],
 )
 def test_it_is_told_in_time_saves_and_its_best_comes_home(
     user: User, name: str, metric: str

@@ -14,8 +14,12 @@ from tests import settings as made
 SMALL = {"depth": 1, "width": 32, "head_dim": 16, "vocab_size": 64, "sequence": 16, "batch": 2}
 
 
-def test_its_steps_are_timed_and_learn(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    settings = made.settings_of("nanochat", "train", dtype="float32", accumulation=3, **SMALL)
+@pytest.mark.parametrize("compiles", [False, pytest.param(True, marks=pytest.mark.more)])
+def test_its_steps_are_timed_and_learn(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], compiles: bool
+) -> None:
+    more = {**SMALL, "accumulation": 3, "compile": compiles}
+    settings = made.settings_of("nanochat", "train", dtype="float32", **more)
     path = tmp_path / "settings.json"
     path.write_text(json.dumps(settings.to_json()))
     assert main([str(path), "--device", "cpu", "--steps", "3"]) == 0

@@ -61,6 +61,7 @@ def products_of_backward(model: Dense) -> tuple[int, list[Tensor]]:
 
 
 @pytest.mark.slow
+@pytest.mark.more
 def test_compiled_it_computes_no_product_again() -> None:
     counts, gradients = {}, {}
     for mode in MODES:
