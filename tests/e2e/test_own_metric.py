@@ -29,7 +29,7 @@ for step in range(1, 31):
 time.sleep(3.0)
 """
 WRONG = re.compile(
-    r"bits per byte|bpb(?!\": null|_usd\": null)|-0\.[67]|of 0\b|evaluated and saved"
+    r"bits per byte|bpb(?!\": null|_usd\": null)|-0\.[67](?!\d*%)|of 0\b|evaluated and saved"
 )
 """Other names; the number by which checkpoints are compared; a number of steps that is not known;
 words for recipes. JSON may have the null fields of recipes."""
