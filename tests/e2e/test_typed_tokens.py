@@ -134,7 +134,7 @@ def _page_shows_nothing(user: User, run_id: str) -> None:
     page = UiServer(user)
     try:
         for path in (
-            "/api/runs", f"/api/runs/{run_id}", f"/api/runs/{run_id}/launched", "/api/plans",
+            "/api/runs", f"/api/runs/{run_id}", f"/api/runs/{run_id}/launched",
             f"/api/runs/{run_id}/log",
         ):  # fmt: skip
             made = http.client.HTTPConnection("127.0.0.1", page.port, timeout=60)

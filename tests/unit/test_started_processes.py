@@ -25,7 +25,6 @@ MAY_START = {
     "app/data.py:_run_prepare": "model.prepare and model.tasks, which read --data",
     "app/probe_local.py:probe_local": "the trainer, for fifty steps",
     "cli/commands/evaluate.py:run_trainer_command": "model.score, model.sample, model.serve",
-    "cli/page/plans.py:Launches._begin": "the command launch, for the user's own page",
     "mcp/launcher.py:begin": "the command launch, for an agent with a grant",
     "adapters/local/timer.py:ReaperTimer.try_out": "the command reap, as the timer starts it",
     # Tools that read what trmcloud or the user has written.
