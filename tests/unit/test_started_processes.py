@@ -36,7 +36,6 @@ MAY_START = {
     "adapters/ssh/session.py:Session.__init__": "ssh, likewise",
     "cli/commands/logs.py:ssh": "ssh in the command's place, for the user",
     "adapters/ssh/keys.py:_keygen": "ssh-keygen, for keys that are made here",
-    "adapters/ssh/keys.py:_run": "ssh-keygen -Y, about a signature",
     "providers/skypilot/command.py:Sky._done_in": "sky, which starts a server that outlives it: in "
     "an empty folder, with an allow-list of variables",
     # The agent, its guard and a sweep's trials, on the machine that was rented.

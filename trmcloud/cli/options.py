@@ -45,12 +45,6 @@ Into = Annotated[
 Against = Annotated[
     str, rare(help="With --verify: also this checkpoint's folder.", metavar="CHECKPOINT")
 ]
-Signers = Annotated[
-    str,
-    rare(
-        help="With --verify: known signers, in ssh-keygen's format allowed_signers.", metavar="FILE"
-    ),
-]
 BoardPort = Annotated[int, rare(help="With --to tensorboard: port on 127.0.0.1.", min=1, max=65535)]
 WandbProject = Annotated[
     str,

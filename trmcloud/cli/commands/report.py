@@ -99,7 +99,6 @@ def report(
         ),
     ] = False,
     against: options.Against = "",
-    signers: options.Signers = "",
     to: Annotated[
         str,
         typer.Option(
@@ -129,7 +128,7 @@ def report(
          "--month": month, "--verify": verify, "--to": to, "--tag": tag}
     )  # fmt: skip
     if verify:
-        sys.exit(check_figures(run, against, signers, as_json=as_json))
+        sys.exit(check_figures(run, against, as_json=as_json))
     if to:
         _show_curves(run, to, port, wandb_project, wandb_entity, as_json=as_json)
         return
@@ -274,7 +273,6 @@ def _write_receipt(context: Context, run: RunState, file: str, *, as_json: bool)
             run=run.run_id,
             path=file,
             size_bytes=size,
-            seal=str(receipt.data["seal"]),
             final=bool(receipt.account["final"]),
             receipt=Verbatim(json.loads(receipt.text)),
         )
@@ -282,7 +280,6 @@ def _write_receipt(context: Context, run: RunState, file: str, *, as_json: bool)
         return
     final = "" if receipt.account["final"] else "; not final: its costs may still change"
     print(f"{run.run_id}: receipt written to {file}, {size / 1e3:,.0f} kB{final}")
-    print(f"  sealed {receipt.data['seal']}")
     print(f"  check it: trmcloud report --verify {shlex.quote(file)}")
 
 
