@@ -11,7 +11,6 @@ import shlex
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated
 
@@ -21,15 +20,12 @@ from trmcloud.app.context import Context, find_run, shown_runs
 from trmcloud.app.labels import has_tags, parse_tags
 from trmcloud.app.measurements import note_measured, speeds_of
 from trmcloud.app.narration import moved_words, pace_lines
-from trmcloud.app.receipts import receipt_of
 from trmcloud.app.run_facts import report_run
 from trmcloud.app.run_queries import mark_reported
 from trmcloud.cli import documents as doc
 from trmcloud.cli import options
 from trmcloud.cli.catch_up import catch_up
-from trmcloud.cli.commands.verify import check_figures
 from trmcloud.cli.views.as_documents import month_document, run_reported
-from trmcloud.cli.views.html_page import page_of
 from trmcloud.cli.views.json_output import Verbatim, print_document
 from trmcloud.cli.views.metrics import (
     goal_lines,
@@ -77,7 +73,8 @@ def report(
         str,
         typer.Argument(
             help="Id of a run (default: all runs, this month); with --month a month such as "
-            "2026-11; with --verify also a receipt or a checkpoint's folder."
+            "2026-11; with --verify also a receipt or a checkpoint's folder.",
+            autocompletion=options.complete_run,
         ),
     ] = "",
     as_csv: Annotated[bool, typer.Option("--csv", help="Print CSV.")] = False,
@@ -128,6 +125,8 @@ def report(
          "--month": month, "--verify": verify, "--to": to, "--tag": tag}
     )  # fmt: skip
     if verify:
+        from trmcloud.cli.commands.verify import check_figures  # each Tab would pay for it
+
         sys.exit(check_figures(run, against, as_json=as_json))
     if to:
         _show_curves(run, to, port, wandb_project, wandb_entity, as_json=as_json)
@@ -265,6 +264,11 @@ def _write_picture(context: Context, run: RunState, file: str) -> None:
 
 
 def _write_receipt(context: Context, run: RunState, file: str, *, as_json: bool) -> None:
+    from importlib.metadata import version
+
+    from trmcloud.app.receipts import receipt_of
+    from trmcloud.cli.views.html_page import page_of
+
     made_by = f"trmcloud {version('trmcloud')}"
     receipt = receipt_of(context, build_chain(), run, made_by)
     size = _write(file, page_of(receipt))
@@ -316,6 +320,8 @@ def _show_month(context: Context, month: str, *, as_json: bool, html: str) -> No
     now = context.wall()
     report = report_month(context.ledger.read(), month or month_of(now))
     if html:
+        from importlib.metadata import version
+
         size = _write(html, month_page(report, now, f"trmcloud {version('trmcloud')}"))
     if as_json:
         print_document(month_document(report, html))
