@@ -71,7 +71,7 @@ def agents(folder: Path) -> Iterator[Reader]:
             "grant give": "^agent",
             "grant approve": "^a-|^agent",
             "report": '^   "(run|principal|state)"|^    "(cap|reserved|accrued|at_most)_usd"',
-            "report --verify": "^r-|^✔ (page|seal|account|ledger)",
+            "report --verify": "^r-|^✔ (page|hashes|account|ledger)",
         }
         yield Reader(user, only=only)
 

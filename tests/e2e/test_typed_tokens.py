@@ -125,7 +125,7 @@ def test_one_that_an_earlier_version_kept_is_shown_nowhere(
     assert code in (0, ReceiptError.exit_code), out + err
     told = {each["code"]: each for each in document_in(out)["checks"]}
     assert told["chain"]["verdict"] == "open", told
-    assert {told[name]["verdict"] for name in ("seal", "account", "ledger")} == {"matches"}, told
+    assert {told[name]["verdict"] for name in ("hashes", "account", "ledger")} == {"matches"}, told
     _page_shows_nothing(user, run.id)
 
 
@@ -134,7 +134,7 @@ def _page_shows_nothing(user: User, run_id: str) -> None:
     page = UiServer(user)
     try:
         for path in (
-            "/api/runs", f"/api/runs/{run_id}", f"/api/runs/{run_id}/launched", "/api/plans",
+            "/api/runs", f"/api/runs/{run_id}", f"/api/runs/{run_id}/launched",
             f"/api/runs/{run_id}/log",
         ):  # fmt: skip
             made = http.client.HTTPConnection("127.0.0.1", page.port, timeout=60)

@@ -1,4 +1,4 @@
-"""``trmcloud ui``: its pages in a real browser (six tests), and what its server answers."""
+"""``trmcloud ui``: its pages in a real browser (five tests), and what its server answers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 
 from tests.e2e.on_page import AXE, Serving, agreed, browser, done, findings_of, opened, serve
 from tests.e2e.serving import WITHIN_S
-from tests.e2e.user import LAUNCH, SMALL, User, until
+from tests.e2e.user import LAUNCH, User, until
 from tests.standins.browser import Browser, BrowserError, Page
 from tests.unit.cli import told_home
 from trmcloud.api import Home
@@ -31,10 +31,9 @@ PICTURES = os.environ.get("TRMCLOUD_PICTURES", "")
 """A folder for pictures of the page, where they are to be kept: docs/guide/pictures."""
 HOSTILE = '<img src=x onerror="document.title=1">'
 MOST_BYTES = 150_000
-PLAN = ("plan", "--hardware", "local", *SMALL, "--phase", "fast", "--budget", "1")
 RUNS = f"{told_home.LIVE_RUN},{told_home.RUNS[Outcome.FINISHED]}"
 VIEWS = ("/", f"/run/{told_home.RUNS[Outcome.LANDED]}", "/spend", "/spend?by=person",
-         f"/compare?runs={RUNS}", "/plans")  # fmt: skip
+         f"/compare?runs={RUNS}")  # fmt: skip
 
 
 @pytest.fixture
@@ -50,7 +49,7 @@ def trained(user: User) -> User:
 
 @pytest.fixture
 def reader(new_user: Callable[[str], User]) -> User:
-    """A user with a run of every end, one of them live, and two plans."""
+    """A user with a run of every end, one of them live."""
     made = new_user("reader")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TRMCLOUD_HOME", str(made.home))
@@ -71,17 +70,6 @@ def shown(page: Page, serving: Serving, path: str) -> Page:
     )
     page.until(ready)
     return page
-
-
-def planned(user: User, *more: str) -> str:
-    """The id of a plan that was saved."""
-    return str(user.json(*PLAN, *more, "--json")["id"])
-
-
-def ask_for(page: Page, plan: str = "") -> None:
-    """Click on a plan's button, wherever a line that appears above moves it."""
-    which = f"='{plan}'" if plan else ""
-    page.run(f'document.querySelector("[data-plan{which}]").click()')
 
 
 def scroll_to(page: Page, part: str) -> None:
@@ -257,17 +245,6 @@ def test_every_view_fits_every_screen_in_both_themes(
             loaded = "performance.getEntries().reduce((n, each) => n + (each.transferSize || 0), 0)"
             assert page.run(loaded) <= MOST_BYTES, path
             assert page.run("document.querySelectorAll('nav [aria-current]').length") <= 1
-        plans = page.run("[...document.querySelectorAll('[data-plan]')].map(it => it.dataset.plan)")
-        assert len(plans) == 2, "one that can be launched, and one that is refused"
-        for plan in plans:
-            ask_for(page, plan)
-            page.until("(document.querySelector('.printed')?.innerText.length || 0) > 99")
-            page.until("document.querySelector('#launch-yes:enabled, #launch .why:not([hidden])')")
-            right = "document.getElementById('launch').getBoundingClientRect().right"
-            assert page.run(right) <= width
-            page.press("Escape")
-            page.until("!document.getElementById('launch')")
-            assert page.run("document.activeElement.dataset.plan") == plan
     ground = "getComputedStyle(document.documentElement).backgroundColor"
     dark_ground = page.run(ground)
     page.dark(False)
@@ -304,13 +281,6 @@ def _hold_to_axe(serving: Serving, browser: Browser) -> None:
             shown(page, serving, path)
             _open_all(page)
             assert findings_of(page) == [], path
-        for plan in page.run(
-            "[...document.querySelectorAll('[data-plan]')].map(it => it.dataset.plan)"
-        ):
-            ask_for(page, plan)
-            page.until("document.querySelector('#launch-yes:enabled, #launch .why:not([hidden])')")
-            assert findings_of(page) == []
-            page.press("Escape")
 
 
 def test_hostile_words_are_text_in_every_view(
@@ -321,7 +291,6 @@ def test_hostile_words_are_text_in_every_view(
         user.run(
             *LAUNCH, "--steps", "20", "--budget", "1", "--name", name, "--tag", f"who={HOSTILE}"
         )
-    planned(user)
     [run] = [each for each in user.ledger().runs.values() if each.name == "first-try"]
     folder = user.home / "runs" / run.run_id / "fast"
     (folder / "metrics.jsonl").open("a").write(
@@ -343,7 +312,6 @@ def test_hostile_words_are_text_in_every_view(
     log = str(page.run("document.getElementById('log').textContent"))
     assert log.endswith(f"{HOSTILE} gnp.exe end\n")
     assert page.run("document.querySelectorAll('#log *').length") == 0
-    shown(page, serving, "/plans")
     assert page.errors == []
     page.open(view(serving, "/run/r-nobody"))
     page.until("document.body.innerText.includes(\"no run 'r-nobody'\")")
@@ -352,54 +320,6 @@ def test_hostile_words_are_text_in_every_view(
     page.open(view(serving, "/").partition("#")[0])
     page.until("document.body.innerText.includes('lacks its token')")
     assert run.run_id not in page.text()
-
-
-def test_a_double_click_launches_one_run_that_outlives_the_page(
-    user: User, serve: Callable[..., Serving], browser: Browser
-) -> None:
-    user.hold()
-    plan = planned(user, "--steps", "60")
-    serving, page = serve(user), browser.page()
-    shown(page, serving, "/plans")
-    ask_for(page, plan)
-    page.until("!document.getElementById('launch-yes').disabled")
-    assert page.focused() == "launch-no", "what does nothing is what Enter does"
-    lines = "[...document.querySelectorAll('.printed span')].map(each => each.textContent)"
-    printed = "\n".join(page.run(lines))
-    typed = user.run("launch", plan, "--dry-run")
-    assert typed.startswith(printed), "the command's own words"
-    for word in ("hardware", "cap", "reserves $1.00", "stops", "killed at"):
-        assert word in printed
-    assert "Kill layers" in page.text()
-    page.run(
-        "(() => { const yes = document.getElementById('launch-yes'); yes.click(); yes.click(); })()"
-    )
-    page.until("location.pathname.startsWith('/run/')", WITHIN_S)
-    run = user.only_run()
-    assert page.run("location.pathname") == f"/run/{run.run_id}"
-    page.until(f"document.querySelector('h1')?.innerText.includes('{run.run_id}')")
-    assert (run.plan.id, run.detached, run.cap.plain()) == (plan, True, "1")
-    wish = {"key": run.key, "agreed": "1"}
-    assert serving.ask(f"/api/plans/{plan}/launch", wish)[0] == 202
-    until(lambda: user.only_run().state.value == "running", what="it trains")
-    assert page.errors == []
-    serving.kill()
-    again = serve(user)
-    status, _ = again.ask(f"/api/plans/{plan}/launch", wish)  # another server, the same click
-    assert status == 202
-    until(
-        lambda: again.ask(f"/api/launches/{run.key}")[1]["state"] == "done", what="it is answered"
-    )
-    assert again.ask(f"/api/launches/{run.key}")[1]["run"] == run.run_id
-    assert user.only_run().live
-    (user.folder / "hold").unlink()
-    until(lambda: over(user) is Outcome.FINISHED, what="it has trained to its end")
-
-
-def over(user: User) -> Outcome | None:
-    """The outcome of the only run, once a command has seen to it."""
-    user.run("status")
-    return user.only_run().outcome
 
 
 def test_a_months_figures_are_drawn_and_runs_are_compared(
@@ -611,19 +531,6 @@ def test_fewer_dollars_than_it_costs_by_now_are_no_agreement(
     assert answered == 409
     assert "$0.10 was agreed to" in told["error"]
     assert trained.only_run().cap.plain() == "1"
-
-
-def test_a_server_that_is_killed_while_it_launches_ends_no_launch(
-    user: User, serve: Callable[..., Serving]
-) -> None:
-    plan, key = planned(user, "--steps", "40"), "k" * 32
-    serving = serve(user)
-    assert serving.ask(f"/api/plans/{plan}/launch", {"key": key, "agreed": "1"})[0] == 202
-    serving.kill()
-    until(lambda: user.ledger_path.exists() and bool(user.ledger().runs), what="it is on record")
-    run = user.only_run()
-    assert run.key == key
-    until(lambda: over(user) is Outcome.FINISHED, what="it has trained to its end")
 
 
 def test_a_port_that_is_taken(owner: User) -> None:

@@ -49,7 +49,6 @@ REFUSALS = {
     "resume": ("has finished: there is nothing to resume",),
     "smoke": ("has no GPU in stock",),
     "save": ("is not training: it has ended",),  # each launch here has ended by then
-    "report": ("no such file of signers",),
     "stop": ("has already ended",),
     "fetch-best": ("has no checkpoint yet",),  # the launch before it found nothing to rent
 }

@@ -25,7 +25,6 @@ MAY_START = {
     "app/data.py:_run_prepare": "model.prepare and model.tasks, which read --data",
     "app/probe_local.py:probe_local": "the trainer, for fifty steps",
     "cli/commands/evaluate.py:run_trainer_command": "model.score, model.sample, model.serve",
-    "cli/page/plans.py:Launches._begin": "the command launch, for the user's own page",
     "mcp/launcher.py:begin": "the command launch, for an agent with a grant",
     "adapters/local/timer.py:ReaperTimer.try_out": "the command reap, as the timer starts it",
     # Tools that read what trmcloud or the user has written.
@@ -37,7 +36,6 @@ MAY_START = {
     "adapters/ssh/session.py:Session.__init__": "ssh, likewise",
     "cli/commands/logs.py:ssh": "ssh in the command's place, for the user",
     "adapters/ssh/keys.py:_keygen": "ssh-keygen, for keys that are made here",
-    "adapters/ssh/keys.py:_run": "ssh-keygen -Y, about a signature",
     "providers/skypilot/command.py:Sky._done_in": "sky, which starts a server that outlives it: in "
     "an empty folder, with an allow-list of variables",
     # The agent, its guard and a sweep's trials, on the machine that was rented.

@@ -15,7 +15,6 @@ from collections.abc import Sequence
 from typing import Any
 
 from trmcloud.app.context import Context, run_by_id
-from trmcloud.app.launching import has_begun
 from trmcloud.app.run_queries import is_driven
 from trmcloud.core.control.bookkeeping import require_free_name, run_of_key
 from trmcloud.core.control.run_state import RunState
@@ -143,5 +142,7 @@ def find_earlier(context: Context, labels: Labels) -> RunState | None:
 
 def is_left_alone(context: Context, run: RunState) -> bool:
     """Whether a run that has not begun to train is driven by no process: its launch was killed."""
+    from trmcloud.app.launching import has_begun  # it loads what drives a run
+
     run = run_by_id(context, run.run_id)
     return not has_begun(run) and not is_driven(context, context.ledger.driver(run.run_id))

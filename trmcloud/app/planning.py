@@ -8,7 +8,6 @@ import hashlib
 import json
 import re
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -297,20 +296,6 @@ def load_plan(home: Path, plan_id: str, now: float, principal: str = "") -> Plan
             next_step="trmcloud plan",
         )
     return plan
-
-
-def saved_plans(home: Path, now: float, most: int, principal: str = "") -> list[Plan]:
-    """Return the plans that ``load_plan`` would load, the newest first: of the newest ``most``
-    files, so that a home with many old ones is no slower."""
-    dated: list[tuple[float, str]] = []
-    for path in _path(home, "", principal).parent.glob("p-*.json"):
-        with suppress(OSError):  # it was just removed
-            dated.append((path.stat().st_mtime, path.stem))
-    found = []
-    for _, plan_id in sorted(dated, reverse=True)[:most]:
-        with suppress(UsageError, NotFoundError):
-            found.append(load_plan(home, plan_id, now, principal))
-    return sorted(found, key=lambda plan: -plan.created_at)
 
 
 def _path(home: Path, plan_id: str, principal: str) -> Path:

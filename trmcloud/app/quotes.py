@@ -10,7 +10,6 @@ from pathlib import Path
 from trmcloud.app import planning
 from trmcloud.app.context import Context
 from trmcloud.app.planning import Planner
-from trmcloud.app.trial import find_trial
 from trmcloud.app.trial_checks import Check, Result, failed
 from trmcloud.core.catalog.hardware import LOCAL
 from trmcloud.core.control.run_book import PAYER, find_runs
@@ -117,6 +116,8 @@ def require_tried(context: Context, plan: Plan, code: Path, words: Sequence[str]
     command = plan.spec.command
     if not context.principal or command is None:
         return
+    from trmcloud.app.trial import find_trial  # a launch without a grant needs none of it
+
     trial = find_trial(context.home, code, words, context.principal)
     if trial is None:
         first = f" at the sweep's first point: {shlex.join(words)}" if plan.spec.sweep else ""

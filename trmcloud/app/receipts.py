@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from enum import Enum
@@ -116,10 +116,9 @@ def _mended(context: Context, run: RunState) -> Iterable[RecoveredTrouble]:
 # -- checking -----------------------------------------------------------------------------------
 class Verdict(str, Enum):
     """``MATCHES``: two things that were compared agree, and so could two that a forger made;
-    ``SIGNED``: a key that is known here vouches for it; ``OPEN``: it cannot be checked here."""
+    ``OPEN``: it cannot be checked here."""
 
     MATCHES = "matches"
-    SIGNED = "signed"
     BROKEN = "broken"
     OPEN = "open"
 
@@ -133,17 +132,12 @@ class Check:
     detail: str
 
 
-Signed = Callable[[Path, Path | None], Check]
-"""Checks a file's signature: by its own signature beside it, and a file of known signers, or
-none."""
-
-
 def check_contents(receipt: Receipt) -> list[Check]:
     """Check that its hashes match its parts, and its account its sources: all from the file
     itself."""
     changed = ", ".join(changed_parts(receipt))
-    sealed = f"sealed {receipt.data['seal'][:16]}…, no part was changed"
-    seal = _check("seal", changed and f"changed since: {changed}", sealed)
+    names = ", ".join(receipt.data["sha256"])
+    hashes = _check("hashes", changed and f"changed since: {changed}", f"as written: {names}")
     ledger_id = receipt.sources.ledger.ledger_id
     rows = receipt.sources.ledger.records
     hidden = [row.seq for row in rows if MASK in json.dumps(row.body) and not row.link.is_whole]
@@ -156,7 +150,11 @@ def check_contents(receipt: Receipt) -> list[Check]:
         numbers = ", ".join(map(str, hidden))
         what = f"a token was removed from record {numbers}: its hash cannot be checked here"
         chain = Check("chain", Verdict.OPEN, what)
-    return [seal, chain, _check_account(receipt)]
+    checks = [hashes, chain, _check_account(receipt)]
+    if receipt.is_sealed:
+        told = "an earlier version sealed it: a seal is no longer checked, its hashes are"
+        checks.append(Check("seal", Verdict.OPEN, told))
+    return checks
 
 
 def _check(what: str, broken: str, matches: str) -> Check:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from trmcloud.app import views
-from trmcloud.app.checkpoints.fetching import FetchedCheckpoint
 from trmcloud.app.context import Context, is_unasked
 from trmcloud.app.encoding import facts_in
 from trmcloud.app.ending import NamedPodEnds
@@ -46,6 +45,9 @@ from trmcloud.core.control.report import MonthReport, RunReport, Share
 from trmcloud.core.control.run_state import RunState
 from trmcloud.core.money import Usd
 from trmcloud.core.text import one_line
+
+if TYPE_CHECKING:
+    from trmcloud.app.checkpoints.fetching import FetchedCheckpoint
 
 # -- runs ------------------------------------------------------------------------------------------
 

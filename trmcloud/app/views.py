@@ -1575,21 +1575,20 @@ class Month:
 
 @dataclass(frozen=True, kw_only=True)
 class ReceiptWritten:
-    """A receipt. ``receipt`` is its sealed data in the receipt's own format, which
-    ``report --verify`` reads."""
+    """A receipt. ``receipt`` is its data in the receipt's own format, which ``report --verify``
+    reads."""
 
     schema: ClassVar[str] = "receipt/1"
     run: str
     path: str
     size_bytes: int
-    seal: str
     final: bool
     receipt: Mapping[str, Any]
 
 
 @dataclass(frozen=True, kw_only=True)
 class VerifyCheck:
-    """``verdict``: matches, signed, broken or open."""
+    """``verdict``: matches, broken or open."""
 
     code: str
     verdict: str
@@ -1601,7 +1600,6 @@ class Verified:
     schema: ClassVar[str] = "verify/1"
     run: str
     matches: bool
-    signed: bool
     checks: tuple[VerifyCheck, ...]
 
 

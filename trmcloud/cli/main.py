@@ -84,8 +84,6 @@ _MEANT = {
 """Name, or line to type → what people type for it, from other tools and earlier versions."""
 _LIKENESS = 0.75
 """Below this, a guess is more often wrong than right."""
-_COMPLETES = "_TRMCLOUD_COMPLETE"
-"""Set by a shell that asks how the words so far may go on."""
 
 
 class LazyGroup(TyperGroup):
@@ -114,12 +112,6 @@ class LazyGroup(TyperGroup):
         summary = COMMANDS[cmd_name]
         if self._listing:
             return TyperCommand(cmd_name, help=summary)
-        if _COMPLETES in os.environ:
-            if os.environ.get("COMP_CWORD") == "1":  # the command itself is typed
-                return TyperCommand(cmd_name, help=summary)
-            from trmcloud.cli.completion import light_command
-
-            return light_command(cmd_name)
         return load_command(cmd_name)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
@@ -132,6 +124,14 @@ class LazyGroup(TyperGroup):
                 next_step=line if near and name.lower() in _MEANT.get(near, "").split() else "",
             )
         return super().resolve_command(ctx, args)
+
+    def shell_complete(self, ctx: Any, incomplete: str) -> Any:
+        """Return what the shell offers for a command's name: all of them, none imported."""
+        self._listing = self._shows_all = True
+        try:
+            return super().shell_complete(ctx, incomplete)
+        finally:
+            self._listing = self._shows_all = False
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         self._listing = True
@@ -171,19 +171,6 @@ def _take_short_help(command: Any) -> None:
     command.context_settings.update(_HELP)
     for each in getattr(command, "commands", {}).values():
         _take_short_help(each)
-
-
-def completion_table() -> str:
-    """The options of every command as JSON, for ``completion``: a line for each command."""
-    import json
-
-    from trmcloud.cli.completion import describe
-
-    rows = []
-    for name in COMMANDS:
-        told = json.dumps(describe(name, load_command(name)), ensure_ascii=False)
-        rows.append(f"{json.dumps(name)}: {told}")
-    return "{\n" + ",\n".join(rows) + "\n}\n"
 
 
 def _keep_documents_apart(command: Any) -> None:

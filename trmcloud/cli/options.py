@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from trmcloud.core.errors import MissingExtra
+from trmcloud.core.errors import MissingExtra, TrmcloudError
 from trmcloud.io.installation import install_command
 
 if TYPE_CHECKING:
@@ -34,9 +34,55 @@ Tags = Annotated[
     list[str] | None,
     typer.Option("--tag", metavar="KEY=VALUE", help="Only runs with this tag, repeatable."),
 ]
-RunName = Annotated[str, typer.Argument(help="Id or name of a run (default: the newest).")]
+
+
+# What the shell offers for a value when Tab is pressed; where it cannot be read, nothing.
+
+
+def complete_run(incomplete: str) -> list[str]:
+    """Return ids and names of runs, the newest first."""
+    return _names_of_runs(incomplete, only_live=False)
+
+
+def complete_live_run(incomplete: str) -> list[str]:
+    """Likewise, of those that have not ended."""
+    return _names_of_runs(incomplete, only_live=True)
+
+
+def _names_of_runs(incomplete: str, *, only_live: bool) -> list[str]:
+    from trmcloud.wiring_names import run_names
+
+    try:
+        rows = [row for row in run_names() if row.live or not only_live]
+    except (TrmcloudError, OSError):
+        return []
+    names = [name for row in rows for name in (row.run_id, row.name) if name]
+    return [name for name in dict.fromkeys(names) if name.startswith(incomplete)]
+
+
+def complete_recipe(incomplete: str) -> list[str]:
+    """Return names of the recipes that come with the program."""
+    from trmcloud.app.home import bundle_root
+
+    found = (bundle_root() / "model" / "recipes").glob("*.toml")
+    return sorted(path.stem for path in found if path.stem.startswith(incomplete))
+
+
+RunName = Annotated[
+    str,
+    typer.Argument(help="Id or name of a run (default: the newest).", autocompletion=complete_run),
+]
+LiveRunName = Annotated[
+    str,
+    typer.Argument(
+        help="Id or name of a run (default: the newest).", autocompletion=complete_live_run
+    ),
+]
 Checkpoint = Annotated[
-    str, typer.Argument(help="A fetched folder, or a run (its best checkpoint).")
+    str,
+    typer.Argument(
+        help="A fetched folder, or a run (its best checkpoint).", autocompletion=complete_run
+    ),
 ]
 Into = Annotated[
     str, typer.Option("--into", help="Folder to create (default: RUN-PHASE-STEP here).")
@@ -44,12 +90,6 @@ Into = Annotated[
 
 Against = Annotated[
     str, rare(help="With --verify: also this checkpoint's folder.", metavar="CHECKPOINT")
-]
-Signers = Annotated[
-    str,
-    rare(
-        help="With --verify: known signers, in ssh-keygen's format allowed_signers.", metavar="FILE"
-    ),
 ]
 BoardPort = Annotated[int, rare(help="With --to tensorboard: port on 127.0.0.1.", min=1, max=65535)]
 WandbProject = Annotated[
@@ -177,8 +217,13 @@ def _of_row(row: Option, name: str, kind: Any, default: Any) -> inspect.Paramete
         metavar=row.metavar,
         envvar=row.envvar,
         rich_help_panel=row.group,
+        autocompletion=_COMPLETED.get(name),
     )
     return _parameter(name, Annotated[kind, made], default)
+
+
+_COMPLETED = {"recipe": complete_recipe, "initial_from": complete_run}
+"""Rows whose values the shell completes."""
 
 
 _TYPES = {"str": "TEXT", "int": "N", "float": "N", "list[str]": "TEXT", "path": "PATH"}

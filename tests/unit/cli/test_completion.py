@@ -12,8 +12,7 @@ import pytest
 from tests.contract.ledger_file import AT, WHO, ledger_at
 from tests.plans import plan_json
 from trmcloud.adapters.ledger.names import RunNames, read_names
-from trmcloud.cli import completion, main
-from trmcloud.core.catalog.hardware import parse_hardware
+from trmcloud.cli import main
 from trmcloud.core.control import events as ev
 from trmcloud.core.errors import Outcome
 from trmcloud.core.money import Usd
@@ -33,11 +32,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
         epoch = ledger.open_run(run_id, planned, Usd(1), WHO, AT)
         if not name:
             ledger.append(run_id, epoch, [ev.Closed(Outcome.NOT_STARTED.value)], AT + 1)
-    (made / "plans").mkdir()
-    (made / "plans" / "p-123456.json").write_text("{}")
-    (made / "runs" / "r-aaaaaa" / "fast" / "checkpoints" / "step-00000040").mkdir(parents=True)
-    (made / "here" / "best").mkdir(parents=True)
-    (made / "here" / "best" / "manifest.json").write_text("{}")
+    (made / "here").mkdir()
     return made
 
 
@@ -67,15 +62,14 @@ def tab(home: Path, *words: str) -> list[str]:
         (("sto",), ["stop"]),
         (("status", "r-"), ["r-bbbbbb", "r-aaaaaa"]),
         (("stop", ""), ["r-bbbbbb", "nightly"]),
-        (("eval", ""), ["best", "r-bbbbbb", "nightly", "r-aaaaaa"]),
-        (("fetch-best", "r-aaaaaa", "--step", ""), ["40"]),
-        (("launch", "p-"), ["p-123456"]),
+        (("save", "ni"), ["nightly"]),
+        (("eval", ""), ["r-bbbbbb", "nightly", "r-aaaaaa"]),
+        (("report", "--verify", "r-a"), ["r-aaaaaa"]),
+        (("bud",), ["budget"]),
+        (("budget", "se"), ["set"]),
+        (("admin", "reap", "--js"), ["--json"]),
         (("launch", "local", "--idem"), ["--idempotency-key"]),
         (("launch", "local", "--recipe", "trm-"), ["trm-tiny"]),
-        (("run", "1xA10G", "--provider", "hug"), ["huggingface"]),
-        (("plan", "--hardware", "8xB20"), ["8xB200"]),
-        (("budget", "set", "mo"), ["month"]),
-        (("data", "show", "gsm"), ["gsm8k"]),
         (("status", "--tag", ""), []),
         (("nonsense", "x"), []),
     ],
@@ -98,33 +92,31 @@ def test_names_are_read_without_a_fold(home: Path, tmp_path: Path) -> None:
     assert read_names(tmp_path / "ledger.db") == ()
 
 
-def test_the_table_of_options_is_that_of_the_commands() -> None:
-    now = completion.TABLE.read_text(encoding="utf-8")
-    assert now == main.completion_table(), "python scripts/completions.py"
+@pytest.mark.parametrize("shell", ["zsh", "fish"])
+def test_another_shell_is_offered_every_command(home: Path, shell: str) -> None:
+    done = subprocess.run(
+        [str(ENTRY)],
+        env={
+            **os.environ, "TRMCLOUD_HOME": str(home), "_TRMCLOUD_COMPLETE": f"complete_{shell}",
+            "_TYPER_COMPLETE_ARGS": "trmcloud ", "_TYPER_COMPLETE_FISH_ACTION": "get-args",
+        },
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert [name for name in main.COMMANDS if name not in done.stdout] == []
 
 
-@pytest.mark.parametrize("name", main.COMMANDS)
-def test_a_light_command_takes_what_the_real_one_does(name: str) -> None:
-    light, real = completion.light_command(name), main.load_command(name)
-    pairs = [(light, real)]
-    pairs += [(light.commands[n], each) for n, each in getattr(real, "commands", {}).items()]
-    for ours, theirs in pairs:
-        assert _flags(ours) == _flags(theirs)
-
-
-def _flags(command: object) -> list[tuple[str, bool]]:
-    params = [each for each in getattr(command, "params") if completion._is_shown(each)]  # noqa: B009
-    return [
-        (flag, bool(getattr(each, "is_flag", False)))
-        for each in params
-        if each.param_type_name == "option"
-        for flag in (*each.opts, *each.secondary_opts)
-    ]
-
-
-def test_values_are_of_known_kinds_and_hardware_is_hardware(home: Path) -> None:
-    assert set(completion._KIND_OF.values()) <= completion.KINDS
-    assert {kind for kind in completion._ALSO.values() if kind} <= completion.KINDS
-    for text in completion.values_of("machine"):
-        if not text.endswith("any"):
-            parse_hardware(text)
+def test_no_command_is_imported_to_complete_its_name(home: Path) -> None:
+    program = (
+        "import sys\nfrom trmcloud.cli.main import main\n"
+        "try:\n    main()\nexcept SystemExit:\n    pass\n"
+        "print([name for name in sys.modules if name.startswith('trmcloud.cli.commands')])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env={
+            **os.environ, "TRMCLOUD_HOME": str(home), "_TRMCLOUD_COMPLETE": "complete_bash",
+            "COMP_WORDS": "trmcloud re", "COMP_CWORD": "1",
+        },
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert done.stdout.split() == ["resume", "report", "rehearse", "[]"]

@@ -8,7 +8,6 @@ import json
 import random
 import re
 import shutil
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -20,28 +19,28 @@ from tests.reasons import quoted
 from tests.unit.cli import told_home
 from tests.unit.cli.told_home import told
 from trmcloud.adapters.ledger.sqlite import SqliteLedger
-from trmcloud.adapters.ssh.keys import NAMESPACE
 from trmcloud.app.receipts import receipt_of
 from trmcloud.cli.commands.verify import check_figures
 from trmcloud.cli.views.html_page import page_of, parts_of
 from trmcloud.core.contract import manifest as mf
 from trmcloud.core.control import events as ev
 from trmcloud.core.control.receipt import (
+    HEAD,
     SOURCES,
     Receipt,
     _hashes,
     canonical,
     make_receipt,
     read_receipt,
-    seal_of,
 )
-from trmcloud.core.control.receipt_page import open_page, seal_page
+from trmcloud.core.control.receipt_page import PAGE_VERSION, changed_part, open_page, page_with
 from trmcloud.core.errors import NotFoundError, Outcome, ReceiptError
 from trmcloud.core.values import replace
 from trmcloud.wiring import build_chain, build_context
 
 __all__ = ["told"]
 
+SEALED = Path(__file__).parent / "sealed_receipts"
 LANDED = told_home.RUNS[Outcome.LANDED]
 EVIL = '"><script>alert(1)</script><img src=//evil.example onerror=alert(2)>\x1b[31m'
 
@@ -61,8 +60,7 @@ def check(capsys: pytest.CaptureFixture[str]) -> Verify:
     """What ``report --verify --json`` says of a file; its exit code beside it."""
 
     def checked(path: Path, **options: str) -> dict[str, Any]:
-        against, signers = options.get("against", ""), options.get("signers", "")
-        code = check_figures(str(path), against, signers, as_json=True)
+        code = check_figures(str(path), options.get("against", ""), as_json=True)
         said = document_in(capsys.readouterr().out)
         assert code == (0 if said["matches"] else ReceiptError.exit_code)
         return dict(said)
@@ -114,7 +112,7 @@ def test_each_kind_of_end_has_a_receipt_that_matches(
         assert said["matches"], said
         found = verdicts(said)
         assert (found["chain"], found["account"], found["ledger"]) == ("matches",) * 3
-        assert (found["signature"], found["bill"], found["machine"]) == ("open",) * 3
+        assert (found["bill"], found["machine"]) == ("open",) * 2
     assert read_receipt(receipt.text).data == receipt.data
     assert page_of(read_receipt(receipt.text)) == page_of(receipt)
 
@@ -146,8 +144,7 @@ def test_a_page_opens_offline_and_runs_nothing(home: Path) -> None:
     metrics(home)
     page = page_of(made())
     assert re.findall(r"<script[^>]*>", page) == [
-        '<script type="application/json" id="data">',
-        '<script type="application/json" id="seal">',
+        f'<script type="application/json" id="data" data-page="{PAGE_VERSION}">',
     ]
     assert not re.search(r"\b(src|href|action|style|on\w+)\s*=", page)
     assert not re.search(r"url\(|@import|https?://(?!www\.w3\.org)", _shown(page))
@@ -180,32 +177,39 @@ def test_whatever_a_pod_says_is_nothing_but_words(home: Path, tmp_path: Path) ->
 
 
 # -- changed ------------------------------------------------------------------------------------
-def test_one_byte_changed_is_found_and_named(home: Path, tmp_path: Path) -> None:
+def test_one_byte_changed_is_found_and_named(home: Path) -> None:
     metrics(home)
-    page = page_of(made()).encode()
-    opened = open_page(page)
-    assert opened.changed == ()
+    receipt = made()
+    page, parts = page_of(receipt).encode(), parts_of(receipt)
+    assert open_page(page).version == PAGE_VERSION
+    assert changed_part(page, parts, receipt) == ""
     at, rng = 0, random.Random(7)
-    for name, text in opened.parts.items():
+    for name, text in parts:
         for _ in range(12):
-            where = at + rng.randrange(len(text))
-            byte = page[where] ^ (1 << rng.randrange(7))
-            changed = page[:where] + bytes([byte]) + page[where + 1 :]
-            assert name in _named(changed), (name, where, byte)
-        at += len(text)
-    for where in (at, at + 60, len(page) - 30, len(page) - 1):
+            where = at + rng.randrange(len(text.encode()))
+            changed = page[:where] + bytes([page[where] ^ (1 << rng.randrange(7))])
+            assert changed_part(changed + page[where + 1 :], parts, receipt) == name, where
+        at += len(text.encode())
+    for where, name in ((at, "data"), (at + 99, "data"), (len(page) - 1, "end")):
         changed = page[:where] + bytes([page[where] ^ 1]) + page[where + 1 :]
-        assert _named(changed), where
+        assert changed_part(changed, parts, receipt) == name
     cut, grown = page[:200] + page[201:], page[:200] + b" " + page[200:]
-    assert _named(cut)[0] == _named(grown)[0] == "head"
-    assert _named(page + b"\n") == ("end",)
+    assert [changed_part(each, parts, receipt) for each in (cut, grown)] == ["head", "head"]
+    assert changed_part(page + b"\n", parts, receipt) == "end"
 
 
-def _named(page: bytes) -> tuple[str, ...]:
-    try:
-        return open_page(page).changed
-    except ReceiptError as error:
-        return (str(error),)
+def test_a_page_that_was_changed_does_not_match(home: Path, tmp_path: Path, check: Verify) -> None:
+    page = page_of(made())
+    for changed, part in (
+        (page.replace("13.71", "11.71", 1), "head|summary|money|end"),
+        (page.replace("13.71", "11.71"), ""),
+        (f"{page}<p>and more</p>", "end"),
+    ):
+        (tmp_path / "r.html").write_text(changed)
+        said = check(tmp_path / "r.html")
+        assert not said["matches"]
+        if part:
+            assert re.search(f": ({part})$", details(said, "page"))
 
 
 def test_one_byte_changed_in_the_data_is_found(home: Path, tmp_path: Path, check: Verify) -> None:
@@ -231,7 +235,7 @@ def test_a_byte_in_a_record_names_the_record(home: Path, tmp_path: Path, check: 
     said = _checked(data, tmp_path, check)
     assert verdicts(said)["chain"] == "broken"
     assert f"record {row['seq']} (Settled) was changed" in details(said, "chain")
-    assert "ledger" in details(said, "seal")
+    assert "ledger" in details(said, "hashes")
 
 
 def test_a_figure_that_was_changed_with_every_hash_does_not_follow(
@@ -239,8 +243,8 @@ def test_a_figure_that_was_changed_with_every_hash_does_not_follow(
 ) -> None:
     data = json.loads(made().text)
     data["account"]["money"]["settled_usd"] = "3.71"
-    said = _checked(_resealed(data), tmp_path, check)
-    assert verdicts(said)["seal"] == "matches"
+    said = _checked(_rehashed(data), tmp_path, check)
+    assert verdicts(said)["hashes"] == "matches"
     assert "money.settled_usd is '3.71', but its records give '13.72'" in details(said, "account")
 
 
@@ -248,7 +252,7 @@ def test_a_record_left_out_is_missed(home: Path, tmp_path: Path, check: Verify) 
     data = json.loads(made().text)
     rows = data["sources"]["ledger"]["records"]
     del rows[next(n for n, row in enumerate(rows) if row["kind"] == "GateJudged")]
-    said = _checked(_resealed(data), tmp_path, check)
+    said = _checked(_rehashed(data), tmp_path, check)
     assert "broken" in (verdicts(said)["chain"], verdicts(said)["account"])
 
 
@@ -256,7 +260,7 @@ def test_records_in_another_order_do_not_follow(home: Path, tmp_path: Path, chec
     data = json.loads(made().text)
     rows = data["sources"]["ledger"]["records"]
     rows[-1]["before"] = "0" * 64
-    said = _checked(_resealed(data), tmp_path, check)
+    said = _checked(_rehashed(data), tmp_path, check)
     assert "was changed after it was written" in details(said, "chain")
 
 
@@ -266,7 +270,7 @@ def test_what_a_page_shows_is_what_its_data_says(home: Path, tmp_path: Path, che
         (name, text.replace("$13.71", "$11.71") if name == "money" else text)
         for name, text in parts_of(receipt)
     ]
-    (tmp_path / "r.html").write_text(seal_page(parts, receipt))
+    (tmp_path / "r.html").write_text(page_with(parts, receipt))
     said = check(tmp_path / "r.html")
     assert details(said, "page") == "the page does not match its data: money"
 
@@ -283,8 +287,8 @@ def test_what_is_no_receipt_is_told(tmp_path: Path, check: Verify, text: str) ->
 
 
 def test_a_newer_receipt_is_not_guessed_at(home: Path, tmp_path: Path, check: Verify) -> None:
-    (tmp_path / "r").write_text(canonical({**made().data, "receipt": 3}))
-    with pytest.raises(ReceiptError, match="has version 3") as refused:
+    (tmp_path / "r").write_text(canonical({**made().data, "receipt": 4}))
+    with pytest.raises(ReceiptError, match="has version 4") as refused:
         check(tmp_path / "r")
     assert "newer" in refused.value.next_step
 
@@ -363,15 +367,37 @@ def test_a_checkpoint_that_only_its_pod_reported_is_known_by_its_weights(
     assert not check(tmp_path / "r.json", against=str(best))["matches"]
 
 
-def test_a_receipt_of_the_first_version_is_read(home: Path, tmp_path: Path, check: Verify) -> None:
-    data = json.loads(made().text)
-    data["receipt"] = 1
-    del data["sources"]["reported"]
-    data["sha256"] = _hashes(data)
-    data["seal"] = seal_of(data)
-    said = _checked(data, tmp_path, check)
+@pytest.mark.parametrize("name", ["receipt-1.json", "page-4.html"])
+def test_a_receipt_that_an_earlier_version_sealed_is_checked_by_its_hashes(
+    tmp_path: Path, check: Verify, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setenv("TRMCLOUD_HOME", str(tmp_path / "home"))
+    text = (SEALED / name).read_text()
+    said = check(SEALED / name)
     assert said["matches"], said
-    assert verdicts(said)["account"] == "matches"
+    found = verdicts(said)
+    assert (found["hashes"], found["chain"], found["account"]) == ("matches",) * 3
+    assert found["seal"] == "open"
+    assert "a seal is no longer checked" in details(said, "seal")
+    for before, after, part in (
+        ('"settled_usd":"13.72"', '"settled_usd":"3.72"', "account"),
+        ('"head_seq":', '"head_seq":1', "ledger"),
+    ):
+        assert before in text
+        (tmp_path / name).write_text(text.replace(before, after))
+        said = check(tmp_path / name)
+        assert not said["matches"]
+        assert details(said, "hashes") == f"changed since: {part}"
+
+
+@pytest.mark.parametrize("name", HEAD[1:])
+def test_the_head_of_a_receipt_has_a_hash(
+    home: Path, tmp_path: Path, check: Verify, name: str
+) -> None:
+    data = json.loads(made().text)
+    data[name] = data[name] + 1 if name == "made_at" else f"{data[name]}0"
+    said = _checked(data, tmp_path, check)
+    assert "head" in details(said, "hashes")
 
 
 def test_other_weights_do_not_hold(home: Path, tmp_path: Path, check: Verify) -> None:
@@ -398,65 +424,27 @@ def test_this_homes_ledger_may_say_otherwise(home: Path, tmp_path: Path, check: 
     data = json.loads(made().text)
     part = data["sources"]["ledger"]
     part["head_seq"], part["head_sha256"] = part["head_seq"] - 1, "0" * 64
-    said = _checked(_resealed(data), tmp_path, check)
+    said = _checked(_rehashed(data), tmp_path, check)
     assert verdicts(said)["ledger"] == "broken"
 
 
-@pytest.mark.skipif(shutil.which("ssh-keygen") is None, reason="ssh-keygen is not here")
-def test_who_signed_it(home: Path, tmp_path: Path, check: Verify) -> None:
-    path, key = tmp_path / "r.html", tmp_path / "key"
-    path.write_text(page_of(made()))
-    subprocess.run(
-        ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "me", "-f", str(key)], check=True
-    )
-    sign = ["ssh-keygen", "-q", "-Y", "sign", "-f", str(key), "-n"]
-    subprocess.run([*sign, NAMESPACE, str(path)], check=True, capture_output=True)
-    said = check(path)
-    assert verdicts(said)["signature"] == "open"
-    assert said["matches"]
-    assert not said["signed"], "by a key that nobody here knows"
-    assert "ED25519 key SHA256:" in details(said, "signature")
-    signers = tmp_path / "signers"
-    public = key.with_suffix(".pub").read_text()
-    signers.write_text(f'you@example namespaces="{NAMESPACE}" {public}')
-    said = check(path, signers=str(signers))
-    assert verdicts(said)["signature"] == "signed"
-    assert said["signed"]
-    assert details(said, "signature").startswith("by you@example, with ED25519 key")
-    signers.write_text(f'you@example namespaces="git" {public}')
-    assert verdicts(check(path, signers=str(signers)))["signature"] == "open"
-    path.write_text(page_of(made(told_home.RUNS[Outcome.FINISHED])))
-    said = check(path, signers=str(signers))
-    assert verdicts(said)["signature"] == "broken"
-    # Made for something else, it is no signature of a receipt.
-    (tmp_path / "r.html.sig").unlink()
-    subprocess.run([*sign, "git", str(path)], check=True, capture_output=True)
-    assert verdicts(check(path))["signature"] == "broken"
-
-
-def test_an_unsigned_receipt_is_said_to_match_and_not_to_hold(
+def test_a_receipt_is_said_to_match_and_not_to_hold(
     home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """One that somebody made up, with all its hashes right, is what the words must be true of."""
     data = json.loads(made().text)
     data["made_by"] = "a forger"
-    (tmp_path / "forged.json").write_text(canonical(_resealed(data)) + "\n")
+    (tmp_path / "forged.json").write_text(canonical(_rehashed(data)) + "\n")
 
     def told(path: Path) -> str:
-        assert check_figures(str(path), "", "", as_json=False) == 0
+        assert check_figures(str(path), "", as_json=False) == 0
         return capsys.readouterr().out
 
     here = told(tmp_path / "forged.json")
-    assert (
-        "it matches this home's ledger, but is not signed; parts marked – could not be checked here"
-        in here
-    )
+    assert "it matches this home's ledger; parts marked – could not be checked here" in here
     monkeypatch.setenv("TRMCLOUD_HOME", str(tmp_path / "another"))
     elsewhere = told(tmp_path / "forged.json")
-    assert (
-        "it only matches itself: without the signature of a known key, anyone could have made it"
-        in elsewhere
-    )
+    assert "it only matches itself: anyone could have made it" in elsewhere
     for text in (here, elsewhere):
         assert "holds" not in text
         assert max(map(len, text.splitlines())) <= 100
@@ -466,11 +454,10 @@ def _shown(page: str) -> str:
     return page.partition('<script type="application/json"')[0]
 
 
-def _resealed(data: dict[str, Any]) -> dict[str, Any]:
+def _rehashed(data: dict[str, Any]) -> dict[str, Any]:
     """As somebody would leave it who knows how a receipt is made."""
     assert set(SOURCES) <= set(data["sources"])
     data["sha256"] = _hashes(data)
-    data["seal"] = seal_of(data)
     return data
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from trmcloud.app.commands import CommandRequest
-from trmcloud.cli.completion import describe, values_of
+from trmcloud.app.home import bundle_root
 from trmcloud.cli.main import COMMANDS, load_command, main
 from trmcloud.core.errors import NotFoundError, UsageError
 from trmcloud.options import LaunchRequest, rows_of
@@ -28,11 +28,20 @@ _FORMS = {
     "BPB/usd": "little",
     "depth,sequence": "?!",
 }
-#: Kinds of values with a list, of which a mistyped one has a nearest.
-_LISTED = (
-    *("phase", "phases", "objective", "balance", "volume_then", "precision", "form", "best"),
-    *("recipe", "provider", "export", "numbers"),
-)
+#: Parameters whose values have a list: one of it, which mistyped is its own nearest.
+_LISTED = {
+    "phase": "extreme",
+    "objective": "most-training",
+    "balance": "ignore",
+    "volume_then": "delete-fetched",
+    "precision": "auto",
+    "form": "sbatch",
+    "best": "min",
+    "recipe": max((p.stem for p in (bundle_root() / "model/recipes").glob("*.toml")), key=len),
+    "provider": "runpod",
+    "to": "gguf",
+    "numbers": "float32",
+}
 #: What a command needs beside the option.
 _ARGUMENTS = {
     "hardware": ("local",),
@@ -86,7 +95,6 @@ def _cases() -> list[Any]:
             walk((*path, name), each)
         if below:
             return
-        described = {row["name"]: row for row in describe(" ".join(path), command)["params"]}
         needed = [
             word
             for each in command.params
@@ -98,8 +106,8 @@ def _cases() -> list[Any]:
                 continue
             if path[0] in ("launch", "run") and each.name in _OF_THE_OTHER[path[0]]:
                 continue  # refused beside the recipe, or the command, of ``needed``
-            flag, kind = each.opts[-1], described.get(each.name, {}).get("kind", "")
-            wrong, right = _wrong_value(each, kind)
+            flag = each.opts[-1]
+            wrong, right = _wrong_value(path[0], each)
             if wrong and (path[0], flag) not in _AFTER_A_RUN:
                 beside = _BESIDE.get(path, _BESIDE.get((*path, flag), ()))
                 beside = () if flag in beside else beside
@@ -113,12 +121,11 @@ def _cases() -> list[Any]:
     return cases
 
 
-def _wrong_value(option: Any, kind: str) -> tuple[str, str]:
+def _wrong_value(command: str, option: Any) -> tuple[str, str]:
     """(a value that it does not take, the nearest that it takes); '' where there is none."""
     if option.type_descriptor.annotation in (int, float):
         return "many", ""
-    if kind in _LISTED:
-        right = "runpod" if kind == "provider" else max(values_of(kind), key=len)
+    if (right := _LISTED.get(option.name)) and (command, option.name) != ("report", "to"):
         return f"{right[:-1]}q", right
     return _FORMS.get(option.metavar or "", ""), ""
 

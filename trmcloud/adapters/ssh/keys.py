@@ -1,11 +1,10 @@
-"""SSH keys of this home and of its pods, and signatures by the user's own keys."""
+"""SSH keys of this home and of its pods."""
 
 from __future__ import annotations
 
 import contextlib
 import hmac
 import os
-import re
 import shutil
 import subprocess
 import tempfile
@@ -14,13 +13,9 @@ from pathlib import Path
 from trmcloud.adapters.ssh.session import INSTALL_SSH
 from trmcloud.core.contract.pod_contract import parse_pod_name
 from trmcloud.core.errors import LinkError
-from trmcloud.core.text import one_line
-from trmcloud.core.values import dataclass
 from trmcloud.io.files import sync_folder
 from trmcloud.ports.compute import PodKeys
 
-# SSH keys of this home and of its pods.
-#
 # One key of the user's home may log in; each pod has a host key of its own, made before the pod
 # is, so that the very first connection already knows whom to expect. Nothing here is the user's
 # own key, and no key outside ``<home>/keys`` is read or changed.
@@ -131,70 +126,3 @@ def _keygen(*arguments: str) -> None:
         raise LinkError("ssh-keygen did not end") from None
     if done.returncode != 0:
         raise LinkError(f"ssh-keygen failed: {done.stderr.decode('utf-8', 'replace')[:200]!r}")
-
-
-# Who signed a file, by the user's own ``ssh-keygen -Y``: keys that they have anyway.
-
-NAMESPACE = "trmcloud-receipt"
-"""The signature's purpose: one made for anything else is not valid for a receipt."""
-SUFFIX = ".sig"
-_WITHIN_S = 20.0
-_GOOD = re.compile(r'Good "[^"]*" signature (?:for (?P<who>.+) )?with (?P<key>\S+ key \S+)')
-
-
-@dataclass(frozen=True)
-class Signature:
-    """``good``: it is one of this very file. ``key`` made it; ``who`` that is by the file of known
-    signers, empty where none was asked or it is in none. ``why``: what is wrong otherwise."""
-
-    good: bool
-    key: str = ""
-    who: str = ""
-    why: str = ""
-
-
-def signature_of(path: Path, signers: Path | None) -> Signature | None:
-    """Check the signature beside ``path``; None where there is none.
-
-    Args:
-        signers: a file as ``ssh-keygen`` calls ``allowed_signers``.
-    """
-    beside = path.with_name(path.name + SUFFIX)
-    if not beside.is_file():
-        return None
-    program = shutil.which("ssh-keygen")
-    if program is None:
-        return Signature(False, why="there is no ssh-keygen here to check it")
-    content = path.read_bytes()
-    sealed = ("-n", NAMESPACE, "-s", str(beside))
-    checked = _run((program, "-Y", "check-novalidate", *sealed), content)
-    found = _GOOD.search(checked)
-    if found is None:
-        return Signature(
-            False, why=f"it is not a signature of this file: {one_line(checked)[:200]}"
-        )
-    key = found["key"]
-    if signers is None:
-        return Signature(True, key)
-    said = _run((program, "-Y", "find-principals", "-f", str(signers), "-s", str(beside)), content)
-    for name in said.splitlines():
-        words = (program, "-Y", "verify", "-f", str(signers), "-I", name, *sealed)
-        good = _GOOD.search(_run(words, content))
-        if good is not None and good["who"]:
-            return Signature(True, key, good["who"])
-    return Signature(True, key, why=f"this key is not in {signers.name}")
-
-
-def _run(words: tuple[str, ...], content: bytes) -> str:
-    try:
-        done = subprocess.run(
-            words,
-            input=content,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            timeout=_WITHIN_S,
-            check=False,
-        )
-    except (OSError, subprocess.TimeoutExpired) as error:
-        return str(error)
-    return done.stdout.decode("utf-8", "replace").strip()

@@ -88,7 +88,8 @@ def fetch_best(
     run: Annotated[
         str,
         typer.Argument(
-            help="Id or name of a run (default: the newest), or the folder of an exported script."
+            help="Id or name of a run (default: the newest), or the folder of an exported script.",
+            autocompletion=options.complete_run,
         ),
     ] = "",
     into: options.Into = "",

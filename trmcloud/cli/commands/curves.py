@@ -132,7 +132,12 @@ def send_to_wandb(run: str, project: str, entity: str, *, as_json: bool) -> None
 
 
 def ui(
-    run: Annotated[str, typer.Argument(help="Run to show first (default: all).")] = "",
+    run: Annotated[
+        str,
+        typer.Argument(
+            help="Run to show first (default: all).", autocompletion=options.complete_run
+        ),
+    ] = "",
     host: Annotated[
         str,
         typer.Option(help="Address to listen on; anyone with the token can then control the runs."),

@@ -56,7 +56,13 @@ def doctor(
     bundle: Annotated[
         bool, typer.Option("--bundle", help="Write a redacted archive of a run, for a bug report.")
     ] = False,
-    run: Annotated[str, typer.Option(help="With --bundle: the run (default: the newest).")] = "",
+    run: Annotated[
+        str,
+        typer.Option(
+            help="With --bundle: the run (default: the newest).",
+            autocompletion=options.complete_run,
+        ),
+    ] = "",
     into: Annotated[
         str,
         typer.Option(

@@ -31,7 +31,6 @@ from trmcloud.cli.views.launch import room_lines, show_plan, show_resume, tree_l
 from trmcloud.cli.views.plan_explain import probe_lines
 from trmcloud.cli.views.run import carry
 from trmcloud.cli.views.text import DataProgress, Progress
-from trmcloud.cli.views.trial import trial_lines
 from trmcloud.cli.views.troubles import tell_unreached
 from trmcloud.core.catalog.hardware import LOCAL
 from trmcloud.core.control.events import FailureKind
@@ -111,6 +110,8 @@ def _lines_of(made: Launch, *, verbose: bool) -> Callable[[Outlook | Prepared], 
     def lines_of(found: Outlook | Prepared) -> list[str]:
         if wish.asked is None or found.tree is None:
             return []
+        from trmcloud.cli.views.trial import trial_lines  # it loads what tries a command
+
         tried = trial_lines(context, found.plan, lambda: found.code(context.home))
         note = commands.misplaced(wish.asked.words, wish.here)
         notes = [f"  note: {note}"] if note else []

@@ -189,7 +189,7 @@ class JsonLog(Log):
 
 
 def ssh(
-    run: options.RunName = "",
+    run: options.LiveRunName = "",
     words: Annotated[
         list[str] | None,
         typer.Argument(metavar="[-- COMMAND...]", help="Command to run there (default: a shell)."),

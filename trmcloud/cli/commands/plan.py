@@ -104,7 +104,7 @@ def plan(
         _probe(planner, spec, probe)
     made = planner.save(planner.plan(spec))
     if plot is not None:
-        from trmcloud.cli.views.charts import write_plot
+        from trmcloud.cli.views.plan_plot import write_plot
 
         write_plot(made, Path(plot))
     if explain is not None and not as_json:

@@ -32,7 +32,13 @@ GUARD_GRACE_S = 30.0
 
 
 def reap(
-    run: Annotated[str, typer.Argument(help="End the pods of this run, also of a live one.")] = "",
+    run: Annotated[
+        str,
+        typer.Argument(
+            help="End the pods of this run, also of a live one.",
+            autocompletion=options.complete_run,
+        ),
+    ] = "",
     yes: Annotated[bool, typer.Option("-y", "--yes", help="End the pods that were found.")] = False,
     accept_restored: Annotated[
         bool, options.rare(help="Continue with a ledger that was restored from a backup.")

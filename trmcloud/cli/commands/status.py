@@ -21,7 +21,12 @@ _WATCH_EVERY_S = 10.0
 
 
 def status(
-    run: Annotated[str, typer.Argument(help="A run's id; all live ones otherwise.")] = "",
+    run: Annotated[
+        str,
+        typer.Argument(
+            help="A run's id; all live ones otherwise.", autocompletion=options.complete_run
+        ),
+    ] = "",
     everything: Annotated[bool, typer.Option("--all", help="Ended runs, too.")] = False,
     watch: Annotated[
         bool, typer.Option("-w", "--watch", help="Show it again every 10 s; Ctrl-C leaves.")

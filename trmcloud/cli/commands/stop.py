@@ -46,7 +46,7 @@ from trmcloud.wiring import build_context
 
 
 def save(
-    run: options.RunName = "",
+    run: options.LiveRunName = "",
     detach: Annotated[
         bool, typer.Option("-d", "--detach", help="Send the request and exit.")
     ] = False,
@@ -115,7 +115,7 @@ def _show(state: RunState, place: Place, asked: SaveRequest, *, as_json: bool) -
 
 
 def stop(
-    run: options.RunName = "",
+    run: options.LiveRunName = "",
     detach: Annotated[
         bool, typer.Option("-d", "--detach", help="Send the request and exit.")
     ] = False,

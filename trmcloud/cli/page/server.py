@@ -195,8 +195,7 @@ _CENT = Usd("0.01")
 
 class Page:
     """``look`` opens a home that asks no provider, for what is shown at once; ``act`` one that may
-    ask them all, for what was clicked; ``folder`` is where checkpoints are fetched to; ``home`` is
-    the home's folder, None for the user's own."""
+    ask them all, for what was clicked; ``folder`` is where checkpoints are fetched to."""
 
     def __init__(
         self,
@@ -204,7 +203,6 @@ class Page:
         act: Callable[[], Home],
         folder: Path,
         version: str,
-        home: Path | None = None,
     ) -> None:
         self._home, self._act, self._folder, self._version = look(), act, folder, version
         self._lock = threading.Lock()
@@ -213,7 +211,7 @@ class Page:
         self.curves = CurveStore(lambda run_id: self.feed.tell("curves", {}, run_id))
         self.jobs = Jobs(self.feed)
         self.watch = Watch(self.feed, self.curves, act)
-        self.views = Views(look, act, self.jobs, home, folder)
+        self.views = Views(look)
 
     # -- looking, in threads of the pool -----------------------------------------------------------
 
@@ -481,10 +479,6 @@ def application(page: Page) -> Starlette:
             route("/api/approvals/{approval}", page.answer, "POST"),
             queried("/api/spend", page.views.spent, "month", "by"),
             queried("/api/compare", page.views.compared, "runs"),
-            route("/api/plans", page.views.saved_plans),
-            route("/api/plans/{plan}/foreseen", page.views.foreseen),
-            route("/api/plans/{plan}/launch", page.views.launch, "POST", 202),
-            route("/api/launches/{key}", page.views.launched),
             Route("/api/stream", stream),
         ],
         lifespan=lifespan,
@@ -559,7 +553,6 @@ def page_of(home: Path | None, folder: Path, *, live: bool) -> Page:
         act=lambda: Home(home, unasked=left_alone),
         folder=folder,
         version=version("trmcloud"),
-        home=home,
     )
 
 

@@ -4,7 +4,7 @@
 export const token = new URLSearchParams(location.hash.slice(1)).get("token") || "";
 export const runId = location.pathname.startsWith("/run/") ? decodeURIComponent(location.pathname.slice(5)) : "";
 // Views beside all runs and one run; each is a file of its own, read when it opens.
-export const view = ["spend", "compare", "plans"].find((name) => location.pathname === `/${name}`) || "";
+export const view = ["spend", "compare"].find((name) => location.pathname === `/${name}`) || "";
 export const linkTo = (path) => `${path}#token=${encodeURIComponent(token)}`;
 export const bearer = () => ({ Authorization: `Bearer ${token}` });
 export const here = `/api/runs/${encodeURIComponent(runId)}`;

@@ -601,7 +601,6 @@ matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => them
 at("brand").href = linkTo("/");
 at("all").href = address("");
 const toView = ([name, text]) => element("a", { href: linkTo(`/${name}`), text, "aria-current": view === name && "page" });
-at("all").after(toView(["plans", "Saved plans"]));
 at("all").after(toView(["spend", "Spending"]));
 if (!view && !runId) at("all").setAttribute("aria-current", "page");
 

@@ -21,7 +21,7 @@ from trmcloud.core.contract.command import Command
 from trmcloud.core.control.observation import BY_POD, PODS
 from trmcloud.core.control.reason import COMMAND, MEANINGS, OF_KINDS, SWEEP, Reason
 from trmcloud.core.control.receipt import Receipt
-from trmcloud.core.control.receipt_page import seal_page
+from trmcloud.core.control.receipt_page import page_with
 from trmcloud.core.control.report import PARTS
 from trmcloud.core.errors import Outcome
 from trmcloud.core.money import Usd
@@ -131,9 +131,19 @@ _CODES = {
 }
 
 
+_CHECK = (
+    "<p><code>trmcloud report --verify</code> compares each part of the data with its SHA-256, "
+    "computes every figure again from the ledger's records, and draws this page again. With "
+    "<code>--against FOLDER</code> it compares a checkpoint with the receipt.</p>\n"
+    "<p>Whoever makes a receipt could have made another one: the ledger that it was made from "
+    "shows that this one was not invented. Losses, code and packages are the report of the "
+    "machine that trained; only the provider can prove its bill.</p>"
+)
+
+
 def page_of(receipt: Receipt) -> str:
     """The page; the same receipt gives the same bytes."""
-    return seal_page(parts_of(receipt), receipt)
+    return page_with(parts_of(receipt), receipt)
 
 
 def parts_of(receipt: Receipt) -> list[tuple[str, str]]:
@@ -151,7 +161,7 @@ def parts_of(receipt: Receipt) -> list[tuple[str, str]]:
         ("mended", _section("mended", "Failures and recoveries", _mended(receipt))),
         ("checkpoints", _section("checkpoints", "Checkpoints and hashes", _checkpoints(account))),
         ("ledger", _section("ledger", "Ledger", _ledger(receipt))),
-        ("check", _section("check", "How to check it", _check(receipt))),
+        ("check", _section("check", "How to check it", _CHECK)),
     ]
     return [(name, text) for name, text in parts if text]
 
@@ -513,17 +523,6 @@ def _ledger(receipt: Receipt) -> str:
     ]  # fmt: skip
     folded = html_table(("record", "when", "what", "SHA-256"), links)
     return named_rows(rows) + f"<details><summary>Show all</summary>{folded}</details>"
-
-
-def _check(receipt: Receipt) -> str:
-    return (
-        f"<p>The seal is <code>{words(receipt.data['seal'])}</code>: SHA-256 of all that this page "
-        "carries as data. <code>trmcloud report --verify</code> reckons every figure again from "
-        "the ledger's records, and holds a checkpoint against it.</p>\n"
-        "<p>Whoever makes a receipt could have made another one: who vouches for this one is said "
-        "by a signature beside it, if there is one. Losses, code and packages are what the machine "
-        "that trained said of itself; what was billed is the provider's to show.</p>"
-    )
 
 
 def _by(account: Mapping[str, Any]) -> str:

@@ -67,19 +67,15 @@ def lines_of(context: Context, run: RunState) -> list[str]:
 
 
 def show_plan(context: Context, plan: Plan, *, verbose: bool = False) -> None:
-    """Print ``plan_lines``."""
-    print("\n".join(plan_lines(context, plan, verbose=verbose)))
-
-
-def plan_lines(context: Context, plan: Plan, *, verbose: bool = False) -> list[str]:
-    """The very plan that will run; with ``verbose`` every limit and switch, "off" included."""
+    """Print the plan that will run; with ``verbose`` every limit and switch, "off" included."""
     funds, unread = plan_funds(context, plan)
     rows = plan_rows(context, plan, verbose=verbose)
     if text := balance_text(plan, funds, unread):
         rows.append(("balance", text))
     chosen = plan.recommended
     reasons = reasons_to_show(chosen.reasons, verbose=verbose) if chosen is not None else ()
-    return [*fields(rows, indent="  "), *(f"  · {reason}" for reason in reasons)]
+    lines = [*fields(rows, indent="  "), *(f"  · {reason}" for reason in reasons)]
+    print("\n".join(lines))
 
 
 def show_resume(context: Context, found: Continuation, *, verbose: bool = False) -> None:

@@ -1,8 +1,7 @@
-"""The plan as tables and JSON: candidates, limits, a chart of cost against time, own hardware."""
+"""The plan as tables and JSON: candidates, limits, own hardware."""
 
 from __future__ import annotations
 
-import math
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
@@ -73,11 +72,6 @@ def _matters(plan: Plan, name: str, text: str) -> bool:
     return told.get(name, text not in _NOT_CHOSEN)
 
 
-CHART_ROWS = 9
-LEAST_COLUMNS = 60
-"""Of a terminal that a chart is drawn on."""
-
-
 def pareto(candidates: Sequence[Candidate]) -> set[str]:
     """Ids of those that none beats in both P50 cost and P50 hours."""
     front: set[str] = set()
@@ -88,58 +82,6 @@ def pareto(candidates: Sequence[Candidate]) -> set[str]:
             front.add(candidate.id)
             least = candidate.cost_p50.micros
     return front
-
-
-def terminal_chart(plan: Plan, rows: Sequence[Candidate], columns: int) -> list[str]:
-    """One point per candidate that fits and costs something; hours are logarithmic.
-
-    ● a best trade-off; ○ beaten in cost and time by another; ▸ recommended.
-    """
-    points = [row for row in rows if row.fits_memory and row.rate]
-    if len(points) < 2 or columns < LEAST_COLUMNS:
-        return []
-    front = pareto(points)
-    width = min(columns, 110) - 24
-    low, high = (f(math.log(p.hours.p50) for p in points) for f in (min, max))
-    bottom, top = (f(float(p.cost_p50) for p in points) for f in (min, max))
-    span_x, span_y = (high - low) or 1.0, (top - bottom) or 1.0
-    canvas = [[" "] * (width + 14) for _ in range(CHART_ROWS)]
-    for point in sorted(points, key=lambda p: (p.id != plan.recommended_id, p.id not in front)):
-        x = round((math.log(point.hours.p50) - low) / span_x * (width - 1)) + 2
-        y = CHART_ROWS - 1 - round((float(point.cost_p50) - bottom) / span_y * (CHART_ROWS - 1))
-        label = f"{'●' if point.id in front else '○'} {point.hardware}"
-        if point.id == plan.recommended_id:
-            x, label = x - 2, f"▸ {label}"
-        _put(canvas, x, y, label)
-    lines = []
-    for number, cells in enumerate(canvas):
-        dollars = top - span_y * number / (CHART_ROWS - 1)
-        margin = f"${dollars:,.0f}" if number % 2 == 0 else ""
-        lines.append(f"{margin:>8} ┤{''.join(cells).rstrip()}")
-    axis = f"{_hours(math.exp(low))} h"
-    axis = axis.ljust(width // 2) + f"{_hours(math.exp((low + high) / 2))} h"
-    axis = axis.ljust(width - 4) + f"{_hours(math.exp(high))} h"
-    key = "● best trade-offs   ○ beaten by another"
-    return [*lines, f"{'':8} └{'─' * width}", f"{'':10}{axis}", f"{'':10}{key}"]
-
-
-def _put(canvas: list[list[str]], x: int, y: int, label: str) -> None:
-    """``label`` at its place or a row beside it; its mark alone where there is no room."""
-    x = max(0, min(x, len(canvas[0]) - len(label)))
-    for row in (y, y - 1, y + 1):
-        if 0 <= row < len(canvas) and all(
-            cell == " " for cell in canvas[row][max(0, x - 1) : x + len(label) + 1]
-        ):
-            canvas[row][x : x + len(label)] = label
-            return
-    if canvas[y][x] == " ":
-        canvas[y][x] = label[0]
-
-
-def _hours(number: float) -> str:
-    if number >= 100:
-        return f"{number:,.0f}"
-    return f"{number:.1f}" if number >= 1 else f"{number:.2f}"
 
 
 def balance_text(plan: Plan, funds: Funds | None, trouble: str) -> str:
@@ -206,7 +148,7 @@ def render(
     typed: Sequence[str] = (),
 ) -> list[str]:
     """The lines a user reads: what fits a terminal of 24 rows. With ``everything`` each candidate;
-    with ``verbose`` one of each hardware, phases, chart, reasons and defaults, too."""
+    with ``verbose`` one of each hardware, phases, reasons and defaults, too."""
     labels = choices(plan, MOST_CHOICES - bool(others))
     rows = [candidate for candidate in plan.candidates if candidate.id in labels]
     if everything:
@@ -230,8 +172,6 @@ def render(
     lines += [f"{name}: {text}" for name, text in limits if verbose or name not in _TOLD]
     if balance:
         lines.append(f"balance: {balance}")
-    if chart := terminal_chart(plan, rows, columns) if len(rows) > 2 and verbose else []:
-        lines += ["", *chart]
     lines += ["", *others] if others else []
     lines += ["", *_advice(plan, verbose, typed)]
     return lines

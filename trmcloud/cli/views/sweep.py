@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from trmcloud.app.sweep_facts import SweepFacts
 from trmcloud.app.sweep_terms import expected_trials
+from trmcloud.cli.views.charts import Series, line_chart
 from trmcloud.cli.views.text import table
 from trmcloud.core.errors import ConflictError
 from trmcloud.core.money import Usd
@@ -227,8 +228,6 @@ def picture(facts: SweepFacts) -> str:
     Raises:
         ConflictError: no trial has a result yet.
     """
-    from trmcloud.cli.views.charts import Series, line_chart  # it loads the plans' views
-
     terms = facts.terms
     steps: list[tuple[float, float]] = []
     for spent, metric, _ in best_so_far(facts.state, terms):

@@ -222,13 +222,16 @@ def manifests_of(sources: Sources) -> list[CheckpointManifest]:
 # follows from them. Pure.
 #
 # ``sources`` are what was written while the run went on. ``account`` follows from them alone, so
-# that it can be computed again from a receipt. Each part has a hash, and the whole one more,
-# the seal.
+# that it can be computed again from a receipt. Each part has a hash.
 
-RECEIPT_VERSION = 2
-"""Of its form and of the account's arithmetic: raised with either. The first lacks ``reported``."""
+RECEIPT_VERSION = 3
+"""Of its form and of the account's arithmetic: raised with either. The first lacks ``reported``;
+both before the third have a ``seal``, a hash of the whole, which is not checked any more, and no
+hash of their ``head``."""
 MOST_BYTES = 64 << 20
 _MOST_ITEMS = 1 << 17
+_LAST_SEALED = 2
+HEAD = ("receipt", "run", "made_at", "made_by")
 SOURCES = ("ledger", "checkpoints", "curves", "mended", "reported")
 
 
@@ -249,13 +252,18 @@ class Receipt:
         return account
 
     @property
+    def is_sealed(self) -> bool:
+        """Whether an earlier version sealed it."""
+        return "seal" in self.data
+
+    @property
     def text(self) -> str:
         """As a file of its own."""
         return canonical(self.data) + "\n"
 
 
 def make_receipt(run_id: str, sources: Sources, made_at: float, made_by: str) -> Receipt:
-    """The receipt of a run at ``made_at`` (epoch s), sealed.
+    """Return the receipt of a run at ``made_at`` (epoch s), with a hash of each part.
 
     Raises:
         ValueError: the sources are not those of one run.
@@ -270,7 +278,6 @@ def make_receipt(run_id: str, sources: Sources, made_at: float, made_by: str) ->
         "sources": said,
     }
     data["sha256"] = _hashes(data)
-    data["seal"] = seal_of(data)
     return Receipt(run_id, made_at, made_by, sources, data)
 
 
@@ -304,7 +311,6 @@ class _Head:
     made_by: str
     account: Mapping[str, Any]
     sha256: Mapping[str, str]
-    seal: Sha256
 
 
 def canonical(data: Any) -> str:
@@ -312,24 +318,19 @@ def canonical(data: Any) -> str:
     return json.dumps(data, separators=(",", ":"), allow_nan=False)
 
 
-def seal_of(data: Mapping[str, Any]) -> str:
-    return text_sha256(canonical({key: value for key, value in data.items() if key != "seal"}))
-
-
 def changed_parts(receipt: Receipt) -> tuple[str, ...]:
-    """Parts that are not what their hash says; the seal itself last."""
+    """Return the names of the parts that are not what their hash says."""
     said = receipt.data["sha256"]
     now = _hashes(receipt.data)
-    parts = [name for name in dict.fromkeys((*now, *said)) if said.get(name) != now.get(name)]
-    if not parts and receipt.data["seal"] != seal_of(receipt.data):
-        parts.append("seal")
-    return tuple(parts)
+    return tuple(name for name in dict.fromkeys((*now, *said)) if said.get(name) != now.get(name))
 
 
 def _hashes(data: Mapping[str, Any]) -> dict[str, str]:
     sources = data["sources"]
     parts = {name: sources[name] for name in SOURCES if name in sources}
     parts = {"account": data["account"], **parts}
+    if data["receipt"] > _LAST_SEALED:
+        parts["head"] = {name: data[name] for name in HEAD}
     return {name: text_sha256(canonical(part)) for name, part in parts.items()}
 
 

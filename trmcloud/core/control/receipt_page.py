@@ -1,68 +1,56 @@
-"""A page that carries a receipt: named parts, the receipt as data, a seal over every byte. Pure.
+"""A page that carries a receipt: the receipt as data, between parts that are drawn from it. Pure.
 
-What the parts look like is the business of whoever draws them. A byte that is changed shows in the
-hash of its part, and the part is named.
+What the parts look like is the business of whoever draws them. Drawn again, a page has the same
+bytes: so a byte that is changed shows, and its part is named.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
-from hashlib import sha256
+from collections.abc import Sequence
 
-from trmcloud.core.contract.records import ContractError, Sha256, parse, record_of
+from trmcloud.core.contract.records import parse
 from trmcloud.core.control.receipt import MOST_BYTES, Receipt, canonical
 from trmcloud.core.errors import ReceiptError
 from trmcloud.core.values import dataclass
 
-PAGE_VERSION = 4
+PAGE_VERSION = 5
 """Of how pages are drawn: raised with any change of what a receipt's page looks like."""
-DATA, SEAL, END = "data", "seal", "end"
-_OPENS = {name: f'<script type="application/json" id="{name}">' for name in (DATA, SEAL)}
+DATA, END = "data", "end"
+_OPENS = f'<script type="application/json" id="{DATA}" data-page="{PAGE_VERSION}">'
+_ANY_OPENS = re.compile(rb'<script type="application/json" id="data"(?: data-page="(\d{1,9})")?>')
 _CLOSES = "</script>\n"
 _LAST = "</body>\n</html>\n"
-_SEALED = re.compile(re.escape(_OPENS[SEAL].encode()) + rb"([^<]{1,65536})</script>\n")
-
-
-@dataclass(frozen=True)
-class Part:
-    """``size``: its bytes in UTF-8."""
-
-    name: str
-    size: int
-    sha256: Sha256
-
-
-@dataclass(frozen=True)
-class _Seal:
-    page: int
-    parts: tuple[Part, ...]
-    sha256: Sha256
-    """Of the line of all parts."""
 
 
 @dataclass(frozen=True)
 class OpenedPage:
-    """``data``: the receipt's JSON; ``changed``: names of parts that are not what was written;
-    ``parts``: each one's text, as far as they could be told apart. ``version``: see
-    ``PAGE_VERSION``."""
+    """``data``: the receipt's JSON; ``version``: see ``PAGE_VERSION``, 0 of a page that does not
+    say it: up to the fourth they had a seal in its place."""
 
     data: bytes
-    parts: Mapping[str, bytes]
-    changed: tuple[str, ...]
     version: int
 
 
-def seal_page(parts: Sequence[tuple[str, str]], receipt: Receipt) -> str:
-    """The whole page: (name, HTML) of each part in their order, then the data, then the seal."""
-    every = [*parts, (DATA, f"{_OPENS[DATA]}{_inert(canonical(receipt.data))}{_CLOSES}")]
-    made = [
-        {"name": name, "size": len(text.encode()), "sha256": sha256(text.encode()).hexdigest()}
-        for name, text in every
-    ]
-    sealed = {"page": PAGE_VERSION, "parts": made, "sha256": _sum(made)}
-    seal = f"{_OPENS[SEAL]}{_inert(canonical(sealed))}{_CLOSES}"
-    return "".join(text for _, text in every) + seal + _LAST
+def page_with(parts: Sequence[tuple[str, str]], receipt: Receipt) -> str:
+    """Return the whole page: (name, HTML) of each part in their order, then the data."""
+    return "".join(text for _, text in _whole(parts, receipt))
+
+
+def changed_part(content: bytes, parts: Sequence[tuple[str, str]], receipt: Receipt) -> str:
+    """Return the name of the first part of a page that is not as it is drawn; '' where each is."""
+    at = 0
+    for name, text in _whole(parts, receipt):
+        drawn = text.encode()
+        if content[at : at + len(drawn)] != drawn:
+            return name
+        at += len(drawn)
+    return "" if at == len(content) else END
+
+
+def _whole(parts: Sequence[tuple[str, str]], receipt: Receipt) -> list[tuple[str, str]]:
+    data = f"{_OPENS}{_inert(canonical(receipt.data))}{_CLOSES}"
+    return [*parts, (DATA, data), (END, _LAST)]
 
 
 def open_page(content: bytes) -> OpenedPage:
@@ -72,47 +60,11 @@ def open_page(content: bytes) -> OpenedPage:
     """
     if len(content) > 2 * MOST_BYTES:
         raise ReceiptError("this is not a receipt: it is too large")
-    found = list(_SEALED.finditer(content))
-    if not found:
-        raise ReceiptError("this is not a receipt: it has no seal")
-    last = found[-1]
-    try:
-        seal = record_of(_Seal, parse(last[1]))
-    except ContractError as error:
-        raise ReceiptError(f"its seal cannot be read: {error}") from None
-    changed: list[str] = []
-    parts: dict[str, bytes] = {}
-    at = 0
-    for part in seal.parts:
-        text = content[at : at + part.size]
-        parts[part.name] = text
-        at += part.size
-        if sha256(text).hexdigest() != part.sha256:
-            changed.append(part.name)
-            if sum(each.size for each in seal.parts) != last.start():
-                at = last.start()  # where something was put in or taken out, no later part is told
-                break
-    made = [{"name": p.name, "size": p.size, "sha256": p.sha256} for p in seal.parts]
-    sealed = {"page": seal.page, "parts": made, "sha256": _sum(made)}
-    exact = f"{_OPENS[SEAL]}{_inert(canonical(sealed))}{_CLOSES}".encode()
-    if at != last.start() or last.group(0) != exact:
-        changed.append(SEAL)
-    if content[last.end() :] != _LAST.encode():
-        changed.append(END)
-    return OpenedPage(_data_in(content), parts, tuple(changed), seal.page)
-
-
-def _data_in(content: bytes) -> bytes:
-    opens = _OPENS[DATA].encode()
-    begins = content.find(opens)
-    ends = content.find(_CLOSES.encode(), begins)
-    if begins < 0 or ends < 0:
+    begins = _ANY_OPENS.search(content)
+    ends = content.find(_CLOSES.encode(), begins.end()) if begins is not None else -1
+    if begins is None or ends < 0:
         raise ReceiptError("this is not a receipt: it has no data")
-    return content[begins + len(opens) : ends]
-
-
-def _sum(parts: Sequence[Mapping[str, object]]) -> str:
-    return sha256(canonical(list(parts)).encode()).hexdigest()
+    return OpenedPage(content[begins.end() : ends], int(begins[1] or 0))
 
 
 def _inert(text: str) -> str:
