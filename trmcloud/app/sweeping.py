@@ -19,7 +19,7 @@ from trmcloud.app.packing import commands_share
 from trmcloud.app.planning import Planner
 from trmcloud.app.preparing import DataProgress, PreparedLaunch
 from trmcloud.app.staging import code_item
-from trmcloud.app.sweep_priors import check_default_fits, priors_of, with_priors
+from trmcloud.app.sweep_priors import check_default_fits, priors_of
 from trmcloud.app.sweep_terms import check_points, terms_of
 from trmcloud.app.working_tree import WorkingTree
 from trmcloud.core.catalog.hardware import LOCAL
@@ -121,10 +121,6 @@ class SweepRequest:
     no_earlier: bool = option(
         "--no-earlier", False, "Do not use trials of earlier sweeps on the same code and data.",
         "sweep", _SWEEP_RARE,
-    )
-    scale_from: str = option(
-        "--scale-from", "", "A smaller sweep, by id or name, whose best settings are tried first, "
-        "with rates scaled to this width and batch.", "sweep", _SWEEP_RARE, metavar="RUN",
     )
     typed: tuple[str, ...] = ()
 # fmt: on
@@ -326,20 +322,6 @@ class PreparedSweep:
     terms: SweepTerms
     priors: Priors
     tree: WorkingTree | None = None
-
-
-def informed(
-    context: Context, planner: Planner, spec: RunSpec, search: SweepRequest, here: Path
-) -> RunSpec:
-    """Return the wish with what earlier sweeps of this home tell about its points.
-
-    Raises:
-        TrmcloudError: --scale-from names no sweep that can be used.
-    """
-    return with_priors(
-        context, planner, spec, here,
-        use_earlier=not search.no_earlier, scale_from=search.scale_from,
-    )  # fmt: skip
 
 
 def dry_run(

@@ -129,7 +129,6 @@ def _sweep(context: Context, run: RunState) -> doc.SweepProgress | None:
             doc.SweepFirst(
                 run=each.run_id,
                 trial=each.trial,
-                rate_factor=each.factor,
                 settings=dict(each.point),
             )
             for each in priors.first

@@ -53,10 +53,8 @@ class EarlierSweep:
 
 @dataclass(frozen=True)
 class FirstPoint:
-    """A point that is tried before those of the sampler, and the trial that it is from. ``factor``:
-    by what its learning rate was multiplied on the way."""
+    """A point that is tried before those of the sampler, and the trial that it is from."""
 
     point: Point
     run_id: str
     trial: int
-    factor: float = 1.0
