@@ -16,7 +16,6 @@ from trmcloud.core.catalog.hardware import LOCAL, parse_hardware
 from trmcloud.core.errors import UsageError
 from trmcloud.core.money import Usd, parse_budget
 from trmcloud.core.nearest import nearest
-from trmcloud.core.spec.overrides import parse_last_rungs
 from trmcloud.core.spec.settings import (
     CHAT,
     PHASE_NAMES,
@@ -387,13 +386,6 @@ class LaunchRequest:
     patience: int = option(
         "--patience", 0, "End a phase after this many evaluations in a row without a better one.",
         _TRAINED, _LENGTH_RARE, metavar="N", parse=lambda flag, count: checked_patience(count),
-    )
-    last_rungs: str = option(
-        "--last-rungs", "",
-        "If memory runs out before the first save and nothing else helps: two thirds of the "
-        "depth, or half the sequence. This changes the model.",
-        _TRAINED, _MODEL_RARE, metavar="depth,sequence",
-        parse=lambda flag, text: parse_last_rungs(text),
     )
     objective: str = option(
         "--objective", "value", f"{', '.join(OBJECTIVES[:-1])} or {OBJECTIVES[-1]}.",

@@ -14,6 +14,13 @@ from trmcloud.app.sweep_facts import SweepFacts, facts_of
 from trmcloud.app.sweep_priors import priors_of
 from trmcloud.app.sweep_terms import terms_of
 from trmcloud.cli.views.sweep import report_lines, terms_lines, trial_lines
+from trmcloud.core.contract.pod_contract import Lease, load_lease
+from trmcloud.core.contract.recovery import (
+    OUT_OF_MEMORY,
+    Recovery,
+    next_rung,
+    read_overrides,
+)
 from trmcloud.core.control import events as ev
 from trmcloud.core.control.ledger_records import event_from_json
 from trmcloud.core.control.run_state import RunState, State, apply_event
@@ -54,3 +61,22 @@ def test_what_its_machine_was_sent_is_read() -> None:
     run = run_of("sweep")
     assert job.terms == terms_of(run.plan)
     assert job.priors == priors_of(run.plan, job.terms)
+
+
+def test_a_launch_with_rules_that_are_gone_is_read_and_leased_without_them() -> None:
+    run = run_of("launch")
+    assert run.state is State.RUNNING
+    assert run.spec.patience == 4
+    old = load_lease(json.dumps(RECORDS["launch"]["lease"]))
+    assert old.phases[0].settings["depth"] == 12
+    tried = ended_for_memory(old)
+    assert tried == ["batch"] * 3 + ["checkpointing", "compile", "loader"]
+
+
+def ended_for_memory(lease: Lease) -> list[str]:
+    """The rungs that are tried where every attempt runs out of memory before its first save."""
+    made: tuple[Recovery, ...] = ()
+    while (rung := next_rung(lease.phases[0].settings, made, OUT_OF_MEMORY)) is not None:
+        made = (*made, Recovery(OUT_OF_MEMORY, rung[0], changed=rung[1]))
+    assert read_overrides(json.dumps({"depth": 8, "sequence": 512})), "of an earlier attempt"
+    return [each.rung for each in made]

@@ -211,7 +211,6 @@ def pod_request(
         strict_gate=plan.spec.strict_gate,
         stop=rules_of(plan.spec, candidate.rate),
         set_by_hand=[key for key, _ in plan.spec.overrides],
-        last_rungs=plan.spec.last_rungs,
         command=leased_command(plan.spec.command) if plan.spec.sweep else plan.spec.command,
         most_s=_most_s(run, plan),
         stands_by_s=stands_by_s(plan) if generation.stands_by else 0.0,

@@ -208,7 +208,6 @@ class StandaloneRun:
             strict_gate=spec.plan.spec.strict_gate,
             stop=rules_of(spec.plan.spec, chosen.rate),
             set_by_hand=[key for key, _ in spec.plan.spec.overrides],
-            last_rungs=spec.plan.spec.last_rungs,
             command=leased_command(None) if spec.sweep is not None else None,
         )
         lease = for_nodes(lease, spec.nodes)

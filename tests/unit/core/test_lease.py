@@ -308,11 +308,9 @@ def test_every_phase_is_under_the_rules_that_end_what_no_longer_pays() -> None:
     assert [p.stop for p in granted(candidate(FAST)).phases] == [StopRules()]
 
 
-def test_a_batch_set_by_hand_does_not_climb_and_depth_is_cut_only_where_it_was_asked_for() -> None:
+def test_a_batch_set_by_hand_does_not_climb() -> None:
     [by_hand] = granted(candidate(FAST), set_by_hand=("batch",)).phases
     assert by_hand.settings == {k: v for k, v in RECOVERABLE.items() if k != "climbs"}
-    [to_cut] = granted(candidate(FAST), last_rungs=("depth",)).phases
-    assert to_cut.settings == {**RECOVERABLE, "depth": FAST.settings.depth}
 
 
 # -- a command in place of a trainer -------------------------------------------------------------

@@ -49,12 +49,9 @@ from trmcloud.core.contract.records import ContractError, dump
 from trmcloud.core.contract.recovery import (
     AGAIN,
     LADDER,
-    LAST_RUNGS,
-    OUT_OF_MEMORY,
     SKIPPED,
     SPARE,
     Recovery,
-    next_rung,
     note_recovery,
     overrides_of,
     read_overrides,
@@ -72,13 +69,8 @@ from trmcloud.core.contract.supervisor import (
     supervise,
 )
 from trmcloud.core.contract.trainer_contract import OUTCOMES
-from trmcloud.core.errors import Outcome, UsageError
-from trmcloud.core.spec.overrides import (
-    apply_overrides,
-    check_last_rungs,
-    parse_last_rungs,
-    recoverable,
-)
+from trmcloud.core.errors import Outcome
+from trmcloud.core.spec.overrides import recoverable
 
 # -- recovery -----------------------------------------------------------------------------------
 # What is tried after a bad end: which, in which order, how often, and what is told of it.
@@ -516,30 +508,6 @@ def test_memory_that_runs_out_after_a_climb_takes_it_back() -> None:
     assert next_level(CLIMBING_OWN, shrunk.recoveries, 0.1) == ""
 
 
-# -- the last rungs ------------------------------------------------------------------------------
-
-
-def test_depth_and_sequence_are_cut_last_and_only_while_nothing_is_saved() -> None:
-    least = {**CLIMBING_OWN, "batch": 1, "activation_checkpointing": True, "compile": False,
-             "loader_workers": 0}  # fmt: skip
-    asked = {**least, "depth": 12, "sequence": 1024}
-
-    def tried(settings: dict[str, Any], saved_step: int | None) -> list[dict[str, Any]]:
-        lease = replace(CLIMBER, phases=(replace(CLIMBER.phases[0], settings=settings),))
-        report, made = ended("out_of_memory", fruitless=1, saved_step=saved_step), []
-        while isinstance(act := after(report, lease), StartPhase):
-            made.append(dict(act.overrides))
-            begun = start_attempt(lease, report, act.attempt, 50.0)
-            report = replace(report, attempts=act.attempt, recoveries=begun.recoveries)
-        return made
-
-    assert tried(least, None) == []
-    assert tried(asked, 5) == [], "a checkpoint of another model could not be gone on from"
-    shorter = {"depth": 8, "sequence": 512, "accumulation": 24}
-    assert tried(asked, None) == [{"depth": 8}, shorter]
-    assert tried({**least, "depth": 1, "sequence": 33}, None) == []
-
-
 # -- What the next dollar buys, and when a training is told that it no longer pays --------------
 
 
@@ -746,70 +714,11 @@ def test_rules_are_read_strictly_and_a_lease_of_before_has_none() -> None:
             load_lease(json.dumps(data))
 
 
-# -- last rungs ---------------------------------------------------------------------------------
-# The last rungs, where they are asked for: what a lease names of a recipe, and what is refused.
-# The recipes are read from the disk: what needs none of them is asked in ``test_recovery``.
+# -- what a lease names of a recipe ---------------------------------------------------------------
 
 
-def test_a_lease_names_what_was_asked_for_and_can_be_cut() -> None:
+def test_a_batch_set_by_hand_does_not_climb() -> None:
     trm = load_recipe("trm-tiny").resolve("fast", hardware="local", gpus=1)
-    rows = load_recipe("bd3lm-small").resolve("train", hardware="local", gpus=1)
-    assert {"depth", "sequence"}.isdisjoint(recoverable(trm))
-    both = recoverable(trm, last_rungs=("depth", "sequence"))
-    assert (both["depth"], both["sequence"]) == (trm.depth, trm.sequence)
     assert recoverable(trm)[CLIMBS] is True
     assert CLIMBS not in recoverable(trm, ["batch"])
     assert CLIMBS not in recoverable(trm, ["accumulation"])
-    assert "sequence" not in recoverable(rows, last_rungs=("depth", "sequence"))
-    check_last_rungs(("depth", "sequence"), [trm, rows])
-    with pytest.raises(UsageError, match="has no effect: its rows have a fixed length"):
-        check_last_rungs(("sequence",), [rows])
-
-
-@pytest.mark.parametrize(
-    ("name", "phase", "changed", "rung", "why"),
-    [
-        ("trm-tiny", "fast", {"depth": 1}, "depth", "a depth of 1 cannot be reduced"),
-        ("trm-tiny", "fast", {"sequence": 48}, "sequence", "a sequence of 48 cannot be reduced"),
-        ("trm-tiny", "fast", {"sequence": 65}, "sequence", "a sequence of 65 cannot be reduced"),
-        ("hdp-small", "train", {}, "sequence", "its rows have a fixed length"),
-        (
-            *("bd3lm-small", "train", {"rows": "bestfit", "sequence": 64, "block": 64}),
-            *("sequence", "a sequence of 32 is not a multiple of blocks of 64"),
-        ),
-    ],
-)
-def test_a_rung_that_can_never_be_tried_is_refused_and_in_no_lease(
-    name: str, phase: str, changed: dict[str, Any], rung: str, why: str
-) -> None:
-    """A trainer would not start with what it makes, and the phase would end by that instead."""
-    recipe = load_recipe(name)
-    settings = replace(recipe.resolve(phase, hardware="local", gpus=1), **changed)
-    assert rung not in recoverable(settings, last_rungs=LAST_RUNGS)
-    with pytest.raises(UsageError) as caught:
-        check_last_rungs(LAST_RUNGS, [settings])
-    assert caught.value.what == f"--last-rungs {rung} has no effect: {why}"
-    assert caught.value.next_step == f"leave {rung} out, or plan with --set {rung}=…"
-    other = next(each for each in LAST_RUNGS if each != rung)
-    check_last_rungs([other], [settings])
-    least = {"batch": 1, "activation_checkpointing": True, "compile": False, "loader_workers": 0}
-    in_lease = recoverable(settings, last_rungs=LAST_RUNGS) | least
-    tried = next_rung(in_lease, (), OUT_OF_MEMORY)
-    assert tried is not None
-    assert tried[0] == other
-    assert getattr(apply_overrides(settings, tried[1]), other) < getattr(settings, other)
-
-
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        ("width", "not 'width'"),
-        ("depth,x", "not 'x'"),
-        ("depth,", "--last-rungs is empty"),
-        (" ", "--last-rungs is empty"),
-    ],
-)
-def test_what_is_no_last_rung_is_refused(text: str, said: str) -> None:
-    assert parse_last_rungs("sequence, depth") == ("depth", "sequence")
-    with pytest.raises(UsageError, match=said):
-        parse_last_rungs(text)

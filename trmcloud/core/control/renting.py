@@ -77,7 +77,6 @@ def make_lease(
     uploads: bool = False,
     stop: StopRules | None = None,
     set_by_hand: Collection[str] = (),
-    last_rungs: Collection[str] = (),
     command: Command | None = None,
     most_s: float = 0.0,
     stands_by_s: float = 0.0,
@@ -91,7 +90,7 @@ def make_lease(
     1.5 × their P90, as far as that leaves the others half of theirs.
 
     ``hold`` and ``uploads``: see ``Lease``;
-    ``stop``: when a phase no longer pays; ``set_by_hand`` and ``last_rungs``: see ``recoverable``;
+    ``stop``: when a phase no longer pays; ``set_by_hand``: see ``recoverable``;
     ``command``: what is run in place of a recipe's trainer, for at most ``most_s`` seconds from its
     start; 0: as long as the lease lasts. ``stands_by_s``: for so long it may wait, once it is
     ready, for the machine before it to be gone. ``apart``: several machines train each by itself,
@@ -118,7 +117,7 @@ def make_lease(
         shares.append(
             PhaseLease(
                 *(phase.name, allowed_s, _trained_s(phase), phase.flops),
-                settings=recoverable(phase.settings, set_by_hand, last_rungs),
+                settings=recoverable(phase.settings, set_by_hand),
                 stop=stop or StopRules(),
             )
         )

@@ -247,9 +247,6 @@ class RunSpec:
     """The least bits per byte that a dollar is to buy; 0: a phase goes to its end."""
     patience: int = 0
     """The most evaluations in a row without a better one; 0: any number."""
-    last_rungs: tuple[str, ...] = ()
-    """Further settings that may be cut where memory runs out and nothing is saved yet: depth,
-    sequence."""
     objective: str = "value"
     hour_value: Usd = field(default=GUIDE_HOUR_VALUE, metadata=codec.kept_as("hour_value_usd"))
     """USD that an hour of waiting is worth."""
