@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: help install demo test pod-torch nanochat bd3lm core trm test-quick test-all older stress check format bench bench-train bench-reach bench-control bench-stop bench-own bench-sm90 calibrate soak soak-crashes soak-stops pg-torture mock own gguf sky vast sky-tasks e2e-slurm e2e-nodes e2e-own own-all clean sweep-worlds bench-sweep
+.PHONY: help install demo test pod-torch nanochat bd3lm core trm test-quick test-all older stress check format bench bench-train bench-reach bench-control bench-own bench-sm90 calibrate soak soak-crashes soak-stops pg-torture mock own gguf sky vast sky-tasks e2e-slurm e2e-nodes e2e-own own-all clean sweep-worlds bench-sweep
 
 help:
 	@echo "make demo     the main job: plan, launch, stop at the budget, fetch the best, report"
@@ -306,9 +306,6 @@ bench-train: $(READY)
 
 bench-control: $(READY)
 	TEXT="$(TEXT)" $(BIN)/python -m bench control
-
-bench-stop: $(READY)
-	TEXT="$(TEXT)" $(BIN)/python -m bench stop
 
 # The speed run's architecture and update rules against nanochat's (a checkout of 92d63d4).
 nanochat: $(READY)

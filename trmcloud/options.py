@@ -38,7 +38,7 @@ from trmcloud.core.spec.spec import (
     parse_idle,
     parse_wait,
 )
-from trmcloud.core.spec.stop_rules import checked_patience, parse_gain
+from trmcloud.core.spec.stop_rules import checked_patience
 from trmcloud.core.values import dataclass, replace
 from trmcloud.io.redaction import find_token
 
@@ -376,12 +376,6 @@ class LaunchRequest:
         "--strict-guide", False, "The guide's bands can also close the gate.", _TRAINED,
         _LENGTH_RARE,
         place="strict_gate",
-    )
-    stop_at_gain: str = option(
-        "--stop-at-gain", "",
-        "End a phase, with its cooldown, when the next dollar is expected to gain fewer bits per "
-        "byte than this: 0.001/usd.", _TRAINED, _LENGTH_RARE, metavar="BPB/usd",
-        parse=lambda flag, text: parse_gain(text),
     )
     patience: int = option(
         "--patience", 0, "End a phase after this many evaluations in a row without a better one.",

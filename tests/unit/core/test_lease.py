@@ -303,7 +303,7 @@ def test_unless_it_is_said_nobody_is_waited_for_and_nothing_is_sent_by_the_pod()
 
 
 def test_every_phase_is_under_the_rules_that_end_what_no_longer_pays() -> None:
-    rules = StopRules(0.2, 3, 2.0)
+    rules = StopRules(3)
     assert [p.stop for p in granted(candidate(FAST, EXTREME), stop=rules).phases] == [rules] * 2
     assert [p.stop for p in granted(candidate(FAST)).phases] == [StopRules()]
 

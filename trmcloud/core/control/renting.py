@@ -90,7 +90,7 @@ def make_lease(
     1.5 × their P90, as far as that leaves the others half of theirs.
 
     ``hold`` and ``uploads``: see ``Lease``;
-    ``stop``: when a phase no longer pays; ``set_by_hand``: see ``recoverable``;
+    ``stop``: the rule by which a phase no longer pays; ``set_by_hand``: see ``recoverable``;
     ``command``: what is run in place of a recipe's trainer, for at most ``most_s`` seconds from its
     start; 0: as long as the lease lasts. ``stands_by_s``: for so long it may wait, once it is
     ready, for the machine before it to be gone. ``apart``: several machines train each by itself,

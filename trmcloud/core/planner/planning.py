@@ -647,7 +647,6 @@ def _limits(spec: RunSpec, candidate: Candidate | None, cap: Usd, now: float) ->
         "regions": ", ".join(spec.regions) or "any",
         "spot": "on" if spec.spot else "off",
         "community hosts": "on" if spec.community else "off",
-        "marginal-value stop": f"{spec.stop_at_gain:g} bpb/usd" if spec.stop_at_gain else "off",
         "patience": f"{spec.patience} evaluations" if spec.patience else "off",
         "strict gate": "on" if spec.strict_gate else "off",
         "old prices": _MARGINS,

@@ -243,8 +243,6 @@ class RunSpec:
     initial_from: str = ""
     """Checkpoint folder or run whose weights the first phase starts from."""
     strict_gate: bool = False
-    stop_at_gain: float = 0.0
-    """The least bits per byte that a dollar is to buy; 0: a phase goes to its end."""
     patience: int = 0
     """The most evaluations in a row without a better one; 0: any number."""
     objective: str = "value"
