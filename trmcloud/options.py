@@ -372,11 +372,6 @@ class LaunchRequest:
         "--from", "", "Start from the weights of a run or checkpoint folder.", _TRAINED,
         _MODEL_RARE,
     )
-    strict_guide: bool = option(
-        "--strict-guide", False, "The guide's bands can also close the gate.", _TRAINED,
-        _LENGTH_RARE,
-        place="strict_gate",
-    )
     patience: int = option(
         "--patience", 0, "End a phase after this many evaluations in a row without a better one.",
         _TRAINED, _LENGTH_RARE, metavar="N", parse=lambda flag, count: checked_patience(count),

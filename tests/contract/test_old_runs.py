@@ -15,7 +15,7 @@ from trmcloud.app.sweep_priors import priors_of
 from trmcloud.app.sweep_terms import terms_of
 from trmcloud.cli.views.sweep import report_lines, terms_lines, trial_lines
 from trmcloud.core.contract.gate import StopRules
-from trmcloud.core.contract.pod_contract import Lease, load_lease
+from trmcloud.core.contract.pod_contract import Lease, dump, load_lease
 from trmcloud.core.contract.recovery import (
     OUT_OF_MEMORY,
     Recovery,
@@ -71,6 +71,8 @@ def test_a_launch_with_rules_that_are_gone_is_read_and_leased_without_them() -> 
     old = load_lease(json.dumps(RECORDS["launch"]["lease"]))
     assert old.phases[0].settings["depth"] == 12
     assert old.phases[0].stop == StopRules(patience=4)
+    assert RECORDS["launch"]["lease"]["strict_gate"]
+    assert "strict_gate" not in dump(old)
     tried = ended_for_memory(old)
     assert tried == ["batch"] * 3 + ["checkpointing", "compile", "loader"]
 

@@ -208,7 +208,6 @@ def pod_request(
         generation,
         epoch=epoch,
         granted_at=decided.wall,
-        strict_gate=plan.spec.strict_gate,
         stop=StopRules(plan.spec.patience),
         set_by_hand=[key for key, _ in plan.spec.overrides],
         command=leased_command(plan.spec.command) if plan.spec.sweep else plan.spec.command,

@@ -205,7 +205,6 @@ class StandaloneRun:
             generation,
             epoch=number,
             granted_at=now,
-            strict_gate=spec.plan.spec.strict_gate,
             stop=StopRules(spec.plan.spec.patience),
             set_by_hand=[key for key, _ in spec.plan.spec.overrides],
             command=leased_command(None) if spec.sweep is not None else None,

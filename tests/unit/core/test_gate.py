@@ -52,8 +52,8 @@ def failed(verdict: Verdict) -> set[str]:
     return {check.name for check in verdict.checks if check.passed is not True}
 
 
-def blocked_by(lines: list[dict[str, Any]], *, strict: bool = False) -> set[str]:
-    verdict = judge("fast", lines, strict=strict)
+def blocked_by(lines: list[dict[str, Any]]) -> set[str]:
+    verdict = judge("fast", lines)
     names = {c.name for c in verdict.checks if c.blocking and c.passed is not True}
     assert verdict.passed == (not names)
     return names
@@ -67,10 +67,6 @@ def test_a_sound_training_passes() -> None:
     assert details["validation order"] == "5.000 > 4.500 > 4.200 > 4.100"
     assert details["falling bits per byte"] == "2.400 → 1.900 bpb"
     assert "18.0%, inside 15%–25%" in details["refinement (guide's band)"]
-
-
-def test_a_sound_training_passes_strictly_too() -> None:
-    assert judge("fast", GOOD, strict=True).passed
 
 
 @pytest.mark.parametrize(
@@ -162,18 +158,16 @@ def test_nothing_at_all_fails() -> None:
     ],
     ids=["refined too little", "refined too much", "steep gradients"],
 )
-def test_the_guides_bands_are_told_and_block_only_strictly(
+def test_the_guides_bands_are_told_and_never_block(
     lines: list[dict[str, Any]], outside: set[str]
 ) -> None:
     verdict = judge("fast", lines)
     assert verdict.passed
     assert failed(verdict) == outside
-    assert blocked_by(lines, strict=True) == outside
 
 
-def test_a_phase_without_bands_cannot_pass_strictly() -> None:
+def test_a_phase_without_bands_passes() -> None:
     assert judge("other", GOOD).passed
-    assert not judge("other", GOOD, strict=True).passed
 
 
 def test_the_gradient_is_judged_after_it_has_settled() -> None:
@@ -204,9 +198,9 @@ lines = st.dictionaries(
 )
 
 
-@given(st.lists(lines, max_size=8), st.booleans())
-def test_whatever_a_pod_writes_is_judged(metrics: list[dict[str, Any]], strict: bool) -> None:
-    verdict = judge("fast", metrics, strict=strict)
+@given(st.lists(lines, max_size=8))
+def test_whatever_a_pod_writes_is_judged(metrics: list[dict[str, Any]]) -> None:
+    verdict = judge("fast", metrics)
     assert json.dumps(verdict.to_json(), allow_nan=False)
     if verdict.passed:
         last = [line for line in metrics if line.get("kind") == "eval"][-1]

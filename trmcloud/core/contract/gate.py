@@ -119,8 +119,8 @@ def why_stop(rules: StopRules, curve: Curve | None, steps_left: int) -> str:
 # Blocking, since arithmetic backs them: every supervision step improves on the one before, on
 # validation text; final-step bits per byte fell; nothing became infinite. A model that is judged
 # once has no order and no bands: an evaluation says by name what it judged. The guides' bands for
-# refinement and gradient norm are reported beside them and block only when strictness is asked
-# for: refinement can be bought by making the first step worse, so it proves nothing alone.
+# refinement and gradient norm are reported beside them and never block: refinement can be bought by
+# making the first step worse, so it proves nothing alone.
 
 #: (lowest, highest) of the guides, by the phase that is judged.
 REFINEMENT_BANDS = {"fast": (0.15, 0.25), "extreme": (0.50, 0.97)}
@@ -157,7 +157,7 @@ def verdict_from_json(data: Any) -> Verdict:
     return record_of(Verdict, data)
 
 
-def judge(phase: str, metrics: Iterable[Mapping[str, Any]], *, strict: bool = False) -> Verdict:
+def judge(phase: str, metrics: Iterable[Mapping[str, Any]]) -> Verdict:
     """The verdict on a phase from its metrics lines (kinds ``train`` and ``eval``).
 
     Order and refinement are judged on the last evaluation's losses (nats per token of every
@@ -169,7 +169,7 @@ def judge(phase: str, metrics: Iterable[Mapping[str, Any]], *, strict: bool = Fa
     train = [line for line in lines if line.get("kind") == "train"]
     checks: tuple[Check, ...] = (_falling(evals), _finite(train))
     if not _has_one_part(evals):
-        bands = _refinement(phase, evals, strict), _gradients(phase, train, strict)
+        bands = _refinement(phase, evals), _gradients(phase, train)
         checks = (_order(evals), *checks, *bands)
     passed = all(check.passed is True for check in checks if check.blocking)
     return Verdict(phase, passed, checks)
@@ -225,29 +225,29 @@ def _finite(train: Sequence[Mapping[str, Any]]) -> Check:
     return Check(name, True, True, f"all {len(train)} logged steps")
 
 
-def _refinement(phase: str, evals: Sequence[Mapping[str, Any]], strict: bool) -> Check:
+def _refinement(phase: str, evals: Sequence[Mapping[str, Any]]) -> Check:
     name = "refinement (guide's band)"
     band = REFINEMENT_BANDS.get(phase)
     value = refinement(_losses(evals) or ())
     if band is None or value is None:
-        return Check(name, None, strict, "not measured")
+        return Check(name, None, False, "not measured")
     inside = band[0] <= value <= band[1]
     where = "inside" if inside else "outside"
-    return Check(name, inside, strict, f"{value:.1%}, {where} {band[0]:.0%}–{band[1]:.0%}")
+    return Check(name, inside, False, f"{value:.1%}, {where} {band[0]:.0%}–{band[1]:.0%}")
 
 
-def _gradients(phase: str, train: Sequence[Mapping[str, Any]], strict: bool) -> Check:
+def _gradients(phase: str, train: Sequence[Mapping[str, Any]]) -> Check:
     name = "gradient norm (guide's band)"
     band = GRADIENT_BANDS.get(phase)
     norms = _numbers(line.get("grad_norm") for line in train[len(train) // 2 :])
     if band is None or not norms:
-        return Check(name, None, strict, "not measured")
+        return Check(name, None, False, "not measured")
     from statistics import median
 
     value = median(norms)
     inside = band[0] <= value <= band[1]
     where = "inside" if inside else "outside"
-    return Check(name, inside, strict, f"{value:.2f}, {where} {band[0]}–{band[1]}")
+    return Check(name, inside, False, f"{value:.2f}, {where} {band[0]}–{band[1]}")
 
 
 def _losses(evals: Sequence[Mapping[str, Any]]) -> list[float] | None:

@@ -648,7 +648,6 @@ def _limits(spec: RunSpec, candidate: Candidate | None, cap: Usd, now: float) ->
         "spot": "on" if spec.spot else "off",
         "community hosts": "on" if spec.community else "off",
         "patience": f"{spec.patience} evaluations" if spec.patience else "off",
-        "strict gate": "on" if spec.strict_gate else "off",
         "old prices": _MARGINS,
     }
     limits |= goal_limits(spec)

@@ -242,7 +242,6 @@ class RunSpec:
     tokens: int | None = None
     initial_from: str = ""
     """Checkpoint folder or run whose weights the first phase starts from."""
-    strict_gate: bool = False
     patience: int = 0
     """The most evaluations in a row without a better one; 0: any number."""
     objective: str = "value"
