@@ -234,7 +234,7 @@ target: $(READY)
 
 MORE := TRMCLOUD_TEST_MORE=1 $(BIN)/python -m pytest -n $(WORKERS)
 WRITTEN := tests/e2e/test_written_commands.py
-SEVERAL := $(foreach name,several_machines run_several sweep_several nodes,tests/e2e/test_$(name).py)
+SEVERAL := $(foreach name,several_machines run_several nodes,tests/e2e/test_$(name).py)
 COMPILED := tests/model/test_selective_compiled.py
 written-commands: $(READY)
 	$(MORE) $(WRITTEN)

@@ -277,6 +277,9 @@ class LaunchRequest:
             "run": {
                 "help": "8xH100, 1xA100, other NxSKU, local, or any (8xany): the cheapest.",
             },
+            "sweep": {
+                "help": "8xH100, 1xA100, other NxSKU, local, or any (8xany): the cheapest.",
+            },
             "try": {
                 "flags": ("--hardware",), "metavar": None,
                 "help": "Hardware in the printed command: 1xH100, local, …",

@@ -213,7 +213,6 @@ def pod_request(
         command=leased_command(plan.spec.command) if plan.spec.sweep else plan.spec.command,
         most_s=_most_s(run, plan),
         stands_by_s=stands_by_s(plan) if generation.stands_by else 0.0,
-        apart=plan.spec.sweep is not None,
         # One without phases is rented to be looked at: it stays until its hard stop.
         hold=is_held(run, plan, generation) or not candidate.phases,
         uploads=plan.spec.pod_uploads and bool(candidate.phases) and run.errand is None,

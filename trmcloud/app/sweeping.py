@@ -187,6 +187,13 @@ def wish_of(
     address = os.environ.get(ENV_RAY_ADDRESS, "")
     _check_place(search.on, request.hardware, address)
     spec = recipes or _of_command(planner, request, asked, words, space, here)
+    if (nodes := spec.nodes) > 1:
+        one = spec.hardware.partition("x")[2]
+        raise UsageError(
+            f"a sweep runs on one machine, and {spec.hardware} is {nodes} machines",
+            next_step=f"{nodes} sweeps of {one} with --seed 1 to {nodes}, each with its part of "
+            "the money, under one budget or grant; on a cluster of your own: --on ray",
+        )
     wish = SweepWish(
         space=tuple(str(each) for each in space.parameters),
         default=tuple(_known(search.default, space).items()),

@@ -124,12 +124,6 @@ def test_a_pod_reads_the_lease_of_several_machines_as_it_was_written() -> None:
 def test_what_failed_on_one_of_several_machines_is_not_started_again_there() -> None:
     assert lease().max_restarts == Lease.max_restarts > 0
     assert lease(nodes=2).max_restarts == -1
-    # Unless each trains by itself, as in a sweep.
-    made = make_lease(
-        RunState("r1"), candidate(FAST, nodes=2), GENERATION, epoch=1, granted_at=AT,
-        apart=True,
-    )  # fmt: skip
-    assert made.max_restarts == Lease.max_restarts
 
 
 # -- who gets how much of the time: 2800 s are left after startup ------------------------------

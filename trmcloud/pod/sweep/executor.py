@@ -53,7 +53,6 @@ from trmcloud.core.sweep.terms import Goal, SweepTerms
 from trmcloud.core.text import one_line
 from trmcloud.core.values import dataclass, replace
 from trmcloud.io.files import read_small, write_atomic
-from trmcloud.pod.job.parts import PORT
 from trmcloud.pod.job.process import kill_all, offspring
 from trmcloud.pod.machine import processes
 from trmcloud.pod.sweep.children import (
@@ -65,8 +64,6 @@ from trmcloud.pod.sweep.children import (
     format_word,
     trial_name,
 )
-from trmcloud.pod.sweep.exchange import key_of
-from trmcloud.pod.sweep.fleet import Fleet
 from trmcloud.pod.sweep.optuna_sampler import NAME as OPTUNA
 from trmcloud.pod.sweep.optuna_sampler import open_optuna
 from trmcloud.pod.sweep.publishing import PublishedCheckpoints
@@ -340,12 +337,12 @@ class SweepExecutor:
 
     def _look_at(self, number: int, running: _Running, steady: float) -> None:
         code, is_late = running.child.poll(), steady >= running.kill_at
-        if code is None and is_late and not running.child.is_arriving:
+        if code is None and is_late:
             running.child.kill()
             code = running.child.poll()
             self._close(number, running, steady, code, was_killed=True)
         elif code is not None:
-            # On another machine it may have been killed there, by the same limit.
+            # On a cluster it may have been killed there, by the same limit.
             self._close(
                 number, running, steady, code, was_killed=is_late and code == -signal.SIGKILL
             )
@@ -546,7 +543,7 @@ class SweepExecutor:
                 running.child.land()
 
     def _start_trials(self) -> End | None:
-        free = len(self._free_slots())
+        free = self._terms.slots - len(self._running)
         if not free or (self._state.stopping and self._running):
             return None
         self._count_idle(self._clock.steady())
@@ -555,7 +552,7 @@ class SweepExecutor:
         assert self._sampler is not None
         moves = next_moves(
             self._state,
-            self._terms_now(),
+            self._terms,
             free,
             self._sampler,
             seconds_left=max(0.0, self._deadline_at - self._clock.now()),
@@ -563,8 +560,6 @@ class SweepExecutor:
         )
         for move in moves:
             if isinstance(move, End):
-                if self._awaits_machines():
-                    return None
                 self._append(move.event)
                 return move
             self._flush_idle()
@@ -577,11 +572,8 @@ class SweepExecutor:
         trial = self._state.trials[move.trial]
         made = pick_latest(self._children.manifests(trial.number))
         is_new = known is None or made is None or not self._terms.can_resume
-        free = self._free_slots()
-        if not free:  # its machine went in this very moment
-            self._append(ev.TrialLost(trial.number, Usd(0), 0.0, trial.rung))
-            return
-        slot = min(free)
+        taken = {running.slot for running in self._running.values()}
+        slot = min(set(range(self._terms.slots)) - taken)
         attempt = 1 + sum(_starts(line, trial.number) for line in self._lines[:-1])
         values: dict[str, Any] = dict(trial.point)
         values.setdefault("seed", self._seed(trial))
@@ -620,20 +612,6 @@ class SweepExecutor:
         with contextlib.suppress(OSError):
             path = self._children.folder(trial.number) / INTERVAL_NAME
             write_atomic(path, record, durable=False)
-
-    def _free_slots(self) -> frozenset[int]:
-        taken = {running.slot for running in self._running.values()}
-        return self._children.open_slots() - taken
-
-    def _awaits_machines(self) -> bool:
-        """Whether nothing can be started since machines are still on their way."""
-        gone = len(self._children.open_slots()) + self._children.lost_slots()
-        return gone < self._terms.slots and not self._state.stopping
-
-    def _terms_now(self) -> SweepTerms:
-        """Return the terms without the slots that are gone with their machines."""
-        left_s = self._deadline_at - self._clock.now()
-        return self._terms.without_slots(self._children.lost_slots(), left_s)
 
     def _expected_start_s(self) -> float:
         """Seconds from a process's start to its first step: the median of those measured."""
@@ -684,8 +662,6 @@ class SweepExecutor:
 
 class _NoChild:
     """Stands for a process until it is started."""
-
-    is_arriving = False
 
     def poll(self) -> int | None:
         return 0
@@ -841,42 +817,16 @@ def _starts(line: str, trial: int) -> bool:
     return said["event"] in ("TrialStarted", "TrialContinued") and said["trial"] == trial
 
 
-def open_fleet(
-    job: PhaseJob, here: Children, nodes: int, slots: int, environment: Mapping[str, str]
-) -> Fleet:
-    """Return the trials on this machine and ``nodes`` − 1 others, with so many ``slots`` each.
-
-    Raises:
-        OSError: the others cannot reach it.
-    """
-    key = key_of(job, environment)
-    if not key:
-        raise OSError("the machines of this pod have no common key")
-    address = environment["MASTER_ADDR"], PORT
-    run = job.run_id, job.phase
-    return Fleet(
-        here, run, nodes, slots, key, address, lambda t: print(f"trmcloud: {t}", flush=True)
-    )
-
-
 def main() -> None:
     environment = dict(os.environ)
     job = load_phase_job(read_small(Path(environment[ENV_JOB])) or "")
     sweep = load_job(read_small(Path(job.code_dir) / SWEEP_NAME) or "")
     processes.adopt_orphans()
-    nodes, cores = int(environment.get("NNODES") or "1"), len(os.sched_getaffinity(0))
-    attempt = int(environment.get(ENV_ATTEMPT, "1"))
-    slots = sweep.terms.slots // nodes
-    children: Children = TrialProcesses(job, slots, environment, cores, nodes)
+    cores, attempt = len(os.sched_getaffinity(0)), int(environment.get(ENV_ATTEMPT, "1"))
+    children: Children = TrialProcesses(job, sweep.terms.slots, environment, cores)
     place: RayTrials | None = None
-    fleet, refusal = None, ""
     if (address := ray_address(sweep.on)) is not None:
         children = place = RayTrials(job, sweep.terms, environment, attempt, address)
-    elif nodes > 1:
-        try:
-            children = fleet = open_fleet(job, children, nodes, slots, environment)
-        except OSError as error:
-            refusal = f"the other machines cannot be given trials: {error}"
     deadline = environment.get(ENV_DEADLINE_AT, "")
     executor = SweepExecutor(
         job,
@@ -891,8 +841,8 @@ def main() -> None:
         executor.ask_to_stop()
 
     signal.signal(signal.SIGTERM, on_term)
-    if refusal:
-        executor.reporter.end("bad_config", refusal)
+    if int(environment.get("NNODES") or "1") > 1:  # an earlier version had planned and reserved it
+        executor.reporter.end("bad_config", "a sweep runs on one machine: launch it for one")
         return
     outcome, message = "crashed", "the sweep's executor failed"
     executor.reporter.write(force=True)
@@ -903,8 +853,6 @@ def main() -> None:
                 outcome, message = executor.run()
             finally:
                 executor.kill_trials()
-        if fleet is not None:
-            fleet.close()
     except ProviderError as error:
         message = one_line(f"{error}; {error.next_step}")
     except TrmcloudError as error:
