@@ -26,10 +26,12 @@ from trmcloud.core.spec.plan import PhasePlan, Plan
 from trmcloud.core.spec.settings import RATES, PhaseRecipe
 from trmcloud.core.spec.spec import RunSpec
 from trmcloud.core.spec.trials import LR, trial_settings
-from trmcloud.core.sweep.earlier import EarlierSweep, EarlierTrial, FirstPoint
 from trmcloud.core.sweep.halving import history_of
 from trmcloud.core.sweep.priors import (
     UNKNOWN,
+    EarlierSweep,
+    EarlierTrial,
+    FirstPoint,
     MemoryTable,
     Priors,
     memory_table,

@@ -23,9 +23,9 @@ from trmcloud.core.spec.plan import Plan
 from trmcloud.core.spec.spec import RunSpec
 from trmcloud.core.spec.trials import trial_settings
 from trmcloud.core.sweep import events as ev
-from trmcloud.core.sweep.earlier import Tried
 from trmcloud.core.sweep.halving import Begin, next_moves
 from trmcloud.core.sweep.job import SweepJob, dump_job, load_job
+from trmcloud.core.sweep.priors import Tried
 from trmcloud.core.sweep.space import Point
 from trmcloud.core.sweep.state import SweepState, fold
 from trmcloud.core.sweep.terms import SweepTerms

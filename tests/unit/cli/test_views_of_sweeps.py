@@ -10,8 +10,7 @@ from trmcloud.app.sweep_facts import facts_of
 from trmcloud.cli.views.sweep import report_lines, terms_lines, trial_lines, verdict_line
 from trmcloud.core.money import Usd
 from trmcloud.core.sweep import events as ev
-from trmcloud.core.sweep.earlier import EarlierSweep, EarlierTrial, FirstPoint
-from trmcloud.core.sweep.priors import Priors, memory_table
+from trmcloud.core.sweep.priors import EarlierSweep, EarlierTrial, FirstPoint, Priors, memory_table
 from trmcloud.core.sweep.space import read_words
 from trmcloud.core.sweep.terms import Goal, SweepTerms, make_terms
 from trmcloud.core.sweep.verdict import Finding, Verdict

@@ -30,10 +30,16 @@ from trmcloud.core.contract.manifest import (
 from trmcloud.core.contract.trainer_contract import Heartbeat, PhaseJob, load_heartbeat
 from trmcloud.core.money import Usd
 from trmcloud.core.sweep import events as ev
-from trmcloud.core.sweep.earlier import EarlierSweep, EarlierTrial, FirstPoint
 from trmcloud.core.sweep.job import SWEEP_NAME, SweepJob, dump_job, load_job
 from trmcloud.core.sweep.journal import about_trial, unpack_journal
-from trmcloud.core.sweep.priors import NO_PRIORS, Priors, memory_table
+from trmcloud.core.sweep.priors import (
+    NO_PRIORS,
+    EarlierSweep,
+    EarlierTrial,
+    FirstPoint,
+    Priors,
+    memory_table,
+)
 from trmcloud.core.sweep.space import read_words
 from trmcloud.core.sweep.state import SweepState, TrialState, fold
 from trmcloud.core.sweep.terms import Goal, SweepTerms, make_terms

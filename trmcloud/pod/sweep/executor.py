@@ -45,8 +45,8 @@ from trmcloud.core.money import Usd, cost
 from trmcloud.core.sweep import events as ev
 from trmcloud.core.sweep.halving import Begin, Continue, End, Reason, next_moves
 from trmcloud.core.sweep.job import SWEEP_NAME, SweepJob, load_job, ray_address
-from trmcloud.core.sweep.priors import NO_PRIORS, PointsFirst, Priors
-from trmcloud.core.sweep.samplers import SCALED, Sampler, ScalingRule, make_sampler
+from trmcloud.core.sweep.priors import NO_PRIORS, Priors
+from trmcloud.core.sweep.samplers import SCALED, PointsFirst, Sampler, ScalingRule, make_sampler
 from trmcloud.core.sweep.space import format_point
 from trmcloud.core.sweep.state import SweepState, Trial, TrialState, apply, fold, lost_events
 from trmcloud.core.sweep.terms import Goal, SweepTerms
