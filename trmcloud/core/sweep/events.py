@@ -29,6 +29,12 @@ class Purpose(str, Enum):
     """To compare the winner with the default at the last rung, with several seeds."""
 
 
+EVENT_KIND = "sweep"
+"""The kind of a line of metrics that has an event of the journal, with its number ``n``."""
+CPU_KIND = "sweep_cpu"
+"""The kind of a line of metrics with the seconds of processor time that an attempt has taken."""
+
+
 class SweepEvent:
     """A fact in a sweep's journal."""
 

@@ -11,7 +11,6 @@ import contextlib
 import json
 import math
 import os
-import resource
 import shutil
 import signal
 import statistics
@@ -66,21 +65,16 @@ from trmcloud.pod.sweep.children import (
 )
 from trmcloud.pod.sweep.optuna_sampler import NAME as OPTUNA
 from trmcloud.pod.sweep.optuna_sampler import open_optuna
-from trmcloud.pod.sweep.publishing import PublishedCheckpoints
+from trmcloud.pod.sweep.publishing import PublishedCheckpoints, SweepReporter
 from trmcloud.pod.sweep.ray_tune import RayTrials
 
 JOURNAL_NAME = "sweep.jsonl"
 INTERVAL_NAME = "interval.json"
 """In a trial's folder: when its running interval began."""
-CPU_KIND = "sweep_cpu"
-"""The kind of a line of metrics with the seconds of processor time that an attempt has taken."""
-EVENT_KIND = "sweep"
-"""The kind of a line of metrics that has an event of the journal, with its number ``n``."""
 _TICK_S, _MOST_TICK_S = 0.2, 1.0
 _TICK_SHARE = 0.01
 """Of the time that trials have run, so much passes between two looks at them: it is what an end
 that is seen late can cost, and looking takes processor time."""
-_BEAT_EVERY_S = 2.0
 _IDLE_EVERY_S = 30.0
 _KILL_WITHIN_S = 10.0
 _MOST_JOURNAL_BYTES = 16 << 20
@@ -175,7 +169,7 @@ class SweepExecutor:
         self._priors = sweep.priors
         self._earlier = sweep.priors.tried()
         self._sampler: Sampler | None = None
-        self._tell = _Reporter(self._folder, job, attempt, clock)
+        self._tell = SweepReporter(self._folder, job, attempt, clock.now)
         self._noted: dict[int, str] = {}
         self._start_s: list[float] = []
         """Seconds that starts took, from the process to its first step."""
@@ -590,14 +584,6 @@ class SweepExecutor:
             is_fresh=is_new,
             most_s=self._terms.seconds(move.most_usd),
         )
-        running = _Running(
-            child=_NoChild(),
-            slot=slot,
-            began=steady,
-            kill_at=steady + self._terms.seconds(move.most_usd),
-            attempt=attempt,
-            step_before=0 if made is None or is_new else made.step,
-        )
         self._tell.say(
             f"{trial_name(trial.number)} to rung {trial.target}: {format_point(trial.point)}"
         )
@@ -607,7 +593,14 @@ class SweepExecutor:
         except OSError as error:
             self._append(ev.TrialFailed(trial.number, Usd(0), 0.0, one_line(str(error))[:300]))
             return
-        self._running[trial.number] = replace(running, child=child)
+        self._running[trial.number] = _Running(
+            child=child,
+            slot=slot,
+            began=steady,
+            kill_at=steady + start.most_s,
+            attempt=attempt,
+            step_before=0 if made is None or is_new else made.step,
+        )
         record = json.dumps({"began_at": now})
         with contextlib.suppress(OSError):
             path = self._children.folder(trial.number) / INTERVAL_NAME
@@ -656,126 +649,8 @@ class SweepExecutor:
         return "finished", told
 
     @property
-    def reporter(self) -> _Reporter:
+    def reporter(self) -> SweepReporter:
         return self._tell
-
-
-class _NoChild:
-    """Stands for a process until it is started."""
-
-    def poll(self) -> int | None:
-        return 0
-
-    def land(self) -> None: ...
-
-    def kill(self) -> None: ...
-
-
-class _Reporter:
-    """Heartbeat and metrics of a sweep, as agent and controller read a trainer's."""
-
-    def __init__(self, folder: Path, job: PhaseJob, attempt: int, clock: SweepClock) -> None:
-        self._folder, self._clock = folder, clock
-        self._written_at = -math.inf
-        self._state_at = clock.now()
-        self._steps: dict[int, int] = {}
-        pid = os.getpid()
-        self.beat = Heartbeat(
-            run_id=job.run_id,
-            phase=job.phase,
-            attempt=attempt,
-            pid=pid,
-            pid_started=processes.started(pid) or "",
-            at=clock.now(),
-            state="starting",
-            step=0,
-            steps=0,
-        )
-
-    def begin(self, lines: Sequence[str]) -> None:
-        """Write the journal so far as lines of metrics, where these stayed on another machine."""
-        if lines and not (self._folder / contract.METRICS_NAME).exists():
-            for number, line in enumerate(lines):
-                self.event(number, line)
-
-    def event(self, number: int, line: str) -> None:
-        self._line(EVENT_KIND, {"n": number, "said": json.loads(line)})
-
-    def cpu(self) -> None:
-        """Write the processor time of this process, and of trials that have ended."""
-        own, trials = (
-            resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
-        )
-        seconds = {
-            "own_s": round(own.ru_utime + own.ru_stime, 3),
-            "trials_s": round(trials.ru_utime + trials.ru_stime, 3),
-        }
-        self._line(CPU_KIND, {"attempt": self.beat.attempt, **seconds})
-
-    def count(self, trials: int, running: int) -> None:
-        """Trials that have begun, and those that run."""
-        parts = {"trials": float(trials), "running": float(running)}
-        self.beat = replace(self.beat, parts=parts)
-
-    def stepped(self, trial: int, step: int) -> None:
-        self._steps[trial] = max(step, self._steps.get(trial, 0))
-        total = max(sum(self._steps.values()), self.beat.saved_step or 0, self.beat.step)
-        self.beat = replace(self.beat, step=total)
-
-    def sign(self) -> None:
-        self.beat = replace(self.beat, signs=self.beat.signs + 1)
-
-    def judged(self, score: float | None, trial: int) -> None:
-        """A trial has reached a rung with ``score``; lower is better."""
-        self.beat = replace(self.beat, val_bpb=score, finite=score is not None)
-        if score is not None:
-            self._line("eval", {"val_bpb": score, "trial": trial})
-
-    def saved(self, made: CheckpointManifest) -> None:
-        step = max(self.beat.step, made.step)
-        self.beat = replace(self.beat, saved_step=made.step, step=step)
-        self._line("save", {})
-        self.write(force=True)
-
-    def best(self, made: CheckpointManifest) -> None:
-        self.beat = replace(self.beat, best_bpb=made.val_bpb, best_step=made.step)
-
-    def enter(self, state: str) -> None:
-        self.beat = replace(self.beat, state=state, seconds=self._seconds())
-        self._state_at = self._clock.now()
-        self.write(force=True)
-
-    def end(self, outcome: str, message: str) -> None:
-        self.say(f"{outcome}: {message}")
-        self.beat = replace(self.beat, outcome=outcome, message=one_line(message)[:1000])
-        self.enter("ended")
-
-    def write(self, *, force: bool = False) -> None:
-        now = self._clock.now()
-        if not force and now - self._written_at < _BEAT_EVERY_S:
-            return
-        self._written_at = now
-        beat = replace(self.beat, at=now, seconds=self._seconds())
-        with contextlib.suppress(OSError):
-            path = self._folder / contract.HEARTBEAT_NAME
-            write_atomic(path, contract.dump(beat), durable=force)
-
-    def say(self, text: str) -> None:
-        print(f"trmcloud: {text}", flush=True)
-
-    def _seconds(self) -> dict[str, float]:
-        seconds = dict(self.beat.seconds)
-        lasted_s = max(0.0, self._clock.now() - self._state_at)
-        seconds[self.beat.state] = seconds.get(self.beat.state, 0.0) + lasted_s
-        return seconds
-
-    def _line(self, kind: str, said: Mapping[str, Any]) -> None:
-        about = {"kind": kind, "step": self.beat.step, "at": round(self._clock.now(), 3)}
-        with (
-            contextlib.suppress(OSError),
-            open(self._folder / contract.METRICS_NAME, "a", encoding="utf-8") as file,
-        ):
-            file.write(json.dumps({**about, **said}) + "\n")
 
 
 def sampler_of(terms: SweepTerms, optimizer: str = "", priors: Priors = NO_PRIORS) -> PointsFirst:
