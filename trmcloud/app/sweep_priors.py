@@ -189,7 +189,8 @@ def _earlier_of(
             continue
         translate = _translator(plan, terms, run.plan)
         tried = []
-        for trial, told in zip(_own_trials(facts), history_of(facts.state), strict=True):
+        own = [trial for trial in facts.state.trials.values() if not trial.repeats]
+        for trial, told in zip(own, history_of(facts.state), strict=True):
             point = translate(trial.point) if told.metrics or told.failed else None
             if point is not None:
                 rung, metric = max(told.metrics, default=(-1, None))
@@ -268,16 +269,12 @@ def _inside(space: Space, values: Mapping[str, Value]) -> Point | None:
 
 
 def _comparable(settings: PhaseRecipe, plan: Plan) -> dict[str, Any]:
-    names = (each.name for each in fields(settings) if each.name not in _BY_TRIAL)
-    return {name: getattr(settings, name) for name in names} | {
-        "whole": _whole_batch(settings, plan)
-    }
-
-
-def _whole_batch(settings: PhaseRecipe, plan: Plan) -> int:
-    """Return the sequences that a step learns from, on all of the plan's GPUs."""
+    """Return the settings that make two trainings the same, with the sequences that a step learns
+    from on all of the plan's GPUs."""
     processes = plan.recommended.gpus if plan.recommended is not None else 1
-    return settings.batch * settings.accumulation * max(1, processes)
+    whole = settings.batch * settings.accumulation * max(1, processes)
+    names = (each.name for each in fields(settings) if each.name not in _BY_TRIAL)
+    return {name: getattr(settings, name) for name in names} | {"whole": whole}
 
 
 def _close(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
@@ -290,10 +287,6 @@ def _close(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
         else value == other[key]
         for key, value in one.items()
     )
-
-
-def _own_trials(facts: SweepFacts) -> list[Trial]:
-    return [trial for trial in facts.state.trials.values() if not trial.repeats]
 
 
 def _standing(trial: Trial, facts: SweepFacts) -> tuple[float, float, int]:

@@ -31,10 +31,6 @@ _MOVED_BYTES_PER_S = 200e6
 _MOST_CORNERS = 64
 
 
-def space_of(wish: SweepWish) -> Space:
-    return read_words(wish.space)
-
-
 def terms_of(plan: Plan) -> SweepTerms:
     """Return the dollars, rungs and reservations of a planned sweep.
 
@@ -75,7 +71,7 @@ def terms_of(plan: Plan) -> SweepTerms:
     moving_s = 0.0
     if chosen.nodes > 1:  # of an earlier version, as it was launched
         moving_s = checkpoint_bytes(phase.settings) / _MOVED_BYTES_PER_S
-    space = space_of(wish)
+    space = read_words(wish.space)
     return make_terms(
         space,
         default_of(plan, phase, space),

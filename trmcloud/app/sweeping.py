@@ -39,7 +39,7 @@ from trmcloud.core.sweep.job import (
 )
 from trmcloud.core.sweep.priors import Priors
 from trmcloud.core.sweep.samplers import SAMPLERS
-from trmcloud.core.sweep.space import Space, Value
+from trmcloud.core.sweep.space import Space
 from trmcloud.core.sweep.terms import SweepTerms
 from trmcloud.core.values import dataclass, replace
 from trmcloud.io.installation import install_command
@@ -194,9 +194,11 @@ def wish_of(
             next_step=f"{nodes} sweeps of {one} with --seed 1 to {nodes}, each with its part of "
             "the money, under one budget or grant; on a cluster of your own: --on ray",
         )
+    default = sp.read_default(search.default)
+    space.default(default)  # refused where it is not in the space
     wish = SweepWish(
         space=tuple(str(each) for each in space.parameters),
-        default=tuple(_known(search.default, space).items()),
+        default=tuple(default.items()),
         slots=search.slots,
         sampler=search.sampler,
         seed=search.seed,
@@ -244,12 +246,6 @@ def _space(words: Sequence[str], path: str, here: Path) -> Space:
             f"--space {path}: it cannot be read: {error}", next_step="lr = {log = [1e-4, 1e-2]}"
         ) from None
     return sp.read_tables(tables)
-
-
-def _known(words: Sequence[str], space: Space) -> dict[str, Value]:
-    known = sp.read_default(words)
-    space.default(known)
-    return known
 
 
 def _of_command(

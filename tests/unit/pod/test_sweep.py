@@ -31,7 +31,6 @@ from trmcloud.core.contract.trainer_contract import Heartbeat, PhaseJob, load_he
 from trmcloud.core.money import Usd
 from trmcloud.core.sweep import events as ev
 from trmcloud.core.sweep.job import SWEEP_NAME, SweepJob, dump_job, load_job
-from trmcloud.core.sweep.journal import about_trial, unpack_journal
 from trmcloud.core.sweep.priors import (
     NO_PRIORS,
     EarlierSweep,
@@ -311,7 +310,7 @@ def test_a_sweep_ends_with_its_best_checkpoint_published(tmp_path: Path) -> None
     assert dict(state.trials[1].point) == {"lr": 0.2}, "the default is the first"
     best = pick_best(world.published)
     assert best is not None
-    about = about_trial(best.extra)
+    about = ev.about_trial(best.extra)
     assert f"trial {about['trial']}" in message
     winner = state.trials[about["trial"]]
     assert winner.state is TrialState.COMPLETE
@@ -322,7 +321,7 @@ def test_a_sweep_ends_with_its_best_checkpoint_published(tmp_path: Path) -> None
     folder = world.folder / contract.CHECKPOINTS_DIR / step_dir_name(best.step)
     for file in best.files:
         assert hashlib.sha256((folder / file.name).read_bytes()).hexdigest() == file.sha256
-    told_there = unpack_journal(best.extra)
+    told_there = ev.unpack_journal(best.extra)
     assert [ev.read_event(line) for line in told_there] == list(world.events[: len(told_there)])
     assert len(told_there) > 3
     lines = (world.folder / contract.METRICS_NAME).read_text().splitlines()
@@ -513,7 +512,7 @@ def test_a_trial_whose_numbers_are_not_finite_is_not_the_winner(tmp_path: Path) 
     first = world.state.trials[1]
     assert first.results
     assert first.results[0].problem == ev.NOT_A_NUMBER
-    best = pick_best([m for m in world.published if about_trial(m.extra)["trial"] != 1])
+    best = pick_best([m for m in world.published if ev.about_trial(m.extra)["trial"] != 1])
     assert best is not None
     assert world.state.best(Goal.MIN) is not first
 

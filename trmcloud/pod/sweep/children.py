@@ -10,7 +10,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -243,16 +243,12 @@ def has_gpus() -> bool:
 def filled(command: Command, values: Mapping[str, Any]) -> Command:
     """The command with each ``{name}`` of its words replaced by the value of that name."""
 
-    def fill(words: Iterable[str]) -> tuple[str, ...]:
-        return tuple(fill_word(word, values) for word in words)
-
-    return replace(command, words=fill(command.words), resume=fill(command.resume))
-
-
-def fill_word(word: str, values: Mapping[str, Any]) -> str:
+    words, resume = command.words, command.resume
     for name, value in values.items():
-        word = word.replace("{" + name + "}", format_word(value))
-    return word
+        place, text = "{" + name + "}", format_word(value)
+        words = tuple(word.replace(place, text) for word in words)
+        resume = tuple(word.replace(place, text) for word in resume)
+    return replace(command, words=words, resume=resume)
 
 
 def format_word(value: Any) -> str:

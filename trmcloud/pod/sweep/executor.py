@@ -194,7 +194,7 @@ class SweepExecutor:
         self._tell.enter("training")
         while True:
             self._look()
-            if self._must_land():
+            if self._asked or self._clock.now() >= self._deadline_at:
                 self._land()
             ended = self._start_trials()
             if ended is not None:
@@ -524,9 +524,6 @@ class SweepExecutor:
             self._tell.best(best)
 
     # -- what is next ----------------------------------------------------------------------------
-
-    def _must_land(self) -> bool:
-        return self._asked or self._clock.now() >= self._deadline_at
 
     def _land(self) -> None:
         if not self._state.stopping:

@@ -23,13 +23,6 @@ from trmcloud.core.contract import pod_contract as contract
 from trmcloud.core.contract.manifest import CheckpointManifest
 from trmcloud.core.contract.trainer_contract import Heartbeat, PhaseJob
 from trmcloud.core.sweep import events as ev
-from trmcloud.core.sweep.journal import (
-    JOURNAL,
-    SWEEP,
-    about_trial,
-    pack_journal,
-    unpack_journal,
-)
 from trmcloud.core.text import one_line
 from trmcloud.core.values import replace
 from trmcloud.io.files import sync_folder, write_atomic
@@ -77,14 +70,14 @@ class PublishedCheckpoints:
             own = {
                 "step": made.step,
                 "cooldown_from": made.cooldown_from,
-                JOURNAL: pack_journal(journal),
+                ev.JOURNAL: ev.pack_journal(journal),
             }
             published = replace(
                 made,
                 step=number,
                 created_at=at,
                 cooldown_from=None,
-                extra={**made.extra, SWEEP: {**about, **own}},
+                extra={**made.extra, ev.SWEEP: {**about, **own}},
             )
             write_atomic(making / mf.MANIFEST_NAME, mf.to_json(published))
             final = self._folder / name
@@ -112,7 +105,7 @@ class PublishedCheckpoints:
         """Return the lines of the longest journal that a checkpoint here has."""
         found: list[str] = []
         for made in self.manifests():
-            lines = unpack_journal(made.extra)
+            lines = ev.unpack_journal(made.extra)
             found = lines if len(lines) > len(found) else found
         return found
 
@@ -123,11 +116,11 @@ class PublishedCheckpoints:
         Raises:
             OSError: it cannot be written.
         """
-        mine = [m for m in self.manifests() if about_trial(m.extra).get("trial") == trial]
+        mine = [m for m in self.manifests() if ev.about_trial(m.extra).get("trial") == trial]
         made = mf.pick_latest(mine)
         if made is None:
             return None
-        about = about_trial(made.extra)
+        about = ev.about_trial(made.extra)
         source = self._folder / mf.step_dir_name(made.step)
         step = int(about["step"])
         target = into / mf.step_dir_name(step)
@@ -135,7 +128,7 @@ class PublishedCheckpoints:
         target.mkdir(parents=True)
         for file in made.files:
             _link(source / file.name, target / file.name)
-        extra = {key: value for key, value in made.extra.items() if key != SWEEP}
+        extra = {key: value for key, value in made.extra.items() if key != ev.SWEEP}
         before = about.get("cooldown_from")
         restored = replace(
             made,
