@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: help install demo test pod-torch nanochat bd3lm core trm test-quick test-all older stress check format bench bench-train bench-reach bench-control bench-stop bench-own bench-sm90 calibrate soak soak-crashes soak-stops pg-torture mock own gguf sky vast sky-tasks e2e-slurm e2e-nodes e2e-own own-all clean sweep-worlds bench-sweep
+.PHONY: help install demo test pod-torch nanochat bd3lm core trm test-quick test-all older stress check format bench bench-train bench-reach bench-control bench-own bench-sm90 calibrate soak soak-crashes soak-stops pg-torture mock own gguf sky vast sky-tasks e2e-slurm e2e-nodes e2e-own own-all clean sweep-worlds bench-sweep
 
 help:
 	@echo "make demo     the main job: plan, launch, stop at the budget, fetch the best, report"
@@ -234,7 +234,7 @@ target: $(READY)
 
 MORE := TRMCLOUD_TEST_MORE=1 $(BIN)/python -m pytest -n $(WORKERS)
 WRITTEN := tests/e2e/test_written_commands.py
-SEVERAL := $(foreach name,several_machines run_several sweep_several nodes,tests/e2e/test_$(name).py)
+SEVERAL := $(foreach name,several_machines run_several nodes,tests/e2e/test_$(name).py)
 COMPILED := tests/model/test_selective_compiled.py tests/model/test_compiled_runs.py
 written-commands: $(READY)
 	$(MORE) $(WRITTEN)
@@ -306,9 +306,6 @@ bench-train: $(READY)
 
 bench-control: $(READY)
 	TEXT="$(TEXT)" $(BIN)/python -m bench control
-
-bench-stop: $(READY)
-	TEXT="$(TEXT)" $(BIN)/python -m bench stop
 
 # The speed run's architecture and update rules against nanochat's (a checkout of 92d63d4).
 nanochat: $(READY)

@@ -86,7 +86,7 @@ TARGETS = {
     "several-machines": Target(
         "several-machines",
         tuple(f"tests/e2e/test_{name}.py" for name in (
-            "several_machines", "run_several", "sweep_several", "nodes",
+            "several_machines", "run_several", "nodes",
         )),
     ),
     "slurm": Target("e2e-slurm", ("tests/e2e/test_slurm.py",)),

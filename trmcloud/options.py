@@ -16,7 +16,6 @@ from trmcloud.core.catalog.hardware import LOCAL, parse_hardware
 from trmcloud.core.errors import UsageError
 from trmcloud.core.money import Usd, parse_budget
 from trmcloud.core.nearest import nearest
-from trmcloud.core.spec.overrides import parse_last_rungs
 from trmcloud.core.spec.settings import (
     CHAT,
     PHASE_NAMES,
@@ -39,7 +38,7 @@ from trmcloud.core.spec.spec import (
     parse_idle,
     parse_wait,
 )
-from trmcloud.core.spec.stop_rules import checked_patience, parse_gain
+from trmcloud.core.spec.stop_rules import checked_patience
 from trmcloud.core.values import dataclass, replace
 from trmcloud.io.redaction import find_token
 
@@ -278,6 +277,9 @@ class LaunchRequest:
             "run": {
                 "help": "8xH100, 1xA100, other NxSKU, local, or any (8xany): the cheapest.",
             },
+            "sweep": {
+                "help": "8xH100, 1xA100, other NxSKU, local, or any (8xany): the cheapest.",
+            },
             "try": {
                 "flags": ("--hardware",), "metavar": None,
                 "help": "Hardware in the printed command: 1xH100, local, …",
@@ -373,27 +375,9 @@ class LaunchRequest:
         "--from", "", "Start from the weights of a run or checkpoint folder.", _TRAINED,
         _MODEL_RARE,
     )
-    strict_guide: bool = option(
-        "--strict-guide", False, "The guide's bands can also close the gate.", _TRAINED,
-        _LENGTH_RARE,
-        place="strict_gate",
-    )
-    stop_at_gain: str = option(
-        "--stop-at-gain", "",
-        "End a phase, with its cooldown, when the next dollar is expected to gain fewer bits per "
-        "byte than this: 0.001/usd.", _TRAINED, _LENGTH_RARE, metavar="BPB/usd",
-        parse=lambda flag, text: parse_gain(text),
-    )
     patience: int = option(
         "--patience", 0, "End a phase after this many evaluations in a row without a better one.",
         _TRAINED, _LENGTH_RARE, metavar="N", parse=lambda flag, count: checked_patience(count),
-    )
-    last_rungs: str = option(
-        "--last-rungs", "",
-        "If memory runs out before the first save and nothing else helps: two thirds of the "
-        "depth, or half the sequence. This changes the model.",
-        _TRAINED, _MODEL_RARE, metavar="depth,sequence",
-        parse=lambda flag, text: parse_last_rungs(text),
     )
     objective: str = option(
         "--objective", "value", f"{', '.join(OBJECTIVES[:-1])} or {OBJECTIVES[-1]}.",

@@ -20,9 +20,9 @@ from syne_tune.optimizer.baselines import ASHA
 
 from bench.sweep.tables import EPOCHS, Lcbench
 from trmcloud.core.money import Usd
-from trmcloud.core.sweep.earlier import Tried
 from trmcloud.core.sweep.events import rung_reached
 from trmcloud.core.sweep.halving import End, next_moves
+from trmcloud.core.sweep.priors import Tried
 from trmcloud.core.sweep.samplers import SAMPLERS, make_sampler
 from trmcloud.core.sweep.space import Kind, Parameter
 from trmcloud.core.sweep.state import SweepState, apply

@@ -47,7 +47,7 @@ def requests() -> Iterator[PodRequest]:
         for hardware in HARDWARE:
             spec = RunSpec(
                 recipe, PHASES, hardware, budget=Usd("5000"), providers=("runpod",),
-                strict_gate=True, bucket="s3://a-bucket/prefix", community=True,
+                bucket="s3://a-bucket/prefix", community=True,
             )  # fmt: skip
             plan = make_plan(spec, load_recipe(recipe), load_offers(NOW), NOW, "p-0000")
             for candidate in plan.candidates[:2]:

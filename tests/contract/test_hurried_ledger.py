@@ -90,7 +90,6 @@ AT_THE_DOORS = ("trmcloud/cli/", "trmcloud/sim/", "trmcloud/api.py")
 OPTIONS_WITH_NAMES = {
     "trmcloud/app/context.py", "trmcloud/app/grants.py",  # where it is found, and judged
     "trmcloud/app/launch.py", "trmcloud/app/preparing.py",  # --from
-    "trmcloud/app/sweep_priors.py",  # --scale-from
 }  # fmt: skip
 
 

@@ -114,7 +114,7 @@ def test_a_recipes_sweep_ends_within_its_budget_with_a_verified_best(user: User)
 
 
 def _the_next_one_begins_with_what_is_known(user: User, first: str, state: SweepState) -> None:
-    """The first sweep's best is the second trial of the next one, and can be scaled."""
+    """The first sweep's best is the second trial of the next one."""
     told = {n: t.metric or 0.0 for n, t in state.trials.items() if t.results and not t.repeats}
     rung = max(state.trials[number].results[-1].rung for number in told)
     best = min((n for n in told if state.trials[n].results[-1].rung == rung), key=told.__getitem__)
@@ -125,11 +125,6 @@ def _the_next_one_begins_with_what_is_known(user: User, first: str, state: Sweep
         assert re.search(rf"then +{re.escape(point)} \(trial {best} of {first}\)", shown)
     plain = user.run(*SWEEP, "--budget", "0.60", SPACE, "--dry-run", "--no-earlier")
     assert first not in plain
-    wider = ("--set", "width=64", "--set", "optimizer=adamw", "--scale-from", first)
-    scaled = user.run(*SWEEP, "--budget", "0.60", SPACE, "--dry-run", *wider)
-    assert re.search(rf"\(trial \d+ of {first}, its rate × 0\.5\)", scaled)
-    text = user.fails(*SWEEP, "--budget", "0.60", SPACE, "--scale-from", "r-none", code=3)
-    assert "no run 'r-none'" in text
 
 
 def test_an_executor_that_is_killed_is_started_again_and_the_cap_holds(user: User) -> None:

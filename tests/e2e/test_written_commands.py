@@ -54,7 +54,6 @@ REFUSALS = {
 }
 FIRST = "launch local --recipe trm-tiny --phase fast --processes 2 --rate 3.60 --budget 0.20 -y"
 #: What needs a run of its own kind: where it is run as it is written, and to its end.
-REFUSED = "launch local --recipe trm-tiny --rate 3.60 --budget 1 --steps 60"
 SHARED_OUT = (
     "launch local --recipe d64-small --set sharding=fsdp --processes 2 --rate 3.60 --budget 0.40"
     " --steps 120 --set save_every=20 --set eval_every=20 --bucket s3://my-bucket/d64 -y -d"
@@ -187,8 +186,6 @@ ELSEWHERE = {
     "report --to tensorboard RUN --port 6006": "serves until Ctrl-C: tests/e2e/test_boards.py",
     "report --to wandb RUN": "wants W&B, or WANDB_MODE=offline: tests/e2e/test_boards.py",
     "eval best --task gsm8k --data gsm8k-test.jsonl --limit 8": "likewise",
-    f"{REFUSED} --stop-at-gain abc": "refused: tests/unit/planner/test_planning.py",
-    f"{REFUSED} --stop-at-gain 0.1/usd": "likewise",
 }
 
 

@@ -508,7 +508,7 @@ BUGS: tuple[Bug, ...] = (
     Bug("a save ends the run", MIND, "self._body.ask_to_save(trainer, beat)", "self._body.ask_to_land(trainer, beat)"),
     Bug("a request to save is never passed on", CONTROL, "if run.state is not State.RUNNING or asked <= answered:", "if True:"),
     Bug("a rule is never applied", SUPERVISE, "        return FinishTrainer(why)\n", "        return Wait()\n"),
-    Bug("a phase is ended while it still pays", WORTH, "hoped >= rules.gain_per_usd:", "hoped >= 100 * rules.gain_per_usd:"),
+    Bug("a phase is ended while it still pays", WORTH, "0 < rules.patience <= curve.since_best", "0 < rules.patience <= 2 * curve.since_best"),
     Bug("one that no longer pays ends the run", MIND, "self._body.ask_to_finish(trainer, beat)", "self._body.ask_to_land(trainer, beat)"),
     Bug("what stopped paying is trained again", LEASE, "account.outcome in DONE}", 'account.outcome == "finished"}'),
     Bug("a request to save is never heard", SUPERVISE, "        return SaveNow()\n", "        return Wait()\n"),

@@ -527,12 +527,7 @@ def _wish(rng: random.Random, number: int, provider: str, *, at_s: float) -> Sim
         binds=binds, volume=volume, bucket=bucket,
     )  # fmt: skip
     if stops:
-        # What a dollar buys at some point of the last phase, where it does not turn.
-        usd_a_step = float(rate) * shape.seconds_to(every) / every / HOUR_S
-        per_step = 0.04 / (1.0 + worth.uniform(0.05, 0.6) * steps / 50.0) ** 2
-        gain, patience = per_step / usd_a_step, worth.choice((0, 2, 4))
-        spec = replace(plan.spec, stop_at_gain=gain, patience=patience)
-        plan = replace(plan, spec=spec)
+        plan = replace(plan, spec=replace(plan.spec, patience=worth.choice((1, 2, 4))))
     return SimRun(
         run_id=f"r-{number}{rng.getrandbits(20):05x}",
         at_s=at_s,

@@ -79,9 +79,6 @@ class World:
     noise: float
     early: float
     """The chance of a trial whose training is whole before the last rung."""
-    lost_slots: int = 0
-    """Slots that are gone with their machine from ``lost_s`` on."""
-    lost_s: float = math.inf
 
 
 @dataclass
@@ -129,9 +126,7 @@ def draw_world(seed: int) -> World | None:
     except UsageError:
         return None
     whole_s = terms.seconds(terms.usd) / terms.slots
-    # Machines that can be lost one by one are rented, and every lease ends.
     soft_stop_s = rng.choice((math.inf, whole_s, whole_s * rng.uniform(0.1, 1.0)))
-    lost_s = rng.choice((math.inf, whole_s * rng.random()))
     return World(
         seed=seed,
         terms=terms,
@@ -153,8 +148,6 @@ def draw_world(seed: int) -> World | None:
         user_stop_s=rng.choice((math.inf,) * 4 + (whole_s * rng.random(),)),
         noise=rng.choice((0.0, 0.01, 0.1)),
         early=rng.choice((0.0, 0.2)),
-        lost_slots=rng.randrange(terms.slots),
-        lost_s=lost_s if math.isfinite(soft_stop_s) else math.inf,
     )
 
 
@@ -182,19 +175,16 @@ class _Play:
         self.oracle = _Oracle(world.terms)
         self.faults: Counter[str] = Counter()
         self.events = 0
-        self.lost = 0
-        self.paid_until_s = 0.0
 
     def run(self) -> Played:
         for _ in range(_MOST_STEPS):
-            self._lose_slots()
             self._stop()
-            free = self.terms.slots - self.lost - len(self.running)
+            free = self.terms.slots - len(self.running)
             left = self.world.soft_stop_s - self.now
-            now = self.terms.without_slots(self.lost, left)
-            moves = next_moves(self.state, now, free, self.world.sampler, seconds_left=left)
+            known = self.state, self.terms, free, self.world.sampler
+            moves = next_moves(*known, seconds_left=left)
             if self.rng.random() < _AGAIN:
-                again = next_moves(self.state, now, free, self.world.sampler, seconds_left=left)
+                again = next_moves(*known, seconds_left=left)
                 _hold(moves == again, "the same state gives other moves")
             _hold(len(moves) <= max(free, 1), "more moves than slots")
             for move in moves:
@@ -208,31 +198,6 @@ class _Play:
             if self.running:
                 self._pass_time()
         raise Violated("it does not end")
-
-    def _lose_slots(self) -> None:
-        """Lose a machine, once; and pay for it from then on."""
-        if self.lost:
-            paid_s, self.paid_until_s = self.now - self.paid_until_s, self.now
-            if paid := cost(self.terms.slot_rate, paid_s) * self.lost:
-                self._write(ev.SlotsIdle(paid, paid_s))
-            return
-        if self.now < self.world.lost_s or not self.world.lost_slots or self.state.stopping:
-            return
-        self.faults["lost slots"] += 1
-        self.lost, self.paid_until_s = self.world.lost_slots, self.now
-        left = self.terms.slots - self.lost
-        share = self.terms.confirm_usd.micros * left // self.terms.slots
-        self.oracle.confirm = Usd.from_micros(share)
-        gone = self.rng.sample(self.running, max(0, len(self.running) - left))
-        for _, number, _ in gone:
-            began, most = self.begun[number]
-            paid = min(cost(self.terms.slot_rate, self.now - began), most)
-            rung = self.state.trials[number].rung
-            # A winner that was nearly trained cannot be trained again by what is left.
-            self.faults["lost machine"] += number == self.state.finishing
-            self._write(ev.TrialLost(number, paid, self.now - began, rung))
-        self.running = [each for each in self.running if each not in gone]
-        heapq.heapify(self.running)
 
     def _stop(self) -> None:
         """Land all trials at the soft stop, or at the user's."""
@@ -334,8 +299,6 @@ class _Play:
     def _pass_time(self) -> None:
         """Let the next interval end, or a stop come before it."""
         stop_s = min(self.world.soft_stop_s + _INSTANT_S, self.world.user_stop_s)
-        if not self.lost and self.world.lost_slots:
-            stop_s = min(stop_s, max(self.now, self.world.lost_s))
         if self.running[0][0] > stop_s and not self.state.stopping:
             self.now = stop_s
             return

@@ -46,7 +46,7 @@ def worlds(habit: Habit) -> Iterator[Scenario]:
                 grace_s=shape.eval_s + shape.save_s,  # what the plan's landing reserves
                 resume=("resumes", "{checkpoint}") if seed % 2 else (),
             )
-            spec = replace(wish.plan.spec, command=command, stop_at_gain=0.0, patience=0)
+            spec = replace(wish.plan.spec, command=command, patience=0)
             wishes.append(replace(wish, plan=replace(wish.plan, spec=spec)))
         yield replace(drawn, wishes=tuple(wishes))
 

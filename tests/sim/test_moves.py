@@ -41,8 +41,7 @@ def healthy() -> Iterator[Scenario]:
             continue
         wish = replace(made.wishes[0], stop_after_s=0.0, resume_after_s=0.0)
         spec = wish.plan.spec
-        ends_by_rule = spec.patience or spec.stop_at_gain  # which counts dollars
-        if spec.move_if and not ends_by_rule and wish.plan.candidates[0].provider != LOCAL:
+        if spec.move_if and not spec.patience and wish.plan.candidates[0].provider != LOCAL:
             yield replace(made, wishes=(wish,), account_cap=None, foreign=False, faults=())
 
 

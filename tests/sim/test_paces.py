@@ -42,7 +42,7 @@ def healthy(policy: str, paces: TruePaces) -> Iterator[Scenario]:
         wish = made.wishes[0]
         spec = wish.plan.spec
         rented = wish.plan.candidates[0].provider != LOCAL
-        if made.off or not rented or not spec.bucket or spec.patience or spec.stop_at_gain:
+        if made.off or not rented or not spec.bucket or spec.patience:
             continue
         if not wish.plan.candidates[0].within_budget:
             continue

@@ -139,7 +139,7 @@ def test_a_wrong_value_is_refused_by_its_flag(given: dict[str, Any], said: str) 
 
 
 def test_an_option_given_as_nothing_is_checked_too() -> None:
-    for name in ("stop_at_gain", "last_rungs", "precision", "scale_lr", "budget"):
+    for name in ("precision", "scale_lr", "budget"):
         with pytest.raises(UsageError, match="--" + name.replace("_", "-")):
             spec(request_from({name: ""}))
 

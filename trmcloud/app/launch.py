@@ -24,6 +24,7 @@ from trmcloud.app.pod_request import LaunchData
 from trmcloud.app.preparing import DataProgress, PreparedLaunch
 from trmcloud.app.reap import last_visit
 from trmcloud.app.room import make_room, room_for
+from trmcloud.app.sweep_priors import with_priors
 from trmcloud.app.sweep_terms import first_words
 from trmcloud.app.sweeping import SweepRequest
 from trmcloud.app.working_tree import WorkingTree, pack
@@ -248,8 +249,8 @@ class Launch:
             known = quoted.spec.sweep
             sweep = replace(spec.sweep, first=known.first, earlier=known.earlier)
             spec = replace(spec, sweep=sweep)
-        elif wish.search is not None:
-            spec = sweeping.informed(context, planner, spec, wish.search, wish.here)
+        elif wish.search is not None and not wish.search.no_earlier:
+            spec = with_priors(context, planner, spec, wish.here)
         if quoted is not None and spec.deadline_at is not None:  # 12h from the quote, not from now
             spec = replace(spec, deadline_at=quoted.spec.deadline_at)
         return spec

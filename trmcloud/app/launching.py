@@ -238,6 +238,11 @@ def check_resume(
             f"{run.run_id} was a smoke run: there is nothing to resume",
             next_step="trmcloud smoke --provider runpod --max-usd 0.25",
         )
+    if run.spec.sweep is not None and run.spec.nodes > 1:  # of an earlier version
+        raise ConflictError(
+            f"{run.run_id} was a sweep on {run.spec.nodes} machines, and a sweep runs on one now",
+            next_step=f"trmcloud fetch-best {run.run_id}; trmcloud report {run.run_id}",
+        )
     if run.outcome is Outcome.GATE_FAILED:
         raise ConflictError(
             f"the gate after the fast phase of {run.run_id} failed",

@@ -22,6 +22,7 @@ from trmcloud.core.catalog.hardware import GPUS, LOCAL
 from trmcloud.core.clock import Instant
 from trmcloud.core.contract import pod_contract as contract
 from trmcloud.core.contract.command import Command
+from trmcloud.core.contract.gate import StopRules
 from trmcloud.core.contract.scoring import ScoringJob
 from trmcloud.core.contract.trainer_contract import DataJob, PhaseJob
 from trmcloud.core.control.actions import is_held
@@ -36,7 +37,6 @@ from trmcloud.core.planner.memory import stored_bytes
 from trmcloud.core.spec.plan import Candidate, PhasePlan, Plan
 from trmcloud.core.spec.settings import CHAT
 from trmcloud.core.spec.spec import DataSource, RunSpec, growing_key
-from trmcloud.core.spec.stop_rules import rules_of
 from trmcloud.core.spec.sweep_wish import leased_command
 from trmcloud.core.storage import work_gb
 from trmcloud.core.values import dataclass
@@ -208,14 +208,11 @@ def pod_request(
         generation,
         epoch=epoch,
         granted_at=decided.wall,
-        strict_gate=plan.spec.strict_gate,
-        stop=rules_of(plan.spec, candidate.rate),
+        stop=StopRules(plan.spec.patience),
         set_by_hand=[key for key, _ in plan.spec.overrides],
-        last_rungs=plan.spec.last_rungs,
         command=leased_command(plan.spec.command) if plan.spec.sweep else plan.spec.command,
         most_s=_most_s(run, plan),
         stands_by_s=stands_by_s(plan) if generation.stands_by else 0.0,
-        apart=plan.spec.sweep is not None,
         # One without phases is rented to be looked at: it stays until its hard stop.
         hold=is_held(run, plan, generation) or not candidate.phases,
         uploads=plan.spec.pod_uploads and bool(candidate.phases) and run.errand is None,

@@ -131,7 +131,6 @@ def _sweep(context: Context, run: RunState) -> views.SweepProgress | None:
             views.SweepFirst(
                 run=each.run_id,
                 trial=each.trial,
-                rate_factor=each.factor,
                 settings=dict(each.point),
             )
             for each in priors.first

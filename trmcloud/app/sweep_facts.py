@@ -16,9 +16,6 @@ from trmcloud.core.sweep.state import IllegalEvent, SweepState, Trial, apply
 from trmcloud.core.sweep.terms import SweepTerms
 from trmcloud.core.values import dataclass
 
-_KIND = "sweep"
-_CPU_KIND = "sweep_cpu"
-
 
 @dataclass(frozen=True)
 class SweepFacts:
@@ -73,9 +70,9 @@ def facts_of(terms: SweepTerms, metrics: Iterable[Mapping[str, object]]) -> Swee
     cpu: dict[Any, tuple[float, float]] = {}
     for line in metrics:
         number = line.get("n")
-        if line.get("kind") == _KIND and isinstance(number, int):
+        if line.get("kind") == ev.EVENT_KIND and isinstance(number, int):
             said[number] = line.get("said")
-        elif line.get("kind") == _CPU_KIND:
+        elif line.get("kind") == ev.CPU_KIND:
             own, trials, attempt = (line.get(name) for name in ("own_s", "trials_s", "attempt"))
             if isinstance(own, int | float) and isinstance(trials, int | float):
                 cpu[str(attempt)] = (max(0.0, own), max(0.0, trials))

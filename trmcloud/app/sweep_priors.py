@@ -1,18 +1,18 @@
-"""What is known before a sweep's first trial: the sizes that fit the machine, the trials of earlier
-sweeps on the same code, and the best of a smaller one, scaled.
+"""What is known before a sweep's first trial: the sizes that fit the machine, and the trials of
+earlier sweeps on the same code.
 """
 
 from __future__ import annotations
 
 import math
 import tempfile
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 from trmcloud.app import commands
-from trmcloud.app.context import Context, find_run, shown_runs
+from trmcloud.app.context import Context, shown_runs
 from trmcloud.app.planning import Planner
 from trmcloud.app.sweep_facts import SweepFacts, sweep_of
 from trmcloud.app.sweep_terms import terms_of
@@ -26,16 +26,17 @@ from trmcloud.core.spec.plan import PhasePlan, Plan
 from trmcloud.core.spec.settings import RATES, PhaseRecipe
 from trmcloud.core.spec.spec import RunSpec
 from trmcloud.core.spec.trials import LR, trial_settings
-from trmcloud.core.sweep.earlier import EarlierSweep, EarlierTrial, FirstPoint
 from trmcloud.core.sweep.halving import history_of
 from trmcloud.core.sweep.priors import (
     UNKNOWN,
+    EarlierSweep,
+    EarlierTrial,
+    FirstPoint,
     MemoryTable,
     Priors,
     memory_table,
 )
-from trmcloud.core.sweep.samplers import SCALED, ScalingRule
-from trmcloud.core.sweep.space import Parameter, Point, Space, Value
+from trmcloud.core.sweep.space import Point, Space, Value
 from trmcloud.core.sweep.state import Trial
 from trmcloud.core.sweep.terms import SweepTerms
 from trmcloud.core.values import replace
@@ -43,8 +44,6 @@ from trmcloud.io.hashing import file_sha256
 
 _MOST_SWEEPS, _MOST_TRIALS = 3, 100
 """Of earlier sweeps, so many are used: the newest, and of their trials the best."""
-_MOST_SCALED = 3
-"""Points that are carried over from a smaller sweep."""
 _BY_TRIAL = (
     "steps", "seed", "accumulation", "batch", "keep_best", "log_every", "eval_every", "eval_tokens",
     "save_every", "compile", "dtype", "sharding", "activation_checkpointing",
@@ -52,7 +51,6 @@ _BY_TRIAL = (
 )  # fmt: skip
 """Settings that follow from a trial's dollars or its machine: they may differ between trials that
 count as the same. The whole batch is compared by itself."""
-_EMBEDDING_RATE = RATES[1]
 
 
 def priors_of(plan: Plan, terms: SweepTerms) -> Priors:
@@ -141,37 +139,20 @@ def _share(need: _Need, point: Point) -> float:
 # -- earlier sweeps -------------------------------------------------------------------------------
 
 
-def with_priors(
-    context: Context,
-    planner: Planner,
-    spec: RunSpec,
-    here: Path,
-    *,
-    use_earlier: bool,
-    scale_from: str,
-) -> RunSpec:
-    """Return a sweep's wish with what this home knows of its points.
+def with_priors(context: Context, planner: Planner, spec: RunSpec, here: Path) -> RunSpec:
+    """Return a sweep's wish with the trials of earlier sweeps on the same code and data.
 
     Args:
         here: the folder in which a command is typed.
-        use_earlier: whether trials of earlier sweeps on the same code and data are looked up.
-        scale_from: a sweep whose best settings are carried over; empty: none.
-
-    Raises:
-        TrmcloudError: ``scale_from`` is no sweep with a result, or has no setting of this one.
     """
     assert spec.sweep is not None
-    source = _sweep_to_scale(context, scale_from) if scale_from else None
-    known = _alike(context, spec) if use_earlier else []
-    if source is None and not known:
+    known = _alike(context, spec)
+    if not known:
         return spec
     plan = planner.plan(spec)
     terms = terms_of(plan)
-    first = scaled_points(plan, terms, *source) if source is not None else []
     earlier, best = _earlier_of(context, plan, terms, known, here)
-    if source is not None:
-        earlier = tuple(each for each in earlier if each.run_id != source[0].run_id)
-    points = {each.point: each for each in (*best[::-1], *first[::-1])}
+    points = {each.point: each for each in best[::-1]}
     points.pop(terms.default, None)
     wish = replace(spec.sweep, earlier=earlier, first=tuple(reversed(points.values())))
     return replace(spec, sweep=wish)
@@ -208,7 +189,8 @@ def _earlier_of(
             continue
         translate = _translator(plan, terms, run.plan)
         tried = []
-        for trial, told in zip(_own_trials(facts), history_of(facts.state), strict=True):
+        own = [trial for trial in facts.state.trials.values() if not trial.repeats]
+        for trial, told in zip(own, history_of(facts.state), strict=True):
             point = translate(trial.point) if told.metrics or told.failed else None
             if point is not None:
                 rung, metric = max(told.metrics, default=(-1, None))
@@ -287,16 +269,12 @@ def _inside(space: Space, values: Mapping[str, Value]) -> Point | None:
 
 
 def _comparable(settings: PhaseRecipe, plan: Plan) -> dict[str, Any]:
-    names = (each.name for each in fields(settings) if each.name not in _BY_TRIAL)
-    return {name: getattr(settings, name) for name in names} | {
-        "whole": _whole_batch(settings, plan)
-    }
-
-
-def _whole_batch(settings: PhaseRecipe, plan: Plan) -> int:
-    """Return the sequences that a step learns from, on all of the plan's GPUs."""
+    """Return the settings that make two trainings the same, with the sequences that a step learns
+    from on all of the plan's GPUs."""
     processes = plan.recommended.gpus if plan.recommended is not None else 1
-    return settings.batch * settings.accumulation * max(1, processes)
+    whole = settings.batch * settings.accumulation * max(1, processes)
+    names = (each.name for each in fields(settings) if each.name not in _BY_TRIAL)
+    return {name: getattr(settings, name) for name in names} | {"whole": whole}
 
 
 def _close(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
@@ -311,10 +289,6 @@ def _close(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
     )
 
 
-def _own_trials(facts: SweepFacts) -> list[Trial]:
-    return [trial for trial in facts.state.trials.values() if not trial.repeats]
-
-
 def _standing(trial: Trial, facts: SweepFacts) -> tuple[float, float, int]:
     """Order trials: those of the highest rung first, there by their metric."""
     known = [(r.rung, r.metric) for r in trial.results if r.metric is not None]
@@ -322,117 +296,3 @@ def _standing(trial: Trial, facts: SweepFacts) -> tuple[float, float, int]:
         return math.inf, 0.0, trial.number
     rung, metric = max(known)
     return -rung, metric if facts.terms.goal.value == "min" else -metric, trial.number
-
-
-# -- from small to large --------------------------------------------------------------------------
-
-
-def _sweep_to_scale(context: Context, name: str) -> tuple[RunState, SweepFacts]:
-    run = find_run(context, name)
-    facts = sweep_of(context, run)
-    if facts is None or facts.best is None:
-        what = "is no sweep" if run.spec.sweep is None else "has no result yet"
-        raise UsageError(
-            f"--scale-from: {run.run_id} {what}", next_step="--scale-from with a finished sweep"
-        )
-    return run, facts
-
-
-def scaled_points(
-    plan: Plan, terms: SweepTerms, run: RunState, facts: SweepFacts
-) -> list[FirstPoint]:
-    """Return the best settings of a sweep as points of this one: its learning rates follow the
-    width and the batch, the other settings stay. Values outside of a range are at its end; what
-    the other sweep did not search is this sweep's default.
-
-    Raises:
-        UsageError: the two search nothing in common, or compare by another metric.
-    """
-    if (plan.spec.command is None) != (run.spec.command is None) or (
-        terms.metric != facts.terms.metric
-    ):
-        raise UsageError(
-            f"--scale-from: {run.run_id} is compared by {facts.terms.metric}, this by "
-            f"{terms.metric}",
-            next_step="name a sweep of the same kind",
-        )
-    shared = {each.name for each in terms.space.free} & {e.name for e in facts.terms.space.free}
-    if not shared:
-        raise UsageError(
-            f"--scale-from: {run.run_id} searched none of these settings",
-            next_step=" ".join(str(each) for each in facts.terms.space.parameters),
-        )
-    ranked = sorted(_own_trials(facts), key=lambda trial: _standing(trial, facts))
-    ranked = [trial for trial in ranked if any(r.metric is not None for r in trial.results)]
-    made: dict[Point, FirstPoint] = {}
-    for trial in ranked:
-        point, factor = _scaled(plan, terms, run.plan, trial.point, shared)
-        if point != terms.default:
-            made.setdefault(point, FirstPoint(point, run.run_id, trial.number, factor))
-    return list(made.values())[:_MOST_SCALED]
-
-
-def _scaled(
-    plan: Plan, terms: SweepTerms, small: Plan, point: Point, shared: Iterable[str]
-) -> tuple[Point, float]:
-    """Return a point of this sweep, and the factor of its learning rate."""
-    default = dict(terms.default)
-    theirs: dict[str, Any] = dict(point)
-    values: dict[str, Value] = {each.name: each.value(0.5) for each in terms.space.parameters}
-    values |= default | {name: theirs[name] for name in shared if name in theirs}
-    for each in terms.space.parameters:
-        values[each.name] = _within(each, values[each.name], default.get(each.name))
-    factors = _rate_factors(plan, small, values, theirs)
-    for each in terms.space.parameters:
-        if each.name in shared and each.name in theirs and each.name in factors:
-            rate = float(theirs[each.name]) * factors[each.name]
-            values[each.name] = _within(each, rate, default.get(each.name))
-    return terms.space.make(values), next(iter(factors.values()), 1.0)
-
-
-def _within(parameter: Parameter, value: Value, default: Value | None) -> Value:
-    """Return the value, or the nearest that the parameter has; a choice's other value: its
-    default."""
-    if parameter.contains(value):
-        return value if isinstance(value, bool | str) else parameter.value(parameter.share(value))
-    numbers = [v for v in parameter.values if isinstance(v, int | float)]
-    if parameter.values and isinstance(value, int | float) and numbers == list(parameter.values):
-        return min(numbers, key=lambda each: abs(each - value))
-    if parameter.values:
-        known = default is not None and parameter.contains(default)
-        return default if known and default is not None else parameter.values[0]
-    if isinstance(value, bool | str):
-        return parameter.value(0.5)
-    return parameter.value(parameter.share(value))
-
-
-def _rate_factors(
-    plan: Plan, small: Plan, values: Mapping[str, Value], theirs: Mapping[str, Value]
-) -> dict[str, float]:
-    """Return by what each learning rate is multiplied, by its name.
-
-    With the batch each goes by its root, as ``--scale-lr sqrt`` does (Malladi et al. 2022, arXiv
-    2205.10287). With the width: matrices and head under AdamW by 1 ÷ width, embeddings not at all
-    (µP, Yang et al. 2022, arXiv 2203.03466, table 3). Muon's update has the same size at every
-    width, and AdamW's rates beside it are brought to the width by the trainer: no factor.
-    """
-    if plan.spec.command is not None:
-        rate, width, batch = (next((n for n in each if n in values), "") for each in SCALED)
-        rule = ScalingRule(rate, width, batch)
-        there = tuple(theirs.items())
-        return {rate: rule.factor(tuple(values.items()), there)} if rate else {}
-    mine, other = _phase_of(plan), _phase_of(small)
-    if mine is None or other is None:
-        return {}
-    sizes = {name: value for name, value in values.items() if name not in (*RATES, LR)}
-    large = trial_settings(mine.settings, sizes)
-    before = trial_settings(other.settings, theirs)
-    batch_factor = math.sqrt(
-        _whole_batch(large, plan) * large.sequence
-        / (_whole_batch(before, small) * before.sequence)
-    )  # fmt: skip
-    wide = before.width / large.width if large.optimizer == "adamw" else 1.0
-    factors = {name: batch_factor * wide for name in (LR, *RATES) if name in values}
-    if _EMBEDDING_RATE in factors:
-        factors[_EMBEDDING_RATE] = batch_factor
-    return factors

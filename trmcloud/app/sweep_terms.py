@@ -27,12 +27,8 @@ _LEAST_LANDING_S = 5.0
 _LANDING_TIMES = 4.0
 """Of what a landing is expected to take, so much is reserved for that of a trial."""
 _MOVED_BYTES_PER_S = 200e6
-"""Between machines, a checkpoint is written and hashed on its way: the disk is the bound."""
+"""Of a checkpoint between the machines of a sweep that an earlier version launched on several."""
 _MOST_CORNERS = 64
-
-
-def space_of(wish: SweepWish) -> Space:
-    return read_words(wish.space)
 
 
 def terms_of(plan: Plan) -> SweepTerms:
@@ -72,10 +68,10 @@ def terms_of(plan: Plan) -> SweepTerms:
     else:
         landing_s = max(_LEAST_LANDING_S, _LANDING_TIMES * phase.parts_s.get("landing", 0.0))
         landing_s = min(landing_s, chosen.landing_s)
-    moving_s = 0.0  # of a checkpoint to the machine that trains on, and back
-    if chosen.nodes > 1:
+    moving_s = 0.0
+    if chosen.nodes > 1:  # of an earlier version, as it was launched
         moving_s = checkpoint_bytes(phase.settings) / _MOVED_BYTES_PER_S
-    space = space_of(wish)
+    space = read_words(wish.space)
     return make_terms(
         space,
         default_of(plan, phase, space),
@@ -99,22 +95,20 @@ def terms_of(plan: Plan) -> SweepTerms:
 
 
 def slots_of(chosen: Candidate, wish: SweepWish) -> int:
-    """Return how many trials run at a time on ``chosen``: as many on each of its machines.
+    """Return how many trials run at a time on ``chosen``; on all of its machines, where an earlier
+    version launched it on several.
 
     Raises:
         UsageError: more than it has GPUs, or a number that they cannot be divided by.
     """
-    gpus, nodes = chosen.gpus if chosen.sku in GPUS else 0, chosen.nodes
+    gpus = chosen.gpus * chosen.nodes if chosen.sku in GPUS else 0
     if not gpus or wish.on:
         return wish.slots or gpus or 1
-    slots = wish.slots or gpus * nodes
-    each, rest = divmod(slots, nodes)
-    if rest or not each or each > gpus or gpus % each:
+    slots = wish.slots or gpus
+    if slots > gpus or gpus % slots:
         one = f"{gpus} GPU" + ("" if gpus == 1 else "s")
-        several = f"{nodes} machines with {one} each" if nodes > 1 else one
         raise UsageError(
-            f"--slots {slots}: {several} cannot be divided so",
-            next_step=f"--slots {gpus * nodes}",
+            f"--slots {slots}: {one} cannot be divided so", next_step=f"--slots {gpus}"
         )
     return slots
 

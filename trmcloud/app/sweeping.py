@@ -19,7 +19,7 @@ from trmcloud.app.packing import commands_share
 from trmcloud.app.planning import Planner
 from trmcloud.app.preparing import DataProgress, PreparedLaunch
 from trmcloud.app.staging import code_item
-from trmcloud.app.sweep_priors import check_default_fits, priors_of, with_priors
+from trmcloud.app.sweep_priors import check_default_fits, priors_of
 from trmcloud.app.sweep_terms import check_points, terms_of
 from trmcloud.app.working_tree import WorkingTree
 from trmcloud.core.catalog.hardware import LOCAL
@@ -39,7 +39,7 @@ from trmcloud.core.sweep.job import (
 )
 from trmcloud.core.sweep.priors import Priors
 from trmcloud.core.sweep.samplers import SAMPLERS
-from trmcloud.core.sweep.space import Space, Value
+from trmcloud.core.sweep.space import Space
 from trmcloud.core.sweep.terms import SweepTerms
 from trmcloud.core.values import dataclass, replace
 from trmcloud.io.installation import install_command
@@ -122,10 +122,6 @@ class SweepRequest:
         "--no-earlier", False, "Do not use trials of earlier sweeps on the same code and data.",
         "sweep", _SWEEP_RARE,
     )
-    scale_from: str = option(
-        "--scale-from", "", "A smaller sweep, by id or name, whose best settings are tried first, "
-        "with rates scaled to this width and batch.", "sweep", _SWEEP_RARE, metavar="RUN",
-    )
     typed: tuple[str, ...] = ()
 # fmt: on
 
@@ -191,9 +187,18 @@ def wish_of(
     address = os.environ.get(ENV_RAY_ADDRESS, "")
     _check_place(search.on, request.hardware, address)
     spec = recipes or _of_command(planner, request, asked, words, space, here)
+    if (nodes := spec.nodes) > 1:
+        one = spec.hardware.partition("x")[2]
+        raise UsageError(
+            f"a sweep runs on one machine, and {spec.hardware} is {nodes} machines",
+            next_step=f"{nodes} sweeps of {one} with --seed 1 to {nodes}, each with its part of "
+            "the money, under one budget or grant; on a cluster of your own: --on ray",
+        )
+    default = sp.read_default(search.default)
+    space.default(default)  # refused where it is not in the space
     wish = SweepWish(
         space=tuple(str(each) for each in space.parameters),
-        default=tuple(_known(search.default, space).items()),
+        default=tuple(default.items()),
         slots=search.slots,
         sampler=search.sampler,
         seed=search.seed,
@@ -241,12 +246,6 @@ def _space(words: Sequence[str], path: str, here: Path) -> Space:
             f"--space {path}: it cannot be read: {error}", next_step="lr = {log = [1e-4, 1e-2]}"
         ) from None
     return sp.read_tables(tables)
-
-
-def _known(words: Sequence[str], space: Space) -> dict[str, Value]:
-    known = sp.read_default(words)
-    space.default(known)
-    return known
 
 
 def _of_command(
@@ -326,20 +325,6 @@ class PreparedSweep:
     terms: SweepTerms
     priors: Priors
     tree: WorkingTree | None = None
-
-
-def informed(
-    context: Context, planner: Planner, spec: RunSpec, search: SweepRequest, here: Path
-) -> RunSpec:
-    """Return the wish with what earlier sweeps of this home tell about its points.
-
-    Raises:
-        TrmcloudError: --scale-from names no sweep that can be used.
-    """
-    return with_priors(
-        context, planner, spec, here,
-        use_earlier=not search.no_earlier, scale_from=search.scale_from,
-    )  # fmt: skip
 
 
 def dry_run(

@@ -278,12 +278,10 @@ class SweepRung:
 
 @dataclass(frozen=True, kw_only=True)
 class SweepFirst:
-    """Settings that were tried first, and the trial of another sweep that they are from, whose
-    learning rate was multiplied by ``rate_factor``."""
+    """Settings that were tried first, and the trial of another sweep that they are from."""
 
     run: str
     trial: int
-    rate_factor: float
     settings: Mapping[str, Any]
 
 

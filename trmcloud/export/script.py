@@ -45,7 +45,7 @@ _USE = (
 )
 _ALWAYS = (
     "recipe", "phases", "hardware", "processes", "budget_usd", "rate_usd_per_hour", "data",
-    "overrides", "steps", "hours", "tokens", "initial_from", "strict_gate", "objective",
+    "overrides", "steps", "hours", "tokens", "initial_from", "objective",
     "hour_value_usd",
 )  # fmt: skip
 

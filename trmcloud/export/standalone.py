@@ -29,6 +29,7 @@ from typing import Any
 
 from trmcloud.core.codec import from_json
 from trmcloud.core.contract import pod_contract as contract
+from trmcloud.core.contract.gate import StopRules
 from trmcloud.core.contract.manifest import MANIFEST_NAME
 from trmcloud.core.contract.trainer_contract import DONE, PhaseJob
 from trmcloud.core.control.events import PhaseEnded
@@ -39,7 +40,6 @@ from trmcloud.core.durations import duration
 from trmcloud.core.errors import ConflictError, Outcome, TrmcloudError, UsageError
 from trmcloud.core.spec.plan import Candidate, Plan, divide_among_nodes, plan_from_json
 from trmcloud.core.spec.settings import FAMILIES
-from trmcloud.core.spec.stop_rules import rules_of
 from trmcloud.core.spec.sweep_wish import leased_command
 from trmcloud.core.sweep.job import SWEEP_NAME, SweepJob, dump_job
 from trmcloud.core.values import dataclass
@@ -205,10 +205,8 @@ class StandaloneRun:
             generation,
             epoch=number,
             granted_at=now,
-            strict_gate=spec.plan.spec.strict_gate,
-            stop=rules_of(spec.plan.spec, chosen.rate),
+            stop=StopRules(spec.plan.spec.patience),
             set_by_hand=[key for key, _ in spec.plan.spec.overrides],
-            last_rungs=spec.plan.spec.last_rungs,
             command=leased_command(None) if spec.sweep is not None else None,
         )
         lease = for_nodes(lease, spec.nodes)

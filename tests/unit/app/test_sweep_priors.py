@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from pathlib import Path
 from types import SimpleNamespace
@@ -24,9 +23,9 @@ from trmcloud.core.spec.plan import Plan
 from trmcloud.core.spec.spec import RunSpec
 from trmcloud.core.spec.trials import trial_settings
 from trmcloud.core.sweep import events as ev
-from trmcloud.core.sweep.earlier import Tried
 from trmcloud.core.sweep.halving import Begin, next_moves
 from trmcloud.core.sweep.job import SweepJob, dump_job, load_job
+from trmcloud.core.sweep.priors import Tried
 from trmcloud.core.sweep.space import Point
 from trmcloud.core.sweep.state import SweepState, fold
 from trmcloud.core.sweep.terms import SweepTerms
@@ -74,7 +73,6 @@ class Home:
         self.runs: dict[str, RunState] = {}
         self.facts: dict[str, SweepFacts] = {}
         monkeypatch.setattr(sweep_priors, "shown_runs", lambda context: self.runs)
-        monkeypatch.setattr(sweep_priors, "find_run", lambda context, name: self.runs[name])
         monkeypatch.setattr(sweep_priors, "sweep_of", lambda c, run: self.facts.get(run.run_id))
 
     def add(self, plan: Plan, terms: SweepTerms, tried: Mapping[Point, float | None]) -> str:
@@ -88,11 +86,8 @@ class Home:
         self.facts[run_id] = SweepFacts(terms, events, fold(events))
         return run_id
 
-    def informed(
-        self, planner: Planner, spec: RunSpec, here: Path = Path(), **wish: Any
-    ) -> RunSpec:
-        wish = {"use_earlier": True, "scale_from": "", **wish}
-        return sweep_priors.with_priors(cast(Context, None), planner, spec, here, **wish)
+    def informed(self, planner: Planner, spec: RunSpec, here: Path = Path()) -> RunSpec:
+        return sweep_priors.with_priors(cast(Context, None), planner, spec, here)
 
 
 @pytest.fixture
@@ -224,7 +219,6 @@ def test_earlier_trials_on_the_same_code_are_used_and_their_best_is_second(
         done = ev.RungReached(move.trial, move.rung, 3.0, Usd("0.01"), 1.0, 5)
         state = fold([move.event, done], state)
     assert points == [terms.default, at(lr=0.02, width=128)]
-    assert home.informed(planner, spec, use_earlier=False) == spec
 
 
 @pytest.mark.parametrize(
@@ -307,79 +301,3 @@ def test_a_commands_trials_are_used_only_with_the_same_files(
     assert [each.point for each in informed.sweep.first] == [at(lr=0.2)]
     (here / "t.py").write_text("print(2)")
     assert home.informed(planner, spec, here) == spec, "the code is another"
-
-
-# -- from small to large ---------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(("optimizer", "factor"), [("adamw", 0.25), ("muon", 1.0)])
-def test_rates_follow_the_width_as_the_optimizer_needs(
-    planner: Planner, home: Home, optimizer: str, factor: float
-) -> None:
-    """Under AdamW the best rate is 1 ÷ width (µP); Muon's does not change."""
-    small = ("width=256", f"optimizer={optimizer}")
-    _, plan, terms = planned(planner, "lr=log:1e-5,1", setting=small)
-    run_id = home.add(plan, terms, {at(lr=0.5): 5.0, at(lr=0.008): 1.0, at(lr=0.016): 2.0})
-    large = ("width=1024", f"optimizer={optimizer}")
-    spec, plan, terms = planned(planner, "lr=log:1e-5,1", setting=large)
-    informed = home.informed(planner, spec, scale_from=run_id)
-    assert informed.sweep is not None
-    first = informed.sweep.first
-    ratio = _batch_ratio(home.runs[run_id].plan, plan)
-    rates = [dict(each.point)["lr"] for each in first]
-    wanted = [lr * factor * math.sqrt(ratio) for lr in (0.008, 0.016, 0.5)]
-    assert rates == pytest.approx(wanted, rel=1e-4)
-    assert first[0].factor == pytest.approx(factor * math.sqrt(ratio))
-    assert informed.sweep.earlier == ()
-
-
-def _batch_ratio(small: Plan, large: Plan) -> float:
-    wholes = []
-    for plan in (small, large):
-        assert plan.recommended is not None
-        settings = plan.recommended.phases[0].settings
-        wholes.append(settings.batch * settings.accumulation)
-    return wholes[1] / wholes[0]
-
-
-def test_the_rate_goes_with_the_root_of_the_batch(planner: Planner, home: Home) -> None:
-    _, plan, terms = planned(planner, "lr=log:1e-5,1", setting=("batch=4", "accumulation=1"))
-    run_id = home.add(plan, terms, {at(lr=0.01): 1.0})
-    spec, plan, _ = planned(planner, "lr=log:1e-5,1", setting=("batch=4", "accumulation=16"))
-    assert _batch_ratio(home.runs[run_id].plan, plan) == 16
-    informed = home.informed(planner, spec, scale_from=run_id)
-    assert informed.sweep is not None
-    assert dict(informed.sweep.first[0].point)["lr"] == pytest.approx(0.04)
-
-
-def test_with_a_known_transfer_the_first_trial_beats_the_default(
-    planner: Planner, home: Home
-) -> None:
-    """A toy whose best rate is 2 ÷ width, of which the small sweep knows width 256."""
-
-    def loss(lr: float, width: int) -> float:
-        return 1.0 + abs(math.log(lr * width / 2.0))
-
-    adamw = "optimizer=adamw"
-    _, plan, terms = planned(planner, "lr=log:1e-5,1", setting=("width=256", adamw))
-    tried = {at(lr=lr): loss(lr, 256) for lr in (1e-4, 0.001, 0.006, 0.05, 0.4)}
-    run_id = home.add(plan, terms, cast("dict[Point, float | None]", tried))
-    spec, _, terms = planned(planner, "lr=log:1e-5,1", setting=("width=2048", adamw))
-    informed = home.informed(planner, spec, scale_from=run_id)
-    assert informed.sweep is not None
-    first = float(dict(informed.sweep.first[0].point)["lr"])
-    default = float(dict(terms.default)["lr"])
-    assert loss(first, 2048) < loss(default, 2048)
-    assert loss(first, 2048) < loss(0.006, 2048), "and better than the rate as it was"
-
-
-def test_what_cannot_be_scaled_is_one_line(planner: Planner, home: Home) -> None:
-    spec, plan, terms = planned(planner, "lr=log:1e-3,1")
-    empty = home.add(plan, terms, {})
-    other_spec, other, of_other = planned(planner, "depth=2,4")
-    unlike = home.add(other, of_other, {at(depth=2): 1.0})
-    with pytest.raises(UsageError, match=f"{empty} has no result yet"):
-        home.informed(planner, spec, scale_from=empty)
-    with pytest.raises(UsageError, match=f"{unlike} searched none of these settings"):
-        home.informed(planner, spec, scale_from=unlike)
-    assert other_spec.sweep is not None

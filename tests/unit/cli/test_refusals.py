@@ -314,15 +314,26 @@ def test_what_cannot_be_swept_is_one_line(
     assert said in first
 
 
-def test_several_machines_are_those_of_a_cloud_that_joins_them(typist: InProcess) -> None:
+@pytest.mark.parametrize(
+    "form", [("sweep", "--provider", "aws", "--dry-run"), ("export", "--as", "sbatch")]
+)
+def test_a_sweep_on_several_machines_is_refused_with_what_to_do(
+    typist: InProcess, form: tuple[str, ...]
+) -> None:
+    command, *options = form
+    words = ("--recipe", "shakespeare", "--budget", "50", "lr=log:1e-3,1e-1", *options)
+    text = typist.fails(command, "2x8xH100", *words, code=2)
+    said = "error: a sweep runs on one machine, and 2x8xH100 is 2 machines\n"
+    assert text.startswith(said)
+    assert "2 sweeps of 8xH100 with --seed 1 to 2, each with its part of the money" in text
+
+
+def test_slots_divide_the_gpus_of_the_machine(typist: InProcess) -> None:
     words = ("--recipe", "shakespeare", "--phase", "train", "--budget", "50", "lr=log:1e-3,1e-1")
-    text = typist.fails("sweep", "2x8xH100", *words, "--dry-run", code=3)
-    assert text.startswith("error: no provider in the price table offers 2x8xH100 at runpod")
-    assert "several machines can be rented from: aws" in text
-    aws = ("sweep", "2x8xH100", "--provider", "aws", *words, "--dry-run")
-    assert "16, $" in typist.run(*aws)
+    aws = ("sweep", "8xH100", "--provider", "aws", *words, "--dry-run")
+    assert "8, $" in typist.run(*aws)
     text = typist.fails(*aws, "--slots", "5", code=2)
-    assert text.startswith("error: --slots 5: 2 machines with 8 GPUs each cannot be divided so")
+    assert text.startswith("error: --slots 5: 8 GPUs cannot be divided so")
     assert "4, $" in typist.run(*aws, "--slots", "4")
 
 

@@ -10,8 +10,7 @@ from trmcloud.app.sweep_facts import facts_of
 from trmcloud.cli.views.sweep import report_lines, terms_lines, trial_lines, verdict_line
 from trmcloud.core.money import Usd
 from trmcloud.core.sweep import events as ev
-from trmcloud.core.sweep.earlier import EarlierSweep, EarlierTrial, FirstPoint
-from trmcloud.core.sweep.priors import Priors, memory_table
+from trmcloud.core.sweep.priors import EarlierSweep, EarlierTrial, FirstPoint, Priors, memory_table
 from trmcloud.core.sweep.space import read_words
 from trmcloud.core.sweep.terms import Goal, SweepTerms, make_terms
 from trmcloud.core.sweep.verdict import Finding, Verdict
@@ -76,11 +75,11 @@ def test_the_share_of_processor_time_is_of_all_attempts() -> None:
 def test_a_plan_and_a_report_say_what_was_known() -> None:
     table = memory_table(SPACE, DEFAULT, lambda point: float(dict(point)["width"]) / 32, 24.0)
     trials = tuple(EarlierTrial(SPACE.point([n / 9, 0.5, 0.1]), 0, 1.0) for n in range(3))
-    first = (FirstPoint(DEFAULT, "r-1", 7, 0.25), FirstPoint(DEFAULT, "r-2", 1))
+    first = (FirstPoint(DEFAULT, "r-1", 7), FirstPoint(DEFAULT, "r-2", 1))
     priors = Priors(first, (EarlierSweep("r-2", trials),), table)
     shown = terms_lines(TERMS, priors)
     [then] = [line for line in shown if line.startswith("    then ")]
-    assert then.endswith("(trial 7 of r-1, its rate × 0.25)")
+    assert then.endswith("(trial 7 of r-1)")
     assert any(line.endswith("(trial 1 of r-2)") for line in shown)
     refused = "1 of 2 sizes are never started: width=64 needs 48 GB of 24"
     assert any(line.endswith(refused) for line in shown)

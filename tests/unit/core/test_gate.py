@@ -52,8 +52,8 @@ def failed(verdict: Verdict) -> set[str]:
     return {check.name for check in verdict.checks if check.passed is not True}
 
 
-def blocked_by(lines: list[dict[str, Any]], *, strict: bool = False) -> set[str]:
-    verdict = judge("fast", lines, strict=strict)
+def blocked_by(lines: list[dict[str, Any]]) -> set[str]:
+    verdict = judge("fast", lines)
     names = {c.name for c in verdict.checks if c.blocking and c.passed is not True}
     assert verdict.passed == (not names)
     return names
@@ -67,10 +67,6 @@ def test_a_sound_training_passes() -> None:
     assert details["validation order"] == "5.000 > 4.500 > 4.200 > 4.100"
     assert details["falling bits per byte"] == "2.400 → 1.900 bpb"
     assert "18.0%, inside 15%–25%" in details["refinement (guide's band)"]
-
-
-def test_a_sound_training_passes_strictly_too() -> None:
-    assert judge("fast", GOOD, strict=True).passed
 
 
 @pytest.mark.parametrize(
@@ -162,18 +158,16 @@ def test_nothing_at_all_fails() -> None:
     ],
     ids=["refined too little", "refined too much", "steep gradients"],
 )
-def test_the_guides_bands_are_told_and_block_only_strictly(
+def test_the_guides_bands_are_told_and_never_block(
     lines: list[dict[str, Any]], outside: set[str]
 ) -> None:
     verdict = judge("fast", lines)
     assert verdict.passed
     assert failed(verdict) == outside
-    assert blocked_by(lines, strict=True) == outside
 
 
-def test_a_phase_without_bands_cannot_pass_strictly() -> None:
+def test_a_phase_without_bands_passes() -> None:
     assert judge("other", GOOD).passed
-    assert not judge("other", GOOD, strict=True).passed
 
 
 def test_the_gradient_is_judged_after_it_has_settled() -> None:
@@ -204,9 +198,9 @@ lines = st.dictionaries(
 )
 
 
-@given(st.lists(lines, max_size=8), st.booleans())
-def test_whatever_a_pod_writes_is_judged(metrics: list[dict[str, Any]], strict: bool) -> None:
-    verdict = judge("fast", metrics, strict=strict)
+@given(st.lists(lines, max_size=8))
+def test_whatever_a_pod_writes_is_judged(metrics: list[dict[str, Any]]) -> None:
+    verdict = judge("fast", metrics)
     assert json.dumps(verdict.to_json(), allow_nan=False)
     if verdict.passed:
         last = [line for line in metrics if line.get("kind") == "eval"][-1]
@@ -307,7 +301,7 @@ CURVE = Curve(step=1000, slope=-0.3, scatter=0.1, steps_per_hour=3600.0, since_b
 
 def test_a_lines_bounds_and_the_rules_defaults_are_those_that_are_published() -> None:
     assert (LEAST_POINTS, MOST_POINTS) == (11, 64)
-    assert StopRules() == StopRules(gain_per_usd=0.0, patience=0, usd_per_hour=0.0)
+    assert StopRules() == StopRules(patience=0)
     fields: dict[str, Any] = {
         "step": 1,
         "slope": 0.0,
@@ -353,28 +347,12 @@ def test_without_evaluations_none_is_the_best_and_a_hundredth_is_scatter() -> No
         ({"step": 0}, 7200, 1.0),
     ],
 )
-def test_an_hour_buys_what_the_line_says_without_doubt(
-    changes: dict[str, Any], left: int, hours: float
-) -> None:
+def test_an_hour_buys_what_the_line_says_(changes: dict[str, Any], left: int, hours: float) -> None:
     curve = replace(CURVE, **changes)
     steps = curve.steps_per_hour * hours
     expected = 0.3 * math.log1p(steps / max(1, curve.step)) / hours
     assert gain_soon(curve, left) == pytest.approx(expected)
     assert gain_per_usd(curve, left, 1.0) == pytest.approx(expected)
-
-
-def test_a_rule_ends_what_buys_less_than_it_says_and_no_other() -> None:
-    sure = replace(CURVE, scatter=0.0)
-    exactly = gain_per_usd(sure, 9000, 2.0)
-    assert exactly is not None
-    assert why_stop(StopRules(exactly, 0, 2.0), sure, 9000) == ""
-    assert why_stop(StopRules(exactly + 1e-9, 0, 2.0), sure, 9000)
-    assert why_stop(StopRules(1.0, 0, 0.0), sure, 9000) == "", "nothing is paid"
-    for slope, rule, why in (
-        (0.0, 0.1, "the next dollar does not improve bpb"),
-        (0.1, 0.0, ""),
-    ):
-        assert why_stop(StopRules(rule, 0, 2.0), replace(sure, slope=slope), 9000) == why
 
 
 @pytest.mark.parametrize(("left", "ends"), [(-1, False), (0, False), (1, True)])

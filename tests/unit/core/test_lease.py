@@ -82,7 +82,11 @@ GENERATION = a_generation(
 def lease(*phases: PhasePlan, run: RunState | None = None, **changes: Any) -> Lease:
     made = candidate(*(phases or (FAST, EXTREME)), **changes)
     return make_lease(
-        run or RunState("r1"), made, GENERATION, epoch=4, granted_at=AT, strict_gate=False
+        run or RunState("r1"),
+        made,
+        GENERATION,
+        epoch=4,
+        granted_at=AT,
     )
 
 
@@ -101,14 +105,6 @@ def test_it_carries_the_stops_that_were_intended_and_nothing_of_the_plans_own() 
     assert (made.run_id, made.pod_name, made.epoch) == ("r1", GENERATION.pod_name, 4)
     assert (made.granted_at, made.soft_stop_at, made.hard_stop_at) == (AT, SOFT, HARD)
     assert made.landing_s == 100.0
-    assert made.strict_gate is False
-
-
-def test_a_strict_gate_is_passed_on() -> None:
-    made = make_lease(
-        RunState("r1"), candidate(FAST), GENERATION, epoch=1, granted_at=AT, strict_gate=True
-    )
-    assert made.strict_gate is True
 
 
 def test_each_phase_brings_what_it_was_planned_to_take() -> None:
@@ -128,12 +124,6 @@ def test_a_pod_reads_the_lease_of_several_machines_as_it_was_written() -> None:
 def test_what_failed_on_one_of_several_machines_is_not_started_again_there() -> None:
     assert lease().max_restarts == Lease.max_restarts > 0
     assert lease(nodes=2).max_restarts == -1
-    # Unless each trains by itself, as in a sweep.
-    made = make_lease(
-        RunState("r1"), candidate(FAST, nodes=2), GENERATION, epoch=1, granted_at=AT,
-        strict_gate=False, apart=True,
-    )  # fmt: skip
-    assert made.max_restarts == Lease.max_restarts
 
 
 # -- who gets how much of the time: 2800 s are left after startup ------------------------------
@@ -268,7 +258,7 @@ def test_one_that_stands_by_may_be_ready_that_much_longer_before_it_trains(
 ) -> None:
     made = make_lease(
         RunState("r1"), candidate(FAST, provider=provider), GENERATION, epoch=1, granted_at=AT,
-        strict_gate=False, stands_by_s=500.0,
+        stands_by_s=500.0,
     )  # fmt: skip
     assert made.ready_within_s == within_s
 
@@ -276,7 +266,7 @@ def test_one_that_stands_by_may_be_ready_that_much_longer_before_it_trains(
 @pytest.mark.parametrize(("hold", "uploads"), [(False, False), (True, False), (False, True)])
 def test_who_brings_checkpoints_home_is_passed_on(hold: bool, uploads: bool) -> None:
     made = make_lease(
-        RunState("r1"), candidate(FAST), GENERATION, epoch=1, granted_at=AT, strict_gate=False,
+        RunState("r1"), candidate(FAST), GENERATION, epoch=1, granted_at=AT,
         hold=hold, uploads=uploads,
     )  # fmt: skip
     assert (made.hold, made.uploads) == (hold, uploads)
@@ -292,9 +282,7 @@ def test_a_wait_for_data_is_no_part_of_what_a_phase_is_expected_to_take() -> Non
 
 
 def granted(made: Candidate, **said: Any) -> Lease:
-    return make_lease(
-        RunState("r1"), made, GENERATION, epoch=1, granted_at=AT, strict_gate=False, **said
-    )
+    return make_lease(RunState("r1"), made, GENERATION, epoch=1, granted_at=AT, **said)
 
 
 def test_unless_it_is_said_nobody_is_waited_for_and_nothing_is_sent_by_the_pod() -> None:
@@ -303,16 +291,14 @@ def test_unless_it_is_said_nobody_is_waited_for_and_nothing_is_sent_by_the_pod()
 
 
 def test_every_phase_is_under_the_rules_that_end_what_no_longer_pays() -> None:
-    rules = StopRules(0.2, 3, 2.0)
+    rules = StopRules(3)
     assert [p.stop for p in granted(candidate(FAST, EXTREME), stop=rules).phases] == [rules] * 2
     assert [p.stop for p in granted(candidate(FAST)).phases] == [StopRules()]
 
 
-def test_a_batch_set_by_hand_does_not_climb_and_depth_is_cut_only_where_it_was_asked_for() -> None:
+def test_a_batch_set_by_hand_does_not_climb() -> None:
     [by_hand] = granted(candidate(FAST), set_by_hand=("batch",)).phases
     assert by_hand.settings == {k: v for k, v in RECOVERABLE.items() if k != "climbs"}
-    [to_cut] = granted(candidate(FAST), last_rungs=("depth",)).phases
-    assert to_cut.settings == {**RECOVERABLE, "depth": FAST.settings.depth}
 
 
 # -- a command in place of a trainer -------------------------------------------------------------

@@ -398,7 +398,7 @@ def test_what_is_not_said_means_that_nothing_is_asked_for() -> None:
     assert (beat.tokens, beat.finite) == (0, True)
     assert (beat.skipped, beat.signs) == (0, 0)
     lease = Lease("r-1", "p", 1, 1.0, 2.0, 3.0, 1.0, (), fits_budget=True, min_useful_s=1.0)
-    assert (lease.strict_gate, lease.hold, lease.uploads) == (False, False, False)
+    assert (lease.hold, lease.uploads) == (False, False)
     assert (lease.hang_after_s, lease.max_restarts, lease.ready_within_s) == (300.0, 3, 0.0)
     assert Orders(1).land is False
     phase = PhaseReport("fast")

@@ -11,7 +11,6 @@ import pytest
 from tests.unit.pod.leases import a_lease
 from trmcloud.adapters.files import load_recipe
 from trmcloud.adapters.prices.tables import load_offers
-from trmcloud.core.contract import pod_contract as contract
 from trmcloud.core.contract import supervisor
 from trmcloud.core.contract.command_terms import ON_SEVERAL
 from trmcloud.core.contract.pod_contract import PhaseReport, PhaseState
@@ -146,14 +145,6 @@ def test_the_others_take_a_trainer_that_stands_still_for_hung_within_two_minutes
 def test_a_commands_ranks_on_other_machines_may_print_nothing() -> None:
     lease = replace(a_lease(NOW), hang_after_s=60.0)
     assert lease_of_other(lease, of_a_command=True).hang_after_s > lease.hard_stop_at - NOW
-
-
-def test_a_part_that_may_be_started_again_is_so_on_another_machine_however_often() -> None:
-    """The first one continues without it, and would be ended by its failure."""
-    apart = lease_of_other(replace(a_lease(NOW), max_restarts=3), of_a_command=True)
-    assert apart.max_restarts == 1_000
-    assert contract.load_lease(contract.dump(apart)) == apart
-    assert lease_of_other(replace(a_lease(NOW), max_restarts=-1)).max_restarts == -1
 
 
 def test_a_command_on_several_machines_is_given_what_its_ranks_meet_by() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from trmcloud.core.errors import MissingExtra
 from trmcloud.core.money import Usd
-from trmcloud.core.sweep.earlier import Tried
+from trmcloud.core.sweep.priors import Tried
 from trmcloud.core.sweep.space import Point, read_words
 from trmcloud.core.sweep.terms import Goal, SweepTerms, make_terms
 from trmcloud.pod.sweep.optuna_sampler import open_optuna

@@ -5,7 +5,10 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import os
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -27,10 +30,15 @@ from trmcloud.core.contract.manifest import (
 from trmcloud.core.contract.trainer_contract import Heartbeat, PhaseJob, load_heartbeat
 from trmcloud.core.money import Usd
 from trmcloud.core.sweep import events as ev
-from trmcloud.core.sweep.earlier import EarlierSweep, EarlierTrial, FirstPoint
-from trmcloud.core.sweep.job import SweepJob, dump_job, load_job
-from trmcloud.core.sweep.journal import about_trial, unpack_journal
-from trmcloud.core.sweep.priors import NO_PRIORS, Priors, memory_table
+from trmcloud.core.sweep.job import SWEEP_NAME, SweepJob, dump_job, load_job
+from trmcloud.core.sweep.priors import (
+    NO_PRIORS,
+    EarlierSweep,
+    EarlierTrial,
+    FirstPoint,
+    Priors,
+    memory_table,
+)
 from trmcloud.core.sweep.space import read_words
 from trmcloud.core.sweep.state import SweepState, TrialState, fold
 from trmcloud.core.sweep.terms import Goal, SweepTerms, make_terms
@@ -96,9 +104,8 @@ class Habit:
 class FakeChildren:
     """Trials below ``folder``, which train a step every ``STEP_S``."""
 
-    def __init__(self, folder: Path, clock: Clock, habit: Habit, slots: int = 1) -> None:
+    def __init__(self, folder: Path, clock: Clock, habit: Habit) -> None:
         self._folder, self._clock, self._habit = folder, clock, habit
-        self.slots, self.lost, self.away = slots, set[int](), set[int]()
         self.starts: list[TrialStart] = []
         self.most_at_once = 0
         self.running: set[int] = set()
@@ -113,12 +120,6 @@ class FakeChildren:
         path = self.folder(trial) / contract.HEARTBEAT_NAME
         return load_heartbeat(path.read_text()) if path.exists() else None
 
-    def open_slots(self) -> frozenset[int]:
-        return frozenset(range(self.slots)) - self.lost - self.away
-
-    def lost_slots(self) -> int:
-        return len(self.lost)
-
     def start(self, start: TrialStart) -> FakeChild:
         folder = self.folder(start.trial)
         if start.is_fresh:
@@ -132,8 +133,6 @@ class FakeChildren:
 
 
 class FakeChild:
-    is_arriving = False
-
     def __init__(
         self, children: FakeChildren, start: TrialStart, clock: Clock, habit: Habit, step: int
     ) -> None:
@@ -144,8 +143,6 @@ class FakeChild:
         self._told = -1
 
     def poll(self) -> int | None:
-        if self._start.slot in self._children.lost:
-            raise MachineLost("test")
         if self._code is not None:
             return self._code
         now, trial = self._clock.now(), self._start.trial
@@ -244,20 +241,11 @@ class World:
         self.deadline_at = BEGAN_AT + left_s
         settings = {"family": "gpt", "keep_best": 3, "seed": 1337}
         self._job: dict[str, Any] = {"settings": settings, "processes": 1, **job}
-        self.children = FakeChildren(folder, self.clock, habit, terms.slots)
+        self.children = FakeChildren(folder, self.clock, habit)
         self.attempt = 0
         self.executor: SweepExecutor | None = None
-        self.before_the_loss = 0
 
-    def run(
-        self,
-        *,
-        kill_after: float = math.inf,
-        stop_after: float = math.inf,
-        lose: tuple[float, set[int]] = (math.inf, set()),
-        come: float = math.inf,
-    ) -> tuple[str, str]:
-        """``lose``: after so many seconds these slots are lost; ``come``: those away are here."""
+    def run(self, *, kill_after: float = math.inf, stop_after: float = math.inf) -> tuple[str, str]:
         self.folder.mkdir(parents=True, exist_ok=True)
         self.attempt += 1
         self.clock.kill_at = self.clock.at + kill_after
@@ -269,16 +257,10 @@ class World:
             attempt=self.attempt, deadline_at=self.deadline_at,
         )  # fmt: skip
         stop_at, sleep = self.clock.at + stop_after, self.clock.sleep
-        lose_at, come_at = self.clock.at + lose[0], self.clock.at + come
 
         def asking(seconds: float) -> None:
             if self.clock.at >= stop_at:
                 executor.ask_to_stop()
-            if self.clock.at >= lose_at and not self.children.lost:
-                self.children.lost = lose[1]
-                self.before_the_loss = len(self.children.starts)
-            if self.clock.at >= come_at:
-                self.children.away = set()
             sleep(seconds)
 
         self.clock.sleep = asking  # type: ignore[method-assign]
@@ -291,7 +273,7 @@ class World:
         """All but what was published is gone."""
         shutil.copytree(self.folder / contract.CHECKPOINTS_DIR, folder / contract.CHECKPOINTS_DIR)
         self.folder = folder
-        self.children = FakeChildren(folder, self.clock, self.habit, self.terms.slots)
+        self.children = FakeChildren(folder, self.clock, self.habit)
 
     @property
     def events(self) -> tuple[ev.SweepEvent, ...]:
@@ -328,7 +310,7 @@ def test_a_sweep_ends_with_its_best_checkpoint_published(tmp_path: Path) -> None
     assert dict(state.trials[1].point) == {"lr": 0.2}, "the default is the first"
     best = pick_best(world.published)
     assert best is not None
-    about = about_trial(best.extra)
+    about = ev.about_trial(best.extra)
     assert f"trial {about['trial']}" in message
     winner = state.trials[about["trial"]]
     assert winner.state is TrialState.COMPLETE
@@ -339,7 +321,7 @@ def test_a_sweep_ends_with_its_best_checkpoint_published(tmp_path: Path) -> None
     folder = world.folder / contract.CHECKPOINTS_DIR / step_dir_name(best.step)
     for file in best.files:
         assert hashlib.sha256((folder / file.name).read_bytes()).hexdigest() == file.sha256
-    told_there = unpack_journal(best.extra)
+    told_there = ev.unpack_journal(best.extra)
     assert [ev.read_event(line) for line in told_there] == list(world.events[: len(told_there)])
     assert len(told_there) > 3
     lines = (world.folder / contract.METRICS_NAME).read_text().splitlines()
@@ -353,40 +335,6 @@ def test_trials_run_on_slots_and_no_more(tmp_path: Path) -> None:
     world.check()
     assert world.children.most_at_once == 4
     assert {start.slot for start in world.children.starts} == {0, 1, 2, 3}
-
-
-@pytest.mark.parametrize("after", [0.3, 8.0, 33.0, 61.0])
-def test_a_machine_that_is_lost_costs_what_ran_there_and_its_rent(
-    tmp_path: Path, after: float
-) -> None:
-    world = World(tmp_path / "train", terms_of("6", slots=4), Habit(bowl))
-    outcome, _ = world.run(lose=(after, {2, 3}))
-    world.check()
-    assert outcome == "finished"
-    before = world.children.starts[: world.before_the_loss]
-    slots = {start.trial: start.slot for start in before}
-    lost = [event.trial for event in world.events if isinstance(event, ev.TrialLost)]
-    assert len(lost) == 2
-    assert {slots[trial] for trial in lost} == {2, 3}, "what ran there, once, and nothing else"
-    after_it = world.children.starts[world.before_the_loss :]
-    assert {start.slot for start in after_it} <= {0, 1}
-    assert set(lost) <= {start.trial for start in after_it}, "it is repeated"
-    state = world.state
-    if after < 60:  # half of the machine is paid to its end, and is no trial's
-        assert state.idle >= Usd("1.00")
-    best = pick_best(world.published)
-    assert best is not None
-    winner = state.trials[about_trial(best.extra)["trial"]]
-    assert winner.rung == world.terms.last, "what was reserved for the winner was there"
-
-
-def test_a_sweep_does_not_end_while_machines_are_on_their_way(tmp_path: Path) -> None:
-    world = World(tmp_path / "train", terms_of("4", slots=2), Habit(bowl))
-    world.children.away = {1}
-    world.run(come=20.0)
-    assert {start.slot for start in world.children.starts[:1]} == {0}
-    assert {start.slot for start in world.children.starts} == {0, 1}
-    world.check()
 
 
 @pytest.mark.parametrize("after", [0.3, 7.0, 31.0, 63.7, 120.0])
@@ -564,7 +512,7 @@ def test_a_trial_whose_numbers_are_not_finite_is_not_the_winner(tmp_path: Path) 
     first = world.state.trials[1]
     assert first.results
     assert first.results[0].problem == ev.NOT_A_NUMBER
-    best = pick_best([m for m in world.published if about_trial(m.extra)["trial"] != 1])
+    best = pick_best([m for m in world.published if ev.about_trial(m.extra)["trial"] != 1])
     assert best is not None
     assert world.state.best(Goal.MIN) is not first
 
@@ -679,3 +627,20 @@ def test_a_trial_has_not_the_limits_of_its_sweep(tmp_path: Path) -> None:
     made = trials.prepare(TrialStart(1, {}, 0, 1, 5.0, is_fresh=True)).environment
     assert made["TRMCLOUD_DEADLINE_AT"] == "5.0"
     assert not {"TRMCLOUD_LANDING_S", "TRMCLOUD_PATIENCE"} & set(made)
+
+
+def test_one_that_was_planned_on_several_machines_starts_no_trial(tmp_path: Path) -> None:
+    """An earlier version had reserved for it, and this one has rented the machines."""
+    code, out = tmp_path / "code", tmp_path / "runs" / "r-1" / "train"
+    code.mkdir()
+    out.mkdir(parents=True)
+    (code / SWEEP_NAME).write_text(dump_job(SweepJob(terms_of("3", slots=2))))
+    job = PhaseJob("r-1", "train", small_recipe().to_json(), "", str(out), 1, code_dir=str(code))
+    (out / contract.JOB_NAME).write_text(contract.dump(job))
+    environment = {**os.environ, "TRMCLOUD_JOB": str(out / contract.JOB_NAME), "NNODES": "2"}
+    words = (sys.executable, "-m", "trmcloud.pod.sweep.executor")
+    subprocess.run(words, env=environment, check=True, timeout=60)
+    beat = load_heartbeat((out / contract.HEARTBEAT_NAME).read_text())
+    assert beat.outcome == "bad_config"
+    assert beat.message == "a sweep runs on one machine: launch it for one"
+    assert not (out / JOURNAL_NAME).exists()

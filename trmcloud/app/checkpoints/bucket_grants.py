@@ -32,7 +32,7 @@ from trmcloud.core.money import ZERO, Usd
 from trmcloud.core.planner.memory import checkpoint_bytes
 from trmcloud.core.spec.plan import Candidate, Plan
 from trmcloud.core.storage import HOURS_PER_MONTH
-from trmcloud.core.sweep.journal import about_trial
+from trmcloud.core.sweep.events import about_trial
 from trmcloud.core.values import replace
 from trmcloud.ports.bucket import (
     Bucket,

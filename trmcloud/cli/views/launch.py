@@ -168,9 +168,7 @@ def frozen_rows(
         rows += [(phase.name, _work(chosen, phase, verbose)) for phase in chosen.phases]
     if plan.spec.command is not None:
         rows += command_rows(plan.spec.command)
-    if plan.spec.nodes > 1 and plan.spec.sweep is not None:
-        rows += _TRIALS_ON_SEVERAL
-    elif plan.spec.nodes > 1 and plan.spec.command is not None:
+    if plan.spec.nodes > 1 and plan.spec.command is not None:
         rows += _ON_SEVERAL
     if plan.spec.overrides:
         put = ", ".join(f"{key} = {value}" for key, value in plan.spec.overrides)
@@ -258,10 +256,6 @@ def _cap(plan: Plan) -> str:
 _ON_SEVERAL = (
     ("machines", "the command starts on each; torchrun connects them"),
     ("kept", "what the first machine saves; from the others, their files of a DCP checkpoint"),
-)
-_TRIALS_ON_SEVERAL = (
-    ("machines", "each runs its share of the trials; the first one gives them out"),
-    ("kept", "on the first machine, which is sent what the others' trials save"),
 )
 _NAMED = 5
 

@@ -58,8 +58,7 @@ def terms_lines(terms: SweepTerms, priors: Priors = NO_PRIORS, on: str = "") -> 
 def _first_rows(priors: Priors) -> list[tuple[str, str]]:
     rows = []
     for number, each in enumerate(priors.first):
-        scaled = f", its rate × {each.factor:.3g}" if each.factor != 1.0 else ""
-        of = f"trial {each.trial} of {each.run_id}{scaled}"
+        of = f"trial {each.trial} of {each.run_id}"
         rows.append(("then" if not number else "", f"{format_point(each.point)} ({of})"))
     return rows
 

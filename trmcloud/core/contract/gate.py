@@ -10,7 +10,7 @@ from typing import Annotated, Any
 from trmcloud.core.contract.records import Asks, Label, Step, finite, record_of, within
 from trmcloud.core.values import dataclass
 
-# The value of the next dollar in bits per byte, and the rules that end a training by it.
+# The value of the next dollar in bits per byte, and the rule that ends a training.
 #
 # Between warm-up and cooldown, bits per byte fall about linearly in the logarithm of the steps. A
 # line through the newest half of the evaluations, by least squares, gives what more steps are
@@ -21,10 +21,6 @@ LEAST_POINTS = 2 * _LEAST_IN_HALF - 1
 """Evaluations after the warm-up, before which nothing is said: the first ones of a training fall
 ever more steeply, and a line through them promises too little."""
 MOST_POINTS = 64
-DOUBT = 2.0
-"""Standard errors of the slope by which a rule trusts a training to buy more than its line says: it
-is asked with each evaluation, and one standard error is exceeded by chance once in six. Student's t
-of the 6 to 32 points that a line has is 2.1 to 1.7 at 95 %, one-sided."""
 WORSE_BY = 0.01
 """Of its best bits per byte, an evaluation that is no longer scatter."""
 
@@ -47,12 +43,9 @@ class Curve:
 
 @dataclass(frozen=True)
 class StopRules:
-    """``gain_per_usd``: the least bits per byte that a dollar is to buy, and ``patience``: the most
-    evaluations in a row without a better one; 0: no such rule. ``usd_per_hour`` is the price."""
+    """``patience``: the most evaluations in a row without a better one; 0: any number."""
 
-    gain_per_usd: Rate = 0.0
     patience: Asks = 0
-    usd_per_hour: Rate = 0.0
 
 
 def fit(points: Sequence[tuple[int, float]]) -> tuple[float, float] | None:
@@ -87,28 +80,22 @@ def is_worse(points: Sequence[tuple[int, float]]) -> bool:
     return newest > min(bpb for _, bpb in points) * (1 + WORSE_BY)
 
 
-def gain_soon(
-    curve: Curve, steps_left: int, most_hours: float = 1.0, *, at_most: bool = False
-) -> float | None:
+def gain_soon(curve: Curve, steps_left: int, most_hours: float = 1.0) -> float | None:
     """Bits per byte that an hour is expected to buy, over the next ``most_hours`` or the steps that
-    are left, if those are fewer; ``at_most``: by ``DOUBT`` standard errors more. Below 0 where they
-    rise; None where nothing is left."""
+    are left, if those are fewer. Below 0 where they rise; None where nothing is left."""
     if steps_left <= 0 or curve.steps_per_hour <= 0.0:
         return None
     hours = min(most_hours, steps_left / curve.steps_per_hour)
-    slope = curve.slope - DOUBT * curve.scatter if at_most else curve.slope
-    gain = -slope * math.log1p(curve.steps_per_hour * hours / max(1, curve.step)) / hours
+    gain = -curve.slope * math.log1p(curve.steps_per_hour * hours / max(1, curve.step)) / hours
     return gain if math.isfinite(gain) else None
 
 
-def gain_per_usd(
-    curve: Curve, steps_left: int, usd_per_hour: float, *, at_most: bool = False
-) -> float | None:
+def gain_per_usd(curve: Curve, steps_left: int, usd_per_hour: float) -> float | None:
     """Bits per byte that a dollar is expected to buy: the next one, or, where the steps that are
     left cost less, each of those few; None where nothing is paid, or nothing is left."""
     if usd_per_hour <= 0.0:
         return None
-    hourly = gain_soon(curve, steps_left, 1.0 / usd_per_hour, at_most=at_most)
+    hourly = gain_soon(curve, steps_left, 1.0 / usd_per_hour)
     return None if hourly is None else hourly / usd_per_hour
 
 
@@ -118,21 +105,13 @@ def words_of_patience(since_best: int) -> str:
 
 
 def why_stop(rules: StopRules, curve: Curve | None, steps_left: int) -> str:
-    """By which rule the training no longer pays, in words; empty while it does.
+    """Why the training no longer pays; empty while it does.
 
     The bundled trainer counts its patience itself, after each evaluation: see ``ENV_PATIENCE``.
     """
-    if curve is None or steps_left <= 0:
+    if curve is None or steps_left <= 0 or not 0 < rules.patience <= curve.since_best:
         return ""
-    if rules.patience and curve.since_best >= rules.patience:
-        return words_of_patience(curve.since_best)
-    hoped = gain_per_usd(curve, steps_left, rules.usd_per_hour, at_most=True)
-    if not rules.gain_per_usd or hoped is None or hoped >= rules.gain_per_usd:
-        return ""
-    told = gain_per_usd(curve, steps_left, rules.usd_per_hour) or 0.0
-    if told <= 0:
-        return "the next dollar does not improve bpb"
-    return f"the next dollar gains {told:.2g} bpb, less than {rules.gain_per_usd:.3g}"
+    return words_of_patience(curve.since_best)
 
 
 # The gate between fast and extreme: is this training worth going on with?
@@ -140,8 +119,8 @@ def why_stop(rules: StopRules, curve: Curve | None, steps_left: int) -> str:
 # Blocking, since arithmetic backs them: every supervision step improves on the one before, on
 # validation text; final-step bits per byte fell; nothing became infinite. A model that is judged
 # once has no order and no bands: an evaluation says by name what it judged. The guides' bands for
-# refinement and gradient norm are reported beside them and block only when strictness is asked
-# for: refinement can be bought by making the first step worse, so it proves nothing alone.
+# refinement and gradient norm are reported beside them and never block: refinement can be bought by
+# making the first step worse, so it proves nothing alone.
 
 #: (lowest, highest) of the guides, by the phase that is judged.
 REFINEMENT_BANDS = {"fast": (0.15, 0.25), "extreme": (0.50, 0.97)}
@@ -178,7 +157,7 @@ def verdict_from_json(data: Any) -> Verdict:
     return record_of(Verdict, data)
 
 
-def judge(phase: str, metrics: Iterable[Mapping[str, Any]], *, strict: bool = False) -> Verdict:
+def judge(phase: str, metrics: Iterable[Mapping[str, Any]]) -> Verdict:
     """The verdict on a phase from its metrics lines (kinds ``train`` and ``eval``).
 
     Order and refinement are judged on the last evaluation's losses (nats per token of every
@@ -190,7 +169,7 @@ def judge(phase: str, metrics: Iterable[Mapping[str, Any]], *, strict: bool = Fa
     train = [line for line in lines if line.get("kind") == "train"]
     checks: tuple[Check, ...] = (_falling(evals), _finite(train))
     if not _has_one_part(evals):
-        bands = _refinement(phase, evals, strict), _gradients(phase, train, strict)
+        bands = _refinement(phase, evals), _gradients(phase, train)
         checks = (_order(evals), *checks, *bands)
     passed = all(check.passed is True for check in checks if check.blocking)
     return Verdict(phase, passed, checks)
@@ -246,29 +225,29 @@ def _finite(train: Sequence[Mapping[str, Any]]) -> Check:
     return Check(name, True, True, f"all {len(train)} logged steps")
 
 
-def _refinement(phase: str, evals: Sequence[Mapping[str, Any]], strict: bool) -> Check:
+def _refinement(phase: str, evals: Sequence[Mapping[str, Any]]) -> Check:
     name = "refinement (guide's band)"
     band = REFINEMENT_BANDS.get(phase)
     value = refinement(_losses(evals) or ())
     if band is None or value is None:
-        return Check(name, None, strict, "not measured")
+        return Check(name, None, False, "not measured")
     inside = band[0] <= value <= band[1]
     where = "inside" if inside else "outside"
-    return Check(name, inside, strict, f"{value:.1%}, {where} {band[0]:.0%}–{band[1]:.0%}")
+    return Check(name, inside, False, f"{value:.1%}, {where} {band[0]:.0%}–{band[1]:.0%}")
 
 
-def _gradients(phase: str, train: Sequence[Mapping[str, Any]], strict: bool) -> Check:
+def _gradients(phase: str, train: Sequence[Mapping[str, Any]]) -> Check:
     name = "gradient norm (guide's band)"
     band = GRADIENT_BANDS.get(phase)
     norms = _numbers(line.get("grad_norm") for line in train[len(train) // 2 :])
     if band is None or not norms:
-        return Check(name, None, strict, "not measured")
+        return Check(name, None, False, "not measured")
     from statistics import median
 
     value = median(norms)
     inside = band[0] <= value <= band[1]
     where = "inside" if inside else "outside"
-    return Check(name, inside, strict, f"{value:.2f}, {where} {band[0]}–{band[1]}")
+    return Check(name, inside, False, f"{value:.2f}, {where} {band[0]}–{band[1]}")
 
 
 def _losses(evals: Sequence[Mapping[str, Any]]) -> list[float] | None:

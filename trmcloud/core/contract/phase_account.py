@@ -185,8 +185,7 @@ def next_try(lease: Lease, last: PhaseReport) -> Recovery | None:
     if outcome in RETRYABLE and last.fruitless <= lease.max_restarts:
         rung = AGAIN, {}
     elif outcome in MENDED and lease.max_restarts >= 0:
-        saved = last.saved_step is not None
-        rung = next_rung(settings, last.recoveries, outcome, saved=saved)
+        rung = next_rung(settings, last.recoveries, outcome)
     elif outcome == "landed_signal" and last.climbing:
         changed = climb_settings(settings, last.recoveries, last.climbing)
         rung = (last.climbing, changed) if changed else None

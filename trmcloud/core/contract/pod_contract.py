@@ -329,7 +329,6 @@ class Lease:
     phases: tuple[PhaseLease, ...]
     fits_budget: bool
     min_useful_s: float
-    strict_gate: bool = False
     hang_after_s: float = 300.0
     max_restarts: Restarts = 3
     """Attempts in a row without a newer checkpoint before the phase counts as failed."""

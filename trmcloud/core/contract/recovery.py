@@ -37,7 +37,6 @@ PRESETS_DOWN: Mapping[str, str] = {"extreme": "aggressive", "aggressive": "moder
 MOST_RECOVERIES = 32
 _MOST_OVERRIDES_BYTES = 4096
 _LONGEST_WHY = 300
-_LEAST_SEQUENCE = 64
 
 _label = formed(r"[A-Za-z0-9][A-Za-z0-9._-]{0,79}")
 
@@ -120,20 +119,6 @@ def _no_workers(now: Mapping[str, Any]) -> dict[str, Any]:
     return {"loader_workers": 0} if now["loader_workers"] else {}
 
 
-def _shallower(now: Mapping[str, Any]) -> dict[str, Any]:
-    """Two thirds of the blocks, as the training guide goes from 12 to 8."""
-    depth = int(now.get("depth", 0))
-    return {"depth": depth * 2 // 3} if depth > 1 else {}
-
-
-def _shorter(now: Mapping[str, Any]) -> dict[str, Any]:
-    """Half the sequence and twice the passes: a step learns from as many tokens."""
-    sequence = int(now.get("sequence", 0))
-    if sequence < _LEAST_SEQUENCE or sequence % 2:
-        return {}
-    return {"sequence": sequence // 2, "accumulation": int(now["accumulation"]) * 2}
-
-
 def _half_rate(now: Mapping[str, Any]) -> dict[str, Any]:
     return {RATE: now.get(RATE, 1.0) / 2}
 
@@ -149,16 +134,11 @@ LADDER: tuple[Rung, ...] = (
     Rung("checkpointing", _MEMORY, 1, _checkpointing),
     Rung("compile", _MEMORY, 1, _no_compile),
     Rung("loader", _MEMORY, 1, _no_workers),
-    Rung("depth", _MEMORY, 1, _shallower),
-    Rung("sequence", _MEMORY, 1, _shorter),
     Rung("rate", _UNSOUND, 2, _half_rate),
     Rung("preset", _UNSOUND, 2, _lower_preset),
 )
 MENDED = frozenset(outcome for rung in LADDER for outcome in rung.outcomes)
 """Outcomes that some rung may help against."""
-LAST_RUNGS = ("depth", "sequence")
-"""Settings whose change makes another model, or another reading of the text: in a lease only where
-the user asked for it, and tried only while nothing is saved."""
 NEEDED = ("batch", "accumulation", "activation_checkpointing", "compile", "loader_workers")
 """Settings that a phase's lease must name for its ladder to be climbed; ``preset`` may be."""
 
@@ -172,24 +152,17 @@ def overrides_of(recoveries: Sequence[Recovery]) -> dict[str, Any]:
 
 
 def next_rung(
-    settings: Mapping[str, Any],
-    recoveries: Sequence[Recovery],
-    outcome: str,
-    *,
-    saved: bool = False,
+    settings: Mapping[str, Any], recoveries: Sequence[Recovery], outcome: str
 ) -> tuple[str, dict[str, Any]] | None:
     """The next thing to try after ``outcome``, and what it changes; None: nothing is left.
 
     Args:
         settings: the phase's own, those of ``NEEDED`` at least; with fewer nothing is tried.
         recoveries: what was tried so far.
-        saved: whether there is a checkpoint to go on from.
     """
     if any(key not in settings for key in NEEDED):
         return None
     now = {**settings, **overrides_of(recoveries)}
-    if saved:
-        now = {key: value for key, value in now.items() if key not in LAST_RUNGS}
     for rung in LADDER:
         tried = sum(each.rung == rung.name for each in recoveries)
         if outcome in rung.outcomes and tried < rung.most and (changed := rung.change(now)):
@@ -222,6 +195,7 @@ _OVERRIDES: Mapping[str, Callable[[Any], bool]] = {
     "selective_checkpointing": _SWITCH,
     "compile": _SWITCH,
     "loader_workers": lambda value: value == 0 and type(value) is int,
+    # Cut by an earlier version, whose run may go on here.
     "depth": _COUNT,
     "sequence": _COUNT,
     PRESET: lambda value: value in PRESETS_DOWN.values(),

@@ -140,7 +140,9 @@ def keeps_uploads(run: RunState, plan: Plan) -> bool:
     if run.errand is not None or not plan.spec.pod_uploads:
         return False
     spec = plan.spec
-    return spec.command is None or spec.sweep is not None or bool(spec.command.resume)
+    if spec.sweep is not None:
+        return spec.nodes == 1  # one on several machines, of an earlier version, ends with them
+    return spec.command is None or bool(spec.command.resume)
 
 
 def _was_lost(run: RunState, generation: Generation) -> bool:

@@ -33,7 +33,7 @@ from trmcloud.core.control.report import report_on
 from trmcloud.core.control.run_state import Generation, RunState, State
 from trmcloud.core.errors import CheckpointError, ReceiptError
 from trmcloud.core.money import Usd, total
-from trmcloud.core.sweep.journal import state_in
+from trmcloud.core.sweep.state import state_in
 from trmcloud.core.values import dataclass
 
 # The points of a receipt's curves, from lines of metrics. Pure.

@@ -72,16 +72,13 @@ def make_lease(
     *,
     epoch: int,
     granted_at: float,
-    strict_gate: bool,
     hold: bool = False,
     uploads: bool = False,
     stop: StopRules | None = None,
     set_by_hand: Collection[str] = (),
-    last_rungs: Collection[str] = (),
     command: Command | None = None,
     most_s: float = 0.0,
     stands_by_s: float = 0.0,
-    apart: bool = False,
 ) -> Lease:
     """Make the lease of a generation's agent: its permissions and their end.
 
@@ -91,11 +88,10 @@ def make_lease(
     1.5 × their P90, as far as that leaves the others half of theirs.
 
     ``hold`` and ``uploads``: see ``Lease``;
-    ``stop``: when a phase no longer pays; ``set_by_hand`` and ``last_rungs``: see ``recoverable``;
+    ``stop``: the rule by which a phase no longer pays; ``set_by_hand``: see ``recoverable``;
     ``command``: what is run in place of a recipe's trainer, for at most ``most_s`` seconds from its
     start; 0: as long as the lease lasts. ``stands_by_s``: for so long it may wait, once it is
-    ready, for the machine before it to be gone. ``apart``: several machines train each by itself,
-    as those of a sweep do, and none fails with another.
+    ready, for the machine before it to be gone.
     """
     rented = candidate.provider != LOCAL
     # A clock set back since the intent must not grant more time than was reserved.
@@ -118,7 +114,7 @@ def make_lease(
         shares.append(
             PhaseLease(
                 *(phase.name, allowed_s, _trained_s(phase), phase.flops),
-                settings=recoverable(phase.settings, set_by_hand, last_rungs),
+                settings=recoverable(phase.settings, set_by_hand),
                 stop=stop or StopRules(),
             )
         )
@@ -127,7 +123,7 @@ def make_lease(
     default_s = HANG_AFTER_S if rented else LOCAL_HANG_AFTER_S
     hang_after_s = traits.hang_after_s if traits is not None else default_s
     # A trainer that failed is not started again on one node alone: the others are gone by then.
-    max_restarts = Lease.max_restarts if candidate.nodes == 1 or apart else -1
+    max_restarts = Lease.max_restarts if candidate.nodes == 1 else -1
     if command is not None:
         hang_after_s = command.silent_s
         # One that cannot go on from a checkpoint would pay for the same steps again.
@@ -143,7 +139,6 @@ def make_lease(
         phases=tuple(shares),
         fits_budget=fits,
         min_useful_s=least_useful_s(phases, of_command=command is not None),
-        strict_gate=strict_gate,
         hang_after_s=hang_after_s,
         hold=hold,
         uploads=uploads,

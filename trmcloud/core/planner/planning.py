@@ -54,7 +54,6 @@ from trmcloud.core.planner.ranking import PlanningInputs, nearest_offer, rank
 from trmcloud.core.planner.roofline import MeasuredSpeed, needs_float8, refuse_float8
 from trmcloud.core.planner.speed import is_trained, why_untrained
 from trmcloud.core.spec.boots import ASK_EVERY_S, boot_budget, boot_cost, boot_limit_s
-from trmcloud.core.spec.overrides import check_last_rungs
 from trmcloud.core.spec.plan import GOAL, TRAINER, Candidate, Plan
 from trmcloud.core.spec.recipe import Recipe
 from trmcloud.core.spec.settings import CHAT, PHASES, as_option
@@ -131,7 +130,6 @@ def make_plan(
     first = next(iter((*trained, *usable, *made)), None)
     if first is not None:
         check_rules(spec, first)
-        check_last_rungs(spec.last_rungs, [phase.settings for phase in first.phases])
     untold = ""
     if first is not None and first not in trained:
         why = next(filter(None, (why_untrained(phase.settings) for phase in first.phases)), "")
@@ -649,10 +647,7 @@ def _limits(spec: RunSpec, candidate: Candidate | None, cap: Usd, now: float) ->
         "regions": ", ".join(spec.regions) or "any",
         "spot": "on" if spec.spot else "off",
         "community hosts": "on" if spec.community else "off",
-        "marginal-value stop": f"{spec.stop_at_gain:g} bpb/usd" if spec.stop_at_gain else "off",
-        "last rungs": ", ".join(spec.last_rungs) or "off",
         "patience": f"{spec.patience} evaluations" if spec.patience else "off",
-        "strict gate": "on" if spec.strict_gate else "off",
         "old prices": _MARGINS,
     }
     limits |= goal_limits(spec)

@@ -20,8 +20,8 @@ from trmcloud.core.values import dataclass, replace
 #
 # ``planning.make_plan`` makes it; ``launch`` carries it out without planning again.
 
-PLAN_VERSION = 12
-"""Raised with any new field, which a test holds.
+PLAN_VERSION = 13
+"""Raised with any field that is new or gone, which a test holds.
 
 1  2026-11-21  the first
 2  2026-11-22  settings say how data becomes rows
@@ -35,6 +35,7 @@ PLAN_VERSION = 12
 10 2026-11-27  the goal that it is to reach
 11 2026-11-27  a sweep: the settings that it searches
 12 2026-11-27  a sweep: the points that it begins with, and the trials of earlier ones
+13 2026-11-29  no wish has last rungs, the least gain of a dollar or a strict gate any more
 """
 
 TRAINER = "trainer"

@@ -242,14 +242,8 @@ class RunSpec:
     tokens: int | None = None
     initial_from: str = ""
     """Checkpoint folder or run whose weights the first phase starts from."""
-    strict_gate: bool = False
-    stop_at_gain: float = 0.0
-    """The least bits per byte that a dollar is to buy; 0: a phase goes to its end."""
     patience: int = 0
     """The most evaluations in a row without a better one; 0: any number."""
-    last_rungs: tuple[str, ...] = ()
-    """Further settings that may be cut where memory runs out and nothing is saved yet: depth,
-    sequence."""
     objective: str = "value"
     hour_value: Usd = field(default=GUIDE_HOUR_VALUE, metadata=codec.kept_as("hour_value_usd"))
     """USD that an hour of waiting is worth."""

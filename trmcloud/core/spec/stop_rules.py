@@ -1,45 +1,15 @@
-"""Rules that end a phase which no longer pays: as typed, and whether they can be met. Pure."""
+"""The rule that ends a phase which no longer pays: as typed, and whether it can be met. Pure."""
 
 from __future__ import annotations
 
 import math
-import re
 
-from trmcloud.core.contract.gate import LEAST_POINTS, StopRules
 from trmcloud.core.errors import UsageError
-from trmcloud.core.money import ZERO, Usd
 from trmcloud.core.spec.plan import Candidate
 from trmcloud.core.spec.settings import PhaseRecipe
 from trmcloud.core.spec.spec import RunSpec
 
 MOST_PATIENCE = 1_000_000
-_LEAST_GAIN, _MOST_GAIN = 1e-9, 1e6
-_GAIN = re.compile(
-    r"\s*(\d+(?:\.\d*)?(?:e[+-]?\d{1,3})?|\.\d+)\s*(?:bpb)?\s*/\s*(?:usd|\$)\s*",
-    re.IGNORECASE | re.ASCII,
-)
-
-
-def parse_gain(text: str) -> float:
-    """Bits per byte a dollar of ``0.001/usd``.
-
-    Raises:
-        UsageError: it is none, or none that can be.
-    """
-    found = _GAIN.fullmatch(text) if len(text) <= 40 else None
-    if found is None:
-        raise UsageError(
-            f"--stop-at-gain takes bits per byte per dollar, not {text[:40]!r}",
-            next_step="--stop-at-gain 0.001/usd",
-        )
-    gain = float(found[1])
-    if not _LEAST_GAIN <= gain <= _MOST_GAIN:
-        raise UsageError(
-            f"--stop-at-gain must be from {_LEAST_GAIN:g} to {_MOST_GAIN:g} per dollar, not "
-            f"{text!r}",
-            next_step="--stop-at-gain 0.001/usd",
-        )
-    return gain
 
 
 def checked_patience(patience: int) -> int:
@@ -52,35 +22,20 @@ def checked_patience(patience: int) -> int:
     return patience
 
 
-def rules_of(spec: RunSpec, rate: Usd) -> StopRules:
-    """Return the stop rules for a pod at ``rate`` (USD/h)."""
-    if not (spec.stop_at_gain or spec.patience):
-        return StopRules()
-    return StopRules(spec.stop_at_gain, spec.patience, float(rate))
-
-
 def check_rules(spec: RunSpec, candidate: Candidate) -> None:
     """
     Raises:
-        UsageError: a rule that ``candidate`` can never meet: nothing is paid for it, or no phase
-            has as many evaluations between its warm-up and its cooldown.
+        UsageError: a patience that ``candidate`` can never use up: no phase has as many evaluations
+            between its warm-up and its cooldown.
     """
     most = max((_evaluations(phase.settings) for phase in candidate.phases), default=0)
-    if spec.stop_at_gain and candidate.rate == ZERO:
+    needed = spec.patience + 1 if spec.patience else 0
+    if needed > most:
         raise UsageError(
-            "--stop-at-gain has no effect: this machine costs nothing",
-            next_step="set the value of its hour with --rate USD; or use --patience N",
+            f"--patience has no effect: it needs {needed} evaluations between warm-up and "
+            f"cooldown, but no phase has more than {most}",
+            next_step="--set eval_every=…, or more steps",
         )
-    for option, needed in (
-        ("--stop-at-gain", LEAST_POINTS if spec.stop_at_gain else 0),
-        ("--patience", spec.patience + 1 if spec.patience else 0),
-    ):
-        if needed > most:
-            raise UsageError(
-                f"{option} has no effect: it needs {needed} evaluations between warm-up and "
-                f"cooldown, but no phase has more than {most}",
-                next_step="--set eval_every=…, or more steps",
-            )
 
 
 def _evaluations(settings: PhaseRecipe) -> int:

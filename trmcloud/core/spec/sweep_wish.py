@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from trmcloud.core.contract.command import Command
-from trmcloud.core.sweep.earlier import EarlierSweep, FirstPoint
+from trmcloud.core.sweep.priors import EarlierSweep, FirstPoint
 from trmcloud.core.values import dataclass, replace
 
 METRIC = "val_bpb"

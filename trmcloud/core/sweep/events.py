@@ -1,4 +1,5 @@
-"""The events of a sweep, which its journal keeps, one line of JSON each. Pure.
+"""The events of a sweep, and its journal: one line of JSON for each event, also inside the manifest
+of a published checkpoint. Pure.
 
 Events are facts in the past tense, except for those that say that a trial runs: they are written
 before the trial is started, so that no process is unknown. Money in them is text. An amount is of
@@ -7,9 +8,11 @@ one slot: seconds × the slot's rate.
 
 from __future__ import annotations
 
+import base64
 import json
 import math
-from collections.abc import Mapping
+import zlib
+from collections.abc import Mapping, Sequence
 from enum import Enum
 from typing import Any
 
@@ -27,6 +30,12 @@ class Purpose(str, Enum):
     """To train the best trial to the end."""
     CONFIRM = "confirm"
     """To compare the winner with the default at the last rung, with several seeds."""
+
+
+EVENT_KIND = "sweep"
+"""The kind of a line of metrics that has an event of the journal, with its number ``n``."""
+CPU_KIND = "sweep_cpu"
+"""The kind of a line of metrics with the seconds of processor time that an attempt has taken."""
 
 
 class SweepEvent:
@@ -203,3 +212,41 @@ def read_journal(text: str) -> tuple[SweepEvent, ...]:
         ValueError: another line is no event.
     """
     return tuple(read_event(line) for line in text.split("\n")[:-1] if line)
+
+
+# The journal inside a checkpoint's manifest.
+
+SWEEP = "sweep"
+"""The key in ``extra`` of a published checkpoint: its trial, rung and settings, and the fields of
+the trial's own manifest that differ."""
+JOURNAL = "journal"
+"""The key in that of the journal until then: its lines, compressed, as pieces of base64. Not a file
+of its own: a bucket grants a checkpoint's files by their names."""
+_PIECE_CHARS = 12_000
+_MOST_BYTES = 16 << 20
+
+
+def about_trial(extra: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the facts of a published checkpoint's trial; empty for one that is no sweep's."""
+    about = extra.get(SWEEP)
+    if not isinstance(about, dict):
+        return {}
+    is_known = all(type(about.get(name)) is int for name in ("trial", "rung", "step"))
+    return about if is_known else {}
+
+
+def pack_journal(lines: Sequence[str]) -> list[str]:
+    text = base64.b64encode(zlib.compress("\n".join(lines).encode(), 9)).decode()
+    return [text[start : start + _PIECE_CHARS] for start in range(0, len(text), _PIECE_CHARS)]
+
+
+def unpack_journal(extra: Mapping[str, Any]) -> list[str]:
+    """Return the lines of the journal in a published checkpoint's ``extra``; none where it is
+    damaged."""
+    try:
+        packed = base64.b64decode("".join(about_trial(extra)[JOURNAL]), validate=True)
+        opened = zlib.decompressobj()
+        text = opened.decompress(packed, _MOST_BYTES)
+        return text.decode().split("\n") if opened.eof and text else []
+    except (KeyError, TypeError, ValueError, zlib.error):
+        return []

@@ -16,8 +16,8 @@ from statistics import median
 
 from trmcloud.core.money import ZERO, Usd, total
 from trmcloud.core.sweep import events as ev
-from trmcloud.core.sweep.earlier import Tried
 from trmcloud.core.sweep.events import Purpose
+from trmcloud.core.sweep.priors import Tried
 from trmcloud.core.sweep.samplers import Sampler
 from trmcloud.core.sweep.space import Point
 from trmcloud.core.sweep.state import SweepState, Trial, TrialState, apply, best_of

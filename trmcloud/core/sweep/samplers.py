@@ -15,7 +15,7 @@ from typing import Protocol
 
 from trmcloud.core.errors import UsageError
 from trmcloud.core.nearest import suggest_name
-from trmcloud.core.sweep.earlier import Tried
+from trmcloud.core.sweep.priors import Priors, Tried
 from trmcloud.core.sweep.space import Point, Space
 from trmcloud.core.sweep.terms import Goal
 from trmcloud.core.values import dataclass
@@ -335,6 +335,22 @@ def make_sampler(
     if name not in SAMPLERS:
         raise UsageError(f"there is no sampler {name!r}", next_step=suggest_name(name, SAMPLERS))
     return SAMPLERS[name](space, default, goal, seed, rule or ScalingRule(), fits)
+
+
+class PointsFirst:
+    """A sampler that suggests the first points of ``priors`` that fit, then those of ``rest``."""
+
+    def __init__(self, priors: Priors, rest: Sampler) -> None:
+        self._points = [each.point for each in priors.first if priors.fits(each.point)]
+        self._rest = rest
+
+    def suggest(self, history: Sequence[Tried], count: int) -> list[Point]:
+        own = {each.point for each in history if not each.prior}
+        made = [point for point in dict.fromkeys(self._points) if point not in own][:count]
+        if len(made) < count:
+            known = [*history, *map(Tried, made)]
+            made += self._rest.suggest(known, count - len(made))
+        return made
 
 
 def radical_inverse(index: int, base: int, seed: int) -> float:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import field
 from enum import Enum
 from typing import Any
@@ -182,6 +182,16 @@ def apply(state: SweepState, event: ev.SweepEvent) -> SweepState:
     if isinstance(event, ev.Ended) and state.running:
         raise IllegalEvent("an end while trials run")
     return _APPLY[type(event)](state, event)
+
+
+def state_in(extras: Sequence[Mapping[str, Any]]) -> SweepState | None:
+    """Return the state after the longest journal that published checkpoints have; None without one
+    that can be read."""
+    longest = max(map(ev.unpack_journal, extras), key=len, default=[])
+    try:
+        return fold(map(ev.read_event, longest)) if longest else None
+    except (ValueError, IllegalEvent):
+        return None
 
 
 def lost_events(

@@ -8,7 +8,7 @@ from enum import Enum
 from trmcloud.core.errors import UsageError
 from trmcloud.core.money import ZERO, Usd, cost
 from trmcloud.core.sweep.space import Point, Space
-from trmcloud.core.values import dataclass, replace
+from trmcloud.core.values import dataclass
 
 _CONFIRM_PARTS = 4
 """Repetitions with other seeds take at most one of so many parts of the budget."""
@@ -93,17 +93,6 @@ class SweepTerms:
     def seconds(self, amount: Usd) -> float:
         """Return how long a slot is paid with ``amount``."""
         return amount.micros * 3600 / self.slot_rate.micros if self.slot_rate else math.inf
-
-    def without_slots(self, lost: int, left_s: float) -> SweepTerms:
-        """Return the terms once ``lost`` slots are gone with their machine, ``left_s`` seconds
-        before the soft stop. They are paid until then, and that money starts no trial; of what is
-        reserved for repetitions, the other slots' share stays."""
-        if lost <= 0:
-            return self
-        left = max(1, self.slots - lost)
-        paid = cost(self.slot_rate, max(0.0, left_s)) * lost if math.isfinite(left_s) else ZERO
-        confirm = Usd.from_micros(self.confirm_usd.micros * left // self.slots)
-        return replace(self, slots=left, usd=max(ZERO, self.usd - paid), confirm_usd=confirm)
 
     def check(self) -> None:
         """

@@ -460,7 +460,7 @@ class AgentLoop:
         self._body.log(f"memory is free: asked the trainer to land, then continue ({level})")
 
     def _judge(self, phase: str) -> None:
-        verdict = gate.judge(phase, self._body.read_metrics(phase), strict=self.lease.strict_gate)
+        verdict = gate.judge(phase, self._body.read_metrics(phase))
         self._set_phase(replace(self._phase(phase), gate=verdict))
         self._body.log(f"gate after {phase}: {'passed' if verdict.passed else 'failed'}")
 

@@ -101,7 +101,6 @@ NODES_NAME = "nodes.json"
 PORT = 29_400
 MOST = 64
 _NEVER_HANGS_S = 864_000.0
-_MOST_RESTARTS = 1_000
 _HANG_AFTER_S = 120.0
 """Every node is paid for while one of them is waited for."""
 HEAD_LOST_S = 120.0
@@ -166,13 +165,8 @@ def lease_of_other(lease: Lease, *, of_a_command: bool = False) -> Lease:
     """The lease of a machine that is not the first: nothing is uploaded or pulled from there, and
     its part done it stays for the others, until the hard stop, the loss of the first, or the end
     of them all. A trainer that stands still is not waited for longer than all are paid for it. A
-    command's ranks there print nothing as a rule: that says nothing of them.
-
-    Where a part may be started again, each machine trains by itself, as in a sweep: then it is,
-    however often, since the first one continues without it and its failure is nobody else's."""
+    command's ranks there print nothing as a rule: that says nothing of them."""
     held = replace(lease, hold=True, uploads=False)
-    if lease.max_restarts >= 0:
-        held = replace(held, max_restarts=_MOST_RESTARTS)
     if of_a_command:
         return replace(held, hang_after_s=max(lease.hang_after_s, _NEVER_HANGS_S))
     return replace(held, hang_after_s=min(lease.hang_after_s, _HANG_AFTER_S))

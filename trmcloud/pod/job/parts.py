@@ -229,11 +229,8 @@ class Channel:
         same = (before.st_size, before.st_mtime_ns) == (after.st_size, after.st_mtime_ns)
         self.send({"sha256": digest.hexdigest() if same else ""})
 
-    def receive_file(
-        self, into: Path, most_bytes: int, moved: Callable[[], None], *, sha256: str = ""
-    ) -> bool:
-        """Write what ``send_file`` sends; whether it is whole, and has the hash ``sha256``, if one
-        is given.
+    def receive_file(self, into: Path, most_bytes: int, moved: Callable[[], None]) -> bool:
+        """Write what ``send_file`` sends; whether it is whole.
 
         Raises:
             Refused: it is larger than ``most_bytes``. OSError: the disk, or the other side.
@@ -255,8 +252,7 @@ class Channel:
                 moved()
             file.flush()
             os.fsync(file.fileno())
-        found = digest.hexdigest()
-        return self.hear().get("sha256") == found and sha256 in ("", found)
+        return self.hear().get("sha256") == digest.hexdigest()
 
     def _mark(self, side: bytes, number: int, text: bytes) -> bytes:
         return (

@@ -163,8 +163,6 @@ SENT_NAME = "sent.json"
 """Beside the working folder: the files that were sent, which are no output while unchanged."""
 SWEEP_EXECUTOR = "trmcloud.pod.sweep.executor"
 """The module that takes this one's place where a sweep's terms stand beside the code."""
-SWEEP_WORKER = "trmcloud.pod.sweep.worker"
-"""The same, on the machines of a sweep that are not the first."""
 _MODULES = ("trmcloud_job.py", "trmcloud_job_transformers.py", "trmcloud_job_lightning.py")
 """The modules that a script may import; the last two need the packages in their names."""
 _TICK_S = 0.2
@@ -732,9 +730,7 @@ def main() -> None:
     is_trial = Path(job.out_dir).parent.name == TRIALS_DIR
     if (Path(job.code_dir) / SWEEP_NAME).is_file() and not is_trial:
         # The agent knows this module alone. The same process, so that the agent's records hold.
-        is_first = os.environ.get("NODE_RANK", "0") == "0"
-        module = SWEEP_EXECUTOR if is_first else SWEEP_WORKER
-        os.execv(sys.executable, [sys.executable, "-m", module])
+        os.execv(sys.executable, [sys.executable, "-m", SWEEP_EXECUTOR])
     if job.command is None:
         sys.exit("this job is not a command's")
     Job(job, job.command, dict(os.environ)).run()

@@ -10,12 +10,12 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
 from trmcloud.core.contract import pod_contract as contract
-from trmcloud.core.contract.command import RENDEZVOUS, Command
+from trmcloud.core.contract.command import Command
 from trmcloud.core.contract.manifest import (
     MANIFEST_NAME,
     MAX_MANIFEST_BYTES,
@@ -77,12 +77,8 @@ class TrialCommand:
 class Child(Protocol):
     """A running trial."""
 
-    @property
-    def is_arriving(self) -> bool:
-        """Whether it has ended on another machine, and its checkpoints are on their way here."""
-
     def poll(self) -> int | None:
-        """Return the exit code; None while it runs, or is arriving.
+        """Return the exit code; None while it runs.
 
         Raises:
             MachineLost: it ran on a machine that is gone.
@@ -108,31 +104,20 @@ class Children(Protocol):
 
     def folder(self, trial: int) -> Path: ...
 
-    def open_slots(self) -> frozenset[int]:
-        """Return the slots on which a trial can be started, whether or not one runs there."""
-
-    def lost_slots(self) -> int:
-        """Return how many slots are gone with their machines."""
-
 
 def trial_name(trial: int) -> str:
     return f"t-{trial:03d}"
 
 
 class TrialProcesses:
-    """The trials on the ``slots`` of this machine, one of ``nodes``, below the sweep's folder.
-    ``environment`` is the executor's own."""
+    """The trials on the ``slots`` of this machine, below the sweep's folder. ``environment`` is the
+    executor's own."""
 
     def __init__(
-        self,
-        job: PhaseJob,
-        slots: int,
-        environment: Mapping[str, str],
-        cores: int,
-        nodes: int = 1,
+        self, job: PhaseJob, slots: int, environment: Mapping[str, str], cores: int
     ) -> None:
-        self._job, self._slots, self._cores, self._nodes = job, slots, cores, nodes
-        self._environment = on_one_machine(environment)
+        self._job, self._slots, self._cores = job, slots, cores
+        self._environment = environment
         self._root = Path(job.out_dir) / TRIALS_DIR
         self._is_recipe = job.settings.get("family") != "command"
         self._beats: dict[int, tuple[tuple[int, int, int], Heartbeat | None]] = {}
@@ -200,12 +185,6 @@ class TrialProcesses:
     def manifests(self, trial: int) -> list[CheckpointManifest]:
         return manifests_in(self.folder(trial) / contract.CHECKPOINTS_DIR)
 
-    def open_slots(self) -> frozenset[int]:
-        return frozenset(range(self._slots))
-
-    def lost_slots(self) -> int:
-        return 0
-
     def _trial_job(self, start: TrialStart, folder: Path) -> PhaseJob:
         command = self._job.command if not self._is_recipe else None
         if command is not None:
@@ -213,10 +192,9 @@ class TrialProcesses:
         processes_of_slot = max(1, self._job.processes // self._slots)
         settings = dict(self._job.settings)
         if self._is_recipe:
-            # A step learns from as many sequences as on all GPUs of all machines.
+            # A step learns from as many sequences as on all of the machine's GPUs.
             share = self._job.processes // processes_of_slot if self._job.processes > 1 else 1
-            accumulation = int(settings.get("accumulation", 1)) * share * self._nodes
-            settings["accumulation"] = accumulation
+            settings["accumulation"] = int(settings.get("accumulation", 1)) * share
             settings["keep_best"] = 1
         return replace(
             self._job,
@@ -248,13 +226,6 @@ def python_of(environment: Mapping[str, str], root: Path) -> str:
     return f"{folder}/python" if is_installed else sys.executable
 
 
-def on_one_machine(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment without what ranks on several machines meet by: a trial has one
-    machine, and torchrun would wait there for the others."""
-    names = {*RENDEZVOUS, *(f"PET_{name}" for name in RENDEZVOUS)}
-    return {name: value for name, value in environment.items() if name not in names}
-
-
 def slot_gpus(visible: str, gpus: int, slots: int, start: TrialStart) -> str:
     """Return the GPUs of a slot as CUDA_VISIBLE_DEVICES has them; empty where the machine has none,
     or one slot has all of them."""
@@ -272,16 +243,12 @@ def has_gpus() -> bool:
 def filled(command: Command, values: Mapping[str, Any]) -> Command:
     """The command with each ``{name}`` of its words replaced by the value of that name."""
 
-    def fill(words: Iterable[str]) -> tuple[str, ...]:
-        return tuple(fill_word(word, values) for word in words)
-
-    return replace(command, words=fill(command.words), resume=fill(command.resume))
-
-
-def fill_word(word: str, values: Mapping[str, Any]) -> str:
+    words, resume = command.words, command.resume
     for name, value in values.items():
-        word = word.replace("{" + name + "}", format_word(value))
-    return word
+        place, text = "{" + name + "}", format_word(value)
+        words = tuple(word.replace(place, text) for word in words)
+        resume = tuple(word.replace(place, text) for word in resume)
+    return replace(command, words=words, resume=resume)
 
 
 def format_word(value: Any) -> str:
@@ -301,8 +268,6 @@ def manifests_in(folder: Path) -> list[CheckpointManifest]:
 
 class _Process:
     """A child in a session of its own."""
-
-    is_arriving = False
 
     def __init__(self, child: subprocess.Popen[bytes]) -> None:
         self._child = child

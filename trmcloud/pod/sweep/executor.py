@@ -11,7 +11,6 @@ import contextlib
 import json
 import math
 import os
-import resource
 import shutil
 import signal
 import statistics
@@ -45,15 +44,14 @@ from trmcloud.core.money import Usd, cost
 from trmcloud.core.sweep import events as ev
 from trmcloud.core.sweep.halving import Begin, Continue, End, Reason, next_moves
 from trmcloud.core.sweep.job import SWEEP_NAME, SweepJob, load_job, ray_address
-from trmcloud.core.sweep.priors import NO_PRIORS, PointsFirst, Priors
-from trmcloud.core.sweep.samplers import SCALED, Sampler, ScalingRule, make_sampler
+from trmcloud.core.sweep.priors import NO_PRIORS, Priors
+from trmcloud.core.sweep.samplers import SCALED, PointsFirst, Sampler, ScalingRule, make_sampler
 from trmcloud.core.sweep.space import format_point
 from trmcloud.core.sweep.state import SweepState, Trial, TrialState, apply, fold, lost_events
 from trmcloud.core.sweep.terms import Goal, SweepTerms
 from trmcloud.core.text import one_line
 from trmcloud.core.values import dataclass, replace
 from trmcloud.io.files import read_small, write_atomic
-from trmcloud.pod.job.parts import PORT
 from trmcloud.pod.job.process import kill_all, offspring
 from trmcloud.pod.machine import processes
 from trmcloud.pod.sweep.children import (
@@ -65,25 +63,18 @@ from trmcloud.pod.sweep.children import (
     format_word,
     trial_name,
 )
-from trmcloud.pod.sweep.exchange import key_of
-from trmcloud.pod.sweep.fleet import Fleet
 from trmcloud.pod.sweep.optuna_sampler import NAME as OPTUNA
 from trmcloud.pod.sweep.optuna_sampler import open_optuna
-from trmcloud.pod.sweep.publishing import PublishedCheckpoints
+from trmcloud.pod.sweep.publishing import PublishedCheckpoints, SweepReporter
 from trmcloud.pod.sweep.ray_tune import RayTrials
 
 JOURNAL_NAME = "sweep.jsonl"
 INTERVAL_NAME = "interval.json"
 """In a trial's folder: when its running interval began."""
-CPU_KIND = "sweep_cpu"
-"""The kind of a line of metrics with the seconds of processor time that an attempt has taken."""
-EVENT_KIND = "sweep"
-"""The kind of a line of metrics that has an event of the journal, with its number ``n``."""
 _TICK_S, _MOST_TICK_S = 0.2, 1.0
 _TICK_SHARE = 0.01
 """Of the time that trials have run, so much passes between two looks at them: it is what an end
 that is seen late can cost, and looking takes processor time."""
-_BEAT_EVERY_S = 2.0
 _IDLE_EVERY_S = 30.0
 _KILL_WITHIN_S = 10.0
 _MOST_JOURNAL_BYTES = 16 << 20
@@ -178,7 +169,7 @@ class SweepExecutor:
         self._priors = sweep.priors
         self._earlier = sweep.priors.tried()
         self._sampler: Sampler | None = None
-        self._tell = _Reporter(self._folder, job, attempt, clock)
+        self._tell = SweepReporter(self._folder, job, attempt, clock.now)
         self._noted: dict[int, str] = {}
         self._start_s: list[float] = []
         """Seconds that starts took, from the process to its first step."""
@@ -203,7 +194,7 @@ class SweepExecutor:
         self._tell.enter("training")
         while True:
             self._look()
-            if self._must_land():
+            if self._asked or self._clock.now() >= self._deadline_at:
                 self._land()
             ended = self._start_trials()
             if ended is not None:
@@ -340,12 +331,12 @@ class SweepExecutor:
 
     def _look_at(self, number: int, running: _Running, steady: float) -> None:
         code, is_late = running.child.poll(), steady >= running.kill_at
-        if code is None and is_late and not running.child.is_arriving:
+        if code is None and is_late:
             running.child.kill()
             code = running.child.poll()
             self._close(number, running, steady, code, was_killed=True)
         elif code is not None:
-            # On another machine it may have been killed there, by the same limit.
+            # On a cluster it may have been killed there, by the same limit.
             self._close(
                 number, running, steady, code, was_killed=is_late and code == -signal.SIGKILL
             )
@@ -534,9 +525,6 @@ class SweepExecutor:
 
     # -- what is next ----------------------------------------------------------------------------
 
-    def _must_land(self) -> bool:
-        return self._asked or self._clock.now() >= self._deadline_at
-
     def _land(self) -> None:
         if not self._state.stopping:
             why = "signal" if self._asked else "deadline"
@@ -546,7 +534,7 @@ class SweepExecutor:
                 running.child.land()
 
     def _start_trials(self) -> End | None:
-        free = len(self._free_slots())
+        free = self._terms.slots - len(self._running)
         if not free or (self._state.stopping and self._running):
             return None
         self._count_idle(self._clock.steady())
@@ -555,7 +543,7 @@ class SweepExecutor:
         assert self._sampler is not None
         moves = next_moves(
             self._state,
-            self._terms_now(),
+            self._terms,
             free,
             self._sampler,
             seconds_left=max(0.0, self._deadline_at - self._clock.now()),
@@ -563,8 +551,6 @@ class SweepExecutor:
         )
         for move in moves:
             if isinstance(move, End):
-                if self._awaits_machines():
-                    return None
                 self._append(move.event)
                 return move
             self._flush_idle()
@@ -577,11 +563,8 @@ class SweepExecutor:
         trial = self._state.trials[move.trial]
         made = pick_latest(self._children.manifests(trial.number))
         is_new = known is None or made is None or not self._terms.can_resume
-        free = self._free_slots()
-        if not free:  # its machine went in this very moment
-            self._append(ev.TrialLost(trial.number, Usd(0), 0.0, trial.rung))
-            return
-        slot = min(free)
+        taken = {running.slot for running in self._running.values()}
+        slot = min(set(range(self._terms.slots)) - taken)
         attempt = 1 + sum(_starts(line, trial.number) for line in self._lines[:-1])
         values: dict[str, Any] = dict(trial.point)
         values.setdefault("seed", self._seed(trial))
@@ -598,14 +581,6 @@ class SweepExecutor:
             is_fresh=is_new,
             most_s=self._terms.seconds(move.most_usd),
         )
-        running = _Running(
-            child=_NoChild(),
-            slot=slot,
-            began=steady,
-            kill_at=steady + self._terms.seconds(move.most_usd),
-            attempt=attempt,
-            step_before=0 if made is None or is_new else made.step,
-        )
         self._tell.say(
             f"{trial_name(trial.number)} to rung {trial.target}: {format_point(trial.point)}"
         )
@@ -615,25 +590,18 @@ class SweepExecutor:
         except OSError as error:
             self._append(ev.TrialFailed(trial.number, Usd(0), 0.0, one_line(str(error))[:300]))
             return
-        self._running[trial.number] = replace(running, child=child)
+        self._running[trial.number] = _Running(
+            child=child,
+            slot=slot,
+            began=steady,
+            kill_at=steady + start.most_s,
+            attempt=attempt,
+            step_before=0 if made is None or is_new else made.step,
+        )
         record = json.dumps({"began_at": now})
         with contextlib.suppress(OSError):
             path = self._children.folder(trial.number) / INTERVAL_NAME
             write_atomic(path, record, durable=False)
-
-    def _free_slots(self) -> frozenset[int]:
-        taken = {running.slot for running in self._running.values()}
-        return self._children.open_slots() - taken
-
-    def _awaits_machines(self) -> bool:
-        """Whether nothing can be started since machines are still on their way."""
-        gone = len(self._children.open_slots()) + self._children.lost_slots()
-        return gone < self._terms.slots and not self._state.stopping
-
-    def _terms_now(self) -> SweepTerms:
-        """Return the terms without the slots that are gone with their machines."""
-        left_s = self._deadline_at - self._clock.now()
-        return self._terms.without_slots(self._children.lost_slots(), left_s)
 
     def _expected_start_s(self) -> float:
         """Seconds from a process's start to its first step: the median of those measured."""
@@ -678,128 +646,8 @@ class SweepExecutor:
         return "finished", told
 
     @property
-    def reporter(self) -> _Reporter:
+    def reporter(self) -> SweepReporter:
         return self._tell
-
-
-class _NoChild:
-    """Stands for a process until it is started."""
-
-    is_arriving = False
-
-    def poll(self) -> int | None:
-        return 0
-
-    def land(self) -> None: ...
-
-    def kill(self) -> None: ...
-
-
-class _Reporter:
-    """Heartbeat and metrics of a sweep, as agent and controller read a trainer's."""
-
-    def __init__(self, folder: Path, job: PhaseJob, attempt: int, clock: SweepClock) -> None:
-        self._folder, self._clock = folder, clock
-        self._written_at = -math.inf
-        self._state_at = clock.now()
-        self._steps: dict[int, int] = {}
-        pid = os.getpid()
-        self.beat = Heartbeat(
-            run_id=job.run_id,
-            phase=job.phase,
-            attempt=attempt,
-            pid=pid,
-            pid_started=processes.started(pid) or "",
-            at=clock.now(),
-            state="starting",
-            step=0,
-            steps=0,
-        )
-
-    def begin(self, lines: Sequence[str]) -> None:
-        """Write the journal so far as lines of metrics, where these stayed on another machine."""
-        if lines and not (self._folder / contract.METRICS_NAME).exists():
-            for number, line in enumerate(lines):
-                self.event(number, line)
-
-    def event(self, number: int, line: str) -> None:
-        self._line(EVENT_KIND, {"n": number, "said": json.loads(line)})
-
-    def cpu(self) -> None:
-        """Write the processor time of this process, and of trials that have ended."""
-        own, trials = (
-            resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
-        )
-        seconds = {
-            "own_s": round(own.ru_utime + own.ru_stime, 3),
-            "trials_s": round(trials.ru_utime + trials.ru_stime, 3),
-        }
-        self._line(CPU_KIND, {"attempt": self.beat.attempt, **seconds})
-
-    def count(self, trials: int, running: int) -> None:
-        """Trials that have begun, and those that run."""
-        parts = {"trials": float(trials), "running": float(running)}
-        self.beat = replace(self.beat, parts=parts)
-
-    def stepped(self, trial: int, step: int) -> None:
-        self._steps[trial] = max(step, self._steps.get(trial, 0))
-        total = max(sum(self._steps.values()), self.beat.saved_step or 0, self.beat.step)
-        self.beat = replace(self.beat, step=total)
-
-    def sign(self) -> None:
-        self.beat = replace(self.beat, signs=self.beat.signs + 1)
-
-    def judged(self, score: float | None, trial: int) -> None:
-        """A trial has reached a rung with ``score``; lower is better."""
-        self.beat = replace(self.beat, val_bpb=score, finite=score is not None)
-        if score is not None:
-            self._line("eval", {"val_bpb": score, "trial": trial})
-
-    def saved(self, made: CheckpointManifest) -> None:
-        step = max(self.beat.step, made.step)
-        self.beat = replace(self.beat, saved_step=made.step, step=step)
-        self._line("save", {})
-        self.write(force=True)
-
-    def best(self, made: CheckpointManifest) -> None:
-        self.beat = replace(self.beat, best_bpb=made.val_bpb, best_step=made.step)
-
-    def enter(self, state: str) -> None:
-        self.beat = replace(self.beat, state=state, seconds=self._seconds())
-        self._state_at = self._clock.now()
-        self.write(force=True)
-
-    def end(self, outcome: str, message: str) -> None:
-        self.say(f"{outcome}: {message}")
-        self.beat = replace(self.beat, outcome=outcome, message=one_line(message)[:1000])
-        self.enter("ended")
-
-    def write(self, *, force: bool = False) -> None:
-        now = self._clock.now()
-        if not force and now - self._written_at < _BEAT_EVERY_S:
-            return
-        self._written_at = now
-        beat = replace(self.beat, at=now, seconds=self._seconds())
-        with contextlib.suppress(OSError):
-            path = self._folder / contract.HEARTBEAT_NAME
-            write_atomic(path, contract.dump(beat), durable=force)
-
-    def say(self, text: str) -> None:
-        print(f"trmcloud: {text}", flush=True)
-
-    def _seconds(self) -> dict[str, float]:
-        seconds = dict(self.beat.seconds)
-        lasted_s = max(0.0, self._clock.now() - self._state_at)
-        seconds[self.beat.state] = seconds.get(self.beat.state, 0.0) + lasted_s
-        return seconds
-
-    def _line(self, kind: str, said: Mapping[str, Any]) -> None:
-        about = {"kind": kind, "step": self.beat.step, "at": round(self._clock.now(), 3)}
-        with (
-            contextlib.suppress(OSError),
-            open(self._folder / contract.METRICS_NAME, "a", encoding="utf-8") as file,
-        ):
-            file.write(json.dumps({**about, **said}) + "\n")
 
 
 def sampler_of(terms: SweepTerms, optimizer: str = "", priors: Priors = NO_PRIORS) -> PointsFirst:
@@ -841,42 +689,16 @@ def _starts(line: str, trial: int) -> bool:
     return said["event"] in ("TrialStarted", "TrialContinued") and said["trial"] == trial
 
 
-def open_fleet(
-    job: PhaseJob, here: Children, nodes: int, slots: int, environment: Mapping[str, str]
-) -> Fleet:
-    """Return the trials on this machine and ``nodes`` − 1 others, with so many ``slots`` each.
-
-    Raises:
-        OSError: the others cannot reach it.
-    """
-    key = key_of(job, environment)
-    if not key:
-        raise OSError("the machines of this pod have no common key")
-    address = environment["MASTER_ADDR"], PORT
-    run = job.run_id, job.phase
-    return Fleet(
-        here, run, nodes, slots, key, address, lambda t: print(f"trmcloud: {t}", flush=True)
-    )
-
-
 def main() -> None:
     environment = dict(os.environ)
     job = load_phase_job(read_small(Path(environment[ENV_JOB])) or "")
     sweep = load_job(read_small(Path(job.code_dir) / SWEEP_NAME) or "")
     processes.adopt_orphans()
-    nodes, cores = int(environment.get("NNODES") or "1"), len(os.sched_getaffinity(0))
-    attempt = int(environment.get(ENV_ATTEMPT, "1"))
-    slots = sweep.terms.slots // nodes
-    children: Children = TrialProcesses(job, slots, environment, cores, nodes)
+    cores, attempt = len(os.sched_getaffinity(0)), int(environment.get(ENV_ATTEMPT, "1"))
+    children: Children = TrialProcesses(job, sweep.terms.slots, environment, cores)
     place: RayTrials | None = None
-    fleet, refusal = None, ""
     if (address := ray_address(sweep.on)) is not None:
         children = place = RayTrials(job, sweep.terms, environment, attempt, address)
-    elif nodes > 1:
-        try:
-            children = fleet = open_fleet(job, children, nodes, slots, environment)
-        except OSError as error:
-            refusal = f"the other machines cannot be given trials: {error}"
     deadline = environment.get(ENV_DEADLINE_AT, "")
     executor = SweepExecutor(
         job,
@@ -891,8 +713,8 @@ def main() -> None:
         executor.ask_to_stop()
 
     signal.signal(signal.SIGTERM, on_term)
-    if refusal:
-        executor.reporter.end("bad_config", refusal)
+    if int(environment.get("NNODES") or "1") > 1:  # an earlier version had planned and reserved it
+        executor.reporter.end("bad_config", "a sweep runs on one machine: launch it for one")
         return
     outcome, message = "crashed", "the sweep's executor failed"
     executor.reporter.write(force=True)
@@ -903,8 +725,6 @@ def main() -> None:
                 outcome, message = executor.run()
             finally:
                 executor.kill_trials()
-        if fleet is not None:
-            fleet.close()
     except ProviderError as error:
         message = one_line(f"{error}; {error.next_step}")
     except TrmcloudError as error:

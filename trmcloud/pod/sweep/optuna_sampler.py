@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from trmcloud.core.errors import MissingExtra
-from trmcloud.core.sweep.earlier import Tried
+from trmcloud.core.sweep.priors import Tried
 from trmcloud.core.sweep.samplers import Fits, Sampler, make_sampler, suggest_each
 from trmcloud.core.sweep.space import Kind, Parameter, Point, Space
 from trmcloud.core.sweep.terms import Goal, SweepTerms

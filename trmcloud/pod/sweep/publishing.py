@@ -1,4 +1,5 @@
-"""The checkpoints of a sweep: those of its trials, as checkpoints of the run.
+"""What a sweep's executor leaves for agent and controller: its trials' checkpoints as checkpoints
+of the run, a heartbeat, and metrics with the events of the journal.
 
 A published checkpoint has the trial's files by hard links, a number that only rises, and the
 journal of the sweep. So whatever pulls, uploads and prunes a run's checkpoints does so with a
@@ -7,24 +8,28 @@ sweep's, and another machine continues from what came home.
 
 from __future__ import annotations
 
+import contextlib
+import json
+import math
 import os
+import resource
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from trmcloud.core.contract import manifest as mf
+from trmcloud.core.contract import pod_contract as contract
 from trmcloud.core.contract.manifest import CheckpointManifest
-from trmcloud.core.sweep.journal import (
-    JOURNAL,
-    SWEEP,
-    about_trial,
-    pack_journal,
-    unpack_journal,
-)
+from trmcloud.core.contract.trainer_contract import Heartbeat, PhaseJob
+from trmcloud.core.sweep import events as ev
+from trmcloud.core.text import one_line
 from trmcloud.core.values import replace
 from trmcloud.io.files import sync_folder, write_atomic
+from trmcloud.pod.machine import processes
 from trmcloud.pod.sweep.children import manifests_in
+
+_BEAT_EVERY_S = 2.0
 
 
 class PublishedCheckpoints:
@@ -65,14 +70,14 @@ class PublishedCheckpoints:
             own = {
                 "step": made.step,
                 "cooldown_from": made.cooldown_from,
-                JOURNAL: pack_journal(journal),
+                ev.JOURNAL: ev.pack_journal(journal),
             }
             published = replace(
                 made,
                 step=number,
                 created_at=at,
                 cooldown_from=None,
-                extra={**made.extra, SWEEP: {**about, **own}},
+                extra={**made.extra, ev.SWEEP: {**about, **own}},
             )
             write_atomic(making / mf.MANIFEST_NAME, mf.to_json(published))
             final = self._folder / name
@@ -100,7 +105,7 @@ class PublishedCheckpoints:
         """Return the lines of the longest journal that a checkpoint here has."""
         found: list[str] = []
         for made in self.manifests():
-            lines = unpack_journal(made.extra)
+            lines = ev.unpack_journal(made.extra)
             found = lines if len(lines) > len(found) else found
         return found
 
@@ -111,11 +116,11 @@ class PublishedCheckpoints:
         Raises:
             OSError: it cannot be written.
         """
-        mine = [m for m in self.manifests() if about_trial(m.extra).get("trial") == trial]
+        mine = [m for m in self.manifests() if ev.about_trial(m.extra).get("trial") == trial]
         made = mf.pick_latest(mine)
         if made is None:
             return None
-        about = about_trial(made.extra)
+        about = ev.about_trial(made.extra)
         source = self._folder / mf.step_dir_name(made.step)
         step = int(about["step"])
         target = into / mf.step_dir_name(step)
@@ -123,7 +128,7 @@ class PublishedCheckpoints:
         target.mkdir(parents=True)
         for file in made.files:
             _link(source / file.name, target / file.name)
-        extra = {key: value for key, value in made.extra.items() if key != SWEEP}
+        extra = {key: value for key, value in made.extra.items() if key != ev.SWEEP}
         before = about.get("cooldown_from")
         restored = replace(
             made,
@@ -141,3 +146,111 @@ def _link(source: Path, target: Path) -> None:
         os.link(source, target)
     except OSError:
         shutil.copyfile(source, target)
+
+
+class SweepReporter:
+    """Heartbeat and metrics of a sweep, as agent and controller read a trainer's. ``now`` is epoch
+    seconds."""
+
+    def __init__(self, folder: Path, job: PhaseJob, attempt: int, now: Callable[[], float]) -> None:
+        self._folder, self._now = folder, now
+        self._written_at = -math.inf
+        self._state_at = now()
+        self._steps: dict[int, int] = {}
+        pid = os.getpid()
+        self.beat = Heartbeat(
+            run_id=job.run_id,
+            phase=job.phase,
+            attempt=attempt,
+            pid=pid,
+            pid_started=processes.started(pid) or "",
+            at=self._state_at,
+            state="starting",
+            step=0,
+            steps=0,
+        )
+
+    def begin(self, lines: Sequence[str]) -> None:
+        """Write the journal so far as lines of metrics, where these stayed on another machine."""
+        if lines and not (self._folder / contract.METRICS_NAME).exists():
+            for number, line in enumerate(lines):
+                self.event(number, line)
+
+    def event(self, number: int, line: str) -> None:
+        self._line(ev.EVENT_KIND, {"n": number, "said": json.loads(line)})
+
+    def cpu(self) -> None:
+        """Write the processor time of this process, and of trials that have ended."""
+        own, trials = (
+            resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
+        )
+        seconds = {
+            "own_s": round(own.ru_utime + own.ru_stime, 3),
+            "trials_s": round(trials.ru_utime + trials.ru_stime, 3),
+        }
+        self._line(ev.CPU_KIND, {"attempt": self.beat.attempt, **seconds})
+
+    def count(self, trials: int, running: int) -> None:
+        """Trials that have begun, and those that run."""
+        parts = {"trials": float(trials), "running": float(running)}
+        self.beat = replace(self.beat, parts=parts)
+
+    def stepped(self, trial: int, step: int) -> None:
+        self._steps[trial] = max(step, self._steps.get(trial, 0))
+        total = max(sum(self._steps.values()), self.beat.saved_step or 0, self.beat.step)
+        self.beat = replace(self.beat, step=total)
+
+    def sign(self) -> None:
+        self.beat = replace(self.beat, signs=self.beat.signs + 1)
+
+    def judged(self, score: float | None, trial: int) -> None:
+        """A trial has reached a rung with ``score``; lower is better."""
+        self.beat = replace(self.beat, val_bpb=score, finite=score is not None)
+        if score is not None:
+            self._line("eval", {"val_bpb": score, "trial": trial})
+
+    def saved(self, made: CheckpointManifest) -> None:
+        step = max(self.beat.step, made.step)
+        self.beat = replace(self.beat, saved_step=made.step, step=step)
+        self._line("save", {})
+        self.write(force=True)
+
+    def best(self, made: CheckpointManifest) -> None:
+        self.beat = replace(self.beat, best_bpb=made.val_bpb, best_step=made.step)
+
+    def enter(self, state: str) -> None:
+        self.beat = replace(self.beat, state=state, seconds=self._seconds())
+        self._state_at = self._now()
+        self.write(force=True)
+
+    def end(self, outcome: str, message: str) -> None:
+        self.say(f"{outcome}: {message}")
+        self.beat = replace(self.beat, outcome=outcome, message=one_line(message)[:1000])
+        self.enter("ended")
+
+    def write(self, *, force: bool = False) -> None:
+        now = self._now()
+        if not force and now - self._written_at < _BEAT_EVERY_S:
+            return
+        self._written_at = now
+        beat = replace(self.beat, at=now, seconds=self._seconds())
+        with contextlib.suppress(OSError):
+            path = self._folder / contract.HEARTBEAT_NAME
+            write_atomic(path, contract.dump(beat), durable=force)
+
+    def say(self, text: str) -> None:
+        print(f"trmcloud: {text}", flush=True)
+
+    def _seconds(self) -> dict[str, float]:
+        seconds = dict(self.beat.seconds)
+        lasted_s = max(0.0, self._now() - self._state_at)
+        seconds[self.beat.state] = seconds.get(self.beat.state, 0.0) + lasted_s
+        return seconds
+
+    def _line(self, kind: str, said: Mapping[str, Any]) -> None:
+        about = {"kind": kind, "step": self.beat.step, "at": round(self._now(), 3)}
+        with (
+            contextlib.suppress(OSError),
+            open(self._folder / contract.METRICS_NAME, "a", encoding="utf-8") as file,
+        ):
+            file.write(json.dumps({**about, **said}) + "\n")

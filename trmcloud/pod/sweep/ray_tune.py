@@ -318,13 +318,6 @@ class RayTrials:
     def folder(self, trial: int) -> Path:
         return self._processes.folder(trial)
 
-    def open_slots(self) -> frozenset[int]:
-        return frozenset(range(self._terms.slots))
-
-    def lost_slots(self) -> int:
-        """None: a trial waits until Ray has room for it."""
-        return 0
-
     def _require_ray(self) -> None:
         if self._desk.failure:
             raise ProviderError(self._desk.failure, next_step="ray status; then trmcloud resume")
@@ -332,8 +325,6 @@ class RayTrials:
 
 class RayChild:
     """An interval on some node."""
-
-    is_arriving = False
 
     def __init__(self, trials: RayTrials, folder: Path, trial: int, attempt: int) -> None:
         self._trials, self._folder, self._trial, self._attempt = trials, folder, trial, attempt

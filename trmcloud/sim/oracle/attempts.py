@@ -8,7 +8,7 @@ from collections.abc import Callable
 from functools import partial
 
 from trmcloud.core.contract import pod_contract as contract
-from trmcloud.core.contract.gate import StopRules, why_stop
+from trmcloud.core.contract.gate import why_stop
 from trmcloud.core.contract.phase_account import lease_of
 from trmcloud.core.contract.pod_contract import PhaseState
 from trmcloud.core.contract.trainer_contract import RETRYABLE
@@ -17,11 +17,10 @@ from trmcloud.core.errors import Outcome
 from trmcloud.sim.oracle.exposure import AgentLives
 from trmcloud.sim.world.account import Pod, World
 from trmcloud.sim.world.pod import SAMPLED_S
-from trmcloud.sim.world.trainer import Shape, SimTrainer
+from trmcloud.sim.world.trainer import SimTrainer
 
 _TOLD_S = 120.0
 """A trainer that no longer pays by its newest evaluation has had its signal by then."""
-_STILL_PAYS = 2.0
 _MOST_MENDED = {"out_of_memory": 6, "non_finite": 3}
 """Other settings that a simulated phase can be tried with: its micro-batch halved three times,
 checkpointing, no compiling, no workers; half the rate twice, and one preset below its own."""
@@ -226,24 +225,11 @@ class AttemptJudge:
         number = trainer.step(now) // shape.eval_every
         bpbs = [shape.bpb_at(at * shape.eval_every) for at in range(1, number + 1)]
         spent = bool(bpbs) and len(bpbs) - 1 - bpbs.index(min(bpbs)) >= rules.patience > 0
-        at = number * shape.eval_every
         # A decision of an attempt before this one holds, though this one began further back.
-        decided = (pod, shape.phase) in self._no_longer_pay
-        # A line is no prophecy; what buys twice the rule is no matter of how it is drawn.
-        buys = self._buys(shape, at, rules)
-        if not (spent or decided) and buys >= _STILL_PAYS * rules.gain_per_usd:
+        if not spent and (pod, shape.phase) not in self._no_longer_pay:
+            at = number * shape.eval_every
             self.fail("needless stop", f"{pod.rented.pod_id}'s {shape.phase} still pays at {at}")
         self._no_longer_pay.add((pod, shape.phase))
-
-    @staticmethod
-    def _buys(shape: Shape, step: int, rules: StopRules) -> float:
-        """Bits per byte that a dollar really buys from ``step`` on."""
-        step_s = shape.seconds_to(shape.eval_every) / shape.eval_every
-        usd = rules.usd_per_hour * step_s / 3600.0
-        if usd <= 0.0 or step >= shape.steps:
-            return 0.0
-        more = min(1.0 / usd, shape.steps - step)
-        return (shape.bpb_at(step) - shape.bpb_at(step + max(1, int(more)))) / (more * usd)
 
     def _must_end(self, pod: Pod, trainer: SimTrainer) -> None:
         """When the first evaluation is there by which its rule holds, it is told."""

@@ -335,17 +335,6 @@ def test_the_winner_is_trained_where_its_repetitions_do_not_fit_before_the_soft_
     assert last.rung == terms.last
 
 
-def test_slots_that_are_gone_are_paid_until_the_soft_stop_and_start_nothing() -> None:
-    terms = replace(terms_of(slots=4), slot_rate=Usd(36), usd=Usd(10), confirm_usd=Usd("1.00"))
-    assert terms.without_slots(0, 100.0) is terms
-    left = terms.without_slots(1, 100.0)
-    assert (left.slots, left.usd, left.confirm_usd) == (3, Usd(9), Usd("0.75"))
-    assert left.winner_usd == terms.winner_usd
-    assert left.kept_by_slot <= terms.kept_by_slot, "it still fits before the soft stop"
-    assert terms.without_slots(3, 1e6).usd == ZERO
-    assert terms.without_slots(2, math.inf).usd == terms.usd, "without a soft stop none is known"
-
-
 def test_settings_whose_first_rung_buys_too_few_steps_are_passed_over() -> None:
     terms = replace(terms_of(slots=4), least_steps=100)
     sampler = sampler_of(terms)

@@ -5,9 +5,15 @@ from __future__ import annotations
 import random
 import statistics
 
-from trmcloud.core.sweep.earlier import EarlierSweep, EarlierTrial, FirstPoint, Tried
-from trmcloud.core.sweep.priors import PointsFirst, Priors, memory_table
-from trmcloud.core.sweep.samplers import make_sampler
+from trmcloud.core.sweep.priors import (
+    EarlierSweep,
+    EarlierTrial,
+    FirstPoint,
+    Priors,
+    Tried,
+    memory_table,
+)
+from trmcloud.core.sweep.samplers import PointsFirst, make_sampler
 from trmcloud.core.sweep.space import Point, Space, read_words
 from trmcloud.core.sweep.terms import Goal
 

@@ -5,7 +5,7 @@ import statistics
 import pytest
 
 from trmcloud.core.errors import UsageError
-from trmcloud.core.sweep.earlier import Tried
+from trmcloud.core.sweep.priors import Tried
 from trmcloud.core.sweep.samplers import (
     SAMPLERS,
     ScalingRule,
