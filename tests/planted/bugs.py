@@ -33,7 +33,6 @@ GOVERN, ACTIONS, ABSENCE = (
 RENTING, CONTINUING = "core/control/renting.py", "core/control/continuing.py"
 WAITING, BOARDS = "core/control/waiting.py", "core/control/boards.py"
 MOVING, PACE, METER = "core/control/moving.py", "core/control/pace.py", "core/contract/pace.py"
-ROOM, MAKING_ROOM = "core/control/room.py", "app/room.py"
 SUPERVISE, MIND, MANIFEST = (
     "core/contract/supervisor.py",
     "pod/agent/loop.py",
@@ -124,19 +123,6 @@ BUGS: tuple[Bug, ...] = (
     Bug("a machine that stood by trains finished phases again", ACCOUNTS,
         "if (account.generation == generation.number or generation.adopted_at is not None)", "if account.generation == generation.number", timing=True),
     Bug("the machine before is not told to land", CONTROL, "if generation.hands_over and lands is None:", "if False:", timing=True),
-    # -- room for another run -------------------------------------------------------------------
-    Bug("money moves before a reaper elsewhere enforces the earlier stop", MAKING_ROOM,
-        "waits = not _is_enforced(context, each, visit) if each.is_known else each.is_asked",
-        "waits = False if each.is_known else each.is_asked", timing=True),
-    Bug("an earlier stop counts before the machine knows it", ROOM,
-        "return asked and is_told(generation, report)", "return asked", timing=True),
-    Bug("an earlier stop lies before the work is done", ROOM,
-        "max(generation.intended_at + p95_s, now + _NOTICE_S)", "max(generation.intended_at + p95_s / 4, now)"),
-    Bug("the disks of a machine that gives money are forgotten", ROOM,
-        "return cost(generation.rate + run.disk_rate(generation), lasts_s) + beside", "return cost(generation.rate, lasts_s / 2) + beside"),
-    Bug("money that was freed is held on", RUN,
-        "return replace(less, reserved=event.amount, reservation=run.reservation - free)", "return less"),
-    Bug("controllers keep the later stop", RUN, "hard_stop_at=mine.lower_to,", "hard_stop_at=mine.hard_stop_at,", timing=True),
     # -- the agent's looks --------------------------------------------------------------------
     Bug("a trainer is looked at twice, and may have ended in between", MIND,
         "supervisor.supervise(self.lease, self.report.phases, view)",

@@ -297,30 +297,6 @@ def with_moves(
     return _with_wishes(rng, scenario, wishes, strikes, lambda plan: plan.cap or ZERO)
 
 
-def with_squeeze(scenario: Scenario) -> Scenario | None:
-    """The same scenario with a second run that lacks money which the first one holds and most
-    likely does not need, mostly with the reaper on another machine; None where nothing is rented.
-    Drawn apart."""
-    rng = random.Random(f"squeeze {scenario.seed}")
-    provider = scenario.wishes[0].plan.candidates[0].provider
-    if provider == LOCAL or "controller" in scenario.off:
-        return None
-    first = replace(scenario.wishes[0], plan=_with_time(scenario.wishes[0].plan), stop_after_s=0.0)
-    lasts_s = first.plan.candidates[0].hours.p50 * HOUR_S
-    at_s = first.at_s + rng.uniform(0.05, 0.9) * lasts_s
-    second = replace(_wish(rng, 1, provider, at_s=at_s), detached=rng.random() < 0.5)
-    share = rng.choice((0.2, 0.5, 0.8, 1.1))
-    least = max(first.plan.reservation.micros, second.plan.reservation.micros)
-    cap = least + int(second.plan.reservation.micros * share * 0.9) + 1
-    return replace(
-        scenario,
-        wishes=(first, second),
-        account_cap=Usd.from_micros(cap),
-        reaper=rng.choice(("server", "server", "server", scenario.reaper)),
-        squeezed=True,
-    )
-
-
 _PRINCIPALS = ("agent", "ci")
 
 

@@ -17,7 +17,6 @@ from tests.sim.moves import moving_scenario
 from tests.sim.paces import paced_scenario
 from tests.sim.playing import ScenarioOf
 from tests.sim.soak import soak_scenario
-from tests.sim.squeezes import squeezed_scenario
 from trmcloud.sim.faults.table import NAMES, arm_all
 from trmcloud.sim.play import play
 from trmcloud.sim.scenario import Scenario
@@ -34,7 +33,6 @@ KINDS: Mapping[str, ScenarioOf] = {
     "market": market_scenario,
     "moves": moving_scenario,
     "paces": paced_scenario,
-    "squeezes": squeezed_scenario,
 }
 
 

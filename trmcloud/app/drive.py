@@ -31,7 +31,6 @@ from trmcloud.core.control.actions import (
     CREATE,
     LAND,
     LONG,
-    LOWER,
     PULL,
     SAVE,
     TERMINATE,
@@ -698,10 +697,8 @@ class RunDriver:
             if generation.provider == LOCAL:  # others are given it with their files
                 self._give_webhook(generation)
             return done
-        if action.verb in (LAND, SAVE, LOWER):
+        if action.verb in (LAND, SAVE):
             orders = orders_for(run, generation, self.epoch)
-            if action.verb == LOWER:
-                orders = replace(orders, hard_stop_at=generation.lower_to or 0.0)
             self.context.links[generation.provider].send_orders(generation.pod_name, orders)
         elif action.verb == TERMINATE:
             self._require_timely(decided)

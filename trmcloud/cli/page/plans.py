@@ -26,11 +26,9 @@ from trmcloud.app.context import Context
 from trmcloud.app.kill_layers import verified_layers
 from trmcloud.app.launch import Caller, Launch, Wish
 from trmcloud.app.planning import load_plan, saved_plans
-from trmcloud.app.reap import last_visit
-from trmcloud.app.room import room_for
 from trmcloud.cli.page.shown import money
 from trmcloud.cli.page.watch import Jobs
-from trmcloud.cli.views.launch import plan_lines, plan_rows, room_lines
+from trmcloud.cli.views.launch import plan_lines, plan_rows
 from trmcloud.cli.views.text import duration
 from trmcloud.core.catalog.hardware import LOCAL
 from trmcloud.core.catalog.providers import traits_of
@@ -131,7 +129,7 @@ def foreseen_json(context: Context, plan_id: str) -> dict[str, Any]:
     plan = load_plan(context.home, plan_id, context.wall(), context.principal)
     answer = {
         "title": f"Launch {plan.id}",
-        "lines": [one_line(line) for line in _lines(context, plan)],
+        "lines": [one_line(line) for line in plan_lines(context, plan)],
         "also": [one_line(line) for line in _without_this_machine(context, plan)],
         "refused": "",
         "next": "",
@@ -146,12 +144,6 @@ def foreseen_json(context: Context, plan_id: str) -> dict[str, Any]:
     return answer
 
 
-def _lines(context: Context, plan: Plan) -> list[str]:
-    room = room_for(context, plan, last_visit(context))
-    more = room_lines(room, context.wall()) if room is not None else []
-    return [*plan_lines(context, plan), *more]
-
-
 def _check(context: Context, plan_id: str) -> None:
     """
     Raises:
@@ -160,9 +152,7 @@ def _check(context: Context, plan_id: str) -> None:
     wish = Wish(request_from({"hardware": plan_id, "detach": True}))
     planner = build_planner(context.home, context.wall, funds_reader(context), context.principal)
     plan = Launch(context, planner, wish, Caller(), trainer_package).foresee()
-    room = room_for(context, plan, last_visit(context))
-    if room is not None and not room.lowerings:
-        _require_money(context, plan, context.wall())
+    _require_money(context, plan, context.wall())
 
 
 def _without_this_machine(context: Context, plan: Plan) -> list[str]:

@@ -13,7 +13,6 @@ from trmcloud.core.control import events as ev
 from trmcloud.core.control.actions import (
     CREATE,
     LAND,
-    LOWER,
     NOTHING,
     PULL,
     SAVE,
@@ -66,7 +65,6 @@ from trmcloud.core.control.renting import (
     storage_beside_disks,
     try_next,
 )
-from trmcloud.core.control.room import is_told, knows_earlier_stop, may_be_told
 from trmcloud.core.control.run_state import GRANT, STAGE, Generation, RunState, State
 from trmcloud.core.control.waiting import (
     NO_OTHERS,
@@ -296,8 +294,6 @@ def _watch(
         accounts = phases_ended(run, plan, generation, report, final=final)
         if accounts:
             return Decision(events=tuple(accounts))
-        if run.state is State.RUNNING and knows_earlier_stop(generation, report):
-            return Decision(events=(ev.StopKnown(generation.number),))
         if run.state is State.RUNNING and (forgotten := forgotten_saves(generation, report)):
             return Decision(events=forgotten)
         boards = board_events(run, plan, generation, phases_to_run(run, candidate), report)
@@ -343,18 +339,21 @@ def _watch(
     lands = run.stop.reason if run.stop is not None else None
     if generation.hands_over and lands is None:
         lands = moving_reason(run)
-    unaware = generation.first_stop_at is not None and not is_told(generation, report)
-    if lands is None and unaware and now >= generation.soft_stop_at:
+    if lands is None and now >= generation.soft_stop_at and _is_unaware(generation, report):
         lands = make_reason(ReasonKind.STOP_LOWERED)
     if lands is not None and run.state in (State.BOOTING, State.RUNNING):
         action = next_attempt(run, LAND, generation, pod_id, lands, now, once=True)
         return Decision(actions=tuple(a for a in (action, errand) if a))
     save = _save(run, generation, report, pod_id, now)
-    lower = None
-    if run.state is State.RUNNING and may_be_told(generation, report, now):
-        lower = next_attempt(run, LOWER, generation, pod_id, None, now)
-    actions = tuple(a for a in (lower, save, errand) if a)
+    actions = tuple(a for a in (save, errand) if a)
     return Decision(actions=actions) if actions else NOTHING
+
+
+def _is_unaware(generation: Generation, report: AgentReport | None) -> bool:
+    """Whether an earlier version has lowered its hard stop, and its agent does not report that."""
+    if generation.first_stop_at is None:
+        return False
+    return report is None or report.hard_stop_at > generation.hard_stop_at + 1.0
 
 
 def _proven_end(

@@ -128,7 +128,8 @@ class ReasonKind(str, Enum):
     MOVE_CALLED_OFF = "move_called_off"
     MOVE_SAVES_TOO_LITTLE = "move_saves_too_little"
     NOT_READY_IN_TIME = "not_ready_in_time"
-    # Why a run keeps the money that another one lacks, and why one lands that gave it.
+    # Of runs that gave money to others in earlier versions: why one lands. The other four were
+    # never written; they go with the next format of ledgers.
     HOLDS_UNTIL_IT_TRAINS = "holds_until_it_trains"
     TRAINS_TO_ITS_STOP = "trains_to_its_stop"
     STOP_CANNOT_BE_LOWERED = "stop_cannot_be_lowered"

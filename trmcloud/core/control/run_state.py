@@ -158,11 +158,9 @@ class Generation:
     adopted_at: float | None = None
     """When the run moved to it."""
     lower_to: float | None = None
-    """The earlier hard stop that its machine is to be told of, or was; None: it keeps its own."""
+    """The earlier hard stop that an earlier version asked for."""
     first_stop_at: float | None = None
-    """Its hard stop before that was lowered; None: it never was."""
-    frees: Usd = ZERO
-    """Of what was reserved for it, the part that its earlier stop has made free."""
+    """Its hard stop before an earlier version lowered it; None: it keeps its own."""
     principal: str = ""
     """Whose grant pays for it; empty: the ledger's owner does."""
     grant: int = 0
@@ -728,8 +726,7 @@ def _stop_lowered(run: RunState, event: ev.StopLowered, at: float) -> RunState:
     free = run.reserved - event.amount
     if free < ZERO:
         raise IllegalTransition(f"{event.amount} is more than {run.run_id} has reserved")
-    less = _on_generation(run, event.generation, frees=mine.frees + free)
-    return replace(less, reserved=event.amount, reservation=run.reservation - free)
+    return replace(run, reserved=event.amount, reservation=run.reservation - free)
 
 
 def _result_known(run: RunState, event: ev.ResultKnown, at: float) -> RunState:

@@ -58,10 +58,6 @@ class AgentOracle:
         self._lives.restarted.add(pod)
         self.attempts.on_restart(pod)
 
-    def on_lowered(self, pod: Pod) -> None:
-        """Its agent knows an earlier hard stop."""
-        self._at_stop(pod, partial(self._stopped_hard, pod))
-
     def on_agent_start(self, pod: Pod, agent: AgentLoop) -> None:
         """An agent, perhaps after another one, may not believe in more time than was granted."""
         now = self.world.queue.now

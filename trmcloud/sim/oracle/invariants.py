@@ -58,7 +58,6 @@ class Invariants:
         self.duties = AgentOracle(world, self.fail)
         self.money = MoneyJudge(world, self.fail)
         self.truth.moves.judge_reservation = self.money.judge_reservation
-        self.money.most = self.truth.room.most
         self.strays = OrphanJudge(world, self.fail)
         self.grants = GrantJudge(world, self.fail)
         self.volumes = VolumeJudge(world, self.fail)

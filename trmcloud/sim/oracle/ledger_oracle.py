@@ -29,7 +29,6 @@ from trmcloud.core.spec.plan import Candidate, Plan
 from trmcloud.ports.compute import PodRequest
 from trmcloud.sim.oracle.exposure import CLOCK_OFF_S, Uncertainty
 from trmcloud.sim.oracle.moves import MoveJudge
-from trmcloud.sim.oracle.room import RoomJudge
 from trmcloud.sim.oracle.waits import WaitJudge
 from trmcloud.sim.world.account import Process, RentedMachine, World
 
@@ -51,7 +50,6 @@ class LedgerOracle:
         self.calls = CallJudge(world, self.undecidable, fail)
         self.waits = WaitJudge(world, fail)
         self.moves = MoveJudge(world, self.undecidable, fail)
-        self.room = RoomJudge(world, self.undecidable, fail)
 
     # -- events -------------------------------------------------------------------------------
 
@@ -69,14 +67,6 @@ class LedgerOracle:
 
     def _reserved(self, process: Process, run: RunState, event: ev.Reserved) -> None:
         self._held[run.run_id] = event.amount.micros
-        self.room.on_reserved(run)
-
-    def _stop_lowering(self, process: Process, run: RunState, event: ev.StopLowering) -> None:
-        self.room.on_lowering(run, event)
-
-    def _stop_lowered(self, process: Process, run: RunState, event: ev.StopLowered) -> None:
-        self._held[run.run_id] = event.amount.micros
-        self.room.on_lowered(run, event, self._pod_of(run.generation))
 
     def _move_started(self, process: Process, run: RunState, event: ev.MoveStarted) -> None:
         self._held[run.run_id] += event.amount.micros
@@ -435,8 +425,6 @@ _JUDGES: Mapping[type[Any], Callable[[LedgerOracle, Process, RunState, Any], Non
     ev.Settled: LedgerOracle._settled,
     ev.Billed: LedgerOracle._late_bill,
     ev.Closed: LedgerOracle._closed,
-    ev.StopLowering: LedgerOracle._stop_lowering,
-    ev.StopLowered: LedgerOracle._stop_lowered,
     ev.MoveStarted: LedgerOracle._move_started,
     ev.HandedOver: LedgerOracle._handed_over,
     ev.Moved: LedgerOracle._moved,

@@ -53,9 +53,6 @@ class SimHost:
     def read_lease(self) -> contract.Lease | None:
         return self._pod.lease
 
-    def write_lease(self, lease: contract.Lease) -> None:
-        self._pod.lower_stop(lease)
-
     def read_orders(self) -> contract.Orders | None:
         return self._pod.orders
 
