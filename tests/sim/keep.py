@@ -13,7 +13,6 @@ from tests.sim.drawing import draw
 from tests.sim.grants import granted_scenario
 from tests.sim.kept import write
 from tests.sim.market import market_scenario
-from tests.sim.moves import moving_scenario
 from tests.sim.paces import paced_scenario
 from tests.sim.playing import ScenarioOf
 from tests.sim.soak import soak_scenario
@@ -31,7 +30,6 @@ KINDS: Mapping[str, ScenarioOf] = {
     "soak": soak_scenario,
     "grants": granted_scenario,
     "market": market_scenario,
-    "moves": moving_scenario,
     "paces": paced_scenario,
 }
 

@@ -318,11 +318,8 @@ class UserActions:
             if run is None or run.outcome is None or _is_of_a_grant(run):
                 continue
             if len(run.generations) > 1:
-                alone = [g for g in run.generations if not g.stands_by and g.adopted_at is None]
-                if len(alone) > 1 and not wish.resume_after_s:
+                if not wish.resume_after_s:
                     check.fail("wasteful", f"{run.run_id} was healthy and rented twice")
-                if run.outcome in _NOT_OF_A_MOVE and not (wish.stop_after_s or wish.resume_after_s):
-                    check.fail("wasteful", f"{run.run_id} moved, and is {run.outcome.value}")
                 continue
             if run.stop is not None and run.stop.by == "if-slow":
                 self._judge_slow(run)
@@ -412,11 +409,6 @@ class UserActions:
 
 _NOTICED_S = 5.0
 """Until the controller has read what an agent says of its end."""
-_NOT_OF_A_MOVE = (
-    *(Outcome.LOST, Outcome.UNREPORTED, Outcome.FAILED, Outcome.KILLED, Outcome.UNFIT),
-    *(Outcome.STOPPED, Outcome.NOT_STARTED, Outcome.NO_MACHINE),
-)
-"""No run ends so since it has moved, or tried to, where nothing else went wrong."""
 
 
 def _is_of_a_grant(run: RunState) -> bool:

@@ -401,16 +401,6 @@ def test_a_resumed_run_is_paid_by_who_resumes_it() -> None:
     assert [g.principal for g in run.generations] == ["agent", ""]
 
 
-def test_a_run_that_moves_is_within_the_grant_with_both_machines() -> None:
-    book = a_book()
-    book.open("r1", "6")
-    up = ev.PodIntended(1, "p1", "runpod", "c1", Usd(1), AT + 5000, AT + 9000)
-    book.run("r1", up, ev.PodUp(1, "id", Usd(1)), ev.AgentUp(1))
-    with pytest.raises(GrantRefused, match=r"\$11\.00 does not fit"):
-        book.run("r1", ev.MoveStarted("c1", Usd(1), Usd(5), ZERO, ZERO))
-    book.run("r1", ev.MoveStarted("c1", Usd(1), Usd(4), ZERO, ZERO))
-
-
 def test_per_run_counts_the_whole_run() -> None:
     book = a_book(per_run=Usd(3))
     with pytest.raises(GrantRefused, match=r"\$3\.00 per run"):

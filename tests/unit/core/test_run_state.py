@@ -430,7 +430,7 @@ def check(run: RunState, swept: Usd = ZERO) -> None:
         assert run.generation is not None
         assert run.generation.open
     if run.state is State.SETTLED:
-        assert run.reserved == run.held_for_move, "proof of the cost frees the reservation"
+        assert run.reserved == (run.standby_usd or ZERO), "proof of the cost frees the reservation"
     if run.billed is not None:
         assert run.billed == total(g.billed for g in run.generations if g.billed is not None)
 

@@ -253,7 +253,6 @@ def _cap(plan: Plan) -> str:
     if not plan.launchable:
         return "none: plan only"
     whose = "" if plan.spec.budget is not None else ", the plan's worst case"
-    whose += ", twice" if whose and plan.spec.may_move else ""
     return f"{plan.cap}{whose} · reserves {plan.reservation}"
 
 

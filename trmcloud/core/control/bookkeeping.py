@@ -362,9 +362,6 @@ def add_events(
         moved = with_run_event(ledger, record)
         if isinstance(event, ev.Reserved):
             require_money(ledger, run, event.amount, at)
-        elif isinstance(event, ev.MoveStarted):
-            amount = run.reserved + event.amount
-            require_money(ledger, run, amount, at, [event.candidate_id])
         ledger, run = moved, moved.runs[run_id]
         records.append(record)
     return ledger, tuple(records)
@@ -690,13 +687,8 @@ def require_wish(event: ev.RunEvent) -> None:
         raise IllegalTransition(f"only the run's controller may do this: {type(event).__name__}")
 
 
-def require_money(
-    ledger: LedgerState, run: RunState, amount: Usd, at: float, machines: Sequence[str] = ()
-) -> None:
+def require_money(ledger: LedgerState, run: RunState, amount: Usd, at: float) -> None:
     """
-    Args:
-        machines: ids of candidates that are about to be rented; empty: all that its plan tries.
-
     Raises:
         BudgetRefused: ``amount`` cannot be reserved for ``run`` at ``at`` (epoch s).
         GrantRefused: the grant of its principal does not pay for that.
@@ -734,7 +726,7 @@ def require_money(
             next_step="repeat trmcloud admin reap --yes until it reports that the ledger is "
             "reconciled",
         )
-    by_grant = refuse_by_grant(ledger, run, amount, at, machines)
+    by_grant = refuse_by_grant(ledger, run, amount, at)
     if by_grant is not None:
         raise GrantRefused(by_grant.why, next_step=by_grant.allowed)
     refusal = admit(ledger, run, amount, at)

@@ -123,7 +123,7 @@ class ReasonKind(str, Enum):
     # What follows a machine that was lost.
     MACHINE_LOST = "machine_lost"
     NO_OTHER_MACHINE = "no_other_machine"
-    # Why a run moves, and why a machine that stands by is ended.
+    # Of runs that earlier versions moved: why a machine landed, and why one that stood by ended.
     MOVING = "moving"
     MOVE_CALLED_OFF = "move_called_off"
     MOVE_SAVES_TOO_LITTLE = "move_saves_too_little"

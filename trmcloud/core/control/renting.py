@@ -80,7 +80,6 @@ def make_lease(
     last_rungs: Collection[str] = (),
     command: Command | None = None,
     most_s: float = 0.0,
-    stands_by_s: float = 0.0,
     apart: bool = False,
 ) -> Lease:
     """Make the lease of a generation's agent: its permissions and their end.
@@ -93,8 +92,7 @@ def make_lease(
     ``hold`` and ``uploads``: see ``Lease``;
     ``stop``: when a phase no longer pays; ``set_by_hand`` and ``last_rungs``: see ``recoverable``;
     ``command``: what is run in place of a recipe's trainer, for at most ``most_s`` seconds from its
-    start; 0: as long as the lease lasts. ``stands_by_s``: for so long it may wait, once it is
-    ready, for the machine before it to be gone. ``apart``: several machines train each by itself,
+    start; 0: as long as the lease lasts. ``apart``: several machines train each by itself,
     as those of a sweep do, and none fails with another.
     """
     rented = candidate.provider != LOCAL
@@ -147,7 +145,7 @@ def make_lease(
         hang_after_s=hang_after_s,
         hold=hold,
         uploads=uploads,
-        ready_within_s=ready_within_s(candidate) + stands_by_s if rented else 0.0,
+        ready_within_s=ready_within_s(candidate) if rented else 0.0,
         max_restarts=max_restarts,
         ends_by=ends_by(run, candidate, generation),
     )

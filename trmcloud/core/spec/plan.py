@@ -20,7 +20,7 @@ from trmcloud.core.values import dataclass, replace
 #
 # ``planning.make_plan`` makes it; ``launch`` carries it out without planning again.
 
-PLAN_VERSION = 12
+PLAN_VERSION = 13
 """Raised with any new field, which a test holds.
 
 1  2026-11-21  the first

@@ -284,7 +284,7 @@ class Process:
             return _SLOW_S if since < _HELD_LONG_S else _HELD_LONG_S
         if run.state in (State.RENTING, State.BOOTING, State.ENDING) or run.stop is not None:
             return _SLOW_S
-        if self.sim.unsettled() or self._is_waited_for(run) or run.move is not None:
+        if self.sim.unsettled() or self._is_waited_for(run):
             return _SLOW_S
         if any(account.paid_in is not None for account in self.sim.accounts.values()):
             return LOOK_EVERY_S / 2

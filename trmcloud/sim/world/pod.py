@@ -444,8 +444,6 @@ def next_tick_s(pod: SimPod) -> float:
             return min(wait + TICK_S, _LOOK_S)  # and whenever one is through
         if pod.agent.report.waiting == "grants":
             wait = min(wait, _LOOK_S)
-        elif pod.agent.report.waiting == "data":
-            wait = min(wait, _LOOK_S)  # it stands by
         elif pod.agent.report.waiting:
             if not pod.staged or pod.ready_at > now:
                 left_s = pod.ready_at - now  # files that arrive poke it
