@@ -116,7 +116,7 @@ STEPS = (
     *("open", "open", "open", "train", "train", "train", "end", "end", "refuse", "reserve"),
     *("bill", "bill", "reopen", "reopen", "reopen", "errand", "raise", "ask", "answer", "sweep"),
 )
-RARE = ("give", "revoke", "move")
+RARE = ("give", "revoke")
 
 
 def a_step(rng: random.Random) -> Step:
@@ -209,8 +209,6 @@ def carry_out(book: Book, mine: Books, step: Step, at: float) -> None:
         book.run(name, intended, *gone, ev.Settled(number, amount, None), at=at)
         machines.append(Machine(mine.payer[name], at, ends_at, amount, amount))
         mine.held.pop(name)
-    elif step.what == "move":
-        book.run(name, ev.MoveStarted("c1", Usd(1), step.amount, ZERO, ZERO), at=at)
     elif step.what == "bill":
         open_ = [m for m in machines if m.cost]
         if run is None or not open_:
