@@ -386,7 +386,7 @@ sweep-worlds: $(READY)
 soak-crashes: $(READY)
 	@mkdir -p build
 	$(BIN)/python -m tests.crash --kills $(if $(TENTH),1000,10000) --state build/soak-crashes.json
-	$(MORE) tests/e2e/test_crashes.py tests/crash/test_each_write.py tests/crash/test_moves.py
+	$(MORE) tests/e2e/test_crashes.py tests/crash/test_each_write.py
 
 # 32 clients and 4 controllers of one ledger on a real server: docs/soak/postgres.md.
 pg-torture: $(READY)

@@ -72,8 +72,7 @@ TARGETS = {
     ),
     "crashes": Target(
         "soak-crashes",
-        ("tests/crash/__main__.py", "tests/crash/test_each_write.py", "tests/crash/test_moves.py",
-         "tests/e2e/test_crashes.py"),
+        ("tests/crash/__main__.py", "tests/crash/test_each_write.py", "tests/e2e/test_crashes.py"),
         page="docs/soak/crashes.md",
     ),
     "hostile-contents": Target(

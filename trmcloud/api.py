@@ -887,7 +887,7 @@ class Home:
         if begun is None:
             prepared = launch.prepare(_nothing)
             launch.check(prepared)
-            begun = launch.begin(prepared, _nothing, progress or _nothing)
+            begun = launch.begin(prepared, progress or _nothing)
         if isinstance(begun, RunDriver):
             return self._once_begun(begun)
         if begun.driver is not None:

@@ -173,24 +173,6 @@ def checked(holds: Callable[[Any], bool], words: str, next_step: str = "") -> Pa
     return parse
 
 
-def parse_share(flag: str, text: str) -> float:
-    """A share of ``25%`` or ``25``, between 0 and 1.
-
-    Raises:
-        UsageError: it is none.
-    """
-    try:
-        percent = float(text.strip().removesuffix("%"))
-    except ValueError:
-        percent = 0.0
-    if not 0.0 < percent < 100.0:
-        raise UsageError(
-            f"{flag} takes a percentage from 0 to 100, not {text!r:.40}",
-            next_step=f"{flag} 25%",
-        )
-    return percent / 100.0
-
-
 def _one_of(*choices: str) -> Parser:
     def parse(flag: str, value: Any) -> Any:
         if value in choices:
@@ -481,17 +463,10 @@ class LaunchRequest:
         "--max-price", None, "Highest price per hour, for all GPUs together.",
         _RENTED + " resume", _RENTING, metavar="USD", place="max_rate", parse=parse_money,
     )
-    move_if: str = option(
-        "--move-if", "",
-        "Move to another machine during training if this saves that share of the remaining cost: "
-        "25%. Needs --bucket.",
-        "plan launch", _RENTING_RARE, metavar="PERCENT", parse=parse_share,
-    )
     if_slow: str = option(
         "--if-slow", CONTINUE,
-        "If a machine is slower than the plan's P90, or the work no longer fits: move (to a "
-        "machine where the rest costs less; needs --bucket), stop (saves a checkpoint; exit code "
-        "21), continue (sends a notification).",
+        "If a machine is slower than the plan's P90, or the work no longer fits: stop (saves a "
+        "checkpoint; exit code 21; resume continues), continue (sends a notification).",
         "plan launch run", _RENTING_RARE, metavar="WHAT", parse=_one_of(*SLOW_POLICIES),
     )
     idle: str = option(

@@ -322,26 +322,6 @@ def a_folder(root: Path, store: Any, name: str) -> bk.FolderGet:
     return bk.FolderGet(str(root / "data" / name), (file,))
 
 
-def test_a_machine_that_stands_by_brings_what_there_is_and_waits_for_the_rest(
-    root: Path, store: Any
-) -> None:
-    first = a_folder(root, store, "one")
-    grant(store, root, gets=(first,), standby=True)
-    made = uploader(root)
-    settle(made)
-    assert Path(first.folder).is_dir()
-    assert not account(root).fetched, "it may not train yet"
-    assert not made.once(), "nothing is to be done, at every look"
-    second = a_folder(root, store, "two")
-    grant(store, root, gets=(first, second))
-    settle(made)
-    assert account(root).fetched
-    assert Path(second.folder).is_dir()
-    later = uploader(root)
-    settle(later)
-    assert account(root).fetched, "one that is started anew knows it too"
-
-
 def test_where_the_furthest_is_damaged_the_one_before_is_taken(root: Path, store: Any) -> None:
     """And is left where it is, where the furthest came: but not what is to lie beside that."""
     data = hashlib.shake_128(b"weights").digest(5000)

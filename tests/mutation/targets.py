@@ -38,12 +38,12 @@ class Target:
 CHIEF = (
     *("core.control.controller", "core.control.renting", "core.control.actions"),
     *("core.control.pod_facts", "core.control.boards", "core.control.continuing"),
-    *("core.control.waiting", "core.control.moving"),
+    "core.control.waiting",
     *("core.control.bookkeeping", "core.control.budget", "core.control.balance"),
     *("core.contract.supervisor", "core.contract.phase_account"),
 )
 
-_OTHER_MACHINES = ("test_moving.py", "test_waiting.py", "test_continuing.py")
+_OTHER_MACHINES = ("test_older_moves.py", "test_waiting.py", "test_continuing.py")
 """Of a machine after another one, or beside it."""
 
 CONTROL = {
@@ -51,13 +51,13 @@ CONTROL = {
         (
             *("test_budget*.py", "test_quarantine.py", "test_strays*.py"),
             *("test_controller_govern.py", "test_lease*.py", "test_datasets.py"),
-            *("test_balance.py", "test_moving.py"),
+            *("test_balance.py", "test_older_moves.py"),
         )
     ),
     "core.control.bookkeeping": Target(
         (
             *("test_bookkeeping*.py", "test_budget*.py", "test_quarantine.py"),
-            *("test_controller_govern.py", "test_strays*.py", "test_moving.py"),
+            *("test_controller_govern.py", "test_strays*.py", "test_older_moves.py"),
         )
     ),
     "core.control.controller": Target(
@@ -71,14 +71,23 @@ CONTROL = {
     "core.control.pod_facts": Target(
         ("test_controller*.py", "test_bookkeeping.py", *_OTHER_MACHINES)
     ),
-    "core.control.boards": Target(("test_controller_boards.py", "test_moving.py")),
+    "core.control.boards": Target(("test_controller_boards.py", "test_older_moves.py")),
     "core.control.continuing": Target(
-        ("test_continuing.py", "test_moving.py", "test_waiting.py", "test_controller_ending.py")
+        (
+            "test_continuing.py",
+            "test_older_moves.py",
+            "test_waiting.py",
+            "test_controller_ending.py",
+        )
     ),
     "core.control.waiting": Target(
-        ("test_waiting.py", "test_continuing.py", "test_moving.py", "test_controller_renting.py")
+        (
+            "test_waiting.py",
+            "test_continuing.py",
+            "test_older_moves.py",
+            "test_controller_renting.py",
+        )
     ),
-    "core.control.moving": Target(("test_move_savings.py", "test_moving.py")),
     "core.control.balance": Target(("test_balance.py",)),
     "core.contract.supervisor": Target(("test_supervisor*.py", "test_recovery.py")),
     "core.contract.phase_account": Target(

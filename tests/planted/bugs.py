@@ -32,8 +32,7 @@ GOVERN, ACTIONS, ABSENCE = (
 )
 RENTING, CONTINUING = "core/control/renting.py", "core/control/continuing.py"
 WAITING, BOARDS = "core/control/waiting.py", "core/control/boards.py"
-MOVING, PACE, METER = "core/control/moving.py", "core/control/pace.py", "core/contract/pace.py"
-ROOM, MAKING_ROOM = "core/control/room.py", "app/room.py"
+PACE, METER = "core/control/pace.py", "core/contract/pace.py"
 SUPERVISE, MIND, MANIFEST = (
     "core/contract/supervisor.py",
     "pod/agent/loop.py",
@@ -67,7 +66,7 @@ CONTRACT, GATE, PROVIDERS = (
 BUGS: tuple[Bug, ...] = (
     # -- lost machines ------------------------------------------------------------------------
     Bug("a run whose machine was lost is given up", CONTINUING,
-        "is_lost = run.result is None and bool(lost) and lost[-1] == generation", "is_lost = False"),
+        "or not lost or lost[-1] != run.generation:", "or True:"),
     Bug("the next machine is reserved with the time to end of the provider before", RENTING,
         "    traits = find_traits(candidate.provider) or traits\n    hard_stop_s = ", "    hard_stop_s = "),
     Bug("a machine that was ended from here counts as lost", CONTINUING,
@@ -102,41 +101,6 @@ BUGS: tuple[Bug, ...] = (
         "if needed_s * ratio <= available_s:", "if False:"),
     Bug("a slower board is taken for a faster one", BOARDS,
         "    if is_worse(board.form, planned):\n", "    if False:\n"),
-    # -- moving to another machine ------------------------------------------------------------
-    Bug("a move to a machine that saves nothing", MOVING, "rate = min(most, plan.spec.max_rate or candidate.reserved_rate)", "rate = plan.spec.max_rate or candidate.reserved_rate"),
-    Bug("nothing is reserved for a machine that stands by", MOVING,
-        "amount += storage_beside_disks(candidate)", "amount = storage_beside_disks(candidate)"),
-    Bug("the budgets are not asked for a machine that stands by", BOOKS,
-        "require_money(ledger, run, amount, at, [event.candidate_id])", "pass"),
-    Bug("what stood by in vain stays reserved", RUN,
-        "return replace(moved, move=None, reserved=run.reserved - move.started.amount)", "return replace(moved, move=None)"),
-    Bug("the working machine lands before the other holds a checkpoint", MOVING,
-        "return granted and any(kept.phase in stored for kept in theirs.kept)", "return True", timing=True),
-    Bug("a machine that stands by may train", GRANTS, "standby=generation.stands_by,", "standby=False,", timing=True),
-    Bug("the run moves before its machine is gone", MOVING,
-        "if run.state is not State.SETTLED or standby is None or standby.generation is None:", "if standby is None or standby.generation is None:", timing=True),
-    Bug("what was uploaded last is not given to the machine that stood by", CONTROL,
-        "return run.stop is None  # until then it stands by", "return False", timing=True),
-    Bug("a machine that stands by is nobody's", BOOKS, "owned |= {each.pod_name: each for each in run.open_generations}",
-        "owned |= {each.pod_name: each for each in run.open_generations if not each.stands_by}", timing=True),
-    Bug("a provider is asked for a machine to move to at every look", MOVING,
-        "return pause_left_s(run, there, now, ASK_EVERY_S) <= 0.0", "return True"),
-    Bug("a machine that stood by trains finished phases again", ACCOUNTS,
-        "if (account.generation == generation.number or generation.adopted_at is not None)", "if account.generation == generation.number", timing=True),
-    Bug("the machine before is not told to land", CONTROL, "if generation.hands_over and lands is None:", "if False:", timing=True),
-    # -- room for another run -------------------------------------------------------------------
-    Bug("money moves before a reaper elsewhere enforces the earlier stop", MAKING_ROOM,
-        "waits = not _is_enforced(context, each, visit) if each.is_known else each.is_asked",
-        "waits = False if each.is_known else each.is_asked", timing=True),
-    Bug("an earlier stop counts before the machine knows it", ROOM,
-        "return asked and is_told(generation, report)", "return asked", timing=True),
-    Bug("an earlier stop lies before the work is done", ROOM,
-        "max(generation.intended_at + p95_s, now + _NOTICE_S)", "max(generation.intended_at + p95_s / 4, now)"),
-    Bug("the disks of a machine that gives money are forgotten", ROOM,
-        "return cost(generation.rate + run.disk_rate(generation), lasts_s) + beside", "return cost(generation.rate, lasts_s / 2) + beside"),
-    Bug("money that was freed is held on", RUN,
-        "return replace(less, reserved=event.amount, reservation=run.reservation - free)", "return less"),
-    Bug("controllers keep the later stop", RUN, "hard_stop_at=mine.lower_to,", "hard_stop_at=mine.hard_stop_at,", timing=True),
     # -- the agent's looks --------------------------------------------------------------------
     Bug("a trainer is looked at twice, and may have ended in between", MIND,
         "supervisor.supervise(self.lease, self.report.phases, view)",
@@ -523,9 +487,6 @@ BUGS: tuple[Bug, ...] = (
     Bug("what is not believed stops a run all the same", PACE, "slow = None if doubt is not None else why_slow", "slow = why_slow"),
     Bug("a slow run is stopped whatever was chosen", PACE, "if follows == STOP and slow is not None:", "if slow is not None:"),
     Bug("a slow run that is to stop is not stopped", PACE, '        return (measured, ev.StopRequested("if-slow", slow))\n', "        return (measured,)\n"),
-    Bug("a run leaves each machine that has measured", PACE, "return pace is not None and pace.follows == MOVE", "return pace is not None"),
-    Bug("a run leaves a machine since the one before was slow", PACE, "if p.generation == generation.number and not p.doubt)", "if not p.doubt)"),
-    Bug("a slow machine is left at any price", MOVING, "        return 0.0\n    return plan.spec.move_if or None", "        return -9.0\n    return plan.spec.move_if or None"),
     Bug("an earlier machine's pace counts for the next one", DRIVE, "            told = pace_by_log(lines, since)\n", "            told = pace_by_log(lines, since)\n        told = told or pace_from(lines, 0.0)\n", timing=True),
     Bug("a whole number of any digits is read", RECORDS, "if len(text) > MAX_DIGITS or not text.isascii()", "if not text.isascii()"),
     Bug("digits of any script are digits", RECORDS, "not text.isascii() or not text.isdigit()", "not text.isdigit()"),

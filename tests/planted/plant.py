@@ -40,10 +40,9 @@ _START_S = 300.0
 _LOOK = """
 import json, signal, sys
 from tests.sim.kept import KEPT
-from trmcloud.sim.faults.table import MARKET, MOVES, NAMES, arm_all
+from trmcloud.sim.faults.table import MARKET, NAMES, arm_all
 from trmcloud.sim.play import play
-from tests.sim.drawing import draw, with_grants, with_moves, with_paces
-from tests.sim.drawing import with_squeeze, with_time_to_spare
+from tests.sim.drawing import draw, with_grants, with_paces, with_time_to_spare
 beyond, first, broken = int(sys.argv[1]), int(sys.argv[2]), set(json.loads(sys.argv[3]))
 class Stuck(BaseException):
     pass
@@ -52,10 +51,9 @@ def stuck(*what):
 signal.signal(signal.SIGVTALRM, stuck)
 def worlds(seed):
     yield seed, len(NAMES), ""
-    # Beside it the same world in which machines are rare, or runs move, or give money to others, or
-    # a host has other GPUs, or machines time their steps, or principals spend within grants.
-    more, kind = seed // 4 % 2, ("", "boards", "moves", "market")[seed % 4]
-    kind = kind or ("paces" if more else "squeeze")
+    # Beside it the same world in which machines are rare, or a host has other GPUs, or machines
+    # time their steps, or principals spend within grants.
+    more, kind = seed // 4 % 2, ("paces", "boards", "paces", "market")[seed % 4]
     yield seed, len(NAMES) if more else 0, kind
     if seed % 4 == 1:
         yield seed, len(NAMES) if more else 0, "grants"
@@ -69,9 +67,7 @@ def drawn(seed, faults, kind):
         return with_grants(made)
     if kind == "paces":
         return with_paces(made)
-    if kind == "squeeze":
-        made = with_squeeze(made)
-    return with_moves(made, tuple(MOVES), tuple(MARKET)) if kind == "moves" else made
+    return made
 fresh = [list(worlds(seed)) for seed in range(beyond)]
 def scenarios():
     for part in (fresh[:first], KEPT, fresh[first:]):

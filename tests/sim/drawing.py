@@ -19,7 +19,7 @@ from trmcloud.core.planner.estimates import (
 from trmcloud.core.planner.memory import stored_bytes
 from trmcloud.core.spec.plan import Candidate, Interval, PhasePlan, Plan
 from trmcloud.core.spec.settings import PhaseRecipe
-from trmcloud.core.spec.spec import KEEP, MOVE, SLOW_POLICIES, STOP, THEN, WARN, RunSpec
+from trmcloud.core.spec.spec import KEEP, SLOW_POLICIES, STOP, THEN, WARN, RunSpec
 from trmcloud.core.storage import pod_disks_price, price_per_hour, work_gb
 from trmcloud.core.values import replace
 from trmcloud.sim.scenario import GrantAct, Scenario, SimRun
@@ -278,49 +278,6 @@ def with_balance(scenario: Scenario) -> Scenario:
     return replace(scenario, wishes=wishes, paid_in=paid_in, foreign=True)
 
 
-def with_moves(
-    scenario: Scenario, moves: tuple[str, ...], market: tuple[str, ...] = ()
-) -> Scenario | None:
-    """The same scenario with runs that move where that saves enough, under some of the faults
-    ``moves`` and ``market``; None where none of its runs keeps its checkpoints in a bucket on a
-    rented machine. Drawn apart: all else of the world is as it was without."""
-    rng = random.Random(f"moves {scenario.seed}")
-    able = [w.plan.spec.bucket and w.plan.candidates[0].provider != LOCAL for w in scenario.wishes]
-    if not any(able) or "controller" in scenario.off:
-        return None
-    wishes = tuple(
-        replace(wish, plan=_that_moves(rng, wish.plan), detached=False) if moves_on else wish
-        for wish, moves_on in zip(scenario.wishes, able, strict=True)
-    )
-    strikes = tuple(rng.sample(moves, min(len(moves), rng.choice((0, 1, 1, 2, 3)))))
-    strikes += tuple(rng.sample(market, min(len(market), rng.choice((0, 0, 1, 2)))))
-    return _with_wishes(rng, scenario, wishes, strikes, lambda plan: plan.cap or ZERO)
-
-
-def with_squeeze(scenario: Scenario) -> Scenario | None:
-    """The same scenario with a second run that lacks money which the first one holds and most
-    likely does not need, mostly with the reaper on another machine; None where nothing is rented.
-    Drawn apart."""
-    rng = random.Random(f"squeeze {scenario.seed}")
-    provider = scenario.wishes[0].plan.candidates[0].provider
-    if provider == LOCAL or "controller" in scenario.off:
-        return None
-    first = replace(scenario.wishes[0], plan=_with_time(scenario.wishes[0].plan), stop_after_s=0.0)
-    lasts_s = first.plan.candidates[0].hours.p50 * HOUR_S
-    at_s = first.at_s + rng.uniform(0.05, 0.9) * lasts_s
-    second = replace(_wish(rng, 1, provider, at_s=at_s), detached=rng.random() < 0.5)
-    share = rng.choice((0.2, 0.5, 0.8, 1.1))
-    least = max(first.plan.reservation.micros, second.plan.reservation.micros)
-    cap = least + int(second.plan.reservation.micros * share * 0.9) + 1
-    return replace(
-        scenario,
-        wishes=(first, second),
-        account_cap=Usd.from_micros(cap),
-        reaper=rng.choice(("server", "server", "server", scenario.reaper)),
-        squeezed=True,
-    )
-
-
 _PRINCIPALS = ("agent", "ci")
 
 
@@ -401,20 +358,13 @@ def with_paces(scenario: Scenario) -> Scenario:
     rng = random.Random(f"paces {scenario.seed}")
     wishes, paces = [], {}
     for wish in scenario.wishes:
-        able = bool(wish.plan.spec.bucket) and wish.plan.candidates[0].provider != LOCAL
-        policy = rng.choice((*SLOW_POLICIES, MOVE, MOVE) if able else SLOW_POLICIES)
+        policy = rng.choice(SLOW_POLICIES)
         lie = rng.choice(_LIES)
         factors = (rng.choice(_FIRST_FACTORS), *(rng.choice(_LATER_FACTORS) for _ in range(3)))
         at_first, steps = rng.choice(_AT_FIRST), rng.choice((20, 20, 30))
         paces[wish.run_id] = TruePaces(factors, at_first, steps, lie)
         spec = replace(wish.plan.spec, if_slow=policy, hardware="8xH100")
-        plan = replace(wish.plan, spec=spec)
-        room, stays = rng.uniform(1.5, 3.5), policy == MOVE and "controller" not in scenario.off
-        if policy == MOVE:
-            cap = Usd.from_micros(int(plan.reservation.micros * room) + 1)
-            plan = replace(plan, cap=max(plan.cap or ZERO, cap))
-        detached = wish.detached and not stays
-        wishes.append(replace(wish, plan=plan, detached=detached))
+        wishes.append(replace(wish, plan=replace(wish.plan, spec=spec)))
     made = _with_wishes(rng, scenario, tuple(wishes), (), lambda plan: plan.cap or ZERO)
     return replace(made, paces=paces)
 
@@ -443,35 +393,6 @@ def _with_time(plan: Plan) -> Plan:
     reservation = max(c.worst_case for c in candidates)
     cap = max(plan.cap or reservation, reservation)
     return replace(plan, candidates=tuple(candidates), reservation=reservation, cap=cap)
-
-
-def _that_moves(rng: random.Random, plan: Plan) -> Plan:
-    """``plan`` with a dear machine first, and others that cost less."""
-    dear = rng.uniform(1.2, 4.0)
-    candidates = [
-        _at_rate(candidate, Usd.from_micros(int(candidate.rate.micros * dear)))
-        if candidate.id == "c0"
-        else candidate
-        for candidate in plan.candidates
-    ]
-    reservation = max(c.worst_case for c in candidates)
-    share = rng.choice((0.05, 0.1, 0.25, 0.25, 0.5))
-    room = rng.uniform(1.2, 3.5)
-    return replace(
-        plan,
-        spec=replace(plan.spec, move_if=share),
-        candidates=tuple(candidates),
-        launchable=("c0", *(name for name in plan.launchable if name != "c0")),
-        recommended_id="c0",
-        reservation=reservation,
-        cap=Usd.from_micros(int(reservation.micros * room) + 1),
-    )
-
-
-def _at_rate(candidate: Candidate, rate: Usd) -> Candidate:
-    billed_s = candidate.hard_stop_s + traits_of(candidate.provider).kill_latency_s
-    worst = candidate.worst_case - cost(candidate.rate, billed_s) + cost(rate, billed_s)
-    return replace(candidate, rate=rate, planned_rate=rate, most_rate=rate, worst_case=worst)
 
 
 def _wish(rng: random.Random, number: int, provider: str, *, at_s: float) -> SimRun:

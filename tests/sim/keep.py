@@ -13,11 +13,9 @@ from tests.sim.drawing import draw
 from tests.sim.grants import granted_scenario
 from tests.sim.kept import write
 from tests.sim.market import market_scenario
-from tests.sim.moves import moving_scenario
 from tests.sim.paces import paced_scenario
 from tests.sim.playing import ScenarioOf
 from tests.sim.soak import soak_scenario
-from tests.sim.squeezes import squeezed_scenario
 from trmcloud.sim.faults.table import NAMES, arm_all
 from trmcloud.sim.play import play
 from trmcloud.sim.scenario import Scenario
@@ -32,9 +30,7 @@ KINDS: Mapping[str, ScenarioOf] = {
     "soak": soak_scenario,
     "grants": granted_scenario,
     "market": market_scenario,
-    "moves": moving_scenario,
     "paces": paced_scenario,
-    "squeezes": squeezed_scenario,
 }
 
 

@@ -24,9 +24,7 @@ def main() -> None:
     for one in played.each():
         names = ("measured", "believed", "slow", "stopped")
         totals.update(dict(zip(names, one.paces, strict=True)))
-        names = ("asked", "up", "handed over", "moved")
-        totals.update(dict(zip(names, one.moves, strict=True)))
-    played.print_totals(f"paces and moves {dict(totals)}")
+    played.print_totals(f"paces {dict(totals)}")
 
 
 if __name__ == "__main__":

@@ -285,7 +285,7 @@ def test_a_pod_that_lost_its_disk_does_not_train_again_what_it_had_finished() ->
     made, pod = pod_at_work()
     both = (*pod.lease.phases, PhaseLease("extreme", 0.0, 1e4, 1.0))
     assert isinstance(pod, SimPod)
-    pod.lease = pod.granted = replace(pod.lease, phases=both)
+    pod.lease = replace(pod.lease, phases=both)
     made.truths["r-1"] = replace(
         made.truths["r-1"], shapes={"fast": SHAPE, "extreme": replace(SHAPE, phase="extreme")}
     )

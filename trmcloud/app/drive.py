@@ -24,14 +24,13 @@ from trmcloud.core.catalog.hardware import LOCAL
 from trmcloud.core.catalog.providers import traits_of
 from trmcloud.core.clock import DatedFact, Instant, UnknownSince
 from trmcloud.core.contract.pace import pace_by_log, pace_from
-from trmcloud.core.contract.pod_contract import AgentReport, CheckpointRef
+from trmcloud.core.contract.pod_contract import CheckpointRef
 from trmcloud.core.contract.records import dump
 from trmcloud.core.control import events as ev
 from trmcloud.core.control.actions import (
     CREATE,
     LAND,
     LONG,
-    LOWER,
     PULL,
     SAVE,
     TERMINATE,
@@ -40,10 +39,9 @@ from trmcloud.core.control.actions import (
 )
 from trmcloud.core.control.billing import awaiting_bill
 from trmcloud.core.control.bookkeeping import govern, require_whole
-from trmcloud.core.control.controller import decide, decide_standby
+from trmcloud.core.control.controller import decide, end_standby
 from trmcloud.core.control.events import ActionKey, FailureKind
 from trmcloud.core.control.idle import SeenProgress, idle_limit_s, progress_of, why_idle
-from trmcloud.core.control.moving import may_move, move_events
 from trmcloud.core.control.observation import Observation
 from trmcloud.core.control.pace import pace_events, phase_to_time
 from trmcloud.core.control.pod_facts import (
@@ -106,10 +104,6 @@ _IDLE_BEAT_EVERY_S, _IDLE_SWEEP_EVERY_S, _IDLE_LOOK_S = 30.0, 900.0, 5.0
 rarely. A wish to stop is still seen within seconds."""
 _IDLE_LIST_AGE_S = 60.0
 """The age of a list that serves a question for a machine; the create reads one of its own."""
-_BESIDE_LIST_AGE_S = 2.0
-"""The list that was read for the working machine serves for the one that stands by."""
-_MOVES_EVERY_S = 60.0
-"""So often a driver thinks of moving; how often a provider is asked is in ``control.moving``."""
 _PROGRESS_NAME = "progress.json"
 _PACE_EVERY_S, _PACE_SLOWER, _PACE_AT_LEAST_EVERY_S = 2.0, 1.3, 600.0
 """How often a phase's metrics are read for its measured pace: ever more rarely, as they grow."""
@@ -156,8 +150,6 @@ class RunDriver:
     _unlisted: int = 0
     """So many questions for a machine in a row were put off, since no list was to be had."""
     _asks_again_at: float = 0.0
-    _moves_again_at: float = 0.0
-    """When a move is thought of again, where a budget refused the last one, or none would pay."""
     _progress: SeenProgress | None = None
     """The work that its pod had done when seen last; None: this process has not seen it."""
     _timing: tuple[str, str] = ("", "")
@@ -167,7 +159,7 @@ class RunDriver:
     _watch: Watcher = lambda run: None
     _observer: Observer = field(init=False)
     _beside: Observer = field(init=False)
-    """Of the machine that stands by."""
+    """Of a machine that an earlier version had stand by."""
 
     def __post_init__(self) -> None:
         self._observer = Observer(self.context, self.list_age_s)
@@ -366,7 +358,7 @@ class RunDriver:
         self._carry_out(run, decision.actions)
         if decision.actions:
             run = self.run()
-        run = self._step_beside(self._end_idle(self._note_pace(run, seen), seen), seen)
+        run = self._end_standby(self._end_idle(self._note_pace(run, seen), seen))
         if _is_due(self._beaten_at, _BEAT_EVERY_S, now):
             self._beaten_at = now
             self.context.ledger.beat(self.run_id, self.epoch, now)
@@ -379,25 +371,15 @@ class RunDriver:
             elif self.errands:
                 self._hand_over(run, action)
 
-    def _step_beside(self, run: RunState, seen: Observation) -> RunState:
-        """Once around for the machine that stands by; ask for one, where it is time to."""
-        report = own_report(seen, run.generation) if run.generation is not None else None
-        if self.errands and report is not None and may_move(run, run.plan):
-            run = self._begin_move(run, report)
+    def _end_standby(self, run: RunState) -> RunState:
+        """Once around for a machine that an earlier version had stand by."""
         for _ in range(_MOST_EVENTS_AT_ONCE):
             standby = run.standby
             if standby is None or standby.generation is None:
                 return run
-            beside = self._beside.look(standby, run.plan, _BESIDE_LIST_AGE_S)
-            decision = decide_standby(
-                run,
-                run.plan,
-                traits_of(standby.generation.provider),
-                beside,
-                report,
-                self.context.wall(),
-                attended=self.errands,
-            )
+            seen = self._beside.look(standby, run.plan)
+            traits = traits_of(standby.generation.provider)
+            decision = end_standby(run, run.plan, traits, seen, self.context.wall())
             if not decision.events:
                 break
             self._append(*decision.events)
@@ -448,22 +430,6 @@ class RunDriver:
         why = why_idle(run, progress, report, limit_s)
         if why is None or not wish_to_stop(self.context, run.run_id, by="idle", reason=why):
             return run
-        return self.run()
-
-    def _begin_move(self, run: RunState, report: AgentReport) -> RunState:
-        """Reserve a machine to move to and put on record that it is asked for, both at once: what
-        is reserved for it is never held without it."""
-        now = self.context.wall()
-        if 0.0 < self._moves_again_at - now <= _MOVES_EVERY_S:
-            return run
-        self._moves_again_at = now + _MOVES_EVERY_S
-        events = move_events(run, run.plan, self.context.ledger.ledger_id, report, now)
-        if not events:
-            return run
-        try:
-            self._append(*events)
-        except BudgetRefused:
-            return run  # the run stays where it is
         return self.run()
 
     def idle_s(self, run: RunState) -> float:
@@ -607,7 +573,6 @@ class RunDriver:
 
     def _hand_over(self, run: RunState, action: Action) -> None:
         """Let a worker carry what takes long; ``_collect`` hears how it went."""
-        run = _with_machine_of(run, action)
         generation, context = run.generation, self.context
         if generation is None or generation.number != action.generation:
             return
@@ -622,8 +587,6 @@ class RunDriver:
             )
             return
         if action.verb == GRANT:
-            if generation.adopted_at is not None and not self._tell_finished(run, action):
-                return
             context.workers.start(
                 action.key, lambda progress: give_grants(context, run, plan, generation, progress)
             )
@@ -686,10 +649,9 @@ class RunDriver:
         return self.run()
 
     def _perform(self, run: RunState, action: Action, decided: Instant) -> ev.ActionFinished:
-        beside = run.move is not None and action.generation == run.move.number
-        run = _with_machine_of(run, action)
-        generation, done = run.generation, ev.ActionFinished(action.id, action.verb)
-        if generation is None or generation.number != action.generation:
+        done = ev.ActionFinished(action.id, action.verb)
+        generation = next((g for g in run.present if g.number == action.generation), None)
+        if generation is None:
             return replace(done, detail="overtaken")
         compute = self.context.computes[generation.provider]
         if action.verb == CREATE:
@@ -698,14 +660,12 @@ class RunDriver:
             if generation.provider == LOCAL:  # others are given it with their files
                 self._give_webhook(generation)
             return done
-        if action.verb in (LAND, SAVE, LOWER):
+        if action.verb in (LAND, SAVE):
             orders = orders_for(run, generation, self.epoch)
-            if action.verb == LOWER:
-                orders = replace(orders, hard_stop_at=generation.lower_to or 0.0)
             self.context.links[generation.provider].send_orders(generation.pod_name, orders)
         elif action.verb == TERMINATE:
             self._require_timely(decided)
-            if not beside:  # the other machine's transfers go on
+            if not generation.stands_by:  # the other machine's transfers go on
                 self.context.workers.cancel()
             taken = compute.terminate(action.pod_id or generation.pod_name)
             done = replace(done, taken=taken)
@@ -738,13 +698,6 @@ class RunDriver:
         except NotFoundError:
             raise self._forgotten() from None
         note_outcomes(self.context, self._known, events, self.context.wall())
-
-
-def _with_machine_of(run: RunState, action: Action) -> RunState:
-    """``run``, or as it would be with the machine that stands by, where the action is for that."""
-    standby = run.standby
-    mine = run.move is not None and action.generation == run.move.number
-    return standby if mine and standby is not None else run
 
 
 def _progress_in(path: Path) -> SeenProgress | None:

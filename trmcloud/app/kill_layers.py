@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
 
 from trmcloud.app.context import Context, is_unasked, list_pods
 from trmcloud.app.reap import GuardVisit, last_visit
 from trmcloud.app.run_queries import is_driven, last_report, newest_beat
 from trmcloud.core.catalog.hardware import LOCAL
-from trmcloud.core.catalog.providers import ProviderTraits, find_traits, traits_of
+from trmcloud.core.catalog.providers import ProviderTraits, traits_of
 from trmcloud.core.clock import DatedFact, Maybe
 from trmcloud.core.contract.pod_contract import AgentReport
 from trmcloud.core.contract.trainer_contract import Heartbeat
 from trmcloud.core.control.budget import VERIFIED_FOR_S
 from trmcloud.core.control.events import LayerVerified
 from trmcloud.core.control.observation import PodSeen, PodStatus
-from trmcloud.core.control.room import reaper_late_s
 from trmcloud.core.control.run_state import RunState
 from trmcloud.core.money import ZERO, Usd, cost
 from trmcloud.core.text import one_line
@@ -228,19 +226,6 @@ def verified_layers(context: Context, provider: str) -> dict[tuple[str, str], fl
     if layer.state == VERIFIED and layer.heard_at is not None:
         known[(provider, layer.name)] = layer.heard_at
     return known
-
-
-def reaper_elsewhere(context: Context, visit: GuardVisit | None) -> Mapping[str, float]:
-    """By provider that the reaper of another machine reaches: within so many seconds of a hard stop
-    that has ended a pod."""
-    late_s = {}
-    for provider in visit.reached if visit is not None else ():
-        traits = find_traits(provider)
-        if visit is None or traits is None or not traits.rented:
-            continue
-        if _elsewhere(context, visit, provider, context.wall()).state == VERIFIED:
-            late_s[provider] = reaper_late_s(traits, visit.every_s)
-    return late_s
 
 
 def _is_due(visit: GuardVisit, now: float) -> bool:

@@ -22,15 +22,12 @@ from trmcloud.app.launching import start
 from trmcloud.app.planning import Planner, is_plan_id, load_plan
 from trmcloud.app.pod_request import LaunchData
 from trmcloud.app.preparing import DataProgress, PreparedLaunch
-from trmcloud.app.reap import last_visit
-from trmcloud.app.room import make_room, room_for
 from trmcloud.app.sweep_priors import with_priors
 from trmcloud.app.sweep_terms import first_words
 from trmcloud.app.sweeping import SweepRequest
 from trmcloud.app.working_tree import WorkingTree, pack
 from trmcloud.core.catalog.hardware import LOCAL
 from trmcloud.core.control.bookkeeping import KeyUsed
-from trmcloud.core.control.room import Room
 from trmcloud.core.control.run_state import RunState
 from trmcloud.core.errors import NotSupported
 from trmcloud.core.spec.plan import Plan
@@ -279,20 +276,11 @@ class Launch:
         for each in CHECKS:
             each(self, prepared)
 
-    def room(self, plan: Plan) -> Room | None:
-        """Return how the money for ``plan`` would be freed; None where it is free, or the caller
-        may not lower the stops of other runs."""
-        if self.context.principal:
-            return None
-        return room_for(self.context, plan, last_visit(self.context))
-
-    def begin(
-        self, prepared: Prepared, say: Callable[[str], None], progress: Progress
-    ) -> RunDriver | Earlier:
+    def begin(self, prepared: Prepared, progress: Progress) -> RunDriver | Earlier:
         """Reserve the worst case of what was prepared and checked, and become its driver.
 
         Args:
-            say: told what is waited for. progress: (done, total) bytes of what goes to a bucket.
+            progress: (done, total) bytes of what goes to a bucket.
 
         Returns:
             the run of another process, where that has used the key meanwhile.
@@ -301,8 +289,6 @@ class Launch:
             TrmcloudError: whatever keeps it from being launched; nothing is rented then.
         """
         context, ready = self.context, prepared.ready
-        if not context.principal:
-            make_room(context, ready.plan, say)
         preparing.upload_data(context, ready, progress)
         try:
             return start(

@@ -24,19 +24,18 @@ from trmcloud.core.contract.notices import (
 )
 from trmcloud.core.control import events as ev
 from trmcloud.core.control.actions import TERMINATE
-from trmcloud.core.control.continuing import continues
 from trmcloud.core.control.controller import foreseen_end
 from trmcloud.core.control.notices import by_pod, finding_notice
 from trmcloud.core.control.observation import BY_POD, POD, ReportedValue
 from trmcloud.core.control.pace import planned_step_s
 from trmcloud.core.control.reason import MEANINGS, OF_KINDS, Reason, ReasonKind, kind_of
-from trmcloud.core.control.report import MoveAccount, spent_so_far
-from trmcloud.core.control.run_state import IllegalTransition, RunState, State, apply_event
+from trmcloud.core.control.report import spent_so_far
+from trmcloud.core.control.run_state import IllegalTransition, RunState, apply_event
 from trmcloud.core.control.waiting import allows_waiting
 from trmcloud.core.durations import duration
 from trmcloud.core.errors import Outcome
-from trmcloud.core.money import ZERO, Usd
-from trmcloud.core.spec.spec import CONTINUE, MOVE, STOP
+from trmcloud.core.money import Usd
+from trmcloud.core.spec.spec import CONTINUE, STOP
 from trmcloud.core.text import one_line
 from trmcloud.core.values import dataclass
 
@@ -129,7 +128,7 @@ class Narrator:
         return Told(record, after, severity, said.text, said.more, row.mark, notices)
 
     def _is_repeated(self, event: ev.PodNotMade, moment: _Moment) -> bool:
-        """Whether a run that waits, or looks for a machine to move to, had the same answer from the
+        """Whether a run that waits, or a move of an earlier version, had the same answer from the
         same provider last time: it may have it for hours."""
         machine = moment.after.generations[event.generation - 1]
         key, why = (moment.record.run_id, machine.provider), sentence(event.reason)
@@ -243,16 +242,7 @@ def _up(event: ev.PodUp, moment: _Moment) -> _Said:
         price = moment.notice(NoticeKind.PRICE, "price", **rates)
         text = f"generation {event.generation}: {text_of(price)}"
         notices = (price,) if event.rate > planned else ()
-    if run.move is not None and run.move.number == event.generation:
-        text, severity = f"generation {event.generation}: {moving_words(run)}", Severity.NEWS
     return _Said(text, notices, severity)
-
-
-def _of_move(event: ev.AgentUp | ev.HandedOver, moment: _Moment) -> _Said:
-    move = moment.after.move
-    if move is None or (isinstance(event, ev.AgentUp) and event.generation != move.number):
-        return _Said(f"generation {event.generation}: its agent reports", severity=Severity.RECORD)
-    return _Said(f"generation {move.number}: {moving_words(moment.after)}")
 
 
 def _revised(event: ev.PlanRevised, moment: _Moment) -> _Said:
@@ -289,7 +279,8 @@ def _gate(event: ev.GateJudged, moment: _Moment) -> _Said:
 
 def _result(event: ev.ResultKnown, moment: _Moment) -> _Said:
     run = moment.after
-    if run.move is not None and run.generation is not None and continues(run, run.plan):
+    if event.reason is not None and event.reason.kind is ReasonKind.MOVING:
+        # Of an earlier version: a run that did not move then alerts when it is closed.
         return _Said(f"generation {moment.number}: has landed for another machine")
     if event.result == Outcome.UNFIT.value:
         facts = {"what": UNFIT, "mended": False, **by_pod(run)}
@@ -404,9 +395,9 @@ ROWS: Mapping[type[Any], Row] = {
     ev.PodUp: Row(_up, _MARK),
     ev.PodMissed: Row("generation {generation}: its provider's list lacks it"),
     ev.PodFound: Row("generation {generation}: it is there again"),
-    ev.AgentUp: Row(_of_move, _NEWS),
-    ev.MoveStarted: Row("looks for another machine: saves {saves} of {stays}"),
-    ev.HandedOver: Row(_of_move, _NEWS),
+    ev.AgentUp: Row("generation {generation}: its agent reports"),
+    ev.MoveStarted: Row("{amount} reserved for another machine: saves {saves} of {stays}"),
+    ev.HandedOver: Row("generation {generation}: lands for another machine", _NEWS),
     ev.Moved: Row("generation {generation}: training moved here, to {provider}", _NEWS),
     ev.PlanRevised: Row(_revised, _MARK, "price"),
     ev.BoardFound: Row("generation {generation}: {reason}", _NEWS),
@@ -452,45 +443,10 @@ ROWS: Mapping[type[Any], Row] = {
 
 
 # -- a move and a measured pace -------------------------------------------------------------------
-_STAGES = {
-    State.RESERVED: "was requested",
-    State.RENTING: "was requested",
-    State.BOOTING: "boots",
-    State.RUNNING: "gets ready",
-    State.SETTLING: "has ended",
-}
-
-
-def moving_words(run: RunState) -> str:
-    """How far a move has come, what is reserved for it and what it saves; empty where none is
-    under way."""
-    move, mine = run.move, run.generation
-    if move is None or not move.number:
-        return ""
-    stage = _STAGES.get(move.state, "is ended")
-    if mine is not None and mine.hands_over and move.state is State.RUNNING:
-        stage = "is ready: training stops here first and saves"
-    return (
-        f"a machine at {run.generations[move.number - 1].provider} {stage} ·"
-        f" {move.started.amount} reserved for it ·"
-        f" saves {move.started.saves} of {move.started.stays}"
-    )
-
-
-def moved_words(move: MoveAccount) -> str:
-    """What a completed move has saved, or what the rest of the run has cost so far."""
-    told = f"to generation {move.generation} at {move.provider}"
-    if not move.ended:
-        return f"{told} · {move.since} since then; staying would have cost {move.stays}"
-    if move.saved < ZERO:
-        return f"{told} · cost {-move.saved} more than staying: {move.stays}"
-    return f"{told} · saved {move.saved} of the {move.stays} that staying would have cost"
-
-
 _FOLLOWS = {
     STOP: "the run stops and saves now; its checkpoints are kept (outcome stopped, exit code 21)",
-    MOVE: "the run moves to another machine if the rest costs less there",
-    CONTINUE: "the run continues; to change this: --if-slow stop or move, or trmcloud stop",
+    CONTINUE: "the run continues; to change this: --if-slow stop, or trmcloud stop",
+    "move": "the run was to move to another machine",  # by an earlier version
 }
 
 

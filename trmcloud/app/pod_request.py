@@ -28,7 +28,6 @@ from trmcloud.core.contract.trainer_contract import DataJob, PhaseJob
 from trmcloud.core.control.actions import is_held
 from trmcloud.core.control.boards import slower_boards
 from trmcloud.core.control.continuing import hours_left_s
-from trmcloud.core.control.moving import stands_by_s
 from trmcloud.core.control.renting import make_lease, phases_to_run
 from trmcloud.core.control.run_state import Generation, RunState
 from trmcloud.core.control.waiting import allows_waiting
@@ -212,7 +211,6 @@ def pod_request(
         set_by_hand=[key for key, _ in plan.spec.overrides],
         command=leased_command(plan.spec.command) if plan.spec.sweep else plan.spec.command,
         most_s=_most_s(run, plan),
-        stands_by_s=stands_by_s(plan) if generation.stands_by else 0.0,
         # One without phases is rented to be looked at: it stays until its hard stop.
         hold=is_held(run, plan, generation) or not candidate.phases,
         uploads=plan.spec.pod_uploads and bool(candidate.phases) and run.errand is None,
@@ -234,7 +232,7 @@ def pod_request(
         spot=candidate.spot,
         given=command_variables(plan.spec.command),
         image=plan.spec.command.image if plan.spec.command is not None else "",
-        is_waited_for=allows_waiting(run) or generation.stands_by,
+        is_waited_for=allows_waiting(run),
     )
 
 

@@ -20,9 +20,7 @@ from trmcloud.core.contract.pod_contract import parse_pod_name
 from trmcloud.core.control import bookkeeping, ledger_facts
 from trmcloud.core.control import events as ev
 from trmcloud.core.control.bookkeeping import Orphan, govern
-from trmcloud.core.control.budget import LedgerState
 from trmcloud.core.control.observation import PodSeen
-from trmcloud.core.control.run_book import present_runs
 from trmcloud.core.control.run_state import IllegalTransition
 from trmcloud.core.errors import AuthError, LedgerError, ProviderError
 from trmcloud.core.values import dataclass
@@ -207,13 +205,12 @@ def _is_own(context: Context, orphan: Orphan) -> bool:
 @dataclass(frozen=True)
 class GuardVisit:
     """The guard's last visit: epoch s, how often it should come (s), on which machine, and which
-    providers gave it a list. ``stops``: by pod name, the hard stops (epoch s) that it ends by."""
+    providers gave it a list."""
 
     at: float
     every_s: float
     machine: str
     reached: tuple[str, ...]
-    stops: Mapping[str, float] = field(default_factory=dict)
 
 
 def note_visit(context: Context, every_s: float, found: ReapFindings) -> None:
@@ -221,14 +218,7 @@ def note_visit(context: Context, every_s: float, found: ReapFindings) -> None:
     failed = {provider for provider, _ in found.unreachable}
     reached = [p for p in providers_in_use(context) if p not in failed]
     note = {"at": context.wall(), "host": context.who.host, "every_s": every_s, "reached": reached}
-    note["stops"] = hard_stops(context.ledger.read())
     write_atomic(context.home / GUARD_NOTE_NAME, json.dumps(note))
-
-
-def hard_stops(ledger: LedgerState) -> dict[str, float]:
-    """Return by pod name the hard stop of each machine that a live run has."""
-    live = (run for run in present_runs(ledger.runs) if run.live)
-    return {each.pod_name: each.hard_stop_at for run in live for each in run.open_generations}
 
 
 def last_visit(context: Context) -> GuardVisit | None:
@@ -237,7 +227,6 @@ def last_visit(context: Context) -> GuardVisit | None:
         note = json.loads((context.home / GUARD_NOTE_NAME).read_text(encoding="utf-8"))
         reached = tuple(str(name) for name in note.get("reached", ()))
         machine = str(note["host"]).partition(":")[0]
-        stops = {str(name): float(at) for name, at in note.get("stops", {}).items()}
-        return GuardVisit(float(note["at"]), float(note["every_s"]), machine, reached, stops)
+        return GuardVisit(float(note["at"]), float(note["every_s"]), machine, reached)
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None

@@ -89,7 +89,7 @@ SENTENCES: Mapping[ReasonKind, str] = {
     _Kind.ENDED_SILENT: "the pod ended without a report from its agent",
     _Kind.MACHINE_LOST: "the machine at {provider} was lost; training continues from the bucket",
     _Kind.NO_OTHER_MACHINE: "its machine was lost, and no other could be rented",
-    _Kind.MOVING: "training moves to a machine at {provider}",
+    _Kind.MOVING: "training was to move to a machine at {provider}",
     _Kind.MOVE_CALLED_OFF: "the run does not move: its machine is not needed any more",
     _Kind.MOVE_SAVES_TOO_LITTLE: "the move would no longer save enough",
     _Kind.HOLDS_UNTIL_IT_TRAINS: "it does not train yet",

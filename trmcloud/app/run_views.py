@@ -194,15 +194,6 @@ def _account(context: Context, run: RunState, report: RunReport) -> dict[str, An
         "sweep": _sweep(context, run),
         "bucket": report.bucket or None,
         "on_volume": report.on_volume,
-        "moves": tuple(
-            filled(
-                views.CompletedMove,
-                move,
-                moved_at=move.at,
-                saved_usd=move.saved if move.ended else None,
-            )
-            for move in report.moves
-        ),
         "measured": pace_document(run),
         "volumes": volume_holds(context.ledger.read(), context.wall(), run.run_id),
         "goal": _judged(report) if report.goal is not None else None,
@@ -240,7 +231,6 @@ def pace_document(run: RunState) -> views.MeasuredPace | None:
         doubt=reason_note(pace.doubt),
         slow=reason_note(pace.slow),
         follows=pace.follows or None,
-        instead=reason_note(pace.instead),
         reported_by=mark_reported(run, pace).source,
     )
 
@@ -312,7 +302,6 @@ def _status(context: Context, run: RunState) -> dict[str, Any]:
         ),
         "max_overspend_usd": guards.overshoot.amount if run.live else None,
         "balance": None if low is None else filled(views.LowBalance, low),
-        "moving": pending_move(run),
         "verdicts": tuple(_verdicts(context, run)),
         "health": _health(context, run),
         "precision": precision_of(context, run),
@@ -347,22 +336,6 @@ def _low_balance(context: Context, run: RunState) -> BalanceLow | None:
     if not run.live or generation is None or not generation.open:
         return None
     return context.ledger.read().low_balances.get(generation.provider)
-
-
-def pending_move(run: RunState) -> views.PendingMove | None:
-    move = run.move
-    if move is None or not move.number:
-        return None
-    mine = run.generation
-    return views.PendingMove(
-        generation=move.number,
-        provider=run.generations[move.number - 1].provider,
-        state=move.state.value,
-        lands=mine is not None and mine.hands_over,
-        reserved_usd=move.started.amount,
-        stays_usd=move.started.stays,
-        saves_usd=move.started.saves,
-    )
 
 
 def _health(context: Context, run: RunState) -> tuple[views.Symptom, ...]:

@@ -107,34 +107,9 @@ class DataWait:
 
 
 @dataclass(frozen=True, kw_only=True)
-class CompletedMove:
-    """A move to another machine that is over. ``saved_usd`` is null until nothing is added."""
-
-    moved_at: float
-    generation: int
-    provider: str
-    stays_usd: Usd
-    since_usd: Usd
-    saved_usd: Usd | None
-
-
-@dataclass(frozen=True, kw_only=True)
-class PendingMove:
-    """A move that is under way; ``lands``: whether training has been told to land for it."""
-
-    generation: int
-    provider: str
-    state: str
-    lands: bool
-    reserved_usd: Usd
-    stays_usd: Usd
-    saves_usd: Usd
-
-
-@dataclass(frozen=True, kw_only=True)
 class MeasuredPace:
     """A machine's measured pace, and the run's time and money by it. ``doubt`` is null where it is
-    believed; ``slow`` is the cost of a slower machine, ``follows`` and ``instead`` what is done."""
+    believed; ``slow`` is the cost of a slower machine, ``follows`` what is done."""
 
     generation: int
     phase: str
@@ -153,7 +128,6 @@ class MeasuredPace:
     doubt: Note | None
     slow: Note | None
     follows: str | None
-    instead: Note | None
     reported_by: str | None
 
 
@@ -371,7 +345,6 @@ class RunAccount:
     best: BestCheckpoint | None
     bucket: str | None
     on_volume: bool
-    moves: tuple[CompletedMove, ...]
     measured: MeasuredPace | None
     volumes: tuple[VolumeHold, ...]
     goal: JudgedGoal | None
@@ -416,7 +389,6 @@ class RunStatus(RunAccount):
     guards: tuple[Guard, ...]
     max_overspend_usd: Usd | None
     balance: LowBalance | None
-    moving: PendingMove | None
     verdicts: tuple[GateVerdict, ...]
     health: tuple[Symptom, ...]
     precision: tuple[Precision, ...]

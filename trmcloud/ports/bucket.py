@@ -52,8 +52,7 @@ class GrantRequest:
     """``phases``: how many best each keeps; ``file_bytes``: how much one file of a checkpoint may
     hold, by phase, where a plan says so; ``shards``: into how many it may be cut, of phases whose
     weights are shared out. ``of_command``: its checkpoints are those of a user's command, and
-    ``file_bytes`` is what one holds in all. ``standby``: it shall not train yet. ``folders`` are
-    what the pod is to fetch, and
+    ``file_bytes`` is what one holds in all. ``folders`` are what the pod is to fetch, and
     ``go_on_from`` checkpoints with the folder there that each goes to. ``until`` is the epoch
     second at which nothing may be uploaded any more."""
 
@@ -68,7 +67,6 @@ class GrantRequest:
     shards: Mapping[str, int] = field(default_factory=dict)
     cache: CacheRequest | None = None
     of_command: bool = False
-    standby: bool = False
 
 
 class Bucket(Protocol):

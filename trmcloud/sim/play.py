@@ -45,11 +45,6 @@ class PlayResult:
     saved: tuple[int, ...]
     """The last step of which each run has a whole checkpoint."""
     timeline: tuple[TimelineEntry, ...]
-    moves: tuple[int, int, int, int] = (0, 0, 0, 0)
-    """Moves to another machine that were begun (a machine was asked for), whose machine came up,
-    for which the working machine was told to land, and that were completed."""
-    squeezes: tuple[int, int] = (0, 0)
-    """Stops that were made earlier for another run, and those whose money was freed."""
     paces: tuple[int, int, int, int] = (0, 0, 0, 0)
     """Paces that were measured, believed, slow, and for which the run was stopped."""
     grants: tuple[int, int, int] = (0, 0, 0)
@@ -133,9 +128,7 @@ def _played(world: SimWorld, scenario: Scenario, check: Invariants) -> PlayResul
         ended_by=tuple(ended),
         saved=tuple(saved),
         timeline=tuple(world.timeline),
-        moves=check.truth.moves.counts,
-        squeezes=check.truth.room.counts,
-        paces=check.truth.moves.paces.counts,
+        paces=check.truth.paces.counts,
         grants=check.grants.counts,
     )
 

@@ -69,5 +69,3 @@ class Scenario:
     paid_in: Usd | None = None
     """The balance of each prepaid account at the beginning; None: none ever ends."""
     grants: tuple[GrantAct, ...] = ()
-    squeezed: bool = False
-    """Whether later runs are launched with money that earlier ones hold beyond what they need."""

@@ -12,7 +12,6 @@ from trmcloud.app.context import find_run
 from trmcloud.app.drive import RunDriver
 from trmcloud.app.pod_request import LaunchData
 from trmcloud.app.reconciling import reconcile
-from trmcloud.app.room import advance
 from trmcloud.app.run_queries import is_driven
 from trmcloud.app.stopping import request_stop
 from trmcloud.core.catalog.providers import traits_of
@@ -22,9 +21,8 @@ from trmcloud.core.control import bookkeeping
 from trmcloud.core.control import events as ev
 from trmcloud.core.control.billing import awaiting_bill
 from trmcloud.core.control.reason import ReasonKind, make_reason
-from trmcloud.core.control.room import Room
 from trmcloud.core.control.run_state import RunState, State
-from trmcloud.core.errors import BudgetRefused, NotFoundError, Outcome, TrmcloudError
+from trmcloud.core.errors import BudgetRefused, NotFoundError, Outcome
 from trmcloud.core.money import ZERO, Usd, cost
 from trmcloud.ports.compute import PodRequest
 from trmcloud.sim.scenario import GrantAct, Scenario, SimRun
@@ -35,7 +33,6 @@ from trmcloud.sim.world.world import SimWorld
 HOUR_S = 3600.0
 _RESCUE_EVERY_S = 240.0
 _MOST_FETCHES = 6
-_ROOM_LOOK_S = 20.0
 _IMPATIENT_S = 40.0
 _LEAST_LEFT = 0.02
 _TIMES_LEAST = 2
@@ -76,8 +73,7 @@ class UserActions:
             world.truths[wish.run_id] = TrueCourse(
                 wish.plan, wish.shapes, paces=scenario.paces.get(wish.run_id)
             )
-            launch = self._make_room if scenario.squeezed else self._launch
-            world.queue.after(wish.at_s, partial(launch, wish))
+            world.queue.after(wish.at_s, partial(self._launch, wish))
             if wish.stop_after_s:
                 world.queue.after(wish.at_s + wish.stop_after_s, partial(self._stop, wish))
             if wish.fetch_after_s:
@@ -87,7 +83,6 @@ class UserActions:
         if scenario.reaper != "none":
             machine = world.laptop if scenario.reaper == "laptop" else world.server
             reaper = Process(world, machine, "reap")
-            reaper.is_steady = scenario.squeezed
             reaper.soon(world.rng.uniform(1, 300))
         world.queue.after(scenario.looks_every_s, self._look)
 
@@ -106,22 +101,6 @@ class UserActions:
                 world.check.foreign.add(rented.pod_id)
 
     # -- what users do ------------------------------------------------------------------------
-
-    def _make_room(self, wish: SimRun, until: float = 0.0) -> None:
-        """As the command does before it reserves anything, every few seconds for an hour."""
-        now = self.world.queue.now
-        until = until or now + HOUR_S
-
-        def look(process: Process) -> Room | None:
-            reconcile(process.world)
-            return advance(process.world, wish.plan, self.world.visit)
-
-        got = self._user(look, wish.project)
-        waits = isinstance(got, TrmcloudError) or (isinstance(got, Room) and got.lowerings)
-        if waits and now < until:
-            self.world.queue.after(_ROOM_LOOK_S, partial(self._make_room, wish, until))
-        else:
-            self._launch(wish)
 
     def _change_grant(self, act: GrantAct) -> None:
         """As the owner's commands do, and before an approval the principal's."""
@@ -340,11 +319,8 @@ class UserActions:
             if run is None or run.outcome is None or _is_of_a_grant(run):
                 continue
             if len(run.generations) > 1:
-                alone = [g for g in run.generations if not g.stands_by and g.adopted_at is None]
-                if len(alone) > 1 and not wish.resume_after_s:
+                if not wish.resume_after_s:
                     check.fail("wasteful", f"{run.run_id} was healthy and rented twice")
-                if run.outcome in _NOT_OF_A_MOVE and not (wish.stop_after_s or wish.resume_after_s):
-                    check.fail("wasteful", f"{run.run_id} moved, and is {run.outcome.value}")
                 continue
             if run.stop is not None and run.stop.by == "if-slow":
                 self._judge_slow(run)
@@ -434,11 +410,6 @@ class UserActions:
 
 _NOTICED_S = 5.0
 """Until the controller has read what an agent says of its end."""
-_NOT_OF_A_MOVE = (
-    *(Outcome.LOST, Outcome.UNREPORTED, Outcome.FAILED, Outcome.KILLED, Outcome.UNFIT),
-    *(Outcome.STOPPED, Outcome.NOT_STARTED, Outcome.NO_MACHINE),
-)
-"""No run ends so since it has moved, or tried to, where nothing else went wrong."""
 
 
 def _is_of_a_grant(run: RunState) -> bool:

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from tests.plans import a_candidate, a_plan, plan_json
-from tests.unit.core.test_moving import AT as MOVE_AT
-from tests.unit.core.test_moving import standing
+from tests.unit.core.test_older_moves import AT as MOVE_AT
+from tests.unit.core.test_older_moves import read
 from trmcloud.app.narration import words_of
 from trmcloud.app.notifications import due_notices
 from trmcloud.app.reasons import low_balance, sentence
@@ -166,7 +166,7 @@ def test_what_is_held_elsewhere_is_not_held_here() -> None:
 
 
 def test_what_a_machine_that_stands_by_may_take_is_held_at_its_provider() -> None:
-    run, now = standing(), MOVE_AT + 3600.0
+    run, now = read("begun", "handed_over"), MOVE_AT + 3600.0
     for provider, held in (("runpod", Usd(60)), ("vast", Usd(40)), ("lambda", None)):
         funds = funds_of(provider, AccountBalance(Usd(100)), [run], now)
         assert funds is not None

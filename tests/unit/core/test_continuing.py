@@ -33,7 +33,6 @@ from trmcloud.core.control.continuing import (
     MOST_FRUITLESS,
     cheapest_first,
     continues,
-    left_machines,
     limit_s,
     lost_machines,
     revision,
@@ -387,7 +386,7 @@ HARD = AT + 5000.0
 def test_which_machine_was_lost(changes: dict[str, Any], is_lost: bool) -> None:
     run = of(a_life(1, **changes))
     assert bool(lost_machines(run, AS_PLAN)) is is_lost
-    assert continues(run, AS_PLAN) is is_lost or "hands_over" in changes
+    assert continues(run, AS_PLAN) is is_lost
     assert lost_machines(replace(run, errand="fetch1"), AS_PLAN) == ()
     assert lost_machines(replace(run, first_generation=2), AS_PLAN) == (), "it was reopened since"
 
@@ -429,9 +428,9 @@ def test_a_machine_has_worked_from_its_agents_first_report_to_its_end() -> None:
 
 def test_of_a_limit_on_hours_every_machine_that_trained_has_used_its_part() -> None:
     landed = a_life(2, trained_s=30.0, hands_over=True)
-    refused, at_work = a_life(3, unfit=UNFIT), a_life(4, ended_at=None, hands_over=True)
+    refused, at_work = a_life(3, unfit=UNFIT), a_life(4, ended_at=None)
     run = of(a_life(1, trained_s=100.0), landed, refused, at_work, a_life(5, trained_s=7.0))
-    assert [g.number for g in left_machines(run, AS_PLAN)] == [1, 2, 5]
+    assert [g.number for g in lost_machines(run, AS_PLAN)] == [1, 5]
     assert trained_s(run, AS_PLAN) == 137.0
     assert trained_s(replace(run, first_generation=2), AS_PLAN) == 137.0, "of the run, not since"
     assert trained_s(run, cast(Plan, StubPlan(PLAN.candidates))) == 137.0, "wherever it saves"

@@ -116,7 +116,7 @@ STEPS = (
     *("open", "open", "open", "train", "train", "train", "end", "end", "refuse", "reserve"),
     *("bill", "bill", "reopen", "reopen", "reopen", "errand", "raise", "ask", "answer", "sweep"),
 )
-RARE = ("give", "revoke", "move")
+RARE = ("give", "revoke")
 
 
 def a_step(rng: random.Random) -> Step:
@@ -209,8 +209,6 @@ def carry_out(book: Book, mine: Books, step: Step, at: float) -> None:
         book.run(name, intended, *gone, ev.Settled(number, amount, None), at=at)
         machines.append(Machine(mine.payer[name], at, ends_at, amount, amount))
         mine.held.pop(name)
-    elif step.what == "move":
-        book.run(name, ev.MoveStarted("c1", Usd(1), step.amount, ZERO, ZERO), at=at)
     elif step.what == "bill":
         open_ = [m for m in machines if m.cost]
         if run is None or not open_:
@@ -399,16 +397,6 @@ def test_a_resumed_run_is_paid_by_who_resumes_it() -> None:
     run = book.state.runs["r1"]
     assert (run.creator, run.principal, run.grant) == ("agent", "agent", 1)
     assert [g.principal for g in run.generations] == ["agent", ""]
-
-
-def test_a_run_that_moves_is_within_the_grant_with_both_machines() -> None:
-    book = a_book()
-    book.open("r1", "6")
-    up = ev.PodIntended(1, "p1", "runpod", "c1", Usd(1), AT + 5000, AT + 9000)
-    book.run("r1", up, ev.PodUp(1, "id", Usd(1)), ev.AgentUp(1))
-    with pytest.raises(GrantRefused, match=r"\$11\.00 does not fit"):
-        book.run("r1", ev.MoveStarted("c1", Usd(1), Usd(5), ZERO, ZERO))
-    book.run("r1", ev.MoveStarted("c1", Usd(1), Usd(4), ZERO, ZERO))
 
 
 def test_per_run_counts_the_whole_run() -> None:

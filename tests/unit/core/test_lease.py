@@ -252,17 +252,6 @@ def test_what_is_sent_gets_as_long_as_booting_takes_and_fifteen_minutes_at_least
     assert made.ready_within_s == within_s
 
 
-@pytest.mark.parametrize(("provider", "within_s"), [("runpod", 1400.0), ("local", 0.0)])
-def test_one_that_stands_by_may_be_ready_that_much_longer_before_it_trains(
-    provider: str, within_s: float
-) -> None:
-    made = make_lease(
-        RunState("r1"), candidate(FAST, provider=provider), GENERATION, epoch=1, granted_at=AT,
-        stands_by_s=500.0,
-    )  # fmt: skip
-    assert made.ready_within_s == within_s
-
-
 @pytest.mark.parametrize(("hold", "uploads"), [(False, False), (True, False), (False, True)])
 def test_who_brings_checkpoints_home_is_passed_on(hold: bool, uploads: bool) -> None:
     made = make_lease(

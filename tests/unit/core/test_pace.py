@@ -8,18 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.unit.core.test_moving import (
-    AT,
-    CHEAP,
-    DEAR,
-    HOUR_S,
-    apply,
-    candidate,
-    kept,
-    report,
-    up,
-)
-from tests.unit.core.test_moving import plan as plan_that_moves
+from tests.plans import a_candidate, a_phase, a_plan
 from trmcloud.app.narration import pace_lines
 from trmcloud.app.run_views import pace_document
 from trmcloud.core.catalog.hardware import least_step_s
@@ -32,23 +21,19 @@ from trmcloud.core.contract.pace import (
     pace_by_log,
     pace_from,
 )
-from trmcloud.core.contract.pod_contract import PhaseReport, PhaseState
+from trmcloud.core.contract.pod_contract import AgentReport, PhaseReport, PhaseState
 from trmcloud.core.control import events as ev
-from trmcloud.core.control.moving import move_events, saving_by
-from trmcloud.core.control.pace import (
-    leaves_slow_machine,
-    measured_pace,
-    pace_events,
-    phase_to_time,
-    planned_step_s,
-    slowness,
-)
+from trmcloud.core.control.pace import pace_events, phase_to_time, planned_step_s
 from trmcloud.core.control.reason import ReasonKind
-from trmcloud.core.control.run_state import RunState
+from trmcloud.core.control.run_state import RunState, apply_event
 from trmcloud.core.errors import Outcome
-from trmcloud.core.money import Usd
+from trmcloud.core.money import ZERO, Usd
 from trmcloud.core.spec.plan import Interval, Plan, plan_to_json
-from trmcloud.core.spec.spec import CONTINUE, MOVE, STOP, RunSpec
+from trmcloud.core.spec.spec import CONTINUE, STOP
+
+AT = 1_790_000_000.0
+HOUR_S = 3600.0
+RATE = Usd(4)
 
 # -- the meter ---------------------------------------------------------------------------------
 
@@ -142,19 +127,48 @@ def test_a_commands_pace_is_that_of_its_lines() -> None:
 # -- what follows ------------------------------------------------------------------------------
 
 
-def planned(if_slow: str = CONTINUE, **spec: Any) -> Plan:
-    made = plan_that_moves(0.0)
-    return replace(made, spec=replace(made.spec, **{"if_slow": if_slow, **spec}))
+def planned(if_slow: str = CONTINUE) -> Plan:
+    phase = replace(a_phase(), name="fast", seconds=Interval(9 * HOUR_S, 10 * HOUR_S, 12 * HOUR_S))
+    phase = replace(phase, settings=replace(phase.settings, steps=1000, save_every=50))
+    phase = replace(phase, step_s=Interval(32.0, 36.0, 43.0))
+    candidate = replace(
+        a_candidate(), rate=RATE, planned_rate=RATE, most_rate=RATE,
+        startup_s=Interval(60.0, 300.0, 600.0), phases=(phase,), hours=Interval(9.0, 10.1, 12.2),
+        soft_stop_s=14 * HOUR_S - 300.0, hard_stop_s=14 * HOUR_S, landing_s=300.0, storage=ZERO,
+    )  # fmt: skip
+    whole = a_plan(candidate)
+    spec = replace(whole.spec, bucket="s3://bucket/x", phases=("fast",), budget=None, hours=None)
+    return replace(whole, spec=replace(spec, command=None, if_slow=if_slow), cap=Usd(200))
+
+
+def apply(run: RunState, *events: ev.RunEvent, at: float) -> RunState:
+    for event in events:
+        run = apply_event(run, ev.Record(1, run.run_id, 1, at, event))
+    return run
 
 
 def running(plan: Plan) -> RunState:
-    event = ev.RunPlanned(plan_to_json(plan), Usd(200), "thesis")
-    run = apply(RunState("r1"), event, ev.Reserved(Usd(60)), at=AT)
-    return apply(run, *up(1, "runpod", "dear", DEAR), at=AT)
+    hard = AT + 14 * HOUR_S + 1
+    return apply(
+        RunState("r1"),
+        ev.RunPlanned(plan_to_json(plan), Usd(200), "thesis"),
+        ev.Reserved(Usd(60)),
+        ev.PodIntended(1, "pod-1", "runpod", "c1", RATE, hard - 300.0, hard),
+        ev.PodUp(1, "id-1", RATE),
+        ev.AgentUp(1),
+        at=AT,
+    )
+
+
+def report(*phases: PhaseReport) -> AgentReport:
+    return AgentReport(
+        run_id="r1", pod_name="pod-1", epoch=1, pid=1, started_at=AT, at=AT, phases=phases,
+        soft_stop_at=AT, hard_stop_at=AT,
+    )  # fmt: skip
 
 
 def pace(plan: Plan, step_s: float, **changes: Any) -> StepPace:
-    """As the dear machine's trainer tells it, whose plan says 32, 36 and 43 s."""
+    """As the machine's trainer tells it, whose plan says 32, 36 and 43 s."""
     phase = plan.candidates[0].phases[0]
     tokens = phase.settings.tokens_per_step(plan.candidates[0].world_size)
     told = StepPace(40, step_s, step_s, step_s, tokens, 1, "2.9.1+cu128", "NVIDIA H100", step=42)
@@ -190,7 +204,7 @@ def test_a_faster_machine_costs_less() -> None:
     assert event.slow is None
 
 
-@pytest.mark.parametrize(("policy", "follows"), [(CONTINUE, CONTINUE), (STOP, STOP), (MOVE, MOVE)])
+@pytest.mark.parametrize(("policy", "follows"), [(CONTINUE, CONTINUE), (STOP, STOP)])
 def test_beyond_p90_the_policy_follows_and_the_cost_is_said(policy: str, follows: str) -> None:
     plan = planned(policy)
     first, *more = follow(plan, pace(plan, 45.0))
@@ -228,7 +242,7 @@ def test_work_that_no_longer_fits_is_slow_below_p90_too() -> None:
 
 
 def test_no_stop_and_no_reservation_changes() -> None:
-    plan = planned(MOVE)
+    plan = planned(STOP)
     before = running(plan)
     after = apply(before, *follow(plan, pace(plan, 60.0)), at=AT + HOUR_S)
     assert after.reserved == before.reserved
@@ -248,8 +262,6 @@ def test_a_pace_beyond_the_boards_peak_is_not_believed_and_nothing_follows() -> 
     assert event.doubt is not None
     assert event.doubt.kind is ReasonKind.FASTER_THAN_PEAK
     run = apply(running(plan), event, at=AT + HOUR_S)
-    assert measured_pace(run) is None
-    assert slowness(run) is None
     assert "not plausible" in pace_lines(run, event)[0]
     assert measured(plan, pace(plan, 1.01 * least_s)).doubt is None
 
@@ -285,7 +297,7 @@ def test_steps_of_other_work_are_compared_with_nothing() -> None:
 def test_the_phase_that_is_trained_is_timed_once_on_each_machine() -> None:
     plan = planned()
     run, phase = running(plan), plan.candidates[0].phases[0]
-    heard = report(1, phases=(PhaseReport("fast", PhaseState.RUNNING, attempts=1),))
+    heard = report(PhaseReport("fast", PhaseState.RUNNING, attempts=1))
     assert phase_to_time(run, plan, heard) == phase
     assert phase_to_time(run, plan, None) is None
     assert phase_to_time(run, plan, replace(heard, landing=True)) is None
@@ -294,74 +306,6 @@ def test_the_phase_that_is_trained_is_timed_once_on_each_machine() -> None:
     assert phase_to_time(timed, plan, heard) is None
     stopped = apply(run, ev.StopRequested("user", measured(plan, pace(plan, 60.0)).slow), at=AT)  # type: ignore[arg-type]
     assert phase_to_time(stopped, plan, heard) is None
-
-
-# -- moving away from a slow machine -----------------------------------------------------------
-
-
-def test_a_slow_machine_is_left_for_any_saving() -> None:
-    plan = planned(MOVE)
-    run, told = running(plan), report(1, kept(200))
-    now = AT + HOUR_S
-    assert move_events(run, plan, "abcd1234", told, now) == (), "not before it has measured"
-    ok = apply(run, *follow(plan, pace(plan, 40.0)), at=now)
-    assert move_events(ok, plan, "abcd1234", told, now) == (), "nor where it is as planned"
-    slow = apply(run, *follow(plan, pace(plan, 54.0)), at=now)
-    assert leaves_slow_machine(slow)
-    started, intent = move_events(slow, plan, "abcd1234", told, now)
-    assert isinstance(started, ev.MoveStarted)
-    assert isinstance(intent, ev.PodIntended)
-    assert started.saves > Usd(0)
-    saving = saving_by(slow, plan, plan.candidate("cheap"), told, now, boots=True)
-    as_planned = apply(run, *follow(plan, pace(plan, 36.0)), at=now)
-    stay = saving_by(as_planned, plan, plan.candidate("cheap"), told, now, boots=True)
-    assert saving is not None
-    assert stay is not None
-    assert float(saving.stays) == pytest.approx(1.5 * float(stay.stays), rel=0.05)
-    assert saving.hours < 1.1 * stay.hours, "the next one is expected to be as planned"
-
-
-def test_the_same_hardware_at_the_same_price_is_gone_to_where_it_saves() -> None:
-    two = (candidate("dear", DEAR), candidate("same", DEAR, "vast"))
-    made = plan_that_moves(0.0, *two)
-    plan = replace(made, spec=replace(made.spec, if_slow=MOVE))
-    told, now = report(1, kept(100)), AT + HOUR_S
-    slow = apply(running(plan), *follow(plan, pace(plan, 72.0)), at=now)
-    started, _ = move_events(slow, plan, "abcd1234", told, now)
-    assert isinstance(started, ev.MoveStarted)
-    hardly = apply(running(plan), *follow(plan, pace(plan, 43.5)), at=now)
-    late = report(1, kept(960))
-    assert move_events(hardly, plan, "abcd1234", late, now) == (), "the rest is too short"
-
-
-@pytest.mark.parametrize(
-    ("spec", "kind"),
-    [
-        ({"bucket": ""}, ReasonKind.NO_MOVE_WITHOUT_BUCKET),
-        ({"bucket_relayed": True}, ReasonKind.NO_MOVE_WITHOUT_BUCKET),
-        ({"hours": 3.0}, ReasonKind.NO_MOVE_OF_SUCH_A_RUN),
-    ],
-)
-def test_where_it_cannot_move_it_continues_and_says_why(
-    spec: dict[str, Any], kind: ReasonKind
-) -> None:
-    plan = planned(MOVE, **spec)
-    event = measured(plan, pace(plan, 60.0))
-    assert event.follows == CONTINUE
-    assert event.instead is not None
-    assert event.instead.kind is kind
-    run = apply(running(plan), event, at=AT + HOUR_S)
-    assert "it cannot move" in pace_lines(run, event)[1]
-    assert not plan.spec.moves_if_slow
-    assert move_events(run, plan, "abcd1234", report(1, kept(100)), AT + HOUR_S) == ()
-
-
-def test_only_one_rented_machine_with_a_bucket_may_move() -> None:
-    able = RunSpec("trm", ("fast",), "8xH100", bucket="s3://b/x", if_slow=MOVE)
-    assert able.may_move
-    for change in ({"hardware": "local"}, {"hardware": "2x8xH100"}, {"fill": True}, {"bucket": ""}):
-        assert not replace(able, **change).may_move, change
-    assert not replace(able, if_slow=STOP).may_move
 
 
 # -- what is shown -----------------------------------------------------------------------------
@@ -382,7 +326,6 @@ def test_the_line_has_pace_hours_and_dollars_beside_the_planned_ones() -> None:
     assert told is not None
     assert (told.doubt, told.follows, told.reported_by) == (None, CONTINUE, "pod")
     assert pace_document(running(plan)) is None
-    assert CHEAP < DEAR
 
 
 def test_a_small_plan_under_a_large_budget_is_stopped_by_its_pace_and_not_by_the_money() -> None:
@@ -420,7 +363,7 @@ def test_a_command_is_compared_with_its_probe_and_a_few_percent_are_not_slow() -
     )
     plan = replace(made, candidates=tuple(replace(c, phases=(phase,)) for c in made.candidates))
     run = running(plan)
-    heard = report(1, phases=(PhaseReport("fast", PhaseState.RUNNING, attempts=1),))
+    heard = report(PhaseReport("fast", PhaseState.RUNNING, attempts=1))
     assert phase_to_time(run, plan, heard) == phase
     assert planned_step_s(phase).p50 == pytest.approx(100.0)
     now = AT + 3 * HOUR_S
@@ -435,12 +378,3 @@ def test_a_command_is_compared_with_its_probe_and_a_few_percent_are_not_slow() -
     unknown = replace(phase, seconds=phase.step_s)
     plan = replace(plan, candidates=tuple(replace(c, phases=(unknown,)) for c in plan.candidates))
     assert phase_to_time(running(plan), plan, heard) is None, "nothing to compare it with"
-
-
-def test_a_slow_machine_left_behind_says_nothing_of_the_next_one() -> None:
-    plan = planned(MOVE)
-    run = apply(running(plan), *follow(plan, pace(plan, 72.0)), at=AT + HOUR_S)
-    assert leaves_slow_machine(run)
-    later = replace(run, generations=(replace(run.generations[0], number=2),))
-    assert measured_pace(later) is None
-    assert not leaves_slow_machine(later)

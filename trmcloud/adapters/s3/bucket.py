@@ -181,10 +181,7 @@ class S3Bucket:
         cache = None
         if request.cache is not None:
             cache = self._cache_grants(request.cache, request.pod_name, seconds)
-        return Grants(
-            *(request.pod_name, until, phases, puts, tuple(gets), report, cache),
-            standby=request.standby,
-        )
+        return Grants(request.pod_name, until, phases, puts, tuple(gets), report, cache)
 
     def _cache_grants(self, wanted: CacheRequest, pod_name: str, seconds: int) -> CacheGrants:
         """Only pinned files may be fetched, by their pinned hashes. Only objects below the pod's

@@ -241,7 +241,6 @@ def give_grants(
             file_bytes=file_bytes,
             shards=granted_shards(candidate),
             of_command=plan.spec.command is not None,
-            standby=generation.stands_by,
             cache=None
             if local or plan.spec.volume
             else pinned_request(context, bucket, run, candidate),

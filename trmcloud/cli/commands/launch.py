@@ -27,7 +27,7 @@ from trmcloud.cli import options
 from trmcloud.cli.catch_up import catch_up, tell
 from trmcloud.cli.confirm import is_confirmed
 from trmcloud.cli.views.json_output import print_document
-from trmcloud.cli.views.launch import room_lines, show_plan, show_resume, tree_lines
+from trmcloud.cli.views.launch import show_plan, show_resume, tree_lines
 from trmcloud.cli.views.plan_explain import probe_lines
 from trmcloud.cli.views.run import carry
 from trmcloud.cli.views.text import DataProgress, Progress
@@ -174,17 +174,10 @@ def carry_out(
     if lines := lines_of(prepared):
         print("\n".join(lines))
     made.check(prepared)
-    room = made.room(prepared.plan)
-    for line in room_lines(room, context.wall()) if room is not None else ():
-        print(line, file=sys.stderr if as_json else sys.stdout)
     if not yes and not is_confirmed("  Proceed?"):
         print("nothing was started, nothing was spent")
         return None
-    begun = made.begin(
-        prepared,
-        lambda line: print(line, file=sys.stderr),
-        Progress(f"to {prepared.plan.spec.bucket}"),
-    )
+    begun = made.begin(prepared, Progress(f"to {prepared.plan.spec.bucket}"))
     if isinstance(begun, Earlier):  # by another command, while this one prepared or asked
         sys.exit(again(context, begun, detach=detach, as_json=as_json))
     tell(context)

@@ -21,7 +21,7 @@ from trmcloud.app.context import Context, find_run, shown_runs
 from trmcloud.app.encoding import Verbatim
 from trmcloud.app.labels import has_tags, parse_tags
 from trmcloud.app.measurements import note_measured, speeds_of
-from trmcloud.app.narration import moved_words, pace_lines
+from trmcloud.app.narration import pace_lines
 from trmcloud.app.run_facts import report_run
 from trmcloud.app.run_queries import mark_reported
 from trmcloud.app.run_views import month_document, run_reported
@@ -388,9 +388,6 @@ def _show(reports: list[RunReport], names: Mapping[str, str], *, verbose: bool) 
     for r in reports:
         if told := _data_line(r, verbose=verbose):
             print(f"{r.run_id}: {told}")
-    for r in reports:
-        for move in r.moves:
-            print(f"{r.run_id}: moved {moved_words(move)}")
     known = [r for r in reports if r.billed is not None]
     unknown = len(reports) - len(known)
     billed = total(r.billed for r in known if r.billed is not None)

@@ -11,7 +11,6 @@ from trmcloud.app.checkpoints.opening import Effect, worst
 from trmcloud.app.context import Context
 from trmcloud.app.ignore_rules import IGNORE_NAME
 from trmcloud.app.launching import Continuation
-from trmcloud.app.reasons import sentence
 from trmcloud.app.run_facts import report_run
 from trmcloud.app.run_queries import mark_reported
 from trmcloud.app.working_tree import WorkingTree
@@ -27,7 +26,6 @@ from trmcloud.core.catalog.hardware import LOCAL
 from trmcloud.core.catalog.providers import is_brokered
 from trmcloud.core.contract.command import NO_SIGNAL, Command
 from trmcloud.core.contract.manifest import KnownCheckpoint
-from trmcloud.core.control.room import Room
 from trmcloud.core.control.run_state import RunState
 from trmcloud.core.spec.plan import Candidate, PhasePlan, Plan
 from trmcloud.core.spec.settings import CommandSettings
@@ -249,7 +247,6 @@ def _cap(plan: Plan) -> str:
     if not plan.launchable:
         return "none: plan only"
     whose = "" if plan.spec.budget is not None else ", the plan's worst case"
-    whose += ", twice" if whose and plan.spec.may_move else ""
     return f"{plan.cap}{whose} · reserves {plan.reservation}"
 
 
@@ -258,18 +255,6 @@ _ON_SEVERAL = (
     ("kept", "what the first machine saves; from the others, their files of a DCP checkpoint"),
 )
 _NAMED = 5
-
-
-def room_lines(room: Room, now: float) -> list[str]:
-    """How the money is freed that the plan lacks, or why each run that holds it keeps it; ``now``
-    in epoch seconds."""
-    if not room.lowerings:
-        return [f"  {run_id} keeps its money: {sentence(why)}" for run_id, why in room.why.items()]
-    return [
-        f"  Room: {each.run_id} stops within {duration(each.hard_stop_at - now)} instead of"
-        f" {duration(each.was_at - now)}, where P95 of its plan fits. That frees {each.frees}."
-        for each in room.lowerings
-    ]
 
 
 def tree_lines(tree: WorkingTree, *, verbose: bool = False) -> list[str]:

@@ -41,7 +41,7 @@ from trmcloud.core.catalog.providers import traits_of
 from trmcloud.core.contract.notices import NoticeKind
 from trmcloud.core.contract.pod_contract import AgentReport
 from trmcloud.core.contract.trainer_contract import Heartbeat
-from trmcloud.core.control.events import ActionKey, Closed, Moved, PodIntended, Pulled
+from trmcloud.core.control.events import ActionKey, Closed, PodIntended, Pulled
 from trmcloud.core.control.pod_facts import absence_needed_s
 from trmcloud.core.control.report import spent_so_far
 from trmcloud.core.control.run_state import GRANT, STAGE, RunState, State
@@ -272,7 +272,7 @@ class RunBar(AbstractContextManager["RunBar"]):
         number = run.generation.number if run.generation is not None else 0
         for told in news:
             event = told.record.event
-            if isinstance(event, PodIntended | Moved) and event.generation == number:
+            if isinstance(event, PodIntended) and event.generation == number:
                 for line in lines_of(self._context, run):
                     self._print(f"  by hand: {line}")
             if told.severity < Severity.NEWS or isinstance(event, Closed):

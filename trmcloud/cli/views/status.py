@@ -16,7 +16,7 @@ from trmcloud.app.conditions import (
 )
 from trmcloud.app.context import Context, is_unasked
 from trmcloud.app.kill_layers import ABSENT, VERIFIED, WORKING, Layer, guards_of, home_of
-from trmcloud.app.narration import moved_words, moving_words, pace_lines
+from trmcloud.app.narration import pace_lines
 from trmcloud.app.reasons import low_balance, sentence
 from trmcloud.app.run_facts import report_run, spending
 from trmcloud.app.run_queries import (
@@ -177,9 +177,6 @@ def show_one(context: Context, run: RunState, *, verbose: bool = False) -> None:
         first, *more = pace_lines(run, run.paces[-1])
         rows.append(("measured", first.removeprefix("Measured: ").removeprefix("Measured ")))
         rows += [("slow", line) for line in more]
-    if told := moving_words(run):
-        rows.append(("moving", told))
-    rows += [("moved", moved_words(move)) for move in report.moves]
     beat = guards.beat
     if run.live and (told := data_progress_text(context, run)):
         rows.append(("data", told))

@@ -204,8 +204,7 @@ class Grants:
     """``grants.json``: each URL is one object and one verb, until ``until`` (epoch s).
 
     ``puts`` go by ``put_key``; ``report`` is where the agent's report is put, ''
-    in a record that knows of none; ``cache`` is for a pod that makes tokens. ``standby``: what it
-    may fetch is not all that it needs to train; it waits for the rest.
+    in a record that knows of none; ``cache`` is for a pod that makes tokens.
     """
 
     pod_name: Label
@@ -215,7 +214,6 @@ class Grants:
     gets: tuple[FolderGet, ...] = ()
     report: str = ""
     cache: CacheGrants | None = None
-    standby: bool = False
     version: int = CONTRACT_VERSION
 
 

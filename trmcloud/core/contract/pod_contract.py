@@ -353,7 +353,7 @@ class Orders:
     ``finished`` are phases that were finished on this very pod, by the controller's records: one
     that was restarted without its disk does not train them again. ``save`` is how often this pod
     was asked for a checkpoint: it owes one while its report has answered fewer. ``hard_stop_at``:
-    the lease's own is later, and gives way to this one; 0: it stands.
+    the earlier hard stop of a machine whose agent is of an earlier version; 0: its lease's stands.
     """
 
     epoch: int

@@ -26,8 +26,6 @@ if TYPE_CHECKING:
 # safe.
 
 CREATE, LAND, TERMINATE, PULL, SAVE = "create", "land", "terminate", "pull", "save"
-LOWER = "lower"
-"""Tells a machine its earlier hard stop."""
 LONG = frozenset({STAGE, GRANT, PULL})
 """Actions that workers carry out; a stop never waits for one."""
 

@@ -148,12 +148,12 @@ def funds_of(
 
 
 def _by_machine(run: RunState) -> tuple[RunState, ...]:
-    """The run as it is with each of its machines alone: another one that stands by has its own
-    reservation, and may be at another provider."""
+    """The run as it is with each of its machines alone: one that stands by has its own reservation,
+    and may be at another provider."""
     standby = run.standby
     if standby is None:
         return (run,)
-    return replace(run, reserved=run.reserved - run.held_for_move), standby
+    return replace(run, reserved=run.reserved - standby.reserved), standby
 
 
 def worst_at(plan: Plan, provider: str) -> Usd:

@@ -38,7 +38,6 @@ from trmcloud.core.control.grants import (
 from trmcloud.core.control.ledger_facts import Grant, LedgerFacts, Quarantine, StrayPod
 from trmcloud.core.control.observation import PodSeen
 from trmcloud.core.control.reason import Reason, ReasonKind, make_reason
-from trmcloud.core.control.room import require_cover
 from trmcloud.core.control.run_book import KEY, find_runs, present_runs
 from trmcloud.core.control.run_state import Generation, IllegalTransition, RunState, State
 from trmcloud.core.errors import (
@@ -339,10 +338,7 @@ def govern(ledger: LedgerState, pods: Maybe[tuple[PodSeen, ...]], now: float) ->
 # cannot be reserved past a cap by any way of writing, since each ``Reserved`` is judged here.
 
 _MONTH = re.compile(r"[0-9]{4}-(0[1-9]|1[0-2])")
-_WISHES = (
-    *(ev.StopRequested, ev.SaveRequested, ev.Fetched),
-    *(ev.StopLowering, ev.StopLowered),
-)
+_WISHES = (ev.StopRequested, ev.SaveRequested, ev.Fetched)
 
 
 def add_events(
@@ -366,11 +362,6 @@ def add_events(
         moved = with_run_event(ledger, record)
         if isinstance(event, ev.Reserved):
             require_money(ledger, run, event.amount, at)
-        elif isinstance(event, ev.MoveStarted):
-            amount = run.reserved + event.amount
-            require_money(ledger, run, amount, at, [event.candidate_id])
-        elif isinstance(event, ev.StopLowered) and (short := require_cover(run, event)):
-            raise IllegalTransition(f"{event.amount} cannot be everything in {run_id}: {short}")
         ledger, run = moved, moved.runs[run_id]
         records.append(record)
     return ledger, tuple(records)
@@ -696,13 +687,8 @@ def require_wish(event: ev.RunEvent) -> None:
         raise IllegalTransition(f"only the run's controller may do this: {type(event).__name__}")
 
 
-def require_money(
-    ledger: LedgerState, run: RunState, amount: Usd, at: float, machines: Sequence[str] = ()
-) -> None:
+def require_money(ledger: LedgerState, run: RunState, amount: Usd, at: float) -> None:
     """
-    Args:
-        machines: ids of candidates that are about to be rented; empty: all that its plan tries.
-
     Raises:
         BudgetRefused: ``amount`` cannot be reserved for ``run`` at ``at`` (epoch s).
         GrantRefused: the grant of its principal does not pay for that.
@@ -740,7 +726,7 @@ def require_money(
             next_step="repeat trmcloud admin reap --yes until it reports that the ledger is "
             "reconciled",
         )
-    by_grant = refuse_by_grant(ledger, run, amount, at, machines)
+    by_grant = refuse_by_grant(ledger, run, amount, at)
     if by_grant is not None:
         raise GrantRefused(by_grant.why, next_step=by_grant.allowed)
     refusal = admit(ledger, run, amount, at)

@@ -22,11 +22,9 @@ from trmcloud.core.control import events as ev
 from trmcloud.core.control.actions import TERMINATE
 from trmcloud.core.control.reason import ReasonKind, make_reason
 from trmcloud.core.control.run_state import Generation, RunState
-from trmcloud.core.errors import Outcome
 from trmcloud.core.spec.plan import Candidate, Plan
 
 _HOUR_S = 3600.0
-_LANDED = (None, Outcome.STOPPED.value, Outcome.LANDED.value)
 MOST_FRUITLESS = 3
 """So many machines in a row that were lost sooner than one takes to start end the run: something
 else than chance ends them."""
@@ -38,32 +36,17 @@ def lost_machines(run: RunState, plan: Plan) -> tuple[Generation, ...]:
     return tuple(g for g in recent if _was_lost(run, g)) if keeps_uploads(run, plan) else ()
 
 
-def left_machines(run: RunState, plan: Plan) -> tuple[Generation, ...]:
-    """Those of the run's machines, since it was opened or reopened, that trained and were lost, or
-    landed for another one."""
-    recent = run.generations[run.first_generation - 1 :]
-    mine = (g for g in recent if g.ended_at is not None and (g.hands_over or _was_lost(run, g)))
-    return tuple(mine) if keeps_uploads(run, plan) else ()
-
-
 def continues(run: RunState, plan: Plan) -> bool:
-    """Whether the run's present machine was lost, or has landed for another one, and work is left
-    that another is worth renting for."""
-    lost, generation = lost_machines(run, plan), run.generation
-    landed = generation is not None and has_landed_for_move(run, generation)
-    is_lost = run.result is None and bool(lost) and lost[-1] == generation
-    if run.stop is not None or generation is None or not (landed or is_lost):
+    """Whether the run's present machine was lost, and work is left that another is worth renting
+    for."""
+    lost = lost_machines(run, plan)
+    if run.stop is not None or run.result is not None or not lost or lost[-1] != run.generation:
         return False
     done = {name for name, account in run.phases.items() if account.outcome in DONE}
-    if all(phase.name in done for phase in plan.candidate(generation.candidate_id).phases):
+    if all(phase.name in done for phase in plan.candidate(lost[-1].candidate_id).phases):
         return False
     newest = lost[-MOST_FRUITLESS:]
     return len(newest) < MOST_FRUITLESS or not all(_was_fruitless(plan, g) for g in newest)
-
-
-def has_landed_for_move(run: RunState, generation: Generation) -> bool:
-    """Whether the machine has ended its work since another one stands by, or stood by."""
-    return generation.hands_over and run.result in _LANDED
 
 
 def cheapest_first(
@@ -83,7 +66,7 @@ def limit_s(
     """Seconds from ``now`` until the hard stop that the deadline leaves to a machine that follows a
     lost one or was waited for, and that the limit on hours leaves after all earlier machines;
     infinite where neither binds."""
-    lost = bool(left_machines(run, plan))
+    lost = bool(lost_machines(run, plan))
     left_s = inf
     if plan.spec.deadline_at is not None and (lost or run.wait is not None):
         left_s = plan.spec.deadline_at - now - kill_latency_s

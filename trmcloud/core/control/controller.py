@@ -13,7 +13,6 @@ from trmcloud.core.control import events as ev
 from trmcloud.core.control.actions import (
     CREATE,
     LAND,
-    LOWER,
     NOTHING,
     PULL,
     SAVE,
@@ -32,14 +31,8 @@ from trmcloud.core.control.actions import (
 )
 from trmcloud.core.control.billing import has_failed_to_boot, settle, settle_unbilled
 from trmcloud.core.control.boards import board_events, wrong_board
-from trmcloud.core.control.continuing import continues, has_landed_for_move, revision
+from trmcloud.core.control.continuing import continues, revision
 from trmcloud.core.control.events import FailureKind
-from trmcloud.core.control.moving import (
-    handover,
-    lacks_final_grants,
-    moved,
-    why_end_standby,
-)
 from trmcloud.core.control.observation import Observation, PodSeen, PodStatus
 from trmcloud.core.control.pod_facts import (
     absence_needed_s,
@@ -66,7 +59,6 @@ from trmcloud.core.control.renting import (
     storage_beside_disks,
     try_next,
 )
-from trmcloud.core.control.room import is_told, knows_earlier_stop, may_be_told
 from trmcloud.core.control.run_state import GRANT, STAGE, Generation, RunState, State
 from trmcloud.core.control.waiting import (
     NO_OTHERS,
@@ -172,9 +164,6 @@ def _is_listed(generation: Generation, pods: Maybe[tuple[PodSeen, ...]]) -> bool
 _RESTAGE_S, _LOST_S = 30.0, 150.0
 """The least age of files when the agent says that it lacks them, for its report to count: by the
 pod's clock, which may be hours behind; or by our own clock."""
-_TAKEN_S = 30.0
-"""An end that a provider has taken is not asked for again within that, of a machine for which
-another one stands by."""
 _STRANGER_S = 60.0
 """An address may lead to its last tenant for a moment; for longer, it is not the pod's."""
 _ANYWHERE = ("", "any")
@@ -217,12 +206,9 @@ def decide(
             return Decision()
         storage, volume = _storage(plan, generation, traits)
         disks = plan.candidate(generation.candidate_id).disk_rate
-        rent = max(run.reserved - run.held_for_move - volume, ZERO)
+        rent = max(run.held_for(generation) - volume, ZERO)
         known = (generation, rent, seen.bill, traits.kill_latency_s, storage)
         settled = settle(*known, now, disks)
-        if settled is None and run.move is not None:
-            # Another machine stands by, and is paid for until this one's money is counted.
-            settled = settle_unbilled(*known, disks)
         if settled is None and has_failed_to_boot(run, generation):
             # Only where that rents the next one sooner: else the bill, which is exact, has its time
             settled = settle_unbilled(*known, disks)
@@ -232,8 +218,8 @@ def decide(
             return Decision()  # what is listed again is no estimate's matter: it is swept first
         return Decision(events=(settled,) if settled is not None else ())
     if run.state is State.SETTLED:
-        if run.move is not None:
-            return Decision()  # what stands by takes over or ends: see ``decide_standby``
+        if run.standby_usd is not None:
+            return Decision()  # what stands by ends first: see ``end_standby``
         again = try_next(run, plan, traits, attended=attended)
         following = next_candidate(run, plan)
         if again is None or following is None:
@@ -276,7 +262,7 @@ def foreseen_end(run: RunState, plan: Plan, traits: ProviderTraits) -> ev.Closed
 
     None where it is elsewhere in its life, or another candidate may be tried once the bill is in.
     """
-    if run.state is not State.SETTLING or run.move is not None:
+    if run.state is not State.SETTLING or run.standby_usd is not None:
         return None
     if try_next(run, plan, traits) is not None:
         return None
@@ -296,8 +282,6 @@ def _watch(
         accounts = phases_ended(run, plan, generation, report, final=final)
         if accounts:
             return Decision(events=tuple(accounts))
-        if run.state is State.RUNNING and knows_earlier_stop(generation, report):
-            return Decision(events=(ev.StopKnown(generation.number),))
         if run.state is State.RUNNING and (forgotten := forgotten_saves(generation, report)):
             return Decision(events=forgotten)
         boards = board_events(run, plan, generation, phases_to_run(run, candidate), report)
@@ -343,18 +327,21 @@ def _watch(
     lands = run.stop.reason if run.stop is not None else None
     if generation.hands_over and lands is None:
         lands = moving_reason(run)
-    unaware = generation.first_stop_at is not None and not is_told(generation, report)
-    if lands is None and unaware and now >= generation.soft_stop_at:
+    if lands is None and now >= generation.soft_stop_at and _is_unaware(generation, report):
         lands = make_reason(ReasonKind.STOP_LOWERED)
     if lands is not None and run.state in (State.BOOTING, State.RUNNING):
         action = next_attempt(run, LAND, generation, pod_id, lands, now, once=True)
         return Decision(actions=tuple(a for a in (action, errand) if a))
     save = _save(run, generation, report, pod_id, now)
-    lower = None
-    if run.state is State.RUNNING and may_be_told(generation, report, now):
-        lower = next_attempt(run, LOWER, generation, pod_id, None, now)
-    actions = tuple(a for a in (lower, save, errand) if a)
+    actions = tuple(a for a in (save, errand) if a)
     return Decision(actions=actions) if actions else NOTHING
+
+
+def _is_unaware(generation: Generation, report: AgentReport | None) -> bool:
+    """Whether an earlier version has lowered its hard stop, and its agent does not report that."""
+    if generation.first_stop_at is None:
+        return False
+    return report is None or report.hard_stop_at > generation.hard_stop_at + 1.0
 
 
 def _proven_end(
@@ -371,29 +358,19 @@ def _lives_unlisted(seen: Observation, generation: Generation) -> bool:
     return find_pod(seen, generation) is None and has_reported_since(seen, generation)
 
 
-def decide_standby(
-    run: RunState,
-    plan: Plan,
-    traits: ProviderTraits,
-    seen: Observation,
-    mine: AgentReport | None,
-    now: float,
-    *,
-    attended: bool = True,
+def end_standby(
+    run: RunState, plan: Plan, traits: ProviderTraits, seen: Observation, now: float
 ) -> Decision:
-    """Return the events and the actions for the machine that stands by while another one works.
+    """Return the events and the actions by which a machine is ended and settled that an earlier
+    version had stand by while another one works: no run moves to it any more.
 
-    ``seen`` is of that machine, ``traits`` are of its provider; ``mine`` is the report of the
-    working machine's agent. Otherwise as ``decide``.
+    ``seen`` is of that machine, ``traits`` are of its provider.
     """
     standby = run.standby
     if standby is None:
         return Decision()
-    generation = current_generation(standby)
-    theirs = own_report(seen, generation)
-    over = why_end_standby(run, plan, mine, theirs, now, attended=attended)
-    if over is not None:
-        standby = replace(standby, stop=ev.StopRequested("move", over), stop_at=now)
+    generation, why = current_generation(standby), make_reason(ReasonKind.MOVE_CALLED_OFF)
+    standby = replace(standby, stop=ev.StopRequested("move", why), stop_at=now)
     if standby.state is State.RENTING:
         return await_pod(standby, traits, seen, now)
     if standby.state is State.SETTLING:
@@ -404,8 +381,6 @@ def decide_standby(
         if settled is not None and settled.billed is None and not _is_unlisted(seen, generation):
             return Decision()
         return Decision(events=(settled,) if settled is not None else ())
-    if theirs is not None and standby.state is State.BOOTING:
-        return Decision(events=(ev.AgentUp(generation.number),))
     if standby.state is State.BOOTING and (late := failed_late(standby, seen, generation)):
         return Decision(events=late)
     gone = _proven_end(standby, seen, generation, traits)
@@ -417,42 +392,8 @@ def decide_standby(
     if noted.events:
         return noted
     pod_id = generation.pod_id or ""
-    reason = over or _why_unfit_to_stand_by(standby, plan, generation, traits, seen, theirs, now)
-    if reason is not None or last_try(standby, TERMINATE)[1] is not None:
-        reason = reason or make_reason(ReasonKind.MOVE_CALLED_OFF)
-        action = next_attempt(standby, TERMINATE, generation, pod_id, reason, now)
-        return Decision(actions=(action,) if action else ())
-    if ready := moved(run, plan, theirs) or handover(run, plan, mine, theirs):
-        return Decision(events=ready)
-    errand = None
-    if theirs is not None:
-        errand = _errand(standby, plan, generation, theirs, seen, now, ())
-    return Decision(actions=(errand,)) if errand is not None else NOTHING
-
-
-def _why_unfit_to_stand_by(
-    standby: RunState,
-    plan: Plan,
-    generation: Generation,
-    traits: ProviderTraits,
-    seen: Observation,
-    report: AgentReport | None,
-    now: float,
-) -> Reason | None:
-    """Return why a machine that stands by is ended: for what ends any machine, or since its own
-    agent has refused it, or it has a slower board than the one whose price was compared."""
-    candidate = plan.candidate(generation.candidate_id)
-    if report is not None and report.result is not None:
-        known = result_of(standby, report.result, report.message).reason
-        return wrong_board(plan, generation, report, known) or make_reason(ReasonKind.REFUSED)
-    if report is not None:
-        phases = phases_to_run(standby, candidate)
-        for event in board_events(standby, plan, generation, phases, report):
-            if event.reason is not None and event.reason.kind is not ReasonKind.OTHER_BOARD:
-                return event.reason
-    return _why_terminate(
-        standby, generation, candidate, traits, seen, report, now, held=False, owed=False
-    )
+    action = next_attempt(standby, TERMINATE, generation, pod_id, why, now)
+    return Decision(actions=(action,)) if action is not None else NOTHING
 
 
 def _save(
@@ -497,8 +438,6 @@ def _lacks_grants(run: RunState, generation: Generation, report: AgentReport, no
     """Whether the agent waits for the right to upload, or will soon have none."""
     if report.result is not None:
         return False
-    if lacks_final_grants(run, generation):
-        return run.stop is None  # until then it stands by
     _, last = last_try(run, GRANT)
     sent_at = last.ended_at if last is not None and last.finished else None
     if sent_at is not None and not _has_lost(report, sent_at, now):
@@ -540,12 +479,6 @@ def _why_terminate(
         # Not since the last event: each attempt to end it is one, and would put off the next.
         since = run.result_at if run.result_at is not None else run.updated_at
         # An end that was begun, for whatever reason, is gone on with.
-        if run.move is not None and has_landed_for_move(run, generation):
-            # At once, and once: where a second one is taken, the list must lack it for longer.
-            last = last_try(run, TERMINATE)[1]
-            taken_at = last.ended_at if last is not None and last.taken else None
-            is_taken = taken_at is not None and 0 <= now - taken_at < _TAKEN_S
-            return None if is_taken else moving_reason(run)
         if now >= since + traits.end_grace_s or last_try(run, TERMINATE)[1] is not None:
             return make_reason(ReasonKind.WORK_DONE)
     if run.state is State.BOOTING:

@@ -159,7 +159,9 @@ class PodIntended(RunEvent):
 class MoveStarted(RunEvent):
     """``amount`` is held, beside what the working machine holds, for one of ``candidate_id`` that
     stands by until the run moves there. The rest of the work costs ``stays`` USD where it is, and
-    ``saves`` USD less by moving, where the new machine is billed at ``rate`` USD/h or less."""
+    ``saves`` USD less by moving, where the new machine is billed at ``rate`` USD/h or less.
+
+    Earlier versions wrote this event and the two that follow; they are only read."""
 
     candidate_id: str
     rate: Usd
@@ -298,7 +300,9 @@ class SaveRequested(RunEvent):
 @dataclass(frozen=True)
 class StopLowering(RunEvent):
     """The generation's machine is to end at ``hard_stop_at`` (epoch s), earlier than before; its
-    orders say so. Its stops on record stay until its agent reports the earlier one."""
+    orders say so. Its stops on record stay until its agent reports the earlier one.
+
+    Earlier versions wrote this event and the two that follow; they are only read."""
 
     generation: int
     hard_stop_at: float
@@ -359,8 +363,8 @@ class PaceMeasured(RunEvent):
 
     ``doubt``: why the pace is not believed; nothing follows from it then. ``slow``: how it is
     slower than planned; ``follows`` is what is done about that, see ``spec.SLOW_POLICIES``, and
-    ``instead`` why that is not what was asked for. What the machine said of itself are its torch,
-    its board and the SHA-256 of its trainer's sources.
+    ``instead``, of earlier versions, why that is not what was asked for. What the machine said of
+    itself are its torch, its board and the SHA-256 of its trainer's sources.
     """
 
     generation: int

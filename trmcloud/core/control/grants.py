@@ -345,7 +345,7 @@ def standing_of(ledger: LedgerFacts, principal: str, at: float) -> Grant | Grant
 
 
 def refuse_by_grant(
-    ledger: LedgerFacts, run: RunState, amount: Usd, at: float, machines: Sequence[str] = ()
+    ledger: LedgerFacts, run: RunState, amount: Usd, at: float
 ) -> GrantRefusal | None:
     """Return why the grant of the run's principal does not pay for reserving ``amount`` at ``at``;
     None where it does, or where the run is the owner's.
@@ -354,7 +354,6 @@ def refuse_by_grant(
 
     Args:
         ledger: without the events that are judged.
-        machines: ids of candidates that are about to be rented; empty: all that its plan tries.
     """
     if not run.principal:
         return None
@@ -378,7 +377,7 @@ def refuse_by_grant(
         why = f"the grant of {name} allows {most} at once, and {' and '.join(ended + damaged)}"
         step = f"wait for it, or land it: {others[0]}" if others else _MEND
         return GrantRefusal(name, why, step)
-    for candidate in _about_to_rent(run, machines):
+    for candidate in _about_to_rent(run):
         refused = refuse_machine(grant, candidate)
         if refused is not None:
             return refused
@@ -410,10 +409,10 @@ def refuse_bucket(grant: Grant, bucket: str, configured: str) -> GrantRefusal | 
     return GrantRefusal(name, why, f"allowed buckets: {allowed}")
 
 
-def _about_to_rent(run: RunState, machines: Sequence[str]) -> Iterator[Candidate]:
+def _about_to_rent(run: RunState) -> Iterator[Candidate]:
     if run.recorded_plan is None:
         return
-    for candidate_id in machines or run.recorded_plan.launchable:
+    for candidate_id in run.recorded_plan.launchable:
         candidate = run.recorded_plan.candidate(candidate_id)
         if candidate is not None:
             yield candidate

@@ -3,8 +3,7 @@ and what ``--if-slow`` says of one that is slower than planned. Pure.
 
 A pace is a pod's word. It is believed within what is physically possible: no faster than the peak
 of the rented GPUs allows, and no slower than the time that has passed here. It changes no stop and
-no reservation; the most that it leads to is a stop, or a second machine with a reservation of its
-own (``moving``).
+no reservation; the most that it leads to is a wish to stop.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from trmcloud.core.control.renting import phases_to_run
 from trmcloud.core.control.run_state import Generation, RunState, State
 from trmcloud.core.money import ZERO, Usd, cost
 from trmcloud.core.spec.plan import Candidate, Interval, PhasePlan, Plan
-from trmcloud.core.spec.spec import CONTINUE, MOVE, STOP
+from trmcloud.core.spec.spec import STOP
 from trmcloud.core.text import one_line
 
 if TYPE_CHECKING:
@@ -71,9 +70,7 @@ def pace_events(
     doubt = why_impossible(run, candidate, generation, phase, told, now)
     found = _forecast(run, plan, candidate, generation, phase, told, now)
     slow = None if doubt is not None else why_slow(plan, candidate, phase, told, found)
-    follows, instead = "", None
-    if slow is not None:
-        follows, instead = _follows(plan, candidate)
+    follows = plan.spec.if_slow if slow is not None else ""
     measured = ev.PaceMeasured(
         generation=generation.number,
         phase=phase.name,
@@ -95,7 +92,6 @@ def pace_events(
         doubt=doubt,
         slow=slow,
         follows=follows,
-        instead=instead,
     )
     if follows == STOP and slow is not None:
         return (measured, ev.StopRequested("if-slow", slow))
@@ -149,28 +145,6 @@ def why_slow(
         kind = ReasonKind.NO_LONGER_FITS
         return make_reason(kind, pace=pace, fit=fit, steps=steps, more_s=more_s, more_usd=more_usd)
     return None
-
-
-def measured_pace(run: RunState) -> ev.PaceMeasured | None:
-    """Return the last pace of the run's machine that is believed."""
-    generation = run.generation
-    if generation is None:
-        return None
-    mine = (p for p in reversed(run.paces) if p.generation == generation.number and not p.doubt)
-    return next(mine, None)
-
-
-def slowness(run: RunState) -> float | None:
-    """Return by how much the run's machine is slower than planned; None where it has not measured,
-    or is not believed."""
-    pace = measured_pace(run)
-    return pace.step_s / pace.planned_s if pace is not None and pace.planned_s > 0 else None
-
-
-def leaves_slow_machine(run: RunState) -> bool:
-    """Whether the run is to move since its machine is slower than planned."""
-    pace = measured_pace(run)
-    return pace is not None and pace.follows == MOVE
 
 
 class Forecast(NamedTuple):
@@ -230,16 +204,6 @@ def _was_to_fit(plan: Plan, candidate: Candidate) -> bool:
     """Whether the plan's work was to be done within its money, and its length is the work's."""
     spec = plan.spec
     return candidate.within_budget and not spec.fills and spec.hours is None
-
-
-def _follows(plan: Plan, candidate: Candidate) -> tuple[str, Reason | None]:
-    """Return what is done about a slow machine; and why it is not moved, where it is to be."""
-    wanted = plan.spec.if_slow
-    if wanted != MOVE or plan.spec.moves_if_slow:
-        return wanted, None
-    kept = bool(plan.spec.pod_uploads)
-    kind = ReasonKind.NO_MOVE_OF_SUCH_A_RUN if kept else ReasonKind.NO_MOVE_WITHOUT_BUCKET
-    return CONTINUE, make_reason(kind)
 
 
 def _seconds(seconds: float) -> str:

@@ -263,13 +263,13 @@ def phases_ended(
 
 
 def finished_on(run: RunState, generation: Generation) -> tuple[str, ...]:
-    """Phases that were finished on the generation's pod, or elsewhere while it stood by, and need
+    """Phases that were finished on the generation's pod, or before the run moved to it, and need
     not be trained there again. One whose gate failed is not among them: what follows from that its
     agent has still to say."""
     return tuple(
         account.phase
         for account in run.phase_accounts
-        if (account.generation == generation.number or generation.adopted_at is not None)
+        if (account.generation == generation.number or generation.adopted)
         and account.outcome in DONE
         and not _gate_failed(run, account)
     )
@@ -317,7 +317,7 @@ def _hands_over(run: RunState) -> bool:
 
 
 def moving_reason(run: RunState, more: Reason | None = None) -> Reason:
-    """Why the working machine lands: another one stands by, or stood by."""
+    """Why a machine lands that an earlier version told to, for another one that stood by."""
     after = run.generations[-1]
     return make_reason(ReasonKind.MOVING, more, provider=after.provider)
 

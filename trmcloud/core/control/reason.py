@@ -123,12 +123,13 @@ class ReasonKind(str, Enum):
     # What follows a machine that was lost.
     MACHINE_LOST = "machine_lost"
     NO_OTHER_MACHINE = "no_other_machine"
-    # Why a run moves, and why a machine that stands by is ended.
+    # Of runs that earlier versions moved: why a machine landed, and why one that stood by ended.
     MOVING = "moving"
     MOVE_CALLED_OFF = "move_called_off"
     MOVE_SAVES_TOO_LITTLE = "move_saves_too_little"
     NOT_READY_IN_TIME = "not_ready_in_time"
-    # Why a run keeps the money that another one lacks, and why one lands that gave it.
+    # Of runs that gave money to others in earlier versions: why one lands. The other four were
+    # never written; they go with the next format of ledgers.
     HOLDS_UNTIL_IT_TRAINS = "holds_until_it_trains"
     TRAINS_TO_ITS_STOP = "trains_to_its_stop"
     STOP_CANNOT_BE_LOWERED = "stop_cannot_be_lowered"

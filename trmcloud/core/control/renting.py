@@ -78,7 +78,6 @@ def make_lease(
     set_by_hand: Collection[str] = (),
     command: Command | None = None,
     most_s: float = 0.0,
-    stands_by_s: float = 0.0,
 ) -> Lease:
     """Make the lease of a generation's agent: its permissions and their end.
 
@@ -90,8 +89,7 @@ def make_lease(
     ``hold`` and ``uploads``: see ``Lease``;
     ``stop``: the rule by which a phase no longer pays; ``set_by_hand``: see ``recoverable``;
     ``command``: what is run in place of a recipe's trainer, for at most ``most_s`` seconds from its
-    start; 0: as long as the lease lasts. ``stands_by_s``: for so long it may wait, once it is
-    ready, for the machine before it to be gone.
+    start; 0: as long as the lease lasts.
     """
     rented = candidate.provider != LOCAL
     # A clock set back since the intent must not grant more time than was reserved.
@@ -142,7 +140,7 @@ def make_lease(
         hang_after_s=hang_after_s,
         hold=hold,
         uploads=uploads,
-        ready_within_s=ready_within_s(candidate) + stands_by_s if rented else 0.0,
+        ready_within_s=ready_within_s(candidate) if rented else 0.0,
         max_restarts=max_restarts,
         ends_by=ends_by(run, candidate, generation),
     )

@@ -15,7 +15,6 @@ from trmcloud.core.contract.manifest import (
     pick_latest,
 )
 from trmcloud.core.control.actions import PULL
-from trmcloud.core.control.billing import spent_at
 from trmcloud.core.control.budget import (
     PROJECT_MONTH,
     LedgerState,
@@ -86,8 +85,6 @@ class RunReport:
     """The script's own best of a command; the best, where no metric judges any."""
     here: bool = False
     """It trained on this machine alone."""
-    moves: tuple[MoveAccount, ...] = ()
-    """Its moves to another machine that were completed."""
     command: Command | None = None
     """What it trains; None: a recipe."""
     goal: GoalResult | None = None
@@ -172,59 +169,12 @@ class RunReport:
             },
             "bucket": self.bucket,
             "on_volume": self.on_volume,
-            "moves": [move.to_json() for move in self.moves],
             "usd_per_centibpb": self.usd_per_centibpb,
         }
 
 
 _AS_IS = ("hardware", "recipe", "state", "outcome", "created_at")
 _AMOUNTS = ("budget", "planned", "accrued", "at_most", "billed", "reserved")
-
-
-@dataclass(frozen=True)
-class MoveAccount:
-    """A move to another machine that was completed. ``stays`` is what the rest of the work would
-    have cost where it was, as was reckoned when it began; ``since`` what all machines have cost
-    since then, the one that was left included. ``ended``: whether nothing more is added to that.
-    """
-
-    at: float
-    generation: int
-    provider: str
-    stays: Usd
-    since: Usd
-    ended: bool
-
-    @property
-    def saved(self) -> Usd:
-        """Below zero where it did not pay."""
-        return self.stays - self.since
-
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "at": self.at,
-            "generation": self.generation,
-            "provider": self.provider,
-            "stays_usd": float(self.stays),
-            "since_usd": float(self.since),
-            "saved_usd": float(self.saved) if self.ended else None,
-        }
-
-
-def move_accounts(run: RunState, now: float) -> tuple[MoveAccount, ...]:
-    """Return the accounts of the run's completed moves, the first one first."""
-    whole = spent_at(run, now)
-    return tuple(
-        MoveAccount(
-            at=move.at,
-            generation=move.number,
-            provider=run.generations[move.number - 1].provider,
-            stays=move.started.stays,
-            since=whole - spent_at(run, move.at),
-            ended=not run.live,
-        )
-        for move in run.moves
-    )
 
 
 def report_on(
@@ -295,7 +245,6 @@ def report_on(
         planned_tokens_per_s=tokens_per_s[0] if tokens_per_s else None,
         tokens_per_s=tokens_per_s[1] if tokens_per_s else None,
         here=run.trained_here,
-        moves=move_accounts(run, now),
         command=run.spec.command,
         goal=judge_goal(run.spec.goal, every, scores) if run.spec.goal is not None else None,
     )

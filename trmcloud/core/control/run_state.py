@@ -152,17 +152,16 @@ class Generation:
     settled: Usd | None = None
     billed: Usd | None = None
     stands_by: bool = False
-    """Whether it was asked for while another machine worked, and the run has not moved to it."""
+    """Whether an earlier version asked for it while another machine worked, and the run has not
+    moved to it."""
     hands_over: bool = False
-    """Whether it was told to land since another machine stands by."""
-    adopted_at: float | None = None
-    """When the run moved to it."""
+    """Whether an earlier version told it to land for such a machine."""
+    adopted: bool = False
+    """Whether the run moved to it."""
     lower_to: float | None = None
-    """The earlier hard stop that its machine is to be told of, or was; None: it keeps its own."""
+    """The earlier hard stop that an earlier version asked for."""
     first_stop_at: float | None = None
-    """Its hard stop before that was lowered; None: it never was."""
-    frees: Usd = ZERO
-    """Of what was reserved for it, the part that its earlier stop has made free."""
+    """Its hard stop before an earlier version lowered it; None: it keeps its own."""
     principal: str = ""
     """Whose grant pays for it; empty: the ledger's owner does."""
     grant: int = 0
@@ -177,18 +176,6 @@ class Generation:
     def open(self) -> bool:
         """Whether a pod of it may exist and cost money."""
         return self.not_made is None and self.ended_at is None
-
-
-@dataclass(frozen=True)
-class Move:
-    """A machine that stands by, or the request for it. It goes through the same states as a run's
-    own machine, by the same table, until the run moves to it or it has ended."""
-
-    started: ev.MoveStarted
-    at: float
-    number: int = 0
-    """Its generation; 0 before its intent."""
-    state: State = State.RESERVED
 
 
 @dataclass(frozen=True)
@@ -230,13 +217,9 @@ class RunState:
     wait_at: float = 0.0
     settled: Usd = ZERO
     generations: tuple[Generation, ...] = ()
-    working: int | None = None
-    """The number of its machine, where a later one stands by, or stood by in vain; None: the
-    latest."""
-    move: Move | None = None
-    """While another machine stands by, or is asked for. What that holds is part of ``reserved``."""
-    moves: tuple[Move, ...] = ()
-    """Those that were completed."""
+    standby_usd: Usd | None = None
+    """Of what is reserved, the part of a second machine that an earlier version asked for, until
+    that is settled; None: there is none."""
     actions: Mapping[ActionKey, ActionState] = field(default_factory=dict)
     candidate_id: str | None = None
     stop: ev.StopRequested | None = None
@@ -314,29 +297,31 @@ class RunState:
 
     @property
     def generation(self) -> Generation | None:
-        """Its machine; while another one stands by, the one that works."""
-        if not self.generations:
-            return None
-        return self.generations[-1 if self.working is None else self.working - 1]
+        """Its machine, the latest but for those that stood by."""
+        return next((g for g in reversed(self.generations) if not g.stands_by), None)
 
     @property
-    def held_for_move(self) -> Usd:
-        """Of what is reserved, the share of the machine that stands by."""
-        return self.move.started.amount if self.move is not None else ZERO
+    def standing_by(self) -> Generation | None:
+        """The machine that stands by and is not settled yet."""
+        last = self.generations[-1] if self.generations else None
+        if self.standby_usd is None or last is None or not last.stands_by:
+            return None
+        return last if last.not_made is None and last.settled is None else None
 
     @property
     def standby(self) -> RunState | None:
-        """The run as it would be with the machine that stands by as its own: what is decided for a
-        run's machine is decided for that one by the same functions."""
-        move = self.move
-        if move is None or not move.number:
+        """The run as it would be with the machine that stands by as its own: it is ended and
+        settled by the same functions."""
+        here = self.standing_by
+        if here is None or self.standby_usd is None:
             return None
         return replace(
             self,
-            state=move.state,
-            working=move.number,
-            reserved=move.started.amount,
-            reservation=move.started.amount,
+            state=_standby_state(here),
+            generations=(*self.generations[:-1], replace(here, stands_by=False)),
+            standby_usd=None,
+            reserved=self.standby_usd,
+            reservation=self.standby_usd,
             result=None,
             result_at=None,
             reason=None,
@@ -348,23 +333,22 @@ class RunState:
     @property
     def open_generations(self) -> tuple[Generation, ...]:
         """Those whose pods may exist: that of its machine, and that of one that stands by."""
-        return tuple(g for g in self._present if g.open)
+        return tuple(g for g in self.present if g.open)
 
     @property
     def unsettled(self) -> tuple[Generation, ...]:
         """Likewise, those that cost something which is not settled yet."""
-        return tuple(g for g in self._present if g.not_made is None and g.settled is None)
+        return tuple(g for g in self.present if g.not_made is None and g.settled is None)
 
     @property
-    def _present(self) -> tuple[Generation, ...]:
-        move, mine = self.move, self.generation
-        standing = self.generations[move.number - 1] if move is not None and move.number else None
-        return tuple(g for g in (mine, standing) if g is not None)
+    def present(self) -> tuple[Generation, ...]:
+        """Its machine, and one that stands by."""
+        return tuple(g for g in (self.generation, self.standing_by) if g is not None)
 
     def held_for(self, generation: Generation) -> Usd:
         """Of what is reserved, the share of one of its present machines."""
-        mine = self.held_for_move
-        return mine if generation.stands_by else self.reserved - mine
+        apart = self.standby_usd or ZERO
+        return apart if generation.stands_by else self.reserved - apart
 
     def tries(
         self, generation: Generation, verb: str = "", item: str | None = None
@@ -403,10 +387,8 @@ class RunState:
         generation = self.generation
         if self.state is not State.RUNNING or generation is None:
             return False
-        since = generation.adopted_at or 0.0  # what it was granted before was for standing by
-        if self.spec.pod_uploads and not any(
-            grant.finished and grant.started_at >= since for grant in self.tries(generation, GRANT)
-        ):
+        granted = any(grant.finished for grant in self.tries(generation, GRANT))
+        if self.spec.pod_uploads and not granted:
             return False
         return generation.staged_at is not None or generation.provider == LOCAL
 
@@ -440,8 +422,8 @@ def apply_event(run: RunState, record: ev.Record) -> RunState:
     """
     event = record.event
     kind = type(event)
-    if run.move is not None and _is_of_standby(run.move, event):
-        return _with_standby_event(run, run.move, record)
+    if run.standby_usd is not None and _is_of_standby(run, event):
+        return _with_standby_event(run, run.standby_usd, record)
     target = TRANSITIONS.get((run.state, kind))
     if target is None:
         if run.state not in STAYING.get(kind, frozenset()):
@@ -457,72 +439,77 @@ _OF_A_POD = (
 )
 
 
-def _is_of_standby(move: Move, event: ev.Event) -> bool:
+def _standby_state(here: Generation | None) -> State:
+    """Return the state that a run has with this machine, which stands by; None: it is only asked
+    for."""
+    if here is None:
+        return State.RESERVED
+    if here.ended_at is not None:
+        return State.SETTLING
+    if here.agent_at is not None:
+        return State.RUNNING
+    return State.BOOTING if here.pod_id is not None else State.RENTING
+
+
+def _is_of_standby(run: RunState, event: ev.Event) -> bool:
     if isinstance(event, ev.PodIntended):
         return True
-    return isinstance(event, _OF_A_POD) and event.generation == move.number
+    here = run.standing_by
+    return here is not None and isinstance(event, _OF_A_POD) and event.generation == here.number
 
 
-def _with_standby_event(run: RunState, move: Move, record: ev.Record) -> RunState:
-    """Add an event of the machine that stands by: it moves that one's state alone."""
-    event, at = record.event, record.at
-    kind = type(event)
-    target = TRANSITIONS.get((move.state, kind))
-    if target is None:
-        if move.state not in STAYING.get(kind, frozenset()):
-            why = f"{kind.__name__} of a machine that is {move.state.value} and stands by"
-            raise IllegalTransition(f"{why} for {run.run_id}")
-        target = move.state
-    moved = replace(run, updated_at=at, epoch=record.epoch)
+def _with_standby_event(run: RunState, held: Usd, record: ev.Record) -> RunState:
+    """Add an event of the machine that stands by: it changes that one alone."""
+    event, at, here = record.event, record.at, run.standing_by
+    kind, state = type(event), _standby_state(here)
+    if (state, kind) not in TRANSITIONS and state not in STAYING.get(kind, frozenset()):
+        why = f"{kind.__name__} of a machine that is {state.value} and stands by"
+        raise IllegalTransition(f"{why} for {run.run_id}")
+    changed = replace(run, updated_at=at, epoch=record.epoch)
     if isinstance(event, ev.PodIntended):
         made = replace(_made(run, event, at), stands_by=True)
-        moved = replace(moved, generations=(*run.generations, made))
-        return replace(moved, move=replace(move, number=event.generation, state=target))
+        return replace(changed, generations=(*run.generations, made))
     if isinstance(event, ev.Settled):
-        moved = _on_generation(moved, move.number, settled=event.amount, billed=event.billed)
-        moved = replace(moved, settled=run.settled + event.amount)
+        changed = _on_generation(
+            changed, event.generation, settled=event.amount, billed=event.billed
+        )
+        changed = replace(changed, settled=run.settled + event.amount)
     else:
-        moved = _CHANGES[kind](moved, event, at)
-    if target in (State.RESERVED, State.SETTLED):
-        # It has come to nothing: what was held for it is free again.
-        return replace(moved, move=None, reserved=run.reserved - move.started.amount)
-    return replace(moved, move=replace(move, state=target))
+        changed = _CHANGES[kind](changed, event, at)
+    if kind in (ev.PodNotMade, ev.Settled):
+        return replace(changed, standby_usd=None, reserved=run.reserved - held)
+    return changed
 
 
 def _move_started(run: RunState, event: ev.MoveStarted, at: float) -> RunState:
-    if run.move is not None or run.generation is None:
+    if run.standby_usd is not None or run.generation is None:
         raise IllegalTransition(f"{run.run_id} moves already, or has no machine to move from")
-    return replace(
-        run,
-        move=Move(event, at),
-        working=run.generation.number,
-        reserved=run.reserved + event.amount,
-        reserved_at=at,
-    )
+    reserved = run.reserved + event.amount
+    return replace(run, standby_usd=event.amount, reserved=reserved, reserved_at=at)
 
 
 def _handed_over(run: RunState, event: ev.HandedOver, at: float) -> RunState:
-    if run.move is None or run.generation is None or event.generation != run.generation.number:
+    mine = run.generation
+    if run.standby_usd is None or mine is None or event.generation != mine.number:
         raise IllegalTransition(f"no machine stands by for {run.run_id}")
     return _on_generation(run, event.generation, hands_over=True)
 
 
 def _moved(run: RunState, event: ev.Moved, at: float) -> RunState:
-    move, left = run.move, run.generation
-    if move is None or left is None or move.number != event.generation:
+    here, left = run.standing_by, run.generation
+    if here is None or left is None or here.number != event.generation:
         raise IllegalTransition(f"no machine stands by for {run.run_id}")
-    if move.state is not State.RUNNING:
+    if _standby_state(here) is not State.RUNNING:
         raise IllegalTransition(f"the machine that stands by for {run.run_id} is not up")
-    taken = _on_generation(run, move.number, stands_by=False, adopted_at=at)
+    held = run.held_for(here)
+    taken = _on_generation(run, here.number, stands_by=False, adopted=True)
     return replace(
         taken,
-        move=None,
-        moves=(*run.moves, move),
-        working=None,
-        candidate_id=move.started.candidate_id,
-        reserved=move.started.amount,
+        standby_usd=None,
+        candidate_id=here.candidate_id,
+        reserved=held,
         # What the machine before has left of its own may pay for one after this.
-        reservation=max(run.reservation - (left.settled or ZERO), ZERO) + move.started.amount,
+        reservation=max(run.reservation - (left.settled or ZERO), ZERO) + held,
         result=None,
         result_at=None,
         reason=None,
@@ -566,7 +553,6 @@ def _intended(run: RunState, event: ev.PodIntended, at: float) -> RunState:
         run,
         generations=(*run.generations, made),
         candidate_id=event.candidate_id,
-        working=None,
     )
 
 
@@ -642,7 +628,7 @@ def _pod_gone(run: RunState, event: ev.PodGone, at: float) -> RunState:
 
 def _settled(run: RunState, event: ev.Settled, at: float) -> RunState:
     changed = _on_generation(run, event.generation, settled=event.amount, billed=event.billed)
-    left = run.held_for_move
+    left = run.standby_usd or ZERO
     return replace(changed, settled=run.settled + event.amount, reserved=left)
 
 
@@ -670,10 +656,7 @@ def _bucket_swept(run: RunState, event: ev.BucketSwept, at: float) -> RunState:
 
 
 def _on_generation(run: RunState, number: int, **changes: Any) -> RunState:
-    mine = {run.generation.number} if run.generation is not None else set()
-    if run.move is not None:
-        mine.add(run.move.number)
-    if number not in mine or not number:
+    if all(each.number != number for each in run.present):
         raise IllegalTransition(f"generation {number} of {run.run_id} is not the current one")
     changed = replace(run.generations[number - 1], **changes)
     return replace(
@@ -701,7 +684,8 @@ def _save_requested(run: RunState, event: ev.SaveRequested, at: float) -> RunSta
 
 def _stop_lowering(run: RunState, event: ev.StopLowering, at: float) -> RunState:
     mine = run.generation
-    if run.move is not None or mine is None or not mine.open or mine.first_stop_at is not None:
+    moves = run.standby_usd is not None
+    if moves or mine is None or not mine.open or mine.first_stop_at is not None:
         raise IllegalTransition(f"{run.run_id} has no machine whose stop could be lowered")
     if event.hard_stop_at >= mine.hard_stop_at:
         raise IllegalTransition(f"the stop of {run.run_id} would not be earlier")
@@ -723,13 +707,12 @@ def _stop_known(run: RunState, event: ev.StopKnown, at: float) -> RunState:
 
 def _stop_lowered(run: RunState, event: ev.StopLowered, at: float) -> RunState:
     mine = run.generation
-    if run.move is not None or mine is None or mine.first_stop_at is None:
+    if run.standby_usd is not None or mine is None or mine.first_stop_at is None:
         raise IllegalTransition(f"no stop of {run.run_id} was lowered")
     free = run.reserved - event.amount
     if free < ZERO:
         raise IllegalTransition(f"{event.amount} is more than {run.run_id} has reserved")
-    less = _on_generation(run, event.generation, frees=mine.frees + free)
-    return replace(less, reserved=event.amount, reservation=run.reservation - free)
+    return replace(run, reserved=event.amount, reservation=run.reservation - free)
 
 
 def _result_known(run: RunState, event: ev.ResultKnown, at: float) -> RunState:
@@ -747,7 +730,7 @@ def _late_report(run: RunState, event: ev.LateReport, at: float) -> RunState:
 
 
 def _closed(run: RunState, event: ev.Closed, at: float) -> RunState:
-    if run.move is not None:
+    if run.standby_usd is not None:
         raise IllegalTransition(f"a machine stands by for {run.run_id}: that ends first")
     reason = event.reason or run.reason
     outcome = _outcome(run, event.outcome)

@@ -227,7 +227,7 @@ def _stops(row: RankedOffer, spec: RunSpec, now: float) -> tuple[float, float]:
         wanted_s = max(FREE_HARD_STOP_S, 4 * outlook.seconds.p90)
         if spec.is_open_ended and not spec.steps:
             wanted_s = FREE_HARD_STOP_S  # nothing is known of its length
-    elif (spec.budget is not None and not spec.may_move) or spec.fills:
+    elif spec.budget is not None or spec.fills:
         wanted_s = allowed_s
     else:
         wanted_s = outlook.startup.p90 + outlook.landing_s

@@ -53,12 +53,11 @@ from trmcloud.core.planner.estimates import HOUR_S, fill_steps, filled_outlook, 
 from trmcloud.core.planner.ranking import PlanningInputs, nearest_offer, rank
 from trmcloud.core.planner.roofline import MeasuredSpeed, needs_float8, refuse_float8
 from trmcloud.core.planner.speed import is_trained, why_untrained
-from trmcloud.core.spec.boots import ASK_EVERY_S, boot_budget, boot_cost, boot_limit_s
+from trmcloud.core.spec.boots import ASK_EVERY_S, boot_budget, boot_limit_s
 from trmcloud.core.spec.plan import GOAL, TRAINER, Candidate, Plan
 from trmcloud.core.spec.recipe import Recipe
 from trmcloud.core.spec.settings import CHAT, PHASES, as_option
 from trmcloud.core.spec.spec import (
-    CONTINUE,
     DELETE,
     DELETE_FETCHED,
     IGNORE,
@@ -125,8 +124,7 @@ def make_plan(
     usable = _usable(spec, kept, made)
     trained = [c for c in usable if all(is_trained(phase.settings) for phase in c.phases)]
     reservation = max((c.worst_case for c in trained), default=ZERO)
-    cap = spec.budget or reservation + (reservation if spec.may_move else ZERO)
-    _require_room_to_move(spec, trained, cap, reservation)
+    cap = spec.budget or reservation
     first = next(iter((*trained, *usable, *made)), None)
     if first is not None:
         check_rules(spec, first)
@@ -150,8 +148,7 @@ def make_plan(
         survives=_survives(spec, first),
         limits=_limits(spec, first, cap, now)
         | _capacity_limits(spec, chosen_from, trained, reservation)
-        | _move_limits(spec, cap - reservation)
-        | _slow_limits(spec, cap - reservation)
+        | _slow_limits(spec)
         | _idle_limits(spec)
         | ({TRAINER: untold} if untold else {}),
         offers_total=len(chosen_from),
@@ -170,7 +167,6 @@ def _checked(spec: RunSpec, recipe: Recipe, now: float) -> RunSpec:
             next_step="leave out --volume, or --bucket",
         )
     check_spot(spec)
-    check_move(spec)
     if spec.bucket_relayed and spec.hardware == LOCAL:
         raise UsageError(
             "this bucket does not accept presigned requests, and on this machine no bucket is "
@@ -190,7 +186,6 @@ def _checked(spec: RunSpec, recipe: Recipe, now: float) -> RunSpec:
     has_length = spec.steps or spec.tokens or spec.hours or spec.fills or spec.equal_work
     if recipe.hours and not has_length:
         spec = dataclasses.replace(spec, hours=recipe.hours)
-        check_move(spec)
     if spec.phases == PHASES and not set(PHASES) & set(recipe.phases):
         phases = recipe.usual_phases
         if spec.chat_data and CHAT in recipe.phases and CHAT not in phases:
@@ -229,33 +224,6 @@ def check_spot(spec: RunSpec) -> None:
             "a spot machine may be taken back at any time, and this command has no --resume: it "
             "would start again from the beginning",
             next_step=f"add --resume with the command that continues; or {without}",
-        )
-
-
-def check_move(spec: RunSpec) -> None:
-    """
-    Raises:
-        UsageError: a run is to move that cannot, or the rest of whose work has no known length.
-    """
-    if not spec.move_if:
-        return
-    if spec.hardware == LOCAL or spec.nodes > 1:
-        raise UsageError("--move-if needs one rented machine", next_step="leave out --move-if")
-    if not spec.bucket:
-        raise UsageError(
-            "a move needs a bucket: the next machine continues from its checkpoints",
-            next_step="--bucket s3://BUCKET/PREFIX",
-        )
-    if not spec.pod_uploads:
-        raise UsageError(
-            "this bucket does not accept presigned requests: the next machine could not read it",
-            where=spec.bucket,
-            next_step="leave out --move-if",
-        )
-    if spec.fills or spec.hours or spec.is_open_ended:
-        raise UsageError(
-            "--move-if compares the cost of the remaining steps: their number must be known",
-            next_step="leave out --move-if, or --fill and --hours",
         )
 
 
@@ -435,7 +403,7 @@ def _usable(
         return []
     alike = [c for c in usable if c.hardware == usable[0].hardware]
     tried = alike[:FALLBACKS]
-    if spec.wait_s or spec.may_move:
+    if spec.wait_s:
         # Whoever waits asks each provider, and has time for several of its offers.
         names = dict.fromkeys(c.provider for c in alike)
         first = [[c for c in alike if c.provider == name][:FALLBACKS] for name in names]
@@ -556,54 +524,17 @@ def _capacity_limits(
     return limits
 
 
-def _require_room_to_move(
-    spec: RunSpec, tried: Sequence[Candidate], cap: Usd, reservation: Usd
-) -> None:
-    """
-    Raises:
-        UsageError: the budget leaves too little beside the run's own machine for another's boot.
-    """
-    if not spec.move_if or not tried or cap - reservation > max(map(boot_cost, tried)):
-        return
-    both = math.ceil(2 * reservation.micros / 1_000_000)
-    raise UsageError(
-        f"--move-if: the run's own machine may cost {reservation} of {cap}, which leaves too "
-        "little for a second one",
-        next_step=f"--budget {both}, or leave out --move-if",
-    )
-
-
-def _move_limits(spec: RunSpec, left: Usd) -> dict[str, str]:
-    """The limit of a move, and the money that it may hold beside the run's own machine."""
-    if not spec.move_if:
-        return {"moves": "off"}
-    return {
-        "moves": f"if this saves {spec.move_if:.0%} of the remaining cost, while a command runs; "
-        f"up to {left} reserved for the second machine"
-    }
-
-
 def _idle_limits(spec: RunSpec) -> dict[str, str]:
     if not spec.idle_s:
         return {}
     return {"idle": f"lands after {spec.idle_s / 60:g} min without a step, or with idle GPUs"}
 
 
-def _slow_limits(spec: RunSpec, left: Usd) -> dict[str, str]:
+def _slow_limits(spec: RunSpec) -> dict[str, str]:
     """The limit of what follows where the machine is slow, where that is more than a line."""
-    if spec.if_slow == CONTINUE:
+    if spec.if_slow != STOP:
         return {}
-    if spec.if_slow == STOP:
-        return {"if slow": "saves a checkpoint and stops: outcome stopped, exit code 21"}
-    if not spec.moves_if_slow:
-        return {
-            "if slow": "continues: a move needs one rented machine, a known number of steps, and "
-            "--bucket with presigned requests"
-        }
-    return {
-        "if slow": "moves if the rest costs less on another machine, while a command runs; up to "
-        f"{left} reserved for that machine"
-    }
+    return {"if slow": "saves a checkpoint and stops: outcome stopped, exit code 21"}
 
 
 def goal_limits(spec: RunSpec) -> dict[str, str]:

@@ -35,7 +35,7 @@ PLAN_VERSION = 13
 10 2026-11-27  the goal that it is to reach
 11 2026-11-27  a sweep: the settings that it searches
 12 2026-11-27  a sweep: the points that it begins with, and the trials of earlier ones
-13 2026-11-29  no wish has last rungs, the least gain of a dollar or a strict gate any more
+13 2026-11-29  no wish has last rungs, the least gain of a dollar, a strict gate or moves
 """
 
 TRAINER = "trainer"

@@ -208,10 +208,12 @@ BALANCE_POLICIES = (STOP, WARN, IGNORE)
 """What follows where the provider's balance will not last: the run lands before it ends; a warning;
 nothing, it is not read."""
 
-MOVE, CONTINUE = "move", "continue"
-SLOW_POLICIES = (MOVE, STOP, CONTINUE)
+CONTINUE = "continue"
+SLOW_POLICIES = (STOP, CONTINUE)
 """The consequence where a machine's measured pace is slower than the plan's P90, or its work no
-longer fits: another machine where the rest costs less; a landing; a notification alone."""
+longer fits: a landing; a notification alone."""
+_EARLIER_SLOW_POLICIES = {"move": CONTINUE}
+"""What plans of earlier versions ask for, and what follows instead."""
 
 GUIDE_HOUR_VALUE = Usd(18)
 """The guides' own figure for what an hour of waiting is worth."""
@@ -285,10 +287,6 @@ class RunSpec:
     max_rate: Usd | None = field(default=None, metadata=codec.kept_as("max_rate_usd_per_hour"))
     """The most USD/h that a rented machine may be billed at, all its GPUs together; None: what is
     planned."""
-    move_if: float = 0.0
-    """The share of what the rest of the work costs that a move to another machine must save, for
-    the run to move while it trains; 0: it stays where it is."""
-
     if_slow: str = CONTINUE
     """The consequence where the machine is measured to be slow: see ``SLOW_POLICIES``."""
     goal: Goal | None = None
@@ -300,22 +298,9 @@ class RunSpec:
     whose GPUs have computed nothing; 0: it is not."""
 
     @property
-    def moves_if_slow(self) -> bool:
-        """Whether it moves where its machine is slow: as with ``move_if``, one rented machine, a
-        bucket that pods use themselves, and work of known length."""
-        if self.if_slow != MOVE or not self.pod_uploads or self.hardware == "local":
-            return False
-        return self.nodes == 1 and not (self.fills or self.hours or self.is_open_ended)
-
-    @property
     def is_open_ended(self) -> bool:
         """Whether its limits end it, and not a number of steps: a command, or a sweep."""
         return self.command is not None or self.sweep is not None
-
-    @property
-    def may_move(self) -> bool:
-        """Whether another machine may be rented while its own works."""
-        return bool(self.move_if) or self.moves_if_slow
 
     @property
     def pod_uploads(self) -> bool:
@@ -337,4 +322,5 @@ class RunSpec:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> RunSpec:
-        return codec.from_json(cls, data)
+        slow = data.get("if_slow", CONTINUE)
+        return codec.from_json(cls, {**data, "if_slow": _EARLIER_SLOW_POLICIES.get(slow, slow)})

@@ -89,11 +89,6 @@ class AgentLoop:
         if orders is not None and orders.epoch >= self._orders.epoch:
             self._orders = orders
             self._pass_over(orders.finished)
-            lease, stop = self.lease, orders.hard_stop_at
-            if 0 < stop < lease.hard_stop_at:
-                self.lease = replace(lease, soft_stop_at=stop - lease.landing_s, hard_stop_at=stop)
-                self._anchors = self._read_anchors(now)
-                self._body.write_lease(self.lease)
 
     def _pass_over(self, finished: tuple[str, ...]) -> None:
         """Before this pod lost its disk it had finished these, as the controller knows."""

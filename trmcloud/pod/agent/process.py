@@ -133,11 +133,6 @@ class _FilesAndProcesses(AnchorFile):
             self._run_id = lease.run_id
         return lease
 
-    def write_lease(self, lease: contract.Lease) -> None:
-        # On a full disk the watchdog alone keeps the later stop.
-        with contextlib.suppress(OSError):
-            write_atomic(self._pod_dir / contract.LEASE_NAME, contract.dump(lease))
-
     def read_orders(self) -> contract.Orders | None:
         return load_small(self._pod_dir / contract.ORDERS_NAME, contract.load_orders)
 

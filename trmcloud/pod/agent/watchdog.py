@@ -40,7 +40,7 @@ class Watchdog:
 
     def __init__(self, anchors: Anchors) -> None:
         self._anchors = anchors
-        self._known = 1.0, 0.0
+        self._epoch = 0
         self._noted: AnchorNote | None = None
         self._anchor: Anchor | None = None
         self._agent_known = False
@@ -62,9 +62,8 @@ class Watchdog:
         ``agent_done``: it left of its own will, its work done; on a full disk its report may lack
         the ``result``.
         """
-        # A newer one, or the same with an earlier stop.
-        if lease is not None and (-lease.epoch, lease.hard_stop_at) < self._known:
-            self._known = -lease.epoch, lease.hard_stop_at
+        if lease is not None and (self._anchor is None or lease.epoch > self._epoch):
+            self._epoch = lease.epoch
             self._noted = anchor_note(self._anchors, lease, now)
             self._anchor = self._noted.anchor(lease.hard_stop_at, lease.granted_at)
         self._note_time(now)

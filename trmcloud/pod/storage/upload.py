@@ -266,8 +266,6 @@ class Uploader:
         self._slots: dict[str, dict[str, CheckpointRef | None]] = {}
         self._doing: CurrentUpload | None = None
         self._fetched = False
-        self._brought: Grants | None = None
-        """The grants by which it has brought all that there is: if it stands by, others follow."""
         self._tokens: TokenCache | None = None
         self._passed_over: set[str] = set()
         self._tries: Counter[str] = Counter()
@@ -291,7 +289,7 @@ class Uploader:
         if self._grants is None:
             return False
         if not self._fetched:
-            return self._brought is not self._grants and self._fetch()
+            return self._fetch()
         found = self._next()
         if found is None:
             self._write()
@@ -439,10 +437,9 @@ class Uploader:
             beside.add(place)
         if self._tokens is not None:
             self._tokens.bring(self._progressed)
-        self._brought, self._trouble = self._grants, ""
-        self._fetched = not self._grants.standby
+        self._fetched, self._trouble = True, ""
         self._write(force=True)
-        return self._fetched
+        return True
 
     def _progressed(self) -> None:
         self._sender.moved = self._now()

@@ -20,8 +20,6 @@ ALL: Mapping[str, tuple[str, Fault]] = dict(
 NAMES = tuple(ALL)
 MARKET = market.FAULTS
 """Apart: they strike where runs wait for a machine, and all other worlds stay what they were."""
-MOVES = market.MOVES
-"""Apart as well: they strike where runs move to another machine."""
 PAIRS = tuple(itertools.combinations(NAMES, 2))
 
 #: Pairs that cannot both be felt in one world, and why.
@@ -31,6 +29,6 @@ IMPOSSIBLE: Mapping[tuple[str, str], str] = {}
 def arm_all(world: SimWorld, scenario: Scenario) -> None:
     """Set every fault of the scenario, each with dice of its own."""
     for number, seed in zip(scenario.faults, scenario.fault_seeds, strict=True):
-        (ALL.get(number) or MARKET.get(number) or MOVES[number])[1](
+        (ALL.get(number) or MARKET[number])[1](
             FaultContext(number, world, scenario, random.Random(seed))
         )

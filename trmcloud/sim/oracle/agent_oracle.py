@@ -58,10 +58,6 @@ class AgentOracle:
         self._lives.restarted.add(pod)
         self.attempts.on_restart(pod)
 
-    def on_lowered(self, pod: Pod) -> None:
-        """Its agent knows an earlier hard stop."""
-        self._at_stop(pod, partial(self._stopped_hard, pod))
-
     def on_agent_start(self, pod: Pod, agent: AgentLoop) -> None:
         """An agent, perhaps after another one, may not believe in more time than was granted."""
         now = self.world.queue.now
@@ -267,8 +263,6 @@ class BootJudge:
         self.judged += 1
         if rented.ended_at is None and not rented.deleting:
             self.fail("I2", f"{rented.pod_id} lives, a minute after its log said that it cannot")
-        if named[0].stands_by or named[0].adopted_at is not None:
-            return  # another machine works, and nothing else is asked for in haste
         later = run.generations[named[0].number :]
         if any(run.tries(g, CREATE) for g in later):
             return
@@ -313,7 +307,7 @@ class BootJudge:
         plan = self.world.truths[run.run_id].plan
         latency_s = traits_of(generation.provider).kill_latency_s
         recent = run.generations[run.first_generation - 1 :]
-        tried = {g.candidate_id for g in recent if not g.stands_by}
+        tried = {g.candidate_id for g in recent}
         untried = [plan.candidate(name) for name in plan.launchable if name not in tried]
         if not untried or run.generations[-1].number != generation.number:
             return False

@@ -75,7 +75,7 @@ class AttemptJudge:
     def on_spawn(self, pod: Pod, trainer: SimTrainer) -> None:
         now, lease, phase = self.world.queue.now, pod.lease, trainer.shape.phase
         self._not_finished(pod, phase)
-        self.world.check.truth.moves.on_spawn(pod, trainer)
+        self._trains_alone(pod, trainer)
         tries = self._tries.setdefault((pod, phase), PhaseTries())
         if phase in pod.written.finished:
             self.fail("wasteful", f"{phase} is trained again, and had finished")
@@ -207,6 +207,18 @@ class AttemptJudge:
         fits = self.world.memory_of(pod.lease.run_id, trainer.shape.phase) * 1.5 <= 110 / 141
         if could and fits and self._climb_left_s(pod) > _CLIMB_SURELY_S:
             self.fail("wasteful", f"{pod.rented.pod_id}'s trainer has memory to spare")
+
+    def _trains_alone(self, pod: Pod, trainer: SimTrainer) -> None:
+        """No other trainer of its run runs on another pod, unless that one's absence could be
+        misjudged, or it came up again from nothing."""
+        now, undecidable = self.world.queue.now, self.world.check.truth.undecidable
+        for other in self.world.living():
+            if other.run_id != pod.lease.run_id or other.pod is pod:
+                continue
+            if other.name == pod.name or other.came_too_late or undecidable.absence(other):
+                continue
+            if any(t is not trainer and t.runs(now) for t in other.pod.trainers_alive):
+                self.fail("I5", f"{pod.rented.pod_id} trains while {other.pod_id} trains")
 
     def _not_finished(self, pod: Pod, phase: str) -> None:
         """Judge that no phase is trained again that the ledger knows to be finished."""

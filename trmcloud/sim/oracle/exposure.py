@@ -135,11 +135,11 @@ class Exposure:
     def late_s(self, rented: RentedMachine) -> float:
         """Return the delay that is allowed to a pod's own processes: a clock that was wrong when
         the lease was granted, or is wrong on the pod, may cost the time between the two, and no
-        more; where its container began anew, an earlier stop is not known to it at first."""
+        more."""
         wrong_s = max(-rented.pod.machine.offset_s, rented.granted_ahead_s)
-        if not rented.pod.wiped:
-            wrong_s = min(wrong_s, rented.boots_after_s + 5.0)
-        return max(CLOCK_OFF_S, wrong_s) + rented.unlowered_s
+        if rented.pod.wiped:
+            return max(CLOCK_OFF_S, wrong_s)
+        return max(CLOCK_OFF_S, min(wrong_s, rented.boots_after_s + 5.0))
 
     def _guard_could(self, rented: RentedMachine) -> bool:
         """Whether its watchdog lives and has a means, now or once it is heard."""

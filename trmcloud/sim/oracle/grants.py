@@ -73,7 +73,7 @@ class GrantJudge:
 
     def on_append(self, run_id: str, events: Sequence[ev.RunEvent]) -> None:
         """A reservation was written: its grant allows it, with all that burdens it."""
-        if not any(isinstance(event, ev.Reserved | ev.MoveStarted) for event in events):
+        if not any(isinstance(event, ev.Reserved) for event in events):
             return
         records = self.world.ledger.records()
         book = _Book(records)

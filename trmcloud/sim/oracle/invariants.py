@@ -57,8 +57,6 @@ class Invariants:
         self.truth = LedgerOracle(world, self.fail)
         self.duties = AgentOracle(world, self.fail)
         self.money = MoneyJudge(world, self.fail)
-        self.truth.moves.judge_reservation = self.money.judge_reservation
-        self.money.most = self.truth.room.most
         self.strays = OrphanJudge(world, self.fail)
         self.grants = GrantJudge(world, self.fail)
         self.volumes = VolumeJudge(world, self.fail)
@@ -234,7 +232,6 @@ class Invariants:
             or (twin.came_too_late and rented.created_at - twin.created_at < REACTION_S)
             for twin in twins
         )
-        excused = excused or self.truth.moves.stands_by(rented, twins, run)
         if twins and not excused and not STOPPED & self.world.fired.keys():
             self.fail("I5", f"{rented.pod_id} is made while {twins[0].pod_id} lives")
         if run is None or all(g.pod_name != name for g in run.generations):
@@ -244,9 +241,8 @@ class Invariants:
         if generation is not None:
             hourly = generation.rate.micros + rented.disk_rate.micros
             need = (rented.due_at - rented.created_at) * hourly / 3600
-            held = run.held_for(generation)
-            if held.micros + 2 < need - hourly / 3600:
-                self.fail("I1", f"{run_id} reserved {held}, its pod may cost {need / 1e6}")
+            if run.reserved.micros + 2 < need - hourly / 3600:
+                self.fail("I1", f"{run_id} reserved {run.reserved}, its pod may cost {need / 1e6}")
 
     def _killed_in_time(self, rented: RentedMachine) -> None:
         """I1: whichever layer alone was left on this machine, it has killed its pod by now: what
@@ -296,10 +292,6 @@ class Invariants:
         if rented.ended or abs(process.machine.offset_s) > CLOCK_OFF_S or self.forgotten:
             return
         run = self.world.ledger.read().runs.get(rented.run_id)
-        if run is not None and run.standby is not None:
-            number = run.standby.working or 0
-            if run.generations[number - 1].pod_name == rented.name:
-                run = run.standby  # it has trained nothing: no end of it is needless
         generation = run.generation if run is not None else None
         if run is None or generation is None or generation.pod_name != rented.name:
             return
@@ -319,8 +311,7 @@ class Invariants:
             and run.stop is None
             and run.result is None
             and (rented.pod.report is not None and run.state is State.RUNNING)
-            and not (rented.is_stopped or generation.stands_by)
-            and not self.truth.moves.has_had_time_to_land(run, rented, now)
+            and not rented.is_stopped
         )
         if healthy:
             self.fail("needless kill", f"{rented.pod_id} was at work and within its money")

@@ -28,8 +28,7 @@ from trmcloud.core.money import ZERO, Usd, cost
 from trmcloud.core.spec.plan import Candidate, Plan
 from trmcloud.ports.compute import PodRequest
 from trmcloud.sim.oracle.exposure import CLOCK_OFF_S, Uncertainty
-from trmcloud.sim.oracle.moves import MoveJudge
-from trmcloud.sim.oracle.room import RoomJudge
+from trmcloud.sim.oracle.paces import PaceJudge
 from trmcloud.sim.oracle.waits import WaitJudge
 from trmcloud.sim.world.account import Process, RentedMachine, World
 
@@ -43,21 +42,18 @@ class LedgerOracle:
         self.world, self.fail = world, fail
         self.undecidable = Uncertainty(world)
         self._held: dict[str, int] = {}
-        self._held_apart_by_move: dict[str, int] = {}
-        """By run: of that, what is held for a machine that stands by."""
         self._stop_at: dict[str, float] = {}
         self._ends: dict[tuple[str, int], tuple[Process, float]] = {}
         self._refused: dict[str, tuple[Process, float]] = {}
         self.calls = CallJudge(world, self.undecidable, fail)
         self.waits = WaitJudge(world, fail)
-        self.moves = MoveJudge(world, self.undecidable, fail)
-        self.room = RoomJudge(world, self.undecidable, fail)
+        self.paces = PaceJudge(world, self.undecidable, fail)
 
     # -- events -------------------------------------------------------------------------------
 
     def on_append(self, process: Process, run_id: str, events: Sequence[ev.RunEvent]) -> None:
         run = self.world.ledger.read().runs[run_id]
-        self.moves.paces.on_append(run, events)
+        self.paces.on_append(run, events)
         for event in events:
             judge = _JUDGES.get(type(event))
             if judge is not None:
@@ -69,33 +65,6 @@ class LedgerOracle:
 
     def _reserved(self, process: Process, run: RunState, event: ev.Reserved) -> None:
         self._held[run.run_id] = event.amount.micros
-        self.room.on_reserved(run)
-
-    def _stop_lowering(self, process: Process, run: RunState, event: ev.StopLowering) -> None:
-        self.room.on_lowering(run, event)
-
-    def _stop_lowered(self, process: Process, run: RunState, event: ev.StopLowered) -> None:
-        self._held[run.run_id] = event.amount.micros
-        self.room.on_lowered(run, event, self._pod_of(run.generation))
-
-    def _move_started(self, process: Process, run: RunState, event: ev.MoveStarted) -> None:
-        self._held[run.run_id] += event.amount.micros
-        self._held_apart_by_move[run.run_id] = event.amount.micros
-        self.moves.on_started(run, event)
-
-    def _handed_over(self, process: Process, run: RunState, event: ev.HandedOver) -> None:
-        self.moves.on_handed_over(run, event)
-
-    def _moved(self, process: Process, run: RunState, event: ev.Moved) -> None:
-        self._held_apart_by_move[run.run_id] = 0
-        self.moves.on_moved(run, event)
-
-    def _move_over(self, run: RunState, number: int) -> bool:
-        """Whether the generation stood by: what was held for it is free then."""
-        if not run.generations[number - 1].stands_by:
-            return False
-        self._held[run.run_id] -= self._held_apart_by_move.pop(run.run_id, 0)
-        return True
 
     def _reopened(self, process: Process, run: RunState, event: ev.Reopened) -> None:
         self._stop_at.pop(run.run_id, None)
@@ -106,7 +75,6 @@ class LedgerOracle:
             if "14" in self.world.fired and run.stop_at is not None:
                 at = min(at, run.stop_at)  # stopped between its look at the clock and this record
             self._stop_at[run.run_id] = at
-        self.moves.on_stop(run)
         rented = self._pod_of(run.generation)
         if rented is not None and not rented.ended:
             patience_s = rented.landing_s + traits_of(rented.account.habits.provider).end_grace_s
@@ -125,9 +93,8 @@ class LedgerOracle:
             return  # nothing will be asked for: its soft stop has passed
         lasts_s += traits_of(event.provider).kill_latency_s - _SECOND_S
         rate = event.rate + candidate.disk_rate
-        held = run.held_for(made)
-        if held < cost(rate, lasts_s) + storage_beside_disks(candidate):
-            self.fail("I1", f"{run.run_id} holds {held}, too little to kill its pod")
+        if run.reserved < cost(rate, lasts_s) + storage_beside_disks(candidate):
+            self.fail("I1", f"{run.run_id} holds {run.reserved}, too little to kill its pod")
 
     def _started(self, process: Process, run: RunState, event: ev.ActionStarted) -> None:
         number = ActionKey.parse(event.action_id).generation
@@ -140,7 +107,7 @@ class LedgerOracle:
         landing = run.tries(generation, LAND) if event.verb == LAND else ()
         if any(action.finished for action in landing):
             self.fail("wasteful", f"{run.run_id} was told to land, and is told again")
-        if event.verb == TERMINATE and not generation.stands_by:
+        if event.verb == TERMINATE:
             self._end_started(process, run, generation)
 
     def _end_started(self, process: Process, run: RunState, generation: Generation) -> None:
@@ -198,7 +165,6 @@ class LedgerOracle:
 
     def _not_made(self, process: Process, run: RunState, event: ev.PodNotMade) -> None:
         generation = run.generations[event.generation - 1]
-        self._move_over(run, event.generation)
         before, at = self._refused.pop(run.run_id, (None, 0.0))
         late_s = self.world.queue.now - at
         same = before is process and process.driver is not None
@@ -220,7 +186,6 @@ class LedgerOracle:
 
     def _agent_up(self, process: Process, run: RunState, event: ev.AgentUp) -> None:
         rented = self._pod_of(run.generations[event.generation - 1])
-        self.moves.up += run.generations[event.generation - 1].stands_by
         if rented is not None and not any(t.pod.had_agent for t in self._namesakes(rented)):
             self.fail("I4", f"{rented.pod_id} has no agent that could have spoken")
 
@@ -286,9 +251,8 @@ class LedgerOracle:
 
     def _settled(self, process: Process, run: RunState, event: ev.Settled) -> None:
         settled = run.generations[event.generation - 1]
-        if not self._move_over(run, event.generation):
-            self._held[run.run_id] = self._held_apart_by_move.get(run.run_id, 0)
-            self._heard_out(process, run, event.generation)
+        self._held[run.run_id] = 0
+        self._heard_out(process, run, event.generation)
         rented = self._pod_of(settled)
         if rented is None or rented.ended_at is None:
             return
@@ -319,10 +283,7 @@ class LedgerOracle:
         if "30" in self.world.fired:
             return False  # a price that rose meanwhile is known from the bill alone
         quantum = 2 * rented.hourly_micros / 3600 + 2
-        reservation = run.reservation
-        if settled.stands_by:
-            reservation = self.moves.amounts.get(settled.pod_name, ZERO)
-        most = reservation.micros - self._held_apart(rented, run).micros
+        most = run.reservation.micros - self._held_apart(rented, run).micros
         known = min(rented.micros(self.world.queue.now), most)
         return amount.micros < known - quantum and not self.undecidable.clocks_moved
 
@@ -347,7 +308,7 @@ class LedgerOracle:
         self.waits.on_closed(process, run, event, is_time_odd=self.undecidable.is_time_odd)
         if event.outcome == Outcome.NOT_STARTED.value and run.stop is None:
             recent = run.generations[run.first_generation - 1 :]
-            tried = {g.candidate_id for g in recent if not g.stands_by}
+            tried = {g.candidate_id for g in recent}
             if tried != set(self.world.truths[run.run_id].plan.launchable):
                 self.fail("wasteful", f"{run.run_id} gave up with a candidate untried")
         if event.outcome == Outcome.STOPPED.value and run.stop is None and run.result is None:
@@ -435,11 +396,6 @@ _JUDGES: Mapping[type[Any], Callable[[LedgerOracle, Process, RunState, Any], Non
     ev.Settled: LedgerOracle._settled,
     ev.Billed: LedgerOracle._late_bill,
     ev.Closed: LedgerOracle._closed,
-    ev.StopLowering: LedgerOracle._stop_lowering,
-    ev.StopLowered: LedgerOracle._stop_lowered,
-    ev.MoveStarted: LedgerOracle._move_started,
-    ev.HandedOver: LedgerOracle._handed_over,
-    ev.Moved: LedgerOracle._moved,
 }
 
 

@@ -7,7 +7,7 @@ the end at what it was billed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import ceil, inf
 
@@ -41,8 +41,6 @@ class MoneyJudge:
         self.world, self.fail = world, fail
         self.worst = WorstOverrun()
         self.account_cap: Usd | None = None
-        self.most: Mapping[str, int] = {}
-        """By run whose money was given to another one: the micro-dollars that it may cost."""
 
     def _pods_of(self, run_id: str) -> list[RentedMachine]:
         return [
@@ -64,12 +62,12 @@ class MoneyJudge:
             quantum_s = rented.account.habits.least_billed_s
             allowed += ceil(max(quantum_s, 2.0) * rented.hourly_micros / 3600)
             exposed += rented.exposed_micros + rented.dear_micros
-        most = min(run.cap.micros, self.most.get(run_id, run.cap.micros))
-        over = bill - most - allowed
+        over = bill - run.cap.micros - allowed
         if over > 0:
             self.worst.over_exposed_micros = max(self.worst.over_exposed_micros, over)
             if over > ceil(exposed):
-                self.fail("I1", f"{run_id} is billed {bill / 1e6:.6f} of {most / 1e6:.6f}")
+                cap = run.cap.micros / 1e6
+                self.fail("I1", f"{run_id} is billed {bill / 1e6:.6f} of {cap:.6f}")
 
     def judge_reservation(self, run_id: str) -> None:
         """I1: settled + reserved ≤ budget at every level, summed here and not by the budget."""

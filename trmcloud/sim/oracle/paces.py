@@ -12,7 +12,7 @@ from trmcloud.core.control.actions import LAND
 from trmcloud.core.control.reason import ReasonKind
 from trmcloud.core.control.run_state import Generation, RunState, State
 from trmcloud.core.spec.plan import Candidate, PhasePlan
-from trmcloud.core.spec.spec import CONTINUE, MOVE, STOP
+from trmcloud.core.spec.spec import STOP
 from trmcloud.sim.oracle.exposure import Uncertainty
 from trmcloud.sim.world.account import World
 from trmcloud.sim.world.facts import ToldPace
@@ -26,25 +26,13 @@ _TOLD_WITHIN_S = 90.0
 
 
 class PaceJudge:
-    """``fail`` takes an invariant's name and what is wrong; ``is_away`` whether no controller could
-    see to a run all the time since an instant."""
+    """``fail`` takes an invariant's name and what is wrong."""
 
     def __init__(
-        self,
-        world: World,
-        undecidable: Uncertainty,
-        fail: Callable[[str, str], None],
-        is_away: Callable[[str, float], bool],
+        self, world: World, undecidable: Uncertainty, fail: Callable[[str, str], None]
     ) -> None:
         self.world, self.undecidable, self.fail = world, undecidable, fail
-        self._is_away = is_away
         self.counts = (0, 0, 0, 0)
-        self._slow: dict[str, float] = {}
-        """By the name of its pod, the factor by which a believed machine is slower than planned."""
-
-    def slowness(self, run_id: str, here: Generation) -> float | None:
-        """By how much a run's machine has told, credibly, that it is beyond its plan."""
-        return self._slow.get(here.pod_name)
 
     def on_append(self, run: RunState, events: Sequence[ev.RunEvent]) -> None:
         paces = [event for event in events if isinstance(event, ev.PaceMeasured)]
@@ -118,14 +106,11 @@ class PaceJudge:
         kind = event.slow.kind if event.slow is not None else None
         if believed and beyond is not (kind is ReasonKind.SLOWER_THAN_PLANNED):
             self.fail("I4", f"{run.run_id}: {event.step_s:.3g} s a step count as {kind}")
-        wanted = spec.if_slow if spec.if_slow != MOVE or spec.moves_if_slow else CONTINUE
+        wanted = spec.if_slow
         if event.follows != (wanted if slow else ""):
             self.fail("I4", f"{run.run_id}: {event.follows!r} follows, and {wanted} was asked for")
         if stopped is not (slow and wanted == STOP):
             self.fail("I4", f"{run.run_id} is{'' if stopped else ' not'} stopped as slow")
-        if believed and slow:
-            here = run.generations[event.generation - 1]
-            self._slow[here.pod_name] = event.step_s / event.planned_s
         more = (1, believed, slow, stopped)
         self.counts = tuple(a + b for a, b in zip(self.counts, more, strict=True))  # type: ignore[assignment]
         if stopped:
@@ -143,3 +128,10 @@ class PaceJudge:
         generation = run.generation
         if generation.missed_at is None and not run.tries(generation, LAND):
             self.fail("wasteful", f"{generation.pod_name} is slow, and is not told to land")
+
+    def _is_away(self, run_id: str, since: float) -> bool:
+        """Whether no controller could see to the run all the time since then."""
+        able_since = self.world.check.exposure.able.get(run_id)
+        if able_since is None or able_since > since:
+            return True
+        return self.undecidable.is_time_odd or bool(self.world.check.forgotten)

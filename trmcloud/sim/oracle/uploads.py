@@ -52,8 +52,6 @@ class UploadJudge:
         if pod.uploader.grants is None:
             self.fail("I3", f"{pod.rented.pod_id} trains {phase} and may not upload")
             return
-        if pod.uploader.grants.standby:
-            self.fail("I5", f"{pod.rented.pod_id} trains {phase}, and was to stand by")
         # A stale list may lack the newest, on the pod's own disk too.
         stale = "50" in self.world.fired
         if from_step < pod.uploader.furthest.get(phase, 0) and not stale:

@@ -34,12 +34,11 @@ class WaitJudge:
     def on_intent(self, run: RunState, event: ev.PodIntended, *, is_time_odd: bool) -> None:
         """``run`` is as it is with the intent."""
         wait, now = run.wait, self.world.queue.now
-        if wait is None or run.generations[event.generation - 1].stands_by:
-            return  # of a machine to move to ``MoveJudge`` judges
+        if wait is None:
+            return
         if wait.most_rate is not None and event.rate > wait.most_rate:
             self.fail("I1", f"{run.run_id} asks for {event.rate}/h, {wait.most_rate}/h is the most")
         earlier = run.generations[run.first_generation - 1 : -1]
-        earlier = tuple(g for g in earlier if not g.stands_by)
         lost = any(g.agent_at is not None and g.unfit is None for g in earlier)
         if not lost and now > wait.until_at + CLOCK_OFF_S and not is_time_odd:
             self.fail("wasteful", f"{run.run_id} asks for a machine after its time")

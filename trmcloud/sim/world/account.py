@@ -15,7 +15,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from trmcloud.app.drive import RunDriver
-from trmcloud.app.reap import GuardVisit
 from trmcloud.core.catalog.providers import local_terminate_wait_s, traits_of
 from trmcloud.core.contract import pod_contract as contract
 from trmcloud.core.contract.bucket import Grants, Uploads
@@ -95,10 +94,6 @@ class RentedMachine:
         promised_s = request.lease.hard_stop_at - request.lease.granted_at
         self.due_at = at + promised_s
         """When it must have ended, by the truth: what was promised, counted from its creation."""
-        self._first_due_at = self.due_at
-        self.lowered_s = self.unlowered_s = 0.0
-        """By how much its hard stop was made earlier; and by how much its own processes believe in
-        a later one, since its container began anew."""
         self.unowned_at: float | None = None
         self.exposed_s = 0.0
         self.exposed_micros = 0.0
@@ -122,12 +117,6 @@ class RentedMachine:
         """Whether it was made later after its request than its provider ever should."""
         self.granted_ahead_s = request.lease.granted_at - at
         self.pod: Pod = account.world.make_pod(self, request.lease)
-
-    def lower(self, by_s: float) -> None:
-        """Its hard stop is ``by_s`` seconds earlier than it was given, as its own agent knows."""
-        self.due_at, self.lowered_s, self.unlowered_s = self._first_due_at - by_s, by_s, 0.0
-        world = self.account.world
-        world.queue.at(max(self.due_at, world.queue.now), world.wake)
 
     @property
     def ended(self) -> bool:
@@ -442,7 +431,6 @@ class Uploader(Protocol):
 
     def uploads(self, now: float) -> tuple[float | None, Uploads]: ...
     def give(self, grants: Grants) -> None: ...
-    def brought(self, now: float) -> tuple[contract.CheckpointRef, ...]: ...
     def stop(self, now: float) -> None: ...
     def report_written(self, report: contract.AgentReport) -> None: ...
 
@@ -499,7 +487,6 @@ class Pod(Protocol):
     def kill_watchdog(self) -> None: ...
     def stop_watchdog(self) -> None: ...
     def trap(self, point: str) -> None: ...
-    def lower_stop(self, lease: contract.Lease) -> None: ...
     def wake(self) -> None: ...
     def spawn(
         self, phase: str, attempt: int, deadline_at: float, overrides: Mapping[str, Any]
@@ -555,7 +542,6 @@ class World(Protocol):
     observed_faults: dict[str, int]
     errors: list[str]
     off: frozenset[str]
-    visit: GuardVisit | None
     check: Judge
 
     @property
@@ -597,7 +583,6 @@ class PodJudge(Protocol):
     def uploads(self) -> UploadJudge: ...
     def on_boot(self, pod: Pod) -> None: ...
     def on_restart(self, pod: Pod, *, wiped: bool) -> None: ...
-    def on_lowered(self, pod: Pod) -> None: ...
     def on_agent_start(self, pod: Pod, agent: AgentLoop) -> None: ...
     def agent_since(self, pod: Pod) -> float: ...
     def on_spawn(self, pod: Pod, trainer: SimTrainer, from_deadline_s: float) -> None: ...
@@ -636,17 +621,12 @@ class Uncertainty(Protocol):
     clocks_moved: bool
 
     def is_unseen(self, rented: RentedMachine) -> bool: ...
+    def absence(self, rented: RentedMachine) -> bool: ...
     @property
     def woken(self) -> bool: ...
 
 
-class MoveJudge(Protocol):
-    def on_spawn(self, pod: Pod, trainer: SimTrainer) -> None: ...
-
-
 class LedgerJudge(Protocol):
-    @property
-    def moves(self) -> MoveJudge: ...
     @property
     def calls(self) -> CallJudge: ...
     @property

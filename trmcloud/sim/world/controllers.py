@@ -16,7 +16,6 @@ from trmcloud.app.drive import RunDriver, land_before_balance_ends
 from trmcloud.app.ending import end_overdue
 from trmcloud.app.reconciling import is_left_waiting, reconcile
 from trmcloud.core.catalog.providers import traits_of
-from trmcloud.core.clock import DatedFact
 from trmcloud.core.control import events as ev
 from trmcloud.core.control.actions import is_held
 from trmcloud.core.control.balance import LOOK_EVERY_S
@@ -73,8 +72,6 @@ class Process:
         self._event: Entry | None = None
         self.stop_when: Callable[[RunState], bool] | None = None
         self.every_s = 300.0
-        self.is_steady = False
-        """Whether it comes so often even where it would find nothing to do."""
         self.named: str = ""
         """The run that a person has named to it, whose pods are to end."""
         self.shown: dict[RentedMachine, float] = {}
@@ -202,7 +199,7 @@ class Process:
             said = self.do(self._reap)
             if self.alive:
                 busy = bool(said) or self.sim.ledger.read() is not before
-                looks_often = busy or self.is_steady or self.sim.unsettled()
+                looks_often = busy or self.sim.unsettled()
                 self.soon(self.every_s if looks_often else _COARSE_S)
             return
         if self.driver is not None:
@@ -221,15 +218,7 @@ class Process:
         land_before_balance_ends(self.world)
         said += reconcile(self.world)
         self._continue_waits()
-        self._note_visit()
         return said
-
-    def _note_visit(self) -> None:
-        """As the guard does: whom it reached, and by which hard stops it ends what runs."""
-        listed = self.world.listed.items()
-        reached = tuple(name for name, pods in listed if isinstance(pods, DatedFact))
-        now, stops = self.machine.now().wall, reap.hard_stops(self.world.ledger.read())
-        self.sim.visit = reap.GuardVisit(now, self.every_s, self.machine.name, reached, stops)
 
     def _continue_waits(self) -> None:
         """As the guard does: whoever takes a run over that waits stays with it until it trains, or
@@ -295,7 +284,7 @@ class Process:
             return _SLOW_S if since < _HELD_LONG_S else _HELD_LONG_S
         if run.state in (State.RENTING, State.BOOTING, State.ENDING) or run.stop is not None:
             return _SLOW_S
-        if self.sim.unsettled() or self._is_waited_for(run) or run.move is not None:
+        if self.sim.unsettled() or self._is_waited_for(run):
             return _SLOW_S
         if any(account.paid_in is not None for account in self.sim.accounts.values()):
             return LOOK_EVERY_S / 2

@@ -43,7 +43,7 @@ class FaultSettings:
     most_machines: int = 0
     """So many machines are there in all for runs that wait for one; 0: any number."""
     price_now: float = 1.0
-    """Of the quoted rate, what a machine costs to who waits for one, or moves to it."""
+    """Of the quoted rate, what a machine costs to who waits for one."""
     creates_throttled_until: float = 0.0
     retry_after_s: float = 0.0
     list_omits_s: float = 0.0

@@ -53,9 +53,6 @@ class SimHost:
     def read_lease(self) -> contract.Lease | None:
         return self._pod.lease
 
-    def write_lease(self, lease: contract.Lease) -> None:
-        self._pod.lower_stop(lease)
-
     def read_orders(self) -> contract.Orders | None:
         return self._pod.orders
 
@@ -185,8 +182,7 @@ class SimHost:
     def kept(self, now: Instant) -> tuple[contract.CheckpointRef, ...]:
         pod = self._pod
         pod.save_now()
-        brought = pod.uploader.brought(pod.world.queue.now)
-        return brought + pod.world.files.kept_on(pod.lease.run_id, pod.rented.pod_id)
+        return pod.world.files.kept_on(pod.lease.run_id, pod.rented.pod_id)
 
     def uploads(self, now: Instant) -> tuple[float | None, Uploads]:
         return self._pod.uploader.uploads(self._pod.world.queue.now)
@@ -237,8 +233,6 @@ class SimUploader:
         """Of each phase the step that was in the bucket when it was first given its grants."""
         self.withheld: set[str] = set()
         """Saved before the cooldown of what it brought, in the bucket, and not granted with it."""
-        self._brought_at = 0.0
-        """While it stands by: when what it was first given is there."""
         self.moved_at = 0.0
         self._slots: dict[str, dict[str, CheckpointRef | None]] = {}
         self._given_up: list[CheckpointRef] = []
@@ -255,11 +249,8 @@ class SimUploader:
         self._telling = Entry(0.0, None)
 
     def give(self, grants: Grants) -> None:
-        first, world = self.grants is None, self._pod.world
-        if grants.standby and (self.grants is None or self.grants.standby):
-            self._brought_at = world.queue.now + world.rng.uniform(*_UPLOAD_S)
-            world.queue.at(self._brought_at + _LOOK_S, self._pod.wake)
-        if first or (self.grants is not None and self.grants.standby):
+        first = self.grants is None
+        if first:
             self.fetched = {get.folder.rpartition("/")[2] for get in grants.gets}
             files, run_id = self._pod.world.files, self._pod.lease.run_id
             self.furthest = files.furthest_stored(run_id)
@@ -271,13 +262,6 @@ class SimUploader:
                 held.setdefault(slot, share.held.get(slot))
         for turn in self._pod.world.knobs.turns if first else ():
             turn(self._pod.rented)
-
-    def brought(self, now: float) -> tuple[CheckpointRef, ...]:
-        """While it stands by: the checkpoints that it was given, once they are there."""
-        if self.grants is None or not self.grants.standby or now < self._brought_at:
-            return ()
-        made = self._pod.world.files.checkpoints.get(self._pod.lease.run_id, ())
-        return tuple(c.kept for c in made if c.manifest.sha256 in self.fetched)
 
     def stop(self, now: float) -> None:
         """The pod ends: what was on its way is half there, which is nothing."""
@@ -321,8 +305,7 @@ class SimUploader:
             held = (kept for slots in self._slots.values() for kept in slots.values())
             uploaded = tuple(kept for kept in held if kept is not None)
             given_up, moved = tuple(self._given_up), self._moved_boot
-            fetched = self.grants is None or not self.grants.standby
-            self._account = Uploads(uploaded, given_up, moved, fetched=fetched)
+            self._account = Uploads(uploaded, given_up, moved, fetched=True)
         return until, self._account
 
     def advance(self, now: float) -> None:

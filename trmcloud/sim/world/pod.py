@@ -52,8 +52,7 @@ class SimPod:
         self.world, self.rented = world, rented
         self.name = rented.name
         self.machine = Machine(world.queue, rented.pod_id, _skew_s(world, rented))
-        self.lease = self.granted = lease
-        """As it lies on its disk, and as it was given to its container."""
+        self.lease = lease
         self.orders: contract.Orders | None = None
         self.report: contract.AgentReport | None = None
         self.durable_report: contract.AgentReport | None = None
@@ -119,8 +118,6 @@ class SimPod:
         """The entry command has ended, so the provider starts it again; billing goes on."""
         self.stop()
         self.report = self.durable_report
-        self.lease = self.granted
-        self.rented.unlowered_s = self.rented.lowered_s
         self.world.check.duties.on_restart(self, wiped=wiped)
         if wiped:
             self.report = self.durable_report = None
@@ -136,13 +133,6 @@ class SimPod:
         self.ending = False
         self.machine.rename_boot("'")
         self.world.queue.after(5.0, self.boot)
-
-    def lower_stop(self, lease: contract.Lease) -> None:
-        """Its agent has written a lease with an earlier hard stop."""
-        self.lease = lease
-        self.rented.lower(self.granted.hard_stop_at - lease.hard_stop_at)
-        self.world.check.duties.on_lowered(self)
-        self._guard_after(TICK_S / 2)
 
     def wake(self) -> None:
         """Something on it changed: watchdog and agent look soon."""
@@ -454,8 +444,6 @@ def next_tick_s(pod: SimPod) -> float:
             return min(wait + TICK_S, _LOOK_S)  # and whenever one is through
         if pod.agent.report.waiting == "grants":
             wait = min(wait, _LOOK_S)
-        elif pod.agent.report.waiting == "data":
-            wait = min(wait, _LOOK_S)  # it stands by
         elif pod.agent.report.waiting:
             if not pod.staged or pod.ready_at > now:
                 left_s = pod.ready_at - now  # files that arrive poke it

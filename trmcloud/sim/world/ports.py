@@ -468,7 +468,7 @@ class SimBucket:
             FolderGet(f"/sim/{stored.manifest.sha256}", (), needed=False)
             for stored, _ in request.go_on_from
         )
-        return Grants(request.pod_name, until, phases, {}, gets, standby=request.standby)
+        return Grants(request.pod_name, until, phases, {}, gets)
 
     def checkpoints(
         self, run_id: str, file_bytes: Mapping[str, int] = _ANY_SIZE

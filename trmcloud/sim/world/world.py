@@ -12,7 +12,6 @@ from dataclasses import asdict
 from functools import lru_cache, partial
 from typing import Any
 
-from trmcloud.app.reap import GuardVisit
 from trmcloud.core.contract.pace import PACE, WARM_UP_STEPS, PaceMeter, StepPace
 from trmcloud.core.contract.pod_contract import Lease, parse_pod_name
 from trmcloud.core.errors import ProviderError, TrmcloudError
@@ -66,8 +65,6 @@ class SimWorld:
         self.check: Judge
         self.off: frozenset[str] = frozenset()
         """Layers that do nothing in this world: trainer, agent, watchdog, controller."""
-        self.visit: GuardVisit | None = None
-        """The last one of the reaper."""
         self._waking = False
 
     # -- telling ------------------------------------------------------------------------------
