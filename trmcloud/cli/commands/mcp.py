@@ -8,7 +8,6 @@ from typing import Annotated
 
 import typer
 
-from trmcloud.api import Home
 from trmcloud.app import views
 from trmcloud.cli import options
 from trmcloud.cli.views.json_output import print_document, print_line
@@ -59,6 +58,7 @@ def mcp(
     project = Path(folder or ".").expanduser().resolve()
     if not project.is_dir():
         raise UsageError("--folder takes a folder, which does not exist", where=str(project))
+    from trmcloud.api import Home  # each Tab would pay for it
     from trmcloud.mcp.server import desk_of, serve_http, serve_stdio
     from trmcloud.mcp.tokens import Tokens
 
@@ -92,6 +92,7 @@ def _print_new_token(grant: str, port: int, *, as_json: bool) -> None:
     Raises:
         UsageError: no grant is named. NotFoundError: there is no such grant.
     """
+    from trmcloud.api import Home
     from trmcloud.mcp.tokens import Tokens
 
     if not grant:
