@@ -77,7 +77,7 @@ def answers(url: str) -> bool:
 def test_a_terminal_shows_every_stage_and_leaves_before_the_bill(
     lodger: User, runpod: StandIn
 ) -> None:
-    window = Terminal(lodger, *LAUNCH, "--phase", "fast", "--steps", "200", columns=110)
+    window = Terminal(lodger, *LAUNCH, "--phase", "fast", "--steps", "600", columns=110)
     try:
         assert window.ends(within_s=120) == 0
     finally:

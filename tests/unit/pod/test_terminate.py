@@ -366,15 +366,15 @@ def test_a_lease_of_a_newer_epoch_is_anchored_anew(tmp_path: Path) -> None:
     assert guard.seconds_left(now) == pytest.approx(HARD_STOP_S + HARD_STOP_GRACE_S)
 
 
-def test_an_earlier_stop_of_the_same_lease_counts_and_a_later_one_does_not(tmp_path: Path) -> None:
+def test_another_stop_of_the_same_lease_does_not_count(tmp_path: Path) -> None:
     guard = Watchdog(AnchorFile(tmp_path))
     look = {"agent_runs": True, "agent_done": False, "told": False, "result": None}
     now = Instant(GRANTED, 50.0, "a")
     guard.look(now, LEASE, **look)  # type: ignore[arg-type]
-    earlier = replace(LEASE, hard_stop_at=LEASE.hard_stop_at - 200)
-    for lease in (earlier, LEASE):
-        guard.look(now, lease, **look)  # type: ignore[arg-type]
-        assert guard.seconds_left(now) == pytest.approx(HARD_STOP_S - 200 + HARD_STOP_GRACE_S)
+    for seconds in (-200, 200):
+        other = replace(LEASE, hard_stop_at=LEASE.hard_stop_at + seconds)
+        guard.look(now, other, **look)  # type: ignore[arg-type]
+        assert guard.seconds_left(now) == pytest.approx(HARD_STOP_S + HARD_STOP_GRACE_S)
 
 
 def test_a_damaged_note_is_made_anew(tmp_path: Path) -> None:
