@@ -108,7 +108,7 @@ def test_a_terminal_shows_every_stage_and_leaves_before_the_bill(
     run = lodger.only_run()
     assert run.state is State.SETTLING
     assert run.reserved
-    assert ("fast", 200) in run.pulled
+    assert ("fast", 600) in run.pulled
     assert runpod.control.live() == []
 
     # What came here serves every other command, the pod being gone.
