@@ -113,11 +113,11 @@ def test_a_terminal_shows_every_stage_and_leaves_before_the_bill(
 
     # What came here serves every other command, the pod being gone.
     fetched = lodger.json("fetch-best", run.run_id, "--json")
-    assert fetched["checkpoint"] == "fast/step-00000200"
+    assert fetched["checkpoint"] == "fast/step-00000600"
     assert (Path(fetched["folder"]) / "weights.safetensors").exists()
     assert "gate after fast: passed" in lodger.run("status", run.run_id)
     (report,) = lodger.json("report", run.run_id, "--json")["runs"]
-    assert report["best"]["checkpoint"] == "fast/step-00000200"
+    assert report["best"]["checkpoint"] == "fast/step-00000600"
     # resume takes it up where it stands: only the bill is waited for, and not for long.
     assert "its bill is not final yet" in lodger.run("resume", "-y", run.run_id)
 
