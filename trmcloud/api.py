@@ -24,11 +24,9 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
-from trmcloud.app import commands, grants, ledger_care, short_rentals, sweeping
+from trmcloud.app import checkpoint_requests, commands, grants, ledger_care, sweeping
 from trmcloud.app.balances import funds_reader
-from trmcloud.app.checkpoints import fetching
 from trmcloud.app.checkpoints.inventory import Checkpoint, Place, checkpoints_of
-from trmcloud.app.checkpoints.saving import SaveWaiter, request_save
 from trmcloud.app.commands import CommandRequest
 from trmcloud.app.context import Context, find_run, hurried, is_quiet, run_by_id, shown_runs
 from trmcloud.app.curves import Curves, Series, draw_curves, metrics_files
@@ -36,7 +34,7 @@ from trmcloud.app.drive import RunDriver
 from trmcloud.app.grants import ApprovalRequest, GrantAccount
 from trmcloud.app.kill_layers import Layer, MaxOverspend
 from trmcloud.app.launch import Caller, Earlier, Launch, Wish, require_names
-from trmcloud.app.launch_checks import check_bucket, check_launchable
+from trmcloud.app.launch_checks import check_launchable, require_user
 from trmcloud.app.launching import (
     OnlyBillPending,
     follow_or_drive,
@@ -58,7 +56,7 @@ from trmcloud.app.sweeping import SweepRequest
 from trmcloud.app.trainings import find_symptoms
 from trmcloud.app.trial import Trial, TrialBounds, keep_trial, log_path, try_command
 from trmcloud.app.trial_checks import Check, RequestedMachine
-from trmcloud.core.catalog.hardware import LOCAL, find_gpu
+from trmcloud.core.catalog.hardware import find_gpu
 from trmcloud.core.catalog.offers import Offer
 from trmcloud.core.contract.command import shown_metric
 from trmcloud.core.control.bookkeeping import require_money, run_of_key
@@ -78,7 +76,7 @@ from trmcloud.core.errors import (
 from trmcloud.core.health import Finding
 from trmcloud.core.money import Usd
 from trmcloud.core.nearest import suggest_name
-from trmcloud.core.spec.plan import Plan
+from trmcloud.core.spec.plan import Candidate, Plan
 from trmcloud.core.spec.spec import parse_wait
 from trmcloud.core.values import dataclass
 from trmcloud.options import (
@@ -387,7 +385,7 @@ class Home:
         known = {field.name for field in fields(CommandRequest)} - {"words", "typed"}
         for name in sorted(wish.keys() - known):
             raise UsageError(f"there is no option {name!r}", next_step=", ".join(sorted(known)))
-        self._require_user("try")
+        require_user("try", uses_machine=self._uses_machine)
         request = commands.request_of(words, wish)
         bounds = TrialBounds(for_s, steps, gigabytes, online)
         told, ground = progress or _nothing, build_trial(self._context.home)
@@ -575,7 +573,8 @@ class Home:
         set."""
         context = hurried(self._context) if verb == STOP else self._context
         state = find_run(context, run_id)
-        offers, disk_rate = self._offers(state) if verb == FETCH else ((), Usd(0))
+        rents = verb == FETCH and is_needed(context, state)
+        offers, disk_rate = offers_for_errand(context.wall()) if rents else ((), Usd(0))
         whole = parse_money("cap", cap)
         return foresee(context, state, verb, cap=whole, offers=offers, disk_rate=disk_rate)
 
@@ -626,11 +625,10 @@ class Home:
             ConflictError: it is not training. NotSupported: its pod cannot be asked. LinkError: it
                 could not be confirmed in time.
         """
-        mine = grants.judge_run(self._context, run_id).run_id
-        asked = request_save(self._context, mine, self.principal or "trmcloud.api")
-        waiting = SaveWaiter(self._context, asked, timeout_s)
-        state = follow_or_drive(self._context, asked.run_id, waiting.is_over, _nothing)
-        return waiting.place(state).at
+        by = self.principal or "trmcloud.api"
+        saved = checkpoint_requests.save(self._context, run_id, by, wait_s=timeout_s)
+        assert saved is not None  # it was waited for
+        return saved[1].at
 
     def fetch_best(
         self,
@@ -662,18 +660,14 @@ class Home:
         if not self._uses_machine:
             into = context.home / "fetched" / self.principal / state.run_id
         state = self._from_volume(state, rent=rent)
-        found = fetching.find_best(context, state, weights_only=weights_only)
-        folder = (
-            Path(into) if into is not None else fetching.default_folder(found.manifest, Path.cwd())
+        made = checkpoint_requests.fetch_best(
+            context,
+            state,
+            Path(into) if into is not None else None,
+            weights_only=weights_only,
+            begin=lambda _: progress or _nothing,
         )
-        told = progress or _nothing
-        made = fetching.fetch(
-            context, state, found, folder, weights_only=weights_only, progress=told
-        )
-        best = made.manifest
-        command = state.spec.command
-        if command is not None:
-            fetching.under_own_names(best, made.folder)
+        best, command = made.manifest, state.spec.command
         return CheckpointCopy(
             best.label, best.sha256, best.val_bpb, str(made.folder.absolute()),
             command.metric_name if command is not None else None,
@@ -703,18 +697,18 @@ class Home:
                 level above it lacks the money.
         """
         state = grants.judge_run(self._context, run_id)
-        self._require_machine(state.plan)
-        check_bucket(self._context, state.spec)
         policy = str(parse_balance_policy("balance", balance)) if balance else ""
         driver = resume(
             self._context,
-            state.run_id,
+            state,
+            uses_machine=self._uses_machine,
             cap=parse_money("cap", cap),
             balance=policy,
             fit_balance=fit_balance,
             wait_s=parse_wait("wait_for", wait_for) if wait_for else 0.0,
             most_rate=parse_money("max_price", max_price),
         )
+        assert driver is not None  # it was agreed to
         return self._once_begun(driver)
 
     def raise_cap(self, level: str, amount: Usd | str, *, key: str = "") -> Line:
@@ -826,17 +820,6 @@ class Home:
         """
         return find_run(self._context, run_id)
 
-    def _require_user(self, what: str) -> None:
-        """
-        Raises:
-            NotSupported: the client may be another user of this machine than this process's.
-        """
-        if not self._uses_machine:
-            raise NotSupported(
-                f"{what} is refused: which user of this machine asks cannot be seen",
-                next_step="start trmcloud mcp --grant NAME as the agent's client does, by stdio",
-            )
-
     def _rehearse(self, plan: Plan) -> None:
         """
         Raises:
@@ -857,14 +840,6 @@ class Home:
                 "simulated, the run ends before it has saved a checkpoint",
                 next_step="a larger budget, or fewer steps between checkpoints: save_every",
             )
-
-    def _require_machine(self, plan: Plan) -> None:
-        """
-        Raises:
-            NotSupported: it would start a command here for a client who may be another user.
-        """
-        if any(plan.candidate(name).provider == LOCAL for name in plan.launchable):
-            self._require_user(LOCAL)
 
     def _loaded(self, plan_id: str) -> Plan:
         return load_plan(self._context.home, plan_id, self._context.wall(), self.principal)
@@ -902,26 +877,18 @@ class Home:
             self._context.ledger.release(state.run_id, driver.epoch)
         return self.run(state.run_id)
 
-    def _offers(self, state: RunState) -> tuple[Sequence[Any], Usd]:
-        """Return the offers for fetching checkpoints, where that needs a rented machine."""
-        if not is_needed(self._context, state):
-            return (), Usd(0)
-
-        return offers_for_errand(self._context.wall())
-
     def _from_volume(self, state: RunState, *, rent: bool) -> RunState:
-        context = self._context
-        if not short_rentals.is_needed(context, state):
-            return state
-        foreseen = self.foresee(FETCH, state.run_id)
-        if foreseen.refused:
-            raise ConflictError(f"{state.run_id} cannot be fetched: {foreseen.refused}")
-        if not rent:
-            raise UsageError(
-                f"the checkpoints of {state.run_id} are on a network volume: fetching them needs "
-                f"a {foreseen.rents}, at most {foreseen.at_most}",
-                next_step="rent=True",
-            )
-        offers, disk_rate = self._offers(state)
-        made = short_rentals.errand_for(state, offers, 0, disk_rate, context.wall())
-        return short_rentals.carry_out(context, state, made, _nothing)
+        def waits(run: RunState) -> None:
+            raise ConflictError(f"{run.run_id} cannot be fetched: its pod is not proven gone yet")
+
+        def agree(run: RunState, candidate: Candidate) -> None:
+            if not rent:
+                raise UsageError(
+                    f"the checkpoints of {run.run_id} are on a network volume: fetching them needs "
+                    f"a {candidate.hardware} at {candidate.rate}/h, at most {candidate.worst_case}",
+                    next_step="rent=True",
+                )
+
+        return checkpoint_requests.bring_from_volume(
+            self._context, state, offers=offers_for_errand, waits=waits, agree=agree
+        )

@@ -57,7 +57,7 @@ if TYPE_CHECKING:
     from trmcloud.core.money import Usd
     from trmcloud.ports.bucket import Bucket
     from trmcloud.ports.compute import StageItem
-    from trmcloud.ports.notices import BackgroundNotifier, Board, Destination, Outbox, Send
+    from trmcloud.ports.notices import BackgroundNotifier, Board, Deliveries, Destination, Send
     from trmcloud.providers.protocol import Provider
 
 FAMILIES.provide(FamilyFolders(families_folder))
@@ -451,7 +451,7 @@ def notification_thread(context: Context) -> BackgroundNotifier | None:
     teller = build_notifier(context)
     if teller is None:
         return None
-    from trmcloud.adapters.notify.outbox import NotificationThread
+    from trmcloud.adapters.notify.notified import NotificationThread
 
     return NotificationThread(teller)
 
@@ -476,7 +476,7 @@ def build_notifier(context: Context) -> Notifier | None:
     if not destinations:
         return None
     own = replace(context, ledger=open_ledger(context.home, os.environ))
-    return Notifier(own, outbox_of(context.home), destinations, sender_of)
+    return Notifier(own, deliveries_of(context.home), destinations, sender_of)
 
 
 def destinations_file() -> tuple[
@@ -490,10 +490,10 @@ def destinations_file() -> tuple[
     return partial(read_destinations, home), partial(write_destinations, home)
 
 
-def outbox_of(home: Path) -> Outbox:
-    from trmcloud.adapters.notify.outbox import NAME, SqliteOutbox
+def deliveries_of(home: Path) -> Deliveries:
+    from trmcloud.adapters.notify.notified import NotifiedFile
 
-    return SqliteOutbox(home / NAME)
+    return NotifiedFile(home, lambda line: print(line, file=sys.stderr))
 
 
 def sender_of(destination: Destination) -> Send:

@@ -1,4 +1,4 @@
-"""Notifications: senders against real servers, and an outbox that survives its process."""
+"""Notifications: senders against real servers, and the file of what was sent."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import json
 import logging
 import os
 import socket
-import sqlite3
 import stat
 import threading
 import time
@@ -21,7 +20,8 @@ from aiosmtpd.smtp import Envelope
 
 from tests.standins.loopback import free_port
 from tests.standins.receiver import DRIPS, HANGS, LOSES, TAKES, Receiver, receiving
-from trmcloud.adapters.notify.outbox import NAME, SqliteOutbox
+from trmcloud.adapters.notify import notified
+from trmcloud.adapters.notify.notified import NAME, NotifiedFile
 from trmcloud.adapters.notify.senders import (
     MOST_AGAIN_S,
     AppriseSender,
@@ -30,8 +30,8 @@ from trmcloud.adapters.notify.senders import (
 )
 from trmcloud.app.narration import words_of
 from trmcloud.core.contract.notices import Notice, NoticeKind, body_of, headers_of, secret_of
-from trmcloud.core.errors import OutboxError, UsageError
-from trmcloud.ports.notices import DeliveryResult, Destination
+from trmcloud.core.errors import NotifyError, UsageError
+from trmcloud.ports.notices import DeliveryResult, DeliveryState, QueuedNotice
 
 # -- senders ------------------------------------------------------------------------------------
 # Senders against real servers on loopback: what was taken is known, and nothing takes for ever.
@@ -71,6 +71,8 @@ def test_a_webhook_gets_a_signed_body(receiver: Receiver) -> None:
         ((429, {"Retry-After": "99999999"}), MOST_AGAIN_S),
         ((429, {"Retry-After": "soon"}), None),
         ((404, {}), None),
+        ((410, {}), None),
+        ((413, {}), None),
         ((301, {"Location": "http://127.0.0.1:9/elsewhere"}), None),
     ],
     ids=str,
@@ -79,7 +81,8 @@ def test_what_is_not_taken_is_known_with_its_time(
     receiver: Receiver, answer: tuple[int, dict[str, str]], again_in_s: float | None
 ) -> None:
     receiver.answers = [answer]
-    assert hook(receiver) == DeliveryResult(False, f"it answered {answer[0]}", again_in_s)
+    why, is_final = f"it answered {answer[0]}", answer[0] in (410, 413)
+    assert hook(receiver) == DeliveryResult(False, why, again_in_s, is_final)
     assert len(receiver.got) == 1, "a redirect is not followed"
 
 
@@ -288,134 +291,91 @@ def test_an_address_of_another_way_is_refused(way: str, where: str) -> None:
         AppriseSender(way, where)
 
 
-# -- outbox -------------------------------------------------------------------------------------
-# What is to be told survives whoever was to tell it, is told at least once, and once is known.
-
-
-OPS = Destination("ops", "webhook", "https://example.org/t0ken", "s3cret")
-PHONE = Destination("phone", "ntfy", "ntfy://topic", only=("ended",))
-
-
-def notice(number: int, kind: NoticeKind = NoticeKind.GATE) -> tuple[Notice, str]:
-    made = Notice(f"0a1b2c3d/r1/g1/{kind.value}/{number}", kind, "r1", AT)
-    return made, f'{{"id": "{made.id}"}}'
+# -- the file of what was sent ------------------------------------------------------------------
+STATE = DeliveryState(7, AT, ("0a1b2c3d/r1/g1/started",), (QueuedNotice("id", "{}", AT),))
 
 
 @pytest.fixture
-def box(tmp_path: Path) -> SqliteOutbox:
-    return SqliteOutbox(tmp_path / "home" / NAME)
+def kept(tmp_path: Path) -> NotifiedFile:
+    return NotifiedFile(tmp_path / "home", print)
 
 
-def test_it_is_its_owners_alone(box: SqliteOutbox, tmp_path: Path) -> None:
+def states_of(kept: NotifiedFile) -> dict[str, DeliveryState]:
+    with kept.change() as states:
+        return dict(states)
+
+
+def test_it_is_its_owners_alone(kept: NotifiedFile, tmp_path: Path) -> None:
     before = os.umask(0)
     try:
-        assert box.cursor() is None
+        assert states_of(kept) == {}
     finally:
         os.umask(before)
-    path = tmp_path / "home" / NAME
-    assert stat.S_IMODE(path.stat().st_mode) == 0o600
-    assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
+    home = tmp_path / "home"
+    assert stat.S_IMODE(home.stat().st_mode) == 0o700
+    assert {stat.S_IMODE(path.stat().st_mode) for path in home.iterdir()} == {0o600}
 
 
-def test_each_destination_gets_what_it_wants_once(box: SqliteOutbox) -> None:
-    assert box.take([notice(1), notice(2, NoticeKind.ENDED)], [OPS, PHONE], 7, AT) == 2
-    assert box.take([notice(1), notice(3)], [OPS, PHONE], 9, AT) == 1
-    assert box.cursor() == 9
-    waiting = [(each.destination, each.notice_id[-1]) for each in box.waiting()]
-    assert waiting == [("ops", "1"), ("ops", "2"), ("phone", "2"), ("ops", "3")]
-    assert box.known("0a1b2c3d/r1/g1/gate/") == 2
-    assert box.known("0a1b2c3d/r1/g1/gat%") == 0, "no pattern: an id as it is"
+def test_it_is_read_as_it_was_written(kept: NotifiedFile, tmp_path: Path) -> None:
+    with kept.change() as states:
+        states["ops"] = STATE
+        states["phone"] = DeliveryState(9, AT + 1, last_told_at=AT, gave_up="id: it answered 410")
+    again = states_of(NotifiedFile(tmp_path / "home", print))
+    assert again["ops"] == STATE
+    assert again["phone"].last_told_at == AT
 
 
-def test_what_is_held_by_one_is_not_due_to_another_until_it_lets_go(box: SqliteOutbox) -> None:
-    box.take([notice(1), notice(2)], [OPS], 1, AT)
-    first = box.due("ops", AT, 90.0)
-    second = box.due("ops", AT, 90.0)
-    assert first is not None
-    assert second is not None
-    assert (first.notice_id[-1], second.notice_id[-1]) == ("1", "2")
-    assert box.due("ops", AT + 89, 90.0) is None
-    again = box.due("ops", AT + 91, 90.0)
-    assert again is not None, "whoever held it was killed"
-    assert again.notice_id == first.notice_id
-    box.done(again, AT + 92)
-    assert box.last_told("ops") == (AT + 92, "")
-    assert [each.notice_id for each in box.waiting()] == [second.notice_id]
+def test_what_ends_with_an_error_changes_nothing(kept: NotifiedFile) -> None:
+    with kept.change() as states:
+        states["ops"] = STATE
+    with contextlib.suppress(KeyboardInterrupt), kept.change() as states:
+        states.clear()
+        raise KeyboardInterrupt
+    assert states_of(kept) == {"ops": STATE}
 
 
-def test_what_was_not_taken_waits_for_its_time(box: SqliteOutbox) -> None:
-    box.take([notice(1)], [OPS], 1, AT)
-    waiting = box.due("ops", AT, 90.0)
-    assert waiting is not None
-    box.put_off(waiting, AT + 5, "it answered 500")
-    assert box.due("ops", AT + 4, 90.0) is None
-    again = box.due("ops", AT + 5, 90.0)
-    assert again is not None
-    assert (again.tries, again.why) == (1, "it answered 500")
-    box.give_up(again, "it answered 500")
-    assert box.waiting() == []
-    assert box.last_told("ops") == (None, f"{again.notice_id}: it answered 500")
+def test_many_threads_change_it_one_after_another(tmp_path: Path) -> None:
+    def count() -> None:
+        for _ in range(20):
+            with NotifiedFile(tmp_path, print).change() as states:
+                before = states.get("ops", DeliveryState(0, AT))
+                states["ops"] = DeliveryState(before.cursor + 1, AT)
 
-
-def test_a_clock_that_was_set_back_holds_nothing_for_ever(box: SqliteOutbox) -> None:
-    box.take([notice(1)], [OPS], 1, AT)
-    assert box.due("ops", AT + 400 * 86_400, 90.0) is not None
-    assert box.due("ops", AT, 90.0) is not None
-
-
-def test_who_is_removed_is_told_nothing_that_waited(box: SqliteOutbox) -> None:
-    box.take([notice(1, NoticeKind.ENDED)], [OPS, PHONE], 1, AT)
-    box.forget("ops")
-    assert [each.destination for each in box.waiting()] == ["phone"]
-
-
-def test_many_threads_take_the_same_facts_once(box: SqliteOutbox) -> None:
-    box.cursor()
-    news: list[int] = []
-
-    def take() -> None:
-        for number in range(20):
-            news.append(box.take([notice(number)], [OPS], number, AT))
-
-    threads = [threading.Thread(target=take) for _ in range(4)]
+    threads = [threading.Thread(target=count) for _ in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert sum(news) == 20
-    assert len(box.waiting()) == 20
+    assert states_of(NotifiedFile(tmp_path, print))["ops"].cursor == 80
 
 
-def test_a_transaction_that_is_cut_short_has_not_happened(
-    box: SqliteOutbox, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_process_that_hangs_is_waited_for_in_vain(
+    kept: NotifiedFile, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The cursor moves with what was derived up to it, or not at all."""
-    box.take([notice(1)], [OPS], 3, AT)
-
-    def killed(*words: object) -> bool:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("trmcloud.adapters.notify.outbox.is_wanted", killed)
-    with pytest.raises(KeyboardInterrupt):
-        box.take([notice(2)], [OPS], 9, AT)
-    monkeypatch.undo()
-    assert box.cursor() == 3
-    assert box.take([notice(2)], [OPS], 9, AT) == 1
+    monkeypatch.setattr(notified, "_LOCK_WAIT_S", 0.05)
+    with kept.change() as states:
+        states["ops"] = STATE
+        with pytest.raises(NotifyError, match="another process has locked"):
+            states_of(NotifiedFile(tmp_path / "home", print))
+    assert states_of(kept) == {"ops": STATE}
 
 
-def test_a_damaged_one_is_told_and_not_mended(box: SqliteOutbox, tmp_path: Path) -> None:
-    box.take([notice(1)], [OPS], 1, AT)
+def test_a_newer_one_is_left_alone(kept: NotifiedFile, tmp_path: Path) -> None:
+    states_of(kept)
     path = tmp_path / "home" / NAME
-    path.write_bytes(b"no database at all" * 100)
-    with pytest.raises(OutboxError, match="outbox cannot be used") as refused:
-        box.cursor()
-    assert str(path) in refused.value.next_step
+    path.write_text('{"version": 2, "destinations": []}')
+    with pytest.raises(NotifyError, match="its version is 2"):
+        states_of(kept)
+    assert path.read_text() == '{"version": 2, "destinations": []}'
 
 
-def test_a_newer_one_is_left_alone(box: SqliteOutbox, tmp_path: Path) -> None:
-    box.cursor()
-    with sqlite3.connect(tmp_path / "home" / NAME) as conn:
-        conn.execute("UPDATE meta SET version = 2")
-    conn.close()
-    with pytest.raises(OutboxError, match="its format is 2"):
-        box.cursor()
+def test_a_full_disk_is_reported(
+    kept: NotifiedFile, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*words: object, **options: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(notified, "write_atomic", full)
+    with pytest.raises(NotifyError, match="No space left") as refused:
+        states_of(kept)
+    assert str(tmp_path / "home" / NAME) in refused.value.next_step

@@ -4,26 +4,38 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import time
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.e2e.test_judged_runs import AGENT, bound, given, launched
+from tests.plans import a_candidate, plan_json
 from tests.typist import InProcess, typist
+from trmcloud.adapters.ledger.sqlite import SqliteLedger
 from trmcloud.api import VERBS, Home
+from trmcloud.app.checkpoint_requests import prune
 from trmcloud.app.operations import OPERATIONS, READS, by_command, by_tool
 from trmcloud.app.views import all_documents
 from trmcloud.cli.main import COMMANDS, load_command
+from trmcloud.core.control import events as ev
 from trmcloud.core.control.run_state import RunState
 from trmcloud.core.errors import (
+    AuthError,
     BudgetRefused,
     ConflictError,
+    MissingExtra,
+    NoCapacity,
     NotFoundError,
     TrmcloudError,
     UsageError,
     code_of,
 )
+from trmcloud.core.money import Usd
+from trmcloud.ports.ledger import ControllerId
 
 __all__ = ["typist"]
 
@@ -229,3 +241,71 @@ def test_an_option_reaches_each_door_by_one_row(doors: Doors) -> None:
     assert own <= typed
     assert offered <= {each.name for name in ("plan", "launch", "run") for each in options_of(name)}
     assert {"budget", "hardware", "recipe", "steps", "provider"} <= own & offered
+
+
+def test_a_resume_without_the_extra_that_trains_is_refused_alike(
+    doors: Doors, finished: RunState, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("trmcloud.app.data.FOR_TRAINING", ("no_such_module",))
+    told = doors.typed("resume", finished.run_id, "-y")
+    assert told == (MissingExtra.exit_code, code_of(MissingExtra("", "", "")))
+    assert type(refusal(lambda: doors.agent.resume(finished.run_id))) is MissingExtra
+
+
+def rented(doors: Doors, *events: ev.RunEvent, volume: bool = False) -> str:
+    """A run of the agent's on a rented machine that cannot be reached, since there is no key."""
+    ledger = SqliteLedger(doors.user.home / "ledger.db")
+    at, run_id = time.time(), "r-0a0b0c"
+    plan = plan_json(a_candidate(provider="runpod"), volume=volume)
+    planned = ev.RunPlanned(plan, Usd(1), "thesis", principal=AGENT)
+    epoch = ledger.open_run(run_id, planned, Usd(1), ControllerId("here", 1, "1"), at)
+    name = f"trmc-{ledger.ledger_id}-{run_id}-g1-{int(at + 3600)}"
+    made = ev.PodIntended(1, name, "runpod", "c1", Usd(1), at + 3000, at + 3600)
+    begun = (made, ev.PodUp(1, "id-1", Usd(1)), ev.AgentUp(1))
+    ledger.append(run_id, epoch, (*begun, *events), at)
+    ledger.release(run_id, epoch)
+    return run_id
+
+
+def test_a_save_on_a_machine_without_a_key_is_refused_alike(doors: Doors) -> None:
+    run_id = rented(doors)
+    told = doors.typed("save", run_id, "--wait", "1")
+    assert told == (AuthError.exit_code, code_of(AuthError("")))
+    assert type(refusal(lambda: doors.agent.save(run_id, timeout_s=0.0))) is AuthError
+
+
+def test_a_fetch_for_which_nothing_can_be_rented_is_refused_alike(
+    doors: Doors, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gone = (ev.PodGone(1, time.time()), ev.Settled(1, Usd(0), Usd(0)), ev.Closed("lost"))
+    run_id = rented(doors, *gone, volume=True)
+    for module in ("trmcloud.api", "trmcloud.cli.commands.checkpoints"):
+        monkeypatch.setattr(f"{module}.offers_for_errand", lambda now: ((), Usd(0)))
+    told = doors.typed("fetch-best", run_id, "-y")
+    assert told == (NoCapacity.exit_code, code_of(NoCapacity("")))
+    assert type(refusal(lambda: doors.agent.fetch_best(run_id, rent=True))) is NoCapacity
+
+
+def test_a_fetched_checkpoint_has_its_scripts_names_at_each_door(doors: Doors) -> None:
+    script = "import os; os.mkdir('out'); open('out/model-1.bin', 'wb').write(b'x' * 99)"
+    (doors.user.folder / "train.py").write_text(script)
+    limits = ("--rate", "3.60", "--budget", "0.20", "--checkpoint-gb", "0.001")
+    words = ("--checkpoints", "out", "-y", "--", "python3", "train.py")
+    doors.user.run("run", "local", *limits, *words)
+    run_id = doors.user.only_run().run_id
+    typed = doors.command("fetch-best", run_id, "--into", "typed")
+    copied = doors.home.fetch_best(run_id, into=doors.user.folder / "called")
+    for folder in (Path(typed["folder"]), Path(copied.folder)):
+        assert [path.name for path in (folder / "own").iterdir()] == ["model-1.bin"], folder
+
+
+def test_what_another_pays_for_is_not_pruned(doors: Doors, finished: RunState) -> None:
+    told = doors.typed("prune", finished.run_id, "--keep-best", "0", "-y")
+    assert told == (UsageError.exit_code, code_of(UsageError("")))
+    other = Home(principal="other").context
+    for keep_best, kind in ((0, UsageError), (1, ConflictError)):
+        call = partial(prune, lambda: (other, finished), keep_best, agrees=lambda _: True)
+        assert type(refusal(call)) is kind
+    mine = (doors.agent.context, finished)
+    _, planned, deleted = prune(lambda: mine, 1, agrees=lambda _: False)
+    assert (len(planned), deleted) == (1, False)

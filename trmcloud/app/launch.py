@@ -17,7 +17,7 @@ from trmcloud.app.commands import CommandRequest
 from trmcloud.app.context import Context, find_run, run_by_id
 from trmcloud.app.drive import RunDriver
 from trmcloud.app.labels import Labels, find_earlier, is_left_alone, labels_of
-from trmcloud.app.launch_checks import check_capped
+from trmcloud.app.launch_checks import check_capped, require_own_machine, require_user
 from trmcloud.app.launching import start
 from trmcloud.app.planning import Planner, is_plan_id, load_plan
 from trmcloud.app.pod_request import LaunchData
@@ -26,7 +26,6 @@ from trmcloud.app.sweep_priors import with_priors
 from trmcloud.app.sweep_terms import first_words
 from trmcloud.app.sweeping import SweepRequest
 from trmcloud.app.working_tree import WorkingTree, pack
-from trmcloud.core.catalog.hardware import LOCAL
 from trmcloud.core.control.bookkeeping import KeyUsed
 from trmcloud.core.control.run_state import RunState
 from trmcloud.core.errors import NotSupported
@@ -235,7 +234,8 @@ class Launch:
             context.ledger.read()  # one that cannot be used is told before any work is done
             return None
         if wish.search is None or sweeping.divide_words(wish.asked.words)[1]:
-            self.require_user("reading files of this machine")  # a recipe's sweep reads none
+            # A recipe's sweep reads none.
+            require_user("reading files of this machine", uses_machine=self.caller.uses_machine)
         if wish.search is None:
             spec = commands.wish_of(planner, wish.request, wish.asked, wish.here)
         else:
@@ -256,17 +256,6 @@ class Launch:
         if not self.wish.quote:
             return None
         return load_plan(self.context.home, self.wish.quote, 0.0, self.context.principal)
-
-    def require_user(self, what: str) -> None:
-        """
-        Raises:
-            NotSupported: the client may be another user of this machine than this process's.
-        """
-        if not self.caller.uses_machine:
-            raise NotSupported(
-                f"{what} is refused: which user of this machine asks cannot be seen",
-                next_step="start trmcloud mcp --grant NAME as the agent's client does, by stdio",
-            )
 
     def check(self, prepared: Prepared) -> None:
         """
@@ -339,9 +328,7 @@ def _require_machine(launch: Launch, prepared: Prepared) -> None:
     Raises:
         NotSupported: it would start a command here for a client who may be another user.
     """
-    plan = prepared.plan
-    if any(plan.candidate(name).provider == LOCAL for name in plan.launchable):
-        launch.require_user(LOCAL)
+    require_own_machine(prepared.plan, uses_machine=launch.caller.uses_machine)
 
 
 def _require_rehearsal(launch: Launch, prepared: Prepared) -> None:

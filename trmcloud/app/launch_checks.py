@@ -192,6 +192,27 @@ def check_loss(plan: Plan, *, detached: bool, accepted: bool) -> None:
         )
 
 
+def require_user(what: str, *, uses_machine: bool) -> None:
+    """
+    Raises:
+        NotSupported: the client may be another user of this machine than this process's.
+    """
+    if not uses_machine:
+        raise NotSupported(
+            f"{what} is refused: which user of this machine asks cannot be seen",
+            next_step="start trmcloud mcp --grant NAME as the agent's client does, by stdio",
+        )
+
+
+def require_own_machine(plan: Plan, *, uses_machine: bool) -> None:
+    """
+    Raises:
+        NotSupported: it would start a command here for a client who may be another user.
+    """
+    if any(plan.candidate(name).provider == LOCAL for name in plan.launchable):
+        require_user(LOCAL, uses_machine=uses_machine)
+
+
 def check_bucket(context: Context, spec: RunSpec) -> None:
     """
     Raises:

@@ -9,18 +9,22 @@ from typing import Any
 from trmcloud.app import short_rentals as smoke_plan
 from trmcloud.app.balances import AT_LAUNCH_S, read_funds
 from trmcloud.app.context import Context, require_reach, run_by_id
+from trmcloud.app.data import need_training_extra
 from trmcloud.app.drive import RunDriver, append_events
 from trmcloud.app.launch_checks import (
     check_account,
+    check_bucket,
     check_machine,
     check_needs,
     first_candidate,
     require_account,
+    require_own_machine,
 )
 from trmcloud.app.pod_request import LaunchData, drop_launch_note, write_launch_note
 from trmcloud.app.reconciling import reconcile
 from trmcloud.app.run_queries import is_driven
 from trmcloud.app.steering import changed_settings, known_checkpoints
+from trmcloud.core.catalog.hardware import LOCAL
 from trmcloud.core.catalog.providers import is_brokered, traits_of
 from trmcloud.core.contract.command_resuming import checkpoints_to_put_back
 from trmcloud.core.contract.manifest import CheckpointManifest
@@ -149,12 +153,37 @@ class Continuation:
         return not spec.command.resume or (self.begins_at is None and not spec.volume)
 
 
-def resume(context: Context, run_id: str, *, cap: Usd | None, **more: Any) -> RunDriver:
+def resume(
+    context: Context,
+    run: RunState,
+    *,
+    uses_machine: bool = True,
+    agrees: Callable[[Continuation], bool] = lambda _: True,
+    **asked: Any,
+) -> RunDriver | None:
     """Continue a run: take a live one over if it has no driver, reopen a closed one.
 
-    Args and errors: as in ``check_resume``.
+    Args:
+        uses_machine: see ``require_own_machine``.
+        agrees: whether a closed run is to be reopened so.
+        asked: the arguments of ``check_resume``.
+
+    Returns:
+        The run's driver; None where it was not agreed to.
+
+    Raises:
+        NotSupported, MissingExtra, AuthError, NotFoundError, ProviderError: nothing could train
+            here, or checkpoints not be kept. Others as in ``check_resume``.
     """
-    return carry_on(context, check_resume(context, run_id, cap=cap, **more))
+    plan = run.plan
+    require_own_machine(plan, uses_machine=uses_machine)
+    if first_candidate(plan).provider == LOCAL and plan.spec.command is None:
+        need_training_extra()
+    check_bucket(context, plan.spec)
+    checked = check_resume(context, run.run_id, **asked)
+    if isinstance(checked, Continuation) and not agrees(checked):
+        return None
+    return carry_on(context, checked)
 
 
 def carry_on(context: Context, checked: RunState | Continuation) -> RunDriver:

@@ -1,7 +1,7 @@
-"""Telling those who do not look: notices derived into the outbox, and delivered from there.
+"""Sending notifications: notices are derived from the ledger, queued, and delivered.
 
-Nothing of this is in the way of control: whoever drives a run lets a thread of its own do it, with
-a ledger of its own to read. What is not taken is tried again, ever more rarely, for three days.
+Nothing of this is in the way of control: a process that drives a run has a thread for it, with a
+ledger of its own to read. A failed delivery is tried again, ever more rarely, for three days.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from trmcloud.app.narration import Narrator, words_of
 from trmcloud.app.reap import last_visit
 from trmcloud.app.run_queries import report_of
 from trmcloud.app.trainings import find_symptoms
-from trmcloud.core.contract.notices import TROUBLE_PATH, Notice, NoticeKind, body_of
+from trmcloud.core.contract.notices import TROUBLE_PATH, Notice, NoticeKind, body_of, is_wanted
 from trmcloud.core.contract.pod_contract import AgentReport
 from trmcloud.core.control.budget import LedgerState
 from trmcloud.core.control.events import Record
@@ -25,6 +25,7 @@ from trmcloud.core.control.notices import (
     NoticeInputs,
     ReaperVisit,
     finding_notice,
+    may_follow_again,
     standing_notices,
 )
 from trmcloud.core.control.run_book import present_runs
@@ -32,12 +33,21 @@ from trmcloud.core.control.run_state import State
 from trmcloud.core.errors import TrmcloudError
 from trmcloud.core.money import ZERO
 from trmcloud.io.requests import pause_s
-from trmcloud.ports.notices import DeliveryResult, Destination, Outbox, QueuedNotice, Send
+from trmcloud.ports.notices import (
+    Deliveries,
+    DeliveryResult,
+    DeliveryState,
+    Destination,
+    QueuedNotice,
+    Send,
+)
 
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 5.0, 3600.0
 GIVE_UP_AFTER_S = 3 * 86_400.0
 HOLD_S = 45.0
 """Longer than a try usually takes: another process may try once this has passed."""
+_LONGEST_S = 7 * 86_400.0
+"""No notice is put off or held for longer: a clock that was set back would do so."""
 _HEALTH_EVERY_S = 60.0
 
 
@@ -85,63 +95,88 @@ class Notifier:
     """Derives and delivers for one home. ``context`` is a thread's own, ledger included."""
 
     context: Context
-    outbox: Outbox
+    deliveries: Deliveries
     destinations: Sequence[Destination]
     sender: Callable[[Destination], Send]
-    _taken: set[str] = field(default_factory=set)
-    _cursor: int | None = None
     _looked_at: float | None = None
     _findings: tuple[Notice, ...] = ()
     _senders: dict[str, Send] = field(default_factory=dict)
 
-    def derive(self, *, silently: bool = False) -> int:
-        """Put what follows now into the outbox; ``silently``: as known already, without a
-        destination. Return how many were new.
+    def derive(self) -> int:
+        """Queue what follows now. To a new destination, what was before is no news. Return how many
+        notices were queued.
 
         Raises:
-            LedgerError, OutboxError: it could not be looked, or kept.
+            LedgerError, NotifyError: the ledger cannot be read, or the queue not be written.
         """
         context, now = self.context, self.context.wall()
-        newest, cursor = context.ledger.last_seq(), self.outbox.cursor()
-        # Events before the first destination are no news; nor are those that a restored ledger
-        # shows again: a notification whose id is known is not sent again.
-        first = cursor is None
-        after = newest if cursor is None else cursor if cursor <= newest else 0
-        ledger, records = context.ledger.read(), self._records(after)
-        newest = max(newest, records[-1].seq if records else 0)
-        observed = self._observe(ledger, now)
-        notices = due_notices(ledger, records, after, observed, now)
-        fresh = [n for n in notices if n.id not in self._taken and self._is_ours(ledger, n)]
-        if not fresh and newest == self._cursor:
-            return 0
-        kept = self._bounded(fresh)
-        told_to = () if first or silently else self.destinations
-        bodies = [(notice, body_of(notice, words_of(notice))) for notice in kept]
-        new = self.outbox.take(bodies, told_to, newest, now)
-        self._taken |= {notice.id for notice in fresh}
-        self._cursor = newest
-        return new
+        queued: set[str] = set()
+        if self._looked_at is None or not 0 <= now - self._looked_at < _HEALTH_EVERY_S:
+            self._looked_at = now
+            self._findings = tuple(self._found(context.ledger.read(), now))
+        # The ledger is read under the lock: an older look could queue what another has dropped.
+        with self.deliveries.change() as states:
+            newest = context.ledger.last_seq()
+            begun = {
+                each.name: states.get(each.name) or DeliveryState(newest, now)
+                for each in self.destinations
+            }
+            afters = {name: self._after(state, newest) for name, state in begun.items()}
+            ledger, records = context.ledger.read(), self._records(min(afters.values()))
+            newest = max(newest, records[-1].seq if records else 0)
+            read_at = max(now, records[-1].at if records else now)
+            observed = self._observe(ledger)
+            due = {
+                after: due_notices(ledger, records, after, observed, now)
+                for after in set(afters.values())
+            }
+            for each in self.destinations:
+                state = begun[each.name]
+                sent = {*state.standing, *(waiting.notice_id for waiting in state.waiting)}
+                fresh = [notice for notice in due[afters[each.name]] if notice.id not in sent]
+                kept = _bounded(state.standing, [n for n in fresh if self._is_ours(ledger, n)])
+                wanted = [n for n in kept if each.name in states and is_wanted(n, each.only)]
+                queued |= {notice.id for notice in wanted}
+                known = (*state.standing, *(notice.id for notice in kept))
+                states[each.name] = replace(
+                    state,
+                    cursor=newest,
+                    looked_at=state.looked_at if state.cursor == newest else read_at,
+                    standing=tuple(i for i in known if may_follow_again(i, ledger, observed.visit)),
+                    waiting=state.waiting
+                    + tuple(
+                        QueuedNotice(n.id, body_of(n, words_of(n)), now, next_at=now)
+                        for n in wanted
+                    ),
+                )
+        return len(queued)
 
     def deliver(self, destination: Destination) -> bool:
-        """Tell one destination the oldest that is due; False where nothing was.
+        """Send one destination the oldest notice that is due; False where there is none.
 
         Raises:
-            OutboxError: it could not be kept what came of it.
+            NotifyError: the result cannot be written.
         """
-        now = self.context.wall()
-        waiting = self.outbox.due(destination.name, now, HOLD_S)
-        if waiting is None:
-            return False
-        told = self._try(destination, waiting)
-        now = self.context.wall()
-        if told.taken:
-            self.outbox.done(waiting, now)
-        elif now - waiting.since >= GIVE_UP_AFTER_S:
-            self.outbox.give_up(waiting, told.why)
-        else:
-            pause = pause_s(waiting.tries, FIRST_PAUSE_S, LONGEST_PAUSE_S)
-            self.outbox.put_off(waiting, now + max(pause, told.again_in_s or 0.0), told.why)
+        name, now = destination.name, self.context.wall()
+        with self.deliveries.change() as states:
+            state = states.get(name)
+            held = None if state is None else _due(state, now)
+            if state is None or held is None:
+                return False
+            states[name] = _with(state, replace(held, held_until=now + HOLD_S))
+        result, now = self._try(destination, held), self.context.wall()
+        with self.deliveries.change() as states:
+            if name in states:  # it was not removed meanwhile
+                states[name] = _settled(states[name], held, result, now)
         return True
+
+    def _after(self, state: DeliveryState, newest: int) -> int:
+        """Return the number of the last record that is no news."""
+        if state.cursor <= newest:
+            return state.cursor
+        # The ledger was restored from a backup: its records up to that look are known.
+        known = self.context.ledger.records_after(0)
+        return max((each.seq for each in known if each.at <= state.looked_at), default=0)
 
     def _records(self, after: int) -> Sequence[Record]:
         """The records after number ``after``, and the earlier ones that they follow on: of their
@@ -182,31 +217,13 @@ class Notifier:
         except TrmcloudError as error:
             return DeliveryResult(False, str(error))
 
-    def _bounded(self, notices: Sequence[Notice]) -> list[Notice]:
-        """Without what a machine tells beyond ``MOST_TROUBLES``."""
-        kept, counts = [], dict[str, int]()
-        for notice in notices:
-            head, found, _ = notice.id.partition(f"/{TROUBLE_PATH}/")
-            if notice.kind is NoticeKind.TROUBLE and found:
-                prefix = head + found
-                if prefix not in counts:
-                    counts[prefix] = self.outbox.known(prefix)
-                counts[prefix] += 1
-                if counts[prefix] > MOST_TROUBLES:
-                    continue
-            kept.append(notice)
-        return kept
-
-    def _observe(self, ledger: LedgerState, now: float) -> NoticeInputs:
+    def _observe(self, ledger: LedgerState) -> NoticeInputs:
         reports: dict[str, AgentReport] = {}
         for run in present_runs(ledger.runs):
             if run.live and run.generation is not None:
                 report = report_of(self.context, run.generation)
                 if report is not None:
                     reports[run.generation.pod_name] = report
-        if self._looked_at is None or not 0 <= now - self._looked_at < _HEALTH_EVERY_S:
-            self._looked_at = now
-            self._findings = tuple(self._found(ledger, now))
         visit = last_visit(self.context)
         seen = None if visit is None else ReaperVisit(visit.at, visit.every_s, visit.machine)
         return NoticeInputs(reports, seen, self._findings)
@@ -221,3 +238,47 @@ class Notifier:
                     for each in made:
                         what = each.rule.value
                         yield finding_notice(ledger.ledger_id, run, phase, what, each.step, now)
+
+
+def _bounded(standing: Sequence[str], notices: Sequence[Notice]) -> list[Notice]:
+    """Return them without what a machine reports beyond ``MOST_TROUBLES``; ``standing`` are the ids
+    that were sent."""
+    kept, counts = [], dict[str, int]()
+    for notice in notices:
+        head, found, _ = notice.id.partition(f"/{TROUBLE_PATH}/")
+        if notice.kind is NoticeKind.TROUBLE and found:
+            prefix = head + found
+            if prefix not in counts:
+                counts[prefix] = sum(each.startswith(prefix) for each in standing)
+            counts[prefix] += 1
+            if counts[prefix] > MOST_TROUBLES:
+                continue
+        kept.append(notice)
+    return kept
+
+
+def _due(state: DeliveryState, now: float) -> QueuedNotice | None:
+    """Return the oldest notice that is due and that no other process is sending."""
+    for each in state.waiting:
+        if all(at <= now or at > now + _LONGEST_S for at in (each.next_at, each.held_until)):
+            return each
+    return None
+
+
+def _with(state: DeliveryState, changed: QueuedNotice) -> DeliveryState:
+    waiting = (changed if w.notice_id == changed.notice_id else w for w in state.waiting)
+    return replace(state, waiting=tuple(waiting))
+
+
+def _settled(
+    state: DeliveryState, held: QueuedNotice, result: DeliveryResult, now: float
+) -> DeliveryState:
+    """Return the state after the result of one try."""
+    rest = tuple(each for each in state.waiting if each.notice_id != held.notice_id)
+    if result.taken:
+        return replace(state, waiting=rest, last_told_at=now, gave_up="")
+    if result.is_final or now - held.since >= GIVE_UP_AFTER_S:
+        return replace(state, waiting=rest, gave_up=f"{held.notice_id}: {result.why}")
+    pause = max(pause_s(held.tries, FIRST_PAUSE_S, LONGEST_PAUSE_S), result.again_in_s or 0.0)
+    later = replace(held, tries=held.tries + 1, next_at=now + pause, held_until=0.0, why=result.why)
+    return _with(state, later)

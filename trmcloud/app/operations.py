@@ -77,11 +77,11 @@ OPERATIONS = (
     ),
     _row(
         "resume", "Continue a run that was stopped, landed or lost.", SPENDS,
-        "app.launching:check_resume", "launch/1", home="resume", button="raise",
+        "app.launching:resume", "launch/1", home="resume", button="raise",
     ),
     _row(
         "fetch-best", "Fetch the best checkpoint, verified; also an exported script's.", SPENDS,
-        "app.checkpoints.fetching:fetch", "fetched/1", "adopted/1", "exported/1",
+        "app.checkpoint_requests:fetch_best", "fetched/1", "adopted/1", "exported/1",
         home="fetch_best", tool="fetch", button="fetch",
     ),
     _row(
@@ -133,7 +133,7 @@ OPERATIONS = (
     ),
     _row(
         "save", "Save a checkpoint of a run now; the run continues.", WRITES,
-        "app.checkpoints.saving:request_save", "save/1", home="save", tool="save", button="save",
+        "app.checkpoint_requests:save", "save/1", home="save", tool="save", button="save",
     ),
     _row("ssh", "Open a shell on a run's pod.", WRITES, "app.context:find_run", "ssh/1"),
     _row(
@@ -154,7 +154,7 @@ OPERATIONS = (
     ),
     _row(
         "prune", "Delete all checkpoints but the best and the latest.", ENDS,
-        "app.checkpoints.inventory:prune", "prune/1",
+        "app.checkpoint_requests:prune", "prune/1",
     ),
     _row(
         "export", "Write a launch as a standalone script.", WRITES,

@@ -36,8 +36,7 @@ from enum import Enum
 #     ├── NotVerified (17)          a kill layer was tried for real and was not seen to work
 #     ├── ReceiptError (18)         a receipt was changed, or is not that of the checkpoint
 #     ├── TrialFailed (31)          a check of ``try`` failed
-#     ├── NotifyError (19)          a destination did not accept a notice
-#     │   └── OutboxError           what is to be told cannot be kept
+#     ├── NotifyError (19)          a destination did not accept a notice, or none can be queued
 #     └── LinkError (13)            a pod cannot be reached over SSH, or does not do as asked
 #         ├── HostKeyChanged        something else answers at the pod's address: nothing was sent
 #         ├── LoginRefused          the pod does not take the key it was made with
@@ -202,10 +201,6 @@ class TrialFailed(TrmcloudError):
 
 class NotifyError(TrmcloudError):
     exit_code = 19
-
-
-class OutboxError(NotifyError):
-    pass
 
 
 class LinkError(TrmcloudError):

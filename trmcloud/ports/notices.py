@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import field
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from trmcloud.core.values import dataclass
-
-if TYPE_CHECKING:
-    from trmcloud.core.contract.notices import Notice
 
 # Where a run's figures are drawn by programs that are not ours.
 
@@ -32,7 +30,7 @@ class Board(Protocol):
     def close(self) -> None: ...
 
 
-# Destinations of notifications, the ways to them, and the queue of what is to be sent.
+# Destinations of notifications, the ways to them, and what each was sent.
 
 
 @dataclass(frozen=True)
@@ -53,25 +51,42 @@ class Destination:
 @dataclass(frozen=True)
 class DeliveryResult:
     """The result of one try. ``again_in_s``: when the receiver says that it may be asked again;
-    None where it says nothing of that."""
+    None where it says nothing of that. ``is_final``: it would refuse the same notice again."""
 
     taken: bool
     why: str = ""
     again_in_s: float | None = None
+    is_final: bool = False
 
 
 @dataclass(frozen=True)
 class QueuedNotice:
-    """A notice that one destination is still to be told. ``body`` is its JSON, ``tries`` how often
-    that failed, ``since`` when it was put there, epoch s."""
+    """A notice that a destination has not accepted yet. ``body`` is its JSON, ``since`` when it was
+    queued, ``tries`` how often it failed, ``next_at`` when it is tried again. Until ``held_until``
+    one process is sending it. Times are epoch s."""
 
     notice_id: str
-    destination: str
     body: str
-    tries: int
     since: float
+    tries: int = 0
     next_at: float = 0.0
+    held_until: float = 0.0
     why: str = ""
+
+
+@dataclass(frozen=True)
+class DeliveryState:
+    """What one destination was sent. ``cursor``: the number of the last ledger record whose notices
+    it was sent or are in ``waiting``; ``looked_at``: when that record was read, epoch s.
+    ``standing``: the ids of notices that would follow again although they were sent.
+    ``gave_up``: the last notice that was dropped, and why; empty after one was accepted."""
+
+    cursor: int
+    looked_at: float
+    standing: tuple[str, ...] = ()
+    waiting: tuple[QueuedNotice, ...] = ()
+    last_told_at: float | None = None
+    gave_up: str = ""
 
 
 Send = Callable[[str, str], DeliveryResult]
@@ -79,42 +94,17 @@ Send = Callable[[str, str], DeliveryResult]
 returns within a deadline of its own, and raises nothing."""
 
 
-class Outbox(Protocol):
-    """The durable queue of notices: every method is one transaction, and any number of processes
-    may use it. All may raise ``OutboxError``."""
+class Deliveries(Protocol):
+    """The durable states of deliveries, by the names of destinations, for any number of
+    processes."""
 
-    def cursor(self) -> int | None:
-        """Up to which of the ledger's records notices were derived; None before the first time."""
+    def change(self) -> AbstractContextManager[dict[str, DeliveryState]]:
+        """Return the states to be changed; no other process changes them meanwhile. They are
+        written, all or none, when the block ends without an error.
 
-    def known(self, prefix: str) -> int:
-        """Return the number of notices ever put here whose id begins so."""
-
-    def take(
-        self,
-        notices: Sequence[tuple[Notice, str]],
-        destinations: Sequence[Destination],
-        cursor: int,
-        at: float,
-    ) -> int:
-        """Put what is not known by its id yet, with its body, for each destination that wants it,
-        and move the cursor. How many were new."""
-
-    def due(self, destination: str, now: float, hold_s: float) -> QueuedNotice | None:
-        """The oldest that is due there, held for this process for so long; None where none is."""
-
-    def done(self, waiting: QueuedNotice, at: float) -> None: ...
-
-    def put_off(self, waiting: QueuedNotice, next_at: float, why: str) -> None:
-        """It was not taken; it is due again then."""
-
-    def give_up(self, waiting: QueuedNotice, why: str) -> None: ...
-
-    def waiting(self) -> Sequence[QueuedNotice]: ...
-
-    def last_told(self, destination: str) -> tuple[float | None, str]:
-        """(when it last took one, why the last one was given up, '' where none was)"""
-
-    def forget(self, destination: str) -> None: ...
+        Raises:
+            NotifyError: they cannot be read or written, or another process holds them.
+        """
 
 
 class BackgroundNotifier(Protocol):

@@ -196,7 +196,8 @@ class UserActions:
         process = self._client(wish, wish.resumed_by)
 
         def resume() -> None:
-            process.drive(use_case.resume(process.world, wish.run_id, cap=None))
+            checked = use_case.check_resume(process.world, wish.run_id, cap=None)
+            process.drive(use_case.carry_on(process.world, checked))
 
         run = self.runs().get(wish.run_id)
         if run is None:

@@ -296,4 +296,4 @@ def test_a_run_reopened_meanwhile_is_not_called_spent(
     )
     assert not context.ledger.read().runs["r-1"].live, "as its name was looked up"
     with pytest.raises(ConflictError, match="is running already"):
-        launching.resume(context, "r-1", cap=None)
+        launching.check_resume(context, "r-1", cap=None)

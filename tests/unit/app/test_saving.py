@@ -8,15 +8,17 @@ import os
 import tracemalloc
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
-from tests.plans import a_generation
+from tests.plans import a_candidate, a_generation
 from tests.reasons import quoted
 from tests.unit.core.manifests import manifest
+from trmcloud.app import checkpoint_requests, short_rentals
 from trmcloud.app.checkpoints import fetching, inventory, saving, sources
 from trmcloud.app.checkpoints.fetching import copy, read_manifest, sound_file
 from trmcloud.app.checkpoints.saving import SaveRequest, find_saved, why_not_saved
@@ -35,8 +37,10 @@ from trmcloud.core.errors import (
     NotFoundError,
     Outcome,
     ProviderError,
+    UsageError,
 )
-from trmcloud.core.spec.plan import Plan, RecordedPlan, plan_to_json
+from trmcloud.core.money import Usd
+from trmcloud.core.spec.plan import Candidate, Plan, RecordedPlan, plan_to_json
 from trmcloud.io.files import write_atomic
 from trmcloud.io.hashing import matches_hash
 from trmcloud.options import LaunchRequest
@@ -538,3 +542,45 @@ def test_a_manifest_of_another_run_is_not_taken(monkeypatch: pytest.MonkeyPatch)
     world, _ = given(monkeypatch, bucket=Listing((theirs,)))
     with pytest.raises(CheckpointError, match=r"its manifest is of setup\.py, not r-1"):
         fetching.find_best(world, RUN)
+
+
+# -- from a volume ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("live", [False, True])
+def test_checkpoints_come_from_a_volume_once_its_pod_is_gone_and_the_price_is_agreed_to(
+    monkeypatch: pytest.MonkeyPatch, live: bool
+) -> None:
+    state = State.RUNNING if live else State.CLOSED
+    run, gone, here = replace(RUN, state=state), replace(RUN, state=State.CLOSED), replace(RUN)
+    happened: list[str] = []
+
+    def did(name: str, result: Any = None) -> Any:
+        def call(*_: Any) -> Any:
+            happened.append(name)
+            return result
+
+        return call
+
+    machine = a_candidate()
+    monkeypatch.setattr(short_rentals, "is_needed", lambda *_: True)
+    monkeypatch.setattr(checkpoint_requests, "follow_or_drive", did("follow", gone))
+    monkeypatch.setattr(short_rentals, "errand_for", did("price", machine))
+    monkeypatch.setattr(short_rentals, "carry_out", did("rent", here))
+    context = cast(Context, SimpleNamespace(wall=lambda: 0.0))
+    bring = partial(
+        checkpoint_requests.bring_from_volume, context, run,
+        offers=lambda now: ((), Usd(0)), waits=did("wait"),
+    )  # fmt: skip
+    before = ["wait", "follow", "price"] if live else ["price"]
+    assert bring(agree=did("agree")) is here
+    assert happened == [*before, "agree", "rent"]
+
+    def refuse(run: RunState, candidate: Candidate) -> None:
+        assert (run.live, candidate) == (False, machine)
+        raise UsageError("too dear")
+
+    happened.clear()
+    with pytest.raises(UsageError, match="too dear"):
+        bring(agree=refuse)
+    assert happened == before

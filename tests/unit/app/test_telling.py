@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
+import multiprocessing
 import os
+import sqlite3
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -19,7 +22,8 @@ from tests.unit.core.runs import AT, running
 from tests.waiting import until
 from trmcloud.adapters.ledger.sqlite import SqliteLedger
 from trmcloud.adapters.local.machine import ThreadWorkers
-from trmcloud.adapters.notify.outbox import NAME, NotificationThread, SqliteOutbox
+from trmcloud.adapters.notify.notified import NAME, NotificationThread, NotifiedFile
+from trmcloud.adapters.notify.senders import write_destinations
 from trmcloud.app import boards, curves
 from trmcloud.app.boards import BoardFeed, need_metrics
 from trmcloud.app.context import Context
@@ -53,7 +57,7 @@ from trmcloud.core.money import Usd
 from trmcloud.core.values import replace as replace_values
 from trmcloud.ports.ledger import ControllerId
 from trmcloud.ports.machine import Progress, WorkDone
-from trmcloud.ports.notices import DeliveryResult, Destination, Send
+from trmcloud.ports.notices import DeliveryResult, DeliveryState, Destination, Send
 from trmcloud.wiring import build_context
 
 # -- telling ------------------------------------------------------------------------------------
@@ -84,6 +88,7 @@ class Rig:
         self.home, self.clock = home, Clock()
         self.ledger = SqliteLedger(home / "ledger.db")
         self.got: list[tuple[str, str]] = []
+        self.reported: list[str] = []
         self.answers: list[DeliveryResult] = []
         self.pod = f"trmc-{self.ledger.ledger_id}-r1-g1-1790003600"
         planned = ev.RunPlanned(plan_json(a_candidate()), Usd(10), "thesis")
@@ -110,8 +115,12 @@ class Rig:
         context = replace(
             build_context(), clock=self.clock, ledger=SqliteLedger(self.home / "ledger.db")
         )
-        outbox = SqliteOutbox(self.home / NAME)
-        return Notifier(context, outbox, destinations or (OPS,), sender or self.sender)
+        deliveries = NotifiedFile(self.home, self.reported.append, lambda: self.clock.at)
+        return Notifier(context, deliveries, destinations or (OPS,), sender or self.sender)
+
+    def state(self, name: str = "ops") -> DeliveryState:
+        with NotifiedFile(self.home, self.reported.append).change() as states:
+            return states[name]
 
     def sender(self, destination: Destination) -> Send:
         def send(notice_id: str, body: str) -> DeliveryResult:
@@ -168,9 +177,16 @@ def test_one_that_dies_after_the_word_and_before_its_record_tells_it_twice(rig: 
     first.derive()
     rig.add(gate())
     first.derive()
-    waiting = first.outbox.due("ops", rig.clock.at, HOLD_S)
-    assert waiting is not None
-    rig.sender(OPS)(waiting.notice_id, waiting.body)  # taken; and it is killed
+
+    def killed(destination: Destination) -> Send:
+        def send(notice_id: str, body: str) -> DeliveryResult:
+            rig.sender(destination)(notice_id, body)  # accepted
+            raise KeyboardInterrupt
+
+        return send
+
+    with pytest.raises(KeyboardInterrupt):
+        rig.teller(sender=killed).deliver(OPS)
     later = rig.teller()
     later.derive()
     assert rig.told(later) == [], "another one may be at it"
@@ -193,7 +209,7 @@ def test_who_does_not_take_it_is_asked_ever_more_rarely(rig: Rig) -> None:
         pauses.append(rig.clock.at - began)
     assert pauses[:5] == [0.0, FIRST_PAUSE_S, 10.0, 20.0, 40.0]
     assert max(pauses) == LONGEST_PAUSE_S
-    (waiting,) = teller.outbox.waiting()
+    (waiting,) = rig.state().waiting
     assert (waiting.tries, waiting.why) == (12, "it answered 500")
 
 
@@ -219,8 +235,24 @@ def test_after_three_days_it_is_given_up_and_said_so(rig: Rig) -> None:
     rig.told(teller)
     rig.clock.at += GIVE_UP_AFTER_S
     rig.told(teller)
-    assert teller.outbox.waiting() == []
-    assert teller.outbox.last_told("ops")[1].endswith("gate/fast: it answered 404")
+    assert rig.state().waiting == ()
+    assert rig.state().gave_up.endswith("gate/fast: it answered 404")
+
+
+def test_a_final_refusal_is_reported_once_and_not_repeated(rig: Rig) -> None:
+    teller = rig.teller()
+    teller.derive()
+    rig.add(gate())
+    teller.derive()
+    rig.answers = [DeliveryResult(False, "it answered 410", is_final=True)]
+    assert rig.told(teller) == ["r1/g1/gate/fast"]
+    rig.clock.at += 60.0
+    assert rig.told(teller) == []
+    assert rig.state().gave_up.endswith("gate/fast: it answered 410")
+    rig.add(ev.ResultKnown("finished"))
+    teller.derive()
+    assert rig.told(teller) == ["r1/g1/ended"]
+    assert rig.state().gave_up == ""
 
 
 def test_one_that_cannot_be_told_here_waits_too(rig: Rig) -> None:
@@ -232,7 +264,7 @@ def test_one_that_cannot_be_told_here_waits_too(rig: Rig) -> None:
     rig.add(gate())
     teller.derive()
     assert teller.deliver(PHONE)
-    (waiting,) = teller.outbox.waiting()
+    (waiting,) = rig.state("phone").waiting
     assert "needs the 'notify' extra" in waiting.why
 
 
@@ -287,13 +319,185 @@ def test_a_ledger_that_was_put_back_tells_nothing_anew(rig: Rig) -> None:
     rig.add(gate())
     teller.derive()
     rig.told(teller)
-    teller.outbox.take([], [], 10_000, AT)
+    with teller.deliveries.change() as states:
+        states["ops"] = replace_values(states["ops"], cursor=10_000)
     again = rig.teller()
     again.derive()
     assert rig.told(again) == []
     rig.add(ev.ResultKnown("finished"))
     again.derive()
     assert rig.told(again) == ["r1/g1/ended"]
+
+
+def test_each_destination_gets_the_kinds_that_it_wants(rig: Rig) -> None:
+    ends = replace_values(PHONE, only=("ended",))
+    teller = rig.teller(OPS, ends)
+    teller.derive()
+    rig.add(gate(), ev.ResultKnown("finished"))
+    assert teller.derive() == 2
+    rig.told(teller)
+    assert rig.got == [("ops", "r1/g1/gate/fast"), ("ops", "r1/g1/ended"), ("phone", "r1/g1/ended")]
+
+
+def test_to_a_new_destination_nothing_is_news_that_was_before(rig: Rig) -> None:
+    rig.teller().derive()
+    rig.report()
+    rig.add(gate())
+    both = rig.teller(OPS, PHONE)
+    both.derive()
+    rig.told(both)
+    assert {name for name, _ in rig.got} == {"ops"}
+    rig.add(ev.ResultKnown("finished"))
+    both.derive()
+    rig.told(both)
+    assert rig.got[-2:] == [("ops", "r1/g1/ended"), ("phone", "r1/g1/ended")]
+
+
+def test_a_cap_is_told_once_though_no_run_counts_towards_it_meanwhile(rig: Rig) -> None:
+    rig.teller().derive()
+    rig.ledger.set_cap(ev.CapSet("account", "", Usd(4)), AT)
+    rig.clock.at += 3000.0
+    teller = rig.teller()
+    teller.derive()
+    assert "cap/account/all/4/50" in rig.told(teller)
+    rig.add(ev.PodGone(1, rig.clock.at), ev.Settled(1, Usd(3), Usd(3)), ev.Closed("stopped"))
+    teller.derive()
+    rig.told(teller)
+    planned = ev.RunPlanned(plan_json(a_candidate()), Usd(1), "thesis")
+    rig.ledger.open_run("r2", planned, Usd(1), ME, rig.clock.at)
+    teller.derive()
+    rig.told(teller)
+    told = [notice_id for _, notice_id in rig.got]
+    assert told.count("cap/account/all/4/50") == 1
+    assert len(told) == len(set(told))
+
+
+def test_a_clock_that_was_set_back_holds_nothing_for_ever(rig: Rig) -> None:
+    teller = rig.teller()
+    teller.derive()
+    rig.add(gate())
+    rig.clock.at += 400 * 86_400.0
+    teller.derive()
+    rig.answers = [DeliveryResult(False, "it answered 500")]
+    teller.deliver(OPS)
+    rig.clock.at = AT
+    assert rig.told(teller)[0] == "r1/g1/gate/fast"
+
+
+def test_two_processes_send_each_notice_once(rig: Rig) -> None:
+    rig.teller().derive()
+    rig.report(*(Recovery("crashed", "again", n, AT, {}, 1, 1.0, n + 1) for n in range(20)))
+    rig.add(gate())
+    sent = rig.home / "sent"
+
+    def sender(destination: Destination) -> Send:
+        def send(notice_id: str, body: str) -> DeliveryResult:
+            with open(sent, "a") as file:
+                file.write(f"{notice_id}\n")
+            return DeliveryResult(True)
+
+        return send
+
+    def work() -> None:
+        teller = rig.teller(sender=sender)
+        teller.derive()
+        while teller.deliver(OPS):
+            teller.derive()
+
+    forked = multiprocessing.get_context("fork")
+    processes = [forked.Process(target=work) for _ in range(2)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join(60)
+    assert [process.exitcode for process in processes] == [0, 0]
+    lines = sent.read_text().splitlines()
+    assert len(lines) == len(set(lines)) == 22
+    assert rig.state().waiting == ()
+
+
+# What version 47df710e wrote; {ledger} and {seq} are those of the rig.
+OLD_OUTBOX = """
+CREATE TABLE known(id TEXT PRIMARY KEY, at REAL NOT NULL) WITHOUT ROWID;
+INSERT INTO "known" VALUES('{ledger}/r1/g1/gate/fast',1790000000.0);
+INSERT INTO "known" VALUES('{ledger}/r1/g1/started',1789654400.0);
+CREATE TABLE meta(version INTEGER NOT NULL, cursor INTEGER);
+INSERT INTO "meta" VALUES(1,{seq});
+CREATE TABLE told(
+    destination TEXT PRIMARY KEY, at REAL, gave_up TEXT NOT NULL
+) WITHOUT ROWID;
+INSERT INTO "told" VALUES('phone',1790000002.0,'');
+CREATE TABLE waiting(
+    number INTEGER PRIMARY KEY, id TEXT NOT NULL, destination TEXT NOT NULL, body TEXT NOT NULL,
+    tries INTEGER NOT NULL, since REAL NOT NULL, next_at REAL NOT NULL, held_until REAL NOT NULL,
+    why TEXT NOT NULL, UNIQUE(id, destination)
+);
+INSERT INTO "waiting" VALUES(1,'{ledger}/r1/g1/started','ops',
+'{{"at": 1790000000.0, "facts": {{}}, "id": "{ledger}/r1/g1/started", "kind": "started",
+ "run": "r1", "version": 1}}',1,1789654400.0,1790000005.0,0.0,'it answered 500');
+INSERT INTO "waiting" VALUES(2,'{ledger}/r1/g1/gate/fast','ops',
+'{{"at": 1790000000.0, "facts": {{}}, "id": "{ledger}/r1/g1/gate/fast", "kind": "gate",
+ "run": "r1", "version": 1}}',0,1790000000.0,1790000000.0,0.0,'');
+"""
+
+
+def test_what_an_earlier_version_had_not_sent_is_sent_once(rig: Rig) -> None:
+    rig.report()  # "started" is known
+    rig.add(gate())
+    write_destinations(rig.home, [OPS, PHONE])
+    old = rig.home / "outbox.db"
+    with contextlib.closing(sqlite3.connect(old)) as conn:
+        names = {"ledger": rig.ledger.ledger_id, "seq": rig.ledger.last_seq()}
+        conn.executescript(OLD_OUTBOX.format(**names))
+    before = old.read_bytes()
+    teller = rig.teller(OPS, PHONE)
+    teller.derive()
+    rig.told(teller)
+    assert rig.got == [("ops", "r1/g1/gate/fast")], "the other one waited for four days"
+    assert rig.state("phone").last_told_at == AT + 2
+    assert old.read_bytes() == before
+    old.write_bytes(b"no database" * 400)
+    rig.add(ev.ResultKnown("finished"))
+    again = rig.teller(OPS, PHONE)
+    again.derive()
+    rig.told(again)
+    assert rig.got[1:] == [("ops", "r1/g1/ended"), ("phone", "r1/g1/ended")]
+    assert rig.reported == []
+
+
+@pytest.mark.parametrize("content", ['{"version": 1, "destin', "[]", "null", "\xff", "[" * 9999])
+def test_a_damaged_file_is_kept_aside_and_notifications_begin_from_now(
+    rig: Rig, content: str
+) -> None:
+    write_destinations(rig.home, [OPS])
+    rig.teller().derive()
+    rig.add(gate())
+    (rig.home / NAME).write_text(content, encoding="latin-1")
+    (rig.home / "outbox.db").write_bytes(b"no database" * 400)
+    teller = rig.teller()
+    teller.derive()
+    assert rig.told(teller) == []
+    [line] = rig.reported
+    assert line.startswith(f"{rig.home / NAME} was damaged (")
+    assert "\n" not in line
+    assert (rig.home / f"{NAME}.damaged").read_text(encoding="latin-1") == content
+    rig.add(ev.ResultKnown("finished"))
+    again = rig.teller()
+    again.derive()
+    assert rig.told(again) == ["r1/g1/ended"]
+    assert rig.reported == [line]
+
+
+def test_an_outbox_that_cannot_be_read_is_named_in_a_line(rig: Rig) -> None:
+    write_destinations(rig.home, [OPS])
+    (rig.home / "outbox.db").write_bytes(b"no database" * 400)
+    teller = rig.teller()
+    teller.derive()
+    [line] = rig.reported
+    assert "outbox.db cannot be read (file is not a database)" in line
+    rig.add(gate())
+    teller.derive()
+    assert rig.told(teller) == ["r1/g1/gate/fast"]
 
 
 # -- beside control --------------------------------------------------------------------------------
@@ -323,8 +527,8 @@ def test_one_that_never_answers_delays_nobody(rig: Rig) -> None:
     assert not thread.finish(0.3), "it is still at it"
     assert time.monotonic() - began < 5.0
     assert [name for name, _ in rig.got] == ["phone"]
-    (waiting,) = teller.outbox.waiting()
-    assert waiting.destination == "ops", "what was not told waits for whoever is awake next"
+    assert len(rig.state("ops").waiting) == 1, "what was not sent waits for the next process"
+    assert rig.state("phone").waiting == ()
     released.set()
 
 
@@ -338,12 +542,14 @@ def test_a_command_that_is_done_stays_until_what_is_due_was_tried(rig: Rig) -> N
     assert [notice_id for _, notice_id in rig.got] == ["r1/g1/ended"]
 
 
-@pytest.mark.parametrize("breaks", ["outbox", "ledger"])
+@pytest.mark.parametrize("breaks", ["queue", "ledger"])
 def test_what_cannot_be_read_stops_no_command(rig: Rig, breaks: str) -> None:
     teller = rig.teller()
     teller.derive()
-    path = rig.home / {"outbox": NAME, "ledger": "ledger.db"}[breaks]
-    path.write_bytes(b"nothing of ours" * 400)
+    if breaks == "queue":
+        (rig.home / NAME).write_text('{"version": 2}')
+    else:
+        (rig.home / "ledger.db").write_bytes(b"nothing of ours" * 400)
     thread = NotificationThread(rig.teller(), every_s=0.05)
     thread.start()
     until(lambda: thread.trouble is not None)

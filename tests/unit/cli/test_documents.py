@@ -129,7 +129,7 @@ CODES = {
     "stale_epoch": 7, "conflict": 8, "data": 9, "checkpoint": 10, "provider": 11,
     "no_capacity": 75, "ambiguous_create": 11, "provider_refused": 11, "final_refusal": 11,
     "payment_required": 14, "auth": 15, "access_denied": 16, "not_supported": 12,
-    "not_verified": 17, "receipt": 18, "trial_failed": 31, "notify": 19, "outbox": 19, "link": 13,
+    "not_verified": 17, "receipt": 18, "trial_failed": 31, "notify": 19, "link": 13,
     "host_key_changed": 13, "login_refused": 13, "connection_dropped": 13, "no_address": 13,
     "not_sendable": 13,
 }  # fmt: skip

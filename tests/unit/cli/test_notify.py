@@ -13,11 +13,14 @@ import pytest
 
 from tests.documents import document_in
 from tests.standins.receiver import Receiver
+from trmcloud.adapters.notify.notified import NotifiedFile
 from trmcloud.app.narration import words_of
 from trmcloud.cli.main import main
 from trmcloud.core.contract.notices import Notice, NoticeKind, headers_of
 from trmcloud.core.errors import NotifyError
+from trmcloud.core.values import replace
 from trmcloud.io.installation import install_command
+from trmcloud.ports.notices import QueuedNotice
 
 Run = Callable[..., tuple[int, str, str]]
 EVIL = "\x1b[31m<b>\nowned"
@@ -130,6 +133,32 @@ def test_a_file_that_is_none_of_ours_is_told(run: Run, tmp_path: Path) -> None:
     code, _, err = run("list")
     assert code == NotifyError.exit_code
     assert "the list of destinations cannot be read" in err
+
+
+def test_a_damaged_file_of_what_was_sent_is_named_in_one_line(
+    run: Run, receiver: Receiver, tmp_path: Path
+) -> None:
+    run("add", "webhook", receiver.url)
+    path = tmp_path / "home" / "notified.json"
+    path.write_text(path.read_text()[:-20])
+    code, out, err = run("list")
+    assert (code, "webhook" in out) == (0, True)
+    (line,) = err.splitlines()
+    assert line.startswith(f"{path} was damaged")
+    assert run("list")[2] == ""
+
+
+def test_one_that_is_added_again_gets_no_old_news(
+    run: Run, receiver: Receiver, tmp_path: Path
+) -> None:
+    run("add", "webhook", receiver.url)
+    with NotifiedFile(tmp_path / "home", print).change() as states:
+        old = QueuedNotice("old", "{}", 0.0)
+        states["webhook"] = replace(states["webhook"], cursor=0, waiting=(old,))
+    (tmp_path / "home" / "notify.json").unlink()
+    run("add", "webhook", receiver.url)
+    (row,) = document_in(run("list", "--json")[1])["destinations"]
+    assert row["waiting"] == 0
 
 
 def test_a_file_others_may_read_is_closed(run: Run, receiver: Receiver, tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ from tests.unit.core.test_strays import AT, ENDED, Book
 from trmcloud.adapters.ledger.sqlite import SqliteLedger
 from trmcloud.adapters.local.machine import SystemClock
 from trmcloud.app.checkpoints import inventory
-from trmcloud.app.checkpoints.saving import Place, SaveRequest
+from trmcloud.app.checkpoints.saving import Place
 from trmcloud.app.context import Context
 from trmcloud.app.encoding import as_object
 from trmcloud.app.narration import words_of
@@ -308,13 +308,13 @@ def test_a_receipts_page_says_whose_numbers_it_shows(context: Context) -> None:
 def test_saved_is_safe_only_where_bytes_were_read_here(
     context: Context, capsys: pytest.CaptureFixture[str], kind: str, safe: bool
 ) -> None:
-    run, asked = rented_run(context), SaveRequest(told_home.LIVE_RUN, 1, 1)
+    run = rented_run(context)
     kept = CheckpointRef("fast", 120, "ab" * 32, 1010, val_bpb=1.5)
     place = Place(kept, "s3://x/y", at=inventory.Place(kind, "s3://x/y"))
-    _show(run, place, asked, as_json=True)
+    _show(run, place, as_json=True)
     made = json.loads(capsys.readouterr().out)
     assert (made["safe"], made.get("reported_by")) == (safe, "pod")
-    _show(run, place, asked, as_json=False)
+    _show(run, place, as_json=False)
     first = capsys.readouterr().out.splitlines()[0]
     assert (BY_POD in first) == (not safe)
     assert len(first) <= 80

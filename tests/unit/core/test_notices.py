@@ -32,7 +32,12 @@ from trmcloud.core.contract.records import ContractError, dump
 from trmcloud.core.contract.recovery import Recovery
 from trmcloud.core.control import events as ev
 from trmcloud.core.control.budget import LedgerState, extend_ledger
-from trmcloud.core.control.notices import NoticeInputs, ReaperVisit, finding_notice
+from trmcloud.core.control.notices import (
+    NoticeInputs,
+    ReaperVisit,
+    finding_notice,
+    may_follow_again,
+)
 from trmcloud.core.control.reason import ReasonKind, make_reason
 from trmcloud.core.money import Usd
 
@@ -216,6 +221,43 @@ def test_a_reaper_missing_three_rounds_is_silent(age_s: float, rented: bool, tol
     assert len(found) == told
     later = [n for n in book.due(visit=visit, now=AT + 60) if n.kind is NoticeKind.REAPER]
     assert {n.id for n in found} <= {n.id for n in later}, "as long as it is the same silence"
+
+
+@pytest.mark.parametrize(
+    ("path", "again"),
+    [
+        ("cap/run/r1/10/50", True),
+        ("cap/run/r1/11/50", False),
+        ("cap/run/r2/10/50", False),
+        ("cap/account/all/100/95", True),
+        ("cap/month/2026-09/8/50", True),
+        ("cap/month/2026-09/7/50", False),
+        ("cap/project/a/b/4/50", True),
+        ("cap/project/c/4/50", False),
+        ("reaper/desk/1790000000", True),
+        ("reaper/desk/1789999000", False),
+        ("r1/g1/started", True),
+        ("r2/g1/started", False),
+        ("approval/a-1", False),
+        ("", False),
+    ],
+)
+def test_an_id_is_kept_as_long_as_its_notice_may_follow_again(path: str, again: bool) -> None:
+    book = Book(account="100", month="8")
+    book.add("", ev.CapSet("project", "a/b", Usd(4)))
+    book.rent()
+    visit = ReaperVisit(AT, 300.0, "desk")
+    assert may_follow_again(f"0a1b2c3d/{path}", book.ledger, visit) is again
+    assert not may_follow_again("0a1b2c3d/reaper/desk/1790000000", book.ledger, None)
+
+
+def test_a_finding_of_a_run_that_has_just_ended_is_none() -> None:
+    book = Book()
+    book.rent()
+    found = book.finding("flat_loss", 900)
+    book.add("r1", ev.ResultKnown("finished"), ev.PodGone(1, AT), ev.Settled(1, Usd(0), Usd(0)))
+    book.add("r1", ev.Closed("finished"))
+    assert book.due(findings=(found,)) == ()
 
 
 def test_what_is_wrong_with_a_training_is_told_by_its_rule() -> None:

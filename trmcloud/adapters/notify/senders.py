@@ -68,6 +68,9 @@ def write_destinations(home: Path, destinations: Sequence[Destination]) -> None:
 TIMEOUT_S = 10.0
 MOST_AGAIN_S = 3600.0
 """A receiver is not taken at its word for longer."""
+FINAL = (400, 405, 406, 410, 411, 413, 414, 415, 422, 431)
+"""Answers that the same request would get again. Others, as 401 and 404, end when the receiver is
+mended."""
 
 
 class WebhookSender:
@@ -95,7 +98,8 @@ class WebhookSender:
         except urllib.error.HTTPError as error:
             again_in_s = retry_after_s(error.headers.get("Retry-After"), now)
             error.close()
-            return DeliveryResult(False, one_line(f"it answered {error.code}"), again_in_s)
+            text = one_line(f"it answered {error.code}")
+            return DeliveryResult(False, text, again_in_s, error.code in FINAL)
         except ContractError as error:
             return DeliveryResult(False, str(error))
         except (OSError, ValueError) as error:

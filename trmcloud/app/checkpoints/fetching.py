@@ -170,6 +170,8 @@ class FetchedCheckpoint:
     manifest: CheckpointManifest
     folder: Path
     already_there: bool
+    own: OwnNames | None = None
+    """Of a command: under the names of its script."""
 
 
 def choose(

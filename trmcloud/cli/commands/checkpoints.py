@@ -5,19 +5,18 @@ from __future__ import annotations
 import json
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from trmcloud.app import grants, short_rentals, views
-from trmcloud.app.checkpoints import exporting, fetching, inventory
+from trmcloud.app import checkpoint_requests, grants, views
+from trmcloud.app.checkpoints import exporting, fetching
 from trmcloud.app.checkpoints.fetching import BestCheckpoint
 from trmcloud.app.checkpoints.inventory import SourcePruning
 from trmcloud.app.context import Context, UnreachableProvider, require_reach
 from trmcloud.app.data import data_set_names, need_training_extra
-from trmcloud.app.launching import follow_or_drive
 from trmcloud.app.run_queries import mark_reported
 from trmcloud.app.run_views import fetched_fields
 from trmcloud.app.views import filled
@@ -33,7 +32,6 @@ from trmcloud.cli.views.status import volume_lines
 from trmcloud.cli.views.text import Progress, duration, not_evaluated, table
 from trmcloud.core.catalog.datasets import DataSet
 from trmcloud.core.catalog.providers import TRAITS, rentable
-from trmcloud.core.contract.command import RECIPE
 from trmcloud.core.contract.manifest import CheckpointManifest
 from trmcloud.core.control.events import VolumeDeleted
 from trmcloud.core.control.observation import ReportedValue
@@ -41,6 +39,7 @@ from trmcloud.core.control.run_state import RunState
 from trmcloud.core.errors import NotFoundError, UsageError
 from trmcloud.core.money import Usd, total
 from trmcloud.core.nearest import suggest_name
+from trmcloud.core.spec.plan import Candidate
 from trmcloud.core.storage import price_per_hour, price_per_month
 from trmcloud.core.values import dataclass
 from trmcloud.export.adopt import find_folder, read_adopted_run
@@ -49,36 +48,41 @@ from trmcloud.wiring import build_context, offers_for_errand, run_files
 from trmcloud.wiring_plans import build_planner
 
 
-def bring_from_volume(context: Context, run: RunState, *, yes: bool) -> RunState:
-    """The run once its best and latest checkpoints are here; itself where they are already.
+def _bring_from_volume(context: Context, run: RunState, *, yes: bool) -> RunState:
+    """``checkpoint_requests.bring_from_volume``, for a user who sees it and is asked.
 
     Raises:
         UsageError: it costs money, and no user is there to agree.
     """
-    if not short_rentals.is_needed(context, run):
-        return run
-    if run.live:
+    before: list[Usd] = []
+
+    def waits(run: RunState) -> None:
         print(
             f"{run.run_id}: waiting until its pod is proven gone; you may press Ctrl-C, nothing "
             "is lost",
             file=sys.stderr,
         )
+
+    def agree(run: RunState, candidate: Candidate) -> None:
+        most = candidate.worst_case
+        print(
+            f"the checkpoints of {run.run_id} are on a network volume in {candidate.region}: "
+            f"fetching them needs a {candidate.hardware} at {candidate.rate}/h, at most {most} "
+            f"({duration(candidate.hard_stop_s)})",
+            file=sys.stderr,
+        )
+        if not yes and not is_confirmed("  Proceed?", before="this rents a machine"):
+            raise UsageError("nothing was rented or fetched")
+        before.append(run.settled)
+
+    def shown(work: Callable[[checkpoint_requests.Watch], RunState]) -> RunState:
         with RunBar(context) as bar:
-            run = follow_or_drive(context, run.run_id, lambda state: not state.live, bar.watch)
-    offers, disk_rate = offers_for_errand(context.wall())
-    candidate = short_rentals.errand_for(run, offers, 0, disk_rate, context.wall())
-    most = candidate.worst_case
-    print(
-        f"the checkpoints of {run.run_id} are on a network volume in {candidate.region}: fetching "
-        f"them needs a {candidate.hardware} at {candidate.rate}/h, at most {most} "
-        f"({duration(candidate.hard_stop_s)})",
-        file=sys.stderr,
+            return work(bar.watch)
+
+    state = checkpoint_requests.bring_from_volume(
+        context, run, offers=offers_for_errand, waits=waits, agree=agree, shown=shown
     )
-    if not yes and not is_confirmed("  Proceed?", before="this rents a machine"):
-        raise UsageError("nothing was rented or fetched")
-    with RunBar(context) as bar:
-        state = short_rentals.carry_out(context, run, candidate, bar.watch)
-    spent = state.settled - run.settled if not state.live else Usd(0)
+    spent = state.settled - before[0] if before and not state.live else Usd(0)
     if spent:
         print(f"  the machine cost {spent}", file=sys.stderr)
     return state
@@ -147,44 +151,36 @@ def fetch_best(
             _fetch_from_script(Path(run).expanduser(), into, weights_only, as_json=as_json)
         return
     context, state = find_caught_up(run)
-    state = bring_from_volume(context, state, yes=yes)
-    light = weights_only or export is not None
-    found = fetching.find_best(context, state, phase=phase or None, step=step, weights_only=light)
-    for missed in found.missed:
-        print(f"{state.run_id}: {missed}", file=sys.stderr)
-    if found.manifest.val_bpb is None and step is None:
-        print(not_evaluated(found.manifest), file=sys.stderr)
+    state = _bring_from_volume(context, state, yes=yes)
+
+    def begin(found: BestCheckpoint) -> Progress:
+        for missed in found.missed:
+            print(f"{state.run_id}: {missed}", file=sys.stderr)
+        if found.manifest.val_bpb is None and step is None:
+            print(not_evaluated(found.manifest), file=sys.stderr)
+        return Progress("" if found.source.durable else "from its pod")
+
+    wanted: dict[str, Any] = {"phase": phase or None, "step": step}
     if export is not None:
-        _export_run(context, state, found, into, export, as_json=as_json)
-    else:
-        _fetch_run(context, state, found, into, weights_only, as_json=as_json)
-
-
-def _fetch_run(
-    context: Context,
-    run: RunState,
-    found: BestCheckpoint,
-    into: str,
-    weights_only: bool,
-    *,
-    as_json: bool,
-) -> None:
-    best = found.manifest
-    folder = Path(into).expanduser() if into else fetching.default_folder(best, Path.cwd())
-    progress = Progress("" if found.source.durable else "from its pod")
-    fetched = fetching.fetch(
-        context, run, found, folder, weights_only=weights_only, progress=progress
+        found = fetching.find_best(context, state, **wanted, weights_only=True)
+        _export_run(context, state, found, into, export, begin(found), as_json=as_json)
+        return
+    folder = Path(into).expanduser() if into else None
+    fetched = checkpoint_requests.fetch_best(
+        context, state, folder, weights_only=weights_only, **wanted, begin=begin
     )
     if as_json:
         print_document(views.Fetched(**fetched_fields(fetched)))
         return
+    best = fetched.manifest
     final = "" if best.final_at is None else f", the final model of step {best.final_at:,}"
-    metric = score_rows(run.spec.command, mark_reported(run, best))
-    if best.recipe == RECIPE:
-        print(f"{run.run_id} {best.label}{final}: {_fetched_word(fetched)}")
-        print("\n".join(own_files(fetched, metric)))
+    named = f"{state.run_id} {best.label}{final}"
+    metric = score_rows(state.spec.command, mark_reported(state, best))
+    if fetched.own is None:
+        _show_fetched(named, fetched, metric)
         return
-    _show_fetched(f"{run.run_id} {best.label}{final}", fetched, metric)
+    print(f"{named}: {_fetched_word(fetched)}")
+    print("\n".join(own_files(fetched.own, best.sha256, metric)))
 
 
 def _fetched_word(fetched: fetching.FetchedCheckpoint) -> str:
@@ -269,6 +265,7 @@ def _export_run(
     best: BestCheckpoint,
     into: str,
     export: _Export,
+    progress: Progress,
     *,
     as_json: bool,
 ) -> None:
@@ -277,7 +274,6 @@ def _export_run(
     need_training_extra("exporting a checkpoint here")
     target = _target(manifest, into, export)
     rows = exporting.facts(context, run, manifest, _data_set)
-    progress = Progress("" if best.source.durable else "from its pod")
     with exporting.at_hand(context, run, best, target, progress) as folder:
         _write_export(folder, target, rows, export, as_json=as_json)
 
@@ -337,30 +333,26 @@ def prune(
 
     Example: trmcloud prune r-1f3a9c --keep-best 1 -y
     """
-    if keep_best is not None and keep_best < 1:
-        raise UsageError("--keep-best must be at least 1: the best checkpoint is never deleted")
-    context, state = find_caught_up(run)
-    grants.require_paying(context, state)
-    if not run and not sys.stdin.isatty():
-        raise UsageError(
-            "not a terminal; name the run",
-            next_step=f"trmcloud prune {state.run_id} -y",
-        )
-    planned = inventory.plan_pruning(context, state, keep_best)
-    freed = sum(each.freed_bytes for each in planned)
+
+    def find() -> tuple[Context, RunState]:
+        context, state = find_caught_up(run)
+        if not run and not sys.stdin.isatty():
+            command = f"trmcloud prune {state.run_id} -y"
+            raise UsageError("not a terminal; name the run", next_step=command)
+        return context, state
+
+    def agrees(planned: Sequence[SourcePruning]) -> bool:
+        if as_json:
+            return yes
+        for each in planned:
+            _show(each)
+        return any(not each.empty for each in planned) and (yes or is_confirmed("  Delete?"))
+
+    state, planned, deleted = checkpoint_requests.prune(find, keep_best, agrees=agrees)
     if as_json:
-        if yes:
-            inventory.prune(planned)
-        print_document(_document(state, planned, deleted=yes))
-        return
-    for each in planned:
-        _show(each)
-    if all(each.empty for each in planned):
-        return
-    if not yes and not is_confirmed("  Delete?"):
-        return
-    inventory.prune(planned)
-    print(f"freed {freed / 1e6:,.1f} MB")
+        print_document(_document(state, planned, deleted=deleted))
+    elif deleted:
+        print(f"freed {sum(each.freed_bytes for each in planned) / 1e6:,.1f} MB")
 
 
 def _document(run: RunState, planned: Sequence[SourcePruning], *, deleted: bool) -> views.Pruned:

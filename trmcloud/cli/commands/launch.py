@@ -16,10 +16,9 @@ from trmcloud.app import commands, grants, launching, measurements, preparing, v
 from trmcloud.app.balances import funds_reader, plan_funds
 from trmcloud.app.commands import CommandRequest
 from trmcloud.app.context import Context, run_by_id
-from trmcloud.app.data import need_training_extra
+from trmcloud.app.drive import RunDriver
 from trmcloud.app.labels import labels_of
 from trmcloud.app.launch import Caller, Earlier, Launch, Outlook, Prepared, Wish, find_started
-from trmcloud.app.launch_checks import check_bucket, first_candidate
 from trmcloud.app.plan_views import plan_document
 from trmcloud.app.run_views import launched, state_of
 from trmcloud.app.working_tree import WorkingTree
@@ -32,7 +31,6 @@ from trmcloud.cli.views.plan_explain import probe_lines
 from trmcloud.cli.views.run import carry
 from trmcloud.cli.views.text import DataProgress, Progress
 from trmcloud.cli.views.troubles import tell_unreached
-from trmcloud.core.catalog.hardware import LOCAL
 from trmcloud.core.control.events import FailureKind
 from trmcloud.core.control.run_state import RunState
 from trmcloud.core.errors import Outcome
@@ -182,17 +180,16 @@ def carry_out(
         sys.exit(again(context, begun, detach=detach, as_json=as_json))
     tell(context)
     tell_unreached(context)
-    code = carry(context, begun, detach=detach, as_json=as_json)
-    run = begun.run()
-    if code == Outcome.NOT_STARTED.exit_code and is_sold_out(run):
+    return _carried(context, begun, detach=detach, as_json=as_json)
+
+
+def _carried(context: Context, driver: RunDriver, *, detach: bool, as_json: bool) -> Carried:
+    code = carry(context, driver, detach=detach, as_json=as_json)
+    run = driver.run()
+    kinds = [action.failed_kind for action in run.actions.values()]
+    if code == Outcome.NOT_STARTED.exit_code and FailureKind.NO_CAPACITY in kinds:
         code = Outcome.NO_MACHINE.exit_code
     return Carried(run, code)
-
-
-def is_sold_out(run: RunState) -> bool:
-    """Whether a machine that it asked for could not be had."""
-    kinds = (action.failed_kind for action in run.actions.values())
-    return any(kind is FailureKind.NO_CAPACITY for kind in kinds)
 
 
 def planned_document(
@@ -234,13 +231,21 @@ def resume(
     labels = labels_of(f"resume {before.run_id} {changes}", request)
     if (earlier := find_started(context, labels)) is not None:
         sys.exit(again(context, earlier, detach=request.detach, as_json=as_json))
-    plan = before.plan
-    if first_candidate(plan).provider == LOCAL and plan.spec.command is None:
-        need_training_extra()
-    check_bucket(context, plan.spec)
-    checked = launching.check_resume(
+
+    def agrees(checked: launching.Continuation) -> bool:
+        named = "" if run else ", the newest run"
+        print(f"{before.run_id}{named}")
+        show_resume(context, checked, verbose=verbose)
+        typed = sys.argv[2:] if sys.argv[1:2] == ["resume"] else []
+        words = typed if run and typed else [before.run_id, *typed]
+        line = shlex.join(["trmcloud", "resume", *words, "-y"])
+        question = f"  Resume {before.run_id} for at most {checked.time.at_most}?"
+        return yes or is_confirmed(question, before=before.run_id + named, line=line)
+
+    driver = launching.resume(
         context,
-        before.run_id,
+        before,
+        agrees=agrees,
         cap=parse_money("--budget", request.budget),
         settings=[parse_setting(text) for text in request.setting],
         accept_change=accept_change,
@@ -252,23 +257,11 @@ def resume(
         key=labels.key,
         request=labels.request,
     )
-    if isinstance(checked, launching.Continuation):
-        named = "" if run else ", the newest run"
-        print(f"{before.run_id}{named}")
-        show_resume(context, checked, verbose=verbose)
-        typed = sys.argv[2:] if sys.argv[1:2] == ["resume"] else []
-        words = typed if run and typed else [before.run_id, *typed]
-        line = shlex.join(["trmcloud", "resume", *words, "-y"])
-        question = f"  Resume {before.run_id} for at most {checked.time.at_most}?"
-        if not yes and not is_confirmed(question, before=before.run_id + named, line=line):
-            print("nothing was started, nothing was spent")
-            return
-    driver = launching.carry_on(context, checked)
+    if driver is None:
+        print("nothing was started, nothing was spent")
+        return
     tell(context)
-    code = carry(context, driver, detach=request.detach, as_json=as_json)
-    if code == Outcome.NOT_STARTED.exit_code and is_sold_out(driver.run()):
-        code = Outcome.NO_MACHINE.exit_code
-    sys.exit(code)
+    sys.exit(_carried(context, driver, detach=request.detach, as_json=as_json).code)
 
 
 def _typed_policy(request: LaunchRequest) -> str:

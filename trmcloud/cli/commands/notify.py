@@ -27,11 +27,19 @@ from trmcloud.core.contract.records import ContractError
 from trmcloud.core.errors import ConflictError, NotFoundError, NotifyError, UsageError
 from trmcloud.core.nearest import nearest
 from trmcloud.core.text import one_line
-from trmcloud.ports.notices import DeliveryResult, Destination
-from trmcloud.wiring import build_context, build_notifier, destinations_file, outbox_of, sender_of
+from trmcloud.ports.notices import DeliveryResult, DeliveryState, Destination
+from trmcloud.wiring import (
+    build_context,
+    build_notifier,
+    deliveries_of,
+    destinations_file,
+    sender_of,
+)
 
 _WITHIN_S = 30.0
 _LABEL = r"[A-Za-z0-9][A-Za-z0-9._-]{0,39}"
+
+_NONE_SENT = DeliveryState(0, 0.0)
 
 app = options.make_group(
     "Send notifications: started, gate, cap, ended, trouble, lost, price, orphan, reaper.",
@@ -88,9 +96,11 @@ def add(
             next_step=f"trmcloud admin notify remove {made.name}, or use another --name",
         )
     write([*known, made])
-    teller = build_notifier(build_context())
+    context = build_context()
+    _forget(context.home, made.name)  # what is left of an earlier one of this name
+    teller = build_notifier(context)
     if teller is not None:
-        teller.derive(silently=not known)
+        teller.derive()
     if as_json:
         shown_once = secret if secret and not secret_from else None
         print_document(views.NoticeTargets(destinations=(_target(made),), secret=shown_once))
@@ -114,14 +124,11 @@ def show(as_json: options.Json = False) -> None:
     """
     destinations = destinations_file()[0]()
     context = build_context()
-    outbox = outbox_of(context.home) if destinations else None
-    waiting = outbox.waiting() if outbox is not None else ()
-    data: list[views.NoticeTarget] = []
-    for each in destinations:
-        mine = [one for one in waiting if one.destination == each.name]
-        at, gave_up = outbox.last_told(each.name) if outbox is not None else (None, "")
-        why = next((one.why for one in reversed(mine) if one.why), "")
-        data.append(_target(each, at, len(mine), why, gave_up))
+    states: dict[str, DeliveryState] = {}
+    if destinations:
+        with deliveries_of(context.home).change() as kept:
+            states = dict(kept)
+    data = [_target(each, states.get(each.name, _NONE_SENT)) for each in destinations]
     if as_json:
         print_document(views.NoticeTargets(destinations=tuple(data)))
     elif not data:
@@ -134,19 +141,24 @@ def show(as_json: options.Json = False) -> None:
                 print(f"{told.name}: gave up sending {told.gave_up}")
 
 
-def _target(
-    made: Destination, at: float | None = None, waiting: int = 0, why: str = "", gave_up: str = ""
-) -> views.NoticeTarget:
+def _forget(home: Path, name: str) -> None:
+    with deliveries_of(home).change() as states:
+        states.pop(name, None)
+
+
+def _target(made: Destination, state: DeliveryState = _NONE_SENT) -> views.NoticeTarget:
+    waiting = state.waiting
+    why = next((each.why for each in reversed(waiting) if each.why), "")
     return views.NoticeTarget(
         name=made.name,
         way=made.way,
         where=_shown(made),
         only=tuple(made.only),
         on_pod=made.on_pod,
-        last_told_at=at,
-        waiting=waiting,
+        last_told_at=state.last_told_at,
+        waiting=len(waiting),
         trouble=note("not_sent", why) if why else None,
-        gave_up=gave_up or None,
+        gave_up=state.gave_up or None,
     )
 
 
@@ -177,7 +189,7 @@ def remove(
     known = read()
     made = _named(known, name)
     write([each for each in known if each.name != made.name])
-    outbox_of(build_context().home).forget(made.name)
+    _forget(build_context().home, made.name)
     if as_json:
         left = tuple(_target(each) for each in known if each.name != made.name)
         print_document(views.NoticeTargets(destinations=left))

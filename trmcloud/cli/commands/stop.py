@@ -8,9 +8,9 @@ from typing import Annotated
 
 import typer
 
-from trmcloud.app import grants, views
+from trmcloud.app import checkpoint_requests, grants, views
 from trmcloud.app.checkpoints.inventory import HERE
-from trmcloud.app.checkpoints.saving import Place, SaveRequest, SaveWaiter, request_save
+from trmcloud.app.checkpoints.saving import Place, SaveRequest
 from trmcloud.app.context import (
     Context,
     find_run,
@@ -65,30 +65,30 @@ def save(
     """
     context = build_context()
     catch_up(context)
-    asked = request_save(context, grants.judge_run(context, run or None).run_id, "trmcloud save")
-    print(f"{asked.run_id}: asked to save", flush=True)
-    if detach:
-        catch_up(context)
-        if as_json:
-            nothing = dict.fromkeys(
-                ("checkpoint", "val_bpb", "metric", "sha256", "size_bytes", "place", "reported_by")
-            )
-            print_document(views.Saved(run=asked.run_id, safe=False, kept=False, **nothing))
-        return
-    state = run_by_id(context, asked.run_id)
-    if state.generation is not None:
-        require_reach(context, state.generation.provider)
-    waiting = SaveWaiter(context, asked, wait)
-    state = follow_or_drive(context, asked.run_id, waiting.is_over, lambda state: None)
-    _show(state, waiting.place(state), asked, as_json=as_json)
+
+    def waits(asked: SaveRequest) -> bool:
+        print(f"{asked.run_id}: asked to save", flush=True)
+        if detach:
+            catch_up(context)
+            if as_json:
+                names = "checkpoint val_bpb metric sha256 size_bytes place reported_by"
+                nothing = dict.fromkeys(names.split())
+                print_document(views.Saved(run=asked.run_id, safe=False, kept=False, **nothing))
+        return not detach
+
+    saved = checkpoint_requests.save(
+        context, run or None, "trmcloud save", wait_s=wait, waits=waits
+    )
+    if saved is not None:
+        _show(*saved, as_json=as_json)
 
 
-def _show(state: RunState, place: Place, asked: SaveRequest, *, as_json: bool) -> None:
+def _show(state: RunState, place: Place, *, as_json: bool) -> None:
     kept, is_here, command = place.kept, place.at.kind == HERE, state.spec.command
     if as_json:
         print_document(
             views.Saved(
-                run=asked.run_id,
+                run=state.run_id,
                 checkpoint=place.label,
                 val_bpb=kept.val_bpb if command is None else None,
                 metric=own_metric(command, kept.val_bpb),
@@ -108,7 +108,7 @@ def _show(state: RunState, place: Place, asked: SaveRequest, *, as_json: bool) -
         metric = mark_reported(state, shown).as_reported(value)
     by = "" if is_here else f" {BY_POD}"
     size = f"{kept.size_bytes / 1e6:,.1f} MB"
-    print(f"{asked.run_id} {place.label}: saved{by}, {size}; still training")
+    print(f"{state.run_id} {place.label}: saved{by}, {size}; still training")
     named = "final-step bpb" if command is None else title_of(command.metric_name)
     rows = [(named, metric), ("weights", f"sha256 {kept.sha256}")]
     print("\n".join(fields([*rows, ("saved in" if place.final else "on", place.words)], "  ")))

@@ -6,7 +6,7 @@ import os
 import shlex
 
 from trmcloud.app.balances import plan_funds
-from trmcloud.app.checkpoints.fetching import FetchedCheckpoint, OwnNames, under_own_names
+from trmcloud.app.checkpoints.fetching import OwnNames
 from trmcloud.app.checkpoints.opening import Effect, worst
 from trmcloud.app.context import Context
 from trmcloud.app.ignore_rules import IGNORE_NAME
@@ -333,12 +333,11 @@ def _some(names: tuple[str, ...]) -> str:
 _WIDEST_NAME = 40
 
 
-def own_files(fetched: FetchedCheckpoint, metric: list[str]) -> list[str]:
+def own_files(own: OwnNames, sha256: str, metric: list[str]) -> list[str]:
     """Its metric, its files and where they are, a line each."""
-    own = under_own_names(fetched.manifest, fetched.folder)
     return [
         *metric,
-        f"  largest file    sha256 {fetched.manifest.sha256}",
+        f"  largest file    sha256 {sha256}",
         f"  folder          {one_line(str(own.path.absolute()))}",
         *(f"  {name:<14}  {text}" for name, text in _rows(own)),
     ]

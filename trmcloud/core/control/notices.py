@@ -68,9 +68,31 @@ def standing_notices(
     """
     for run in runs:
         yield from _of_report(ledger, run, observed)
-    yield from observed.findings
+    # They were found a moment ago: a run that has ended since has none.
+    yield from (each for each in observed.findings if ledger.runs[each.run_id].live)
     yield from _of_caps(ledger, runs, now)
     yield from _of_reaper(ledger, observed.visit, now)
+
+
+def may_follow_again(notice_id: str, ledger: LedgerState, visit: ReaperVisit | None) -> bool:
+    """Whether ``standing_notices`` may return the notice of this id once more: as long as a cap is
+    the same, a reaper has not been back, or something may still happen to a run."""
+    _, kind, rest = (*notice_id.split("/", 2), "", "")[:3]
+    if kind == "reaper":
+        return visit is not None and rest == _visit_path(visit)
+    present = {run.run_id for run in present_runs(ledger.runs)}
+    if kind != "cap":
+        return kind in present
+    level, _, place = rest.partition("/")
+    key, _, amount = place.rpartition("/")[0].rpartition("/")
+    if level == "run" and key not in present:
+        return False
+    cap = ledger.cap_of(level, "" if level == "account" else key)
+    return cap is not None and cap.plain() == amount
+
+
+def _visit_path(visit: ReaperVisit) -> str:
+    return f"{visit.machine}/{int(visit.at)}"
 
 
 def finding_notice(
@@ -158,7 +180,7 @@ def _of_reaper(ledger: LedgerState, visit: ReaperVisit | None, now: float) -> It
     )  # fmt: skip
     if visit is None or not rents or now - visit.at <= MISSED_VISITS * visit.every_s:
         return
-    fact_id = f"{ledger.ledger_id}/reaper/{visit.machine}/{int(visit.at)}"
+    fact_id = f"{ledger.ledger_id}/reaper/{_visit_path(visit)}"
     facts: dict[str, Fact] = {
         "machine": visit.machine,
         "silent_s": round(now - visit.at),

@@ -1,0 +1,161 @@
+"""What is done with a run's checkpoints on request: the same steps and checks behind every door."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from trmcloud.app import grants, short_rentals
+from trmcloud.app.checkpoints import fetching, inventory
+from trmcloud.app.checkpoints.fetching import BestCheckpoint, FetchedCheckpoint
+from trmcloud.app.checkpoints.inventory import SourcePruning
+from trmcloud.app.checkpoints.saving import Place, SaveRequest, SaveWaiter, request_save
+from trmcloud.app.context import Context, require_reach, run_by_id
+from trmcloud.app.launching import follow_or_drive
+from trmcloud.core.catalog.offers import Offer
+from trmcloud.core.control.run_state import RunState
+from trmcloud.core.errors import UsageError
+from trmcloud.core.money import Usd
+from trmcloud.core.spec.plan import Candidate
+from trmcloud.core.values import replace
+from trmcloud.ports.machine import Progress
+
+Watch = Callable[[RunState], None]
+
+
+def save(
+    context: Context,
+    run: str | None,
+    by: str,
+    *,
+    wait_s: float,
+    waits: Callable[[SaveRequest], bool] = lambda _: True,
+) -> tuple[RunState, Place] | None:
+    """Have a checkpoint made now, and wait until it is where the run's checkpoints are kept, or on
+    its pod alone; training continues.
+
+    Args:
+        run: its id or name; None: the newest.
+        by: who asks, for the record.
+        wait_s: the longest wait for the pod's answer, and for the copy.
+        waits: called when the request is on record; whether to wait.
+
+    Returns:
+        The run and its new checkpoint; None without waiting.
+
+    Raises:
+        NotFoundError, ConflictError, NotSupported: see ``judge_run``, ``request_save`` and
+            ``SaveWaiter.place``. AuthError: its pod cannot be reached from here. LinkError: it
+            could not be confirmed in time.
+    """
+    asked = request_save(context, grants.judge_run(context, run).run_id, by)
+    if not waits(asked):
+        return None
+    state = run_by_id(context, asked.run_id)
+    if state.generation is not None:
+        require_reach(context, state.generation.provider)
+    waiting = SaveWaiter(context, asked, wait_s)
+    state = follow_or_drive(context, asked.run_id, waiting.is_over, _nothing)
+    return state, waiting.place(state)
+
+
+def bring_from_volume(
+    context: Context,
+    run: RunState,
+    *,
+    offers: Callable[[float], tuple[Sequence[Offer], Usd]],
+    waits: Callable[[RunState], None],
+    agree: Callable[[RunState, Candidate], None],
+    shown: Callable[[Callable[[Watch], RunState]], RunState] = lambda work: work(_nothing),
+) -> RunState:
+    """Return the run once its best and latest checkpoints are here; itself where they are already.
+
+    Args:
+        offers: returns what can be rented at a time (epoch s), and USD/h of such a machine's disks.
+        waits: called before its pod's end is waited for; raises where it is not to be.
+        agree: called with the run and the machine that would be rented; raises where it is not to
+            be.
+        shown: calls its argument with a function that shows every state.
+
+    Raises:
+        AuthError, NoCapacity: nothing can be rented. BudgetRefused, ConflictError, MissingTool: see
+            ``short_rentals.start``.
+    """
+    if not short_rentals.is_needed(context, run):
+        return run
+    if run.live:
+        waits(run)
+        name, is_over = run.run_id, lambda state: not state.live
+        run = shown(lambda watch: follow_or_drive(context, name, is_over, watch))
+    found, disk_rate = offers(context.wall())
+    candidate = short_rentals.errand_for(run, found, 0, disk_rate, context.wall())
+    agree(run, candidate)
+    return shown(lambda watch: short_rentals.carry_out(context, run, candidate, watch))
+
+
+def fetch_best(
+    context: Context,
+    run: RunState,
+    into: Path | None,
+    *,
+    weights_only: bool,
+    phase: str | None = None,
+    step: int | None = None,
+    begin: Callable[[BestCheckpoint], Progress] = lambda _: _nothing,
+) -> FetchedCheckpoint:
+    """Copy its best checkpoint, every hash verified; that of a command lies in ``own`` of the
+    folder, too, under the names that its script gave it.
+
+    Args:
+        into: a folder to make; None: RUN-PHASE-STEP in the working directory.
+        phase, step: of a checkpoint in place of the best.
+        begin: called with the checkpoint that is copied now; returns what is told the progress.
+
+    Raises:
+        NotFoundError, CheckpointError, ProviderError, ConflictError, DoesNotFit: see
+            ``fetching.find_best``, ``fetching.copy`` and ``fetching.under_own_names``.
+    """
+    found = fetching.find_best(context, run, phase=phase, step=step, weights_only=weights_only)
+    progress = begin(found)
+    folder = into if into is not None else fetching.default_folder(found.manifest, Path.cwd())
+    fetched = fetching.fetch(
+        context, run, found, folder, weights_only=weights_only, progress=progress
+    )
+    if run.spec.command is None:
+        return fetched
+    return replace(fetched, own=fetching.under_own_names(fetched.manifest, fetched.folder))
+
+
+def prune(
+    find: Callable[[], tuple[Context, RunState]],
+    keep_best: int | None,
+    *,
+    agrees: Callable[[Sequence[SourcePruning]], bool],
+) -> tuple[RunState, tuple[SourcePruning, ...], bool]:
+    """Delete a run's checkpoints but the best and the latest, wherever they are.
+
+    Args:
+        find: returns the run that is meant.
+        keep_best: the best to keep of each phase; None: as many as its recipe keeps.
+        agrees: whether this is to be deleted.
+
+    Returns:
+        The run, what there was to delete in each place, and whether it was deleted.
+
+    Raises:
+        UsageError: ``keep_best`` is below 1. ConflictError: another principal pays for the run, or
+            it prunes by itself. LinkError, ProviderError: a place cannot be asked.
+    """
+    if keep_best is not None and keep_best < 1:
+        raise UsageError("--keep-best must be at least 1: the best checkpoint is never deleted")
+    context, run = find()
+    grants.require_paying(context, run)
+    planned = inventory.plan_pruning(context, run, keep_best)
+    agreed = agrees(planned)
+    if agreed:
+        inventory.prune(planned)
+    return run, planned, agreed
+
+
+def _nothing(*_: object) -> None:
+    pass
