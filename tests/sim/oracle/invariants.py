@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from tests.sim.oracle.agent_oracle import AgentOracle, BootJudge
 from tests.sim.oracle.grants import GrantJudge
 from tests.sim.oracle.ledger_oracle import LedgerOracle
-from tests.sim.oracle.lives import AgentLives
+from tests.sim.oracle.lives import STOPPED, AgentLives, Uncertainty
 from tests.sim.oracle.money import MoneyJudge, OrphanJudge, VolumeJudge
 from tests.sim.oracle.uploads import OversizeJudge
 from trmcloud.core.catalog.providers import traits_of
@@ -27,7 +27,7 @@ from trmcloud.core.control.run_state import RunState, State
 from trmcloud.core.money import Usd
 from trmcloud.core.spec.spec import STOP
 from trmcloud.pod.agent.nodes import HEAD_LOST_S
-from trmcloud.sim.oracle.exposure import CLOCK_OFF_S, REACTION_S, STOPPED
+from trmcloud.sim.oracle.exposure import CLOCK_OFF_S, REACTION_S
 from trmcloud.sim.oracle.promises import ORPHAN_S, Promises
 from trmcloud.sim.world.account import Process, RentedMachine, World
 from trmcloud.sim.world.provider_profiles import STALE_LIST_S
@@ -48,6 +48,7 @@ class Invariants(Promises):
         super().__init__(world)
         self.fail = world.fail
         self.epochs: dict[str, int] = {}
+        self.undecidable = Uncertainty(world)
         self.lives = AgentLives(self)
         self.truth = LedgerOracle(self)
         self.duties = AgentOracle(self)
@@ -72,6 +73,10 @@ class Invariants(Promises):
                     if now > rented.land_by:
                         self._landing(rented, now)
         super().accrue()
+
+    def look(self) -> None:
+        super().look()
+        self.undecidable.look()
 
     def own(self, rented: RentedMachine, run: RunState | None, now: float) -> None:
         super().own(rented, run, now)

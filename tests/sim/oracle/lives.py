@@ -1,14 +1,53 @@
-"""What has befallen the pods of a world, and what that allows their agents."""
+"""The only excuses of judges: what no controller could have known, and what has befallen a pod."""
 
 from __future__ import annotations
 
 from math import inf
 
 from trmcloud.sim.oracle.promises import Promises
-from trmcloud.sim.world.account import Pod, RentedMachine
+from trmcloud.sim.world.account import Pod, RentedMachine, World
 
 _CLOCKS_AGREE_S = 0.5
 _FOR_EVER_S = 1e9
+
+
+STOPPED = frozenset({"7", "9", "14", "61"})
+"""With these a controller may wake up in the middle of a call and go on with it."""
+
+
+class Uncertainty:
+    """Things that no controller could have known, since the provider or a clock lied beyond what
+    ``core.providers`` says that it may."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self.clocks_moved = False
+
+    def look(self) -> None:
+        if self._world.laptop.offset_s or self._world.server.offset_s:
+            self.clocks_moved = True
+
+    def absence(self, rented: RentedMachine | None) -> bool:
+        """Whether a pod's absence may have been misjudged: by a clock that was set meanwhile, or
+        since the pod came later than its provider's longest delay, or was in no list for longer
+        than its provider's lists lag while nobody heard its agent."""
+        if self.clocks_moved or rented is None:
+            return self.clocks_moved
+        return rented.came_too_late or self.is_unseen(rented)
+
+    def is_unseen(self, rented: RentedMachine) -> bool:
+        """Whether no list had the pod for longer than they may lag, and nobody heard its agent."""
+        return rented.hidden_for_long and not rented.heard
+
+    @property
+    def woken(self) -> bool:
+        """Whether some controller may have gone on in the middle of a call."""
+        return bool(STOPPED & self._world.fired.keys())
+
+    @property
+    def is_time_odd(self) -> bool:
+        """Whether a controller's time is not to be trusted."""
+        return self.woken or self.clocks_moved
 
 
 class AgentLives:

@@ -16,7 +16,7 @@ from math import ceil
 
 from trmcloud.core.control.billing import awaiting_bill
 from trmcloud.core.control.run_state import RunState
-from trmcloud.sim.oracle.exposure import REACTION_S, Exposure, Uncertainty
+from trmcloud.sim.oracle.exposure import REACTION_S, Exposure
 from trmcloud.sim.world.account import Observer, RentedMachine, World
 
 ORPHAN_S = 180.0
@@ -39,7 +39,6 @@ class Promises(Observer):
         self.world = world
         self.worst = WorstOverrun()
         self.exposure = Exposure(world)
-        self.undecidable = Uncertainty(world)
         self.names: dict[str, int] = {}
         """By name, the pods that were ever made of it."""
         self.judged_at = world.queue.now
@@ -78,7 +77,6 @@ class Promises(Observer):
                 for rented in account.living:
                     self.own(rented, runs.get(rented.run_id), now)
         self.exposure.look(now)
-        self.undecidable.look()
 
     def own(self, rented: RentedMachine, run: RunState | None, now: float) -> None:
         """Check that the ledger still has an open generation for this pod."""
