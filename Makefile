@@ -368,8 +368,8 @@ bench-reach: $(READY)
 calibrate: $(READY)
 	@PAGE="$(PAGE)" $(BIN)/python -m bench calibrate
 
-# The hash of core, app, pod and sim draws the seeds; the page is docs/soak/README.md. Resumable as
-# long as that hash stays.
+# The hash of core, app, pod, sim and judges draws the seeds; the page is docs/soak/README.md.
+# Resumable as long as that hash stays.
 SEEDS ?= 200000
 JOBS ?= 2
 soak: $(READY)

@@ -15,6 +15,7 @@ import pytest
 from tests.contract.huggingface_rig import hub_rig
 from tests.contract.runpod_rig import Clocked, build
 from tests.contract.vast_rig import vast
+from tests.sim.oracle.invariants import Invariants
 from tests.unit.skypilot.rig import Rig
 from trmcloud.core.contract.pod_contract import Lease, PodName
 from trmcloud.core.control.observation import PodSeen
@@ -23,7 +24,6 @@ from trmcloud.core.money import ZERO, Usd, cost
 from trmcloud.ports.compute import Compute, PodRequest
 from trmcloud.providers.protocol import Site
 from trmcloud.providers.registry import ROWS, Providers
-from trmcloud.sim.oracle.invariants import Invariants
 from trmcloud.sim.world.controllers import Process
 from trmcloud.sim.world.world import SimWorld
 
@@ -96,11 +96,11 @@ def ground(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Ground]:
             compute.terminate(pod.pod_id)
     else:
         world = SimWorld(random.Random(7), ("runpod",))
-        world.check = check = Invariants(world)
+        Invariants(world)
         simulated = Process(world, world.laptop, "launch").world.computes["runpod"]
 
         def on(seconds: float) -> None:
-            world.queue.run_until(world.queue.now + seconds, check.accrue, check.look)
+            world.queue.run_until(world.queue.now + seconds, world.accrue, world.look)
 
         yield Ground(simulated, lambda: world.queue.now, on)
 

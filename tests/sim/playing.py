@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 
+from tests.sim.faults import arm_all
 from tests.sim.kept import KEEP_IT
-from trmcloud.sim.faults.table import arm_all
-from trmcloud.sim.play import PlayResult, play
+from tests.sim.play import PlayResult, play
 from trmcloud.sim.scenario import Scenario
 
 ScenarioOf = Callable[[int], Scenario | None]

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import itertools
 
+from tests.sim.faults import arm_all
+from tests.sim.play import PlayResult, play
 from trmcloud.core.values import replace
-from trmcloud.sim.faults.table import arm_all
-from trmcloud.sim.play import PlayResult, play
 from trmcloud.sim.scenario import Scenario
 
 

@@ -3,9 +3,9 @@
     python -m tests.sim.soak --state build/soak.json [--seeds 200000] [--jobs 2]
         [--page docs/soak/README.md]
 
-The seeds are a range that the hash of core, app, pod and sim draws: no version of the code was ever
-tried on its own before, and nobody chooses them. The state names that hash: where it differs,
-counting starts anew. ``--from`` names a range by hand.
+The seeds are a range that the hash of core, app, pod, sim and judges draws: no version of the code
+was ever tried on its own before, and nobody chooses them. The state names that hash: where it
+differs, counting starts anew. ``--from`` names a range by hand.
 """
 
 from __future__ import annotations
@@ -22,15 +22,17 @@ from pathlib import Path
 from typing import Any
 
 import trmcloud
-from tests.sim import drawing
 from tests.sim.drawing import draw, with_balance
+from tests.sim.faults import IMPOSSIBLE, PAIRS, arm_all
 from tests.sim.grants import granted_scenario
 from tests.sim.kept import KEEP_IT, KEPT
-from trmcloud.sim.faults.table import ALL, IMPOSSIBLE, NAMES, PAIRS, arm_all
-from trmcloud.sim.play import PlayResult, play
+from tests.sim.play import PlayResult, play
+from trmcloud.sim.faults.table import ALL, NAMES
 from trmcloud.sim.scenario import Scenario
 
 _PACKAGE = Path(trmcloud.__file__).resolve().parent
+_HERE = Path(__file__).resolve().parent
+_PARTS = ("drawing.py", "faults.py", "play.py", "users.py")
 _ROOMS = ("core", "io", "ports", "app", "pod", "sim", "providers")
 SEEDS = 200_000
 _BATCH = 500
@@ -97,13 +99,15 @@ class Tally:
 
 
 def code_hash() -> str:
-    """SHA-256 over every source file that is simulated, simulates or draws."""
+    """SHA-256 over every source file that is simulated, simulates, judges or draws."""
     digest = hashlib.sha256()
     for room in _ROOMS:
         for path in sorted((_PACKAGE / room).rglob("*.py")):
             digest.update(path.relative_to(_PACKAGE).as_posix().encode() + b"\0")
             digest.update(path.read_bytes() + b"\0")
-    digest.update(Path(drawing.__file__).read_bytes())
+    for path in (*sorted((_HERE / "oracle").glob("*.py")), *(_HERE / name for name in _PARTS)):
+        digest.update(path.relative_to(_HERE).as_posix().encode() + b"\0")
+        digest.update(path.read_bytes() + b"\0")
     return digest.hexdigest()
 
 
@@ -143,7 +147,7 @@ def page(tally: Tally, *, date: str, command: str) -> str:
         "|---|---|",
         f"| date | {date} |",
         f"| command | `{command}` |",
-        f"| code (SHA-256 of core, app, pod, sim) | `{tally.code[:16]}…` |",
+        f"| code (SHA-256 of core, app, pod, sim, judges) | `{tally.code[:16]}…` |",
         f"| seeds | {_words_of(tally)} |",
         f"| worlds played | {tally.done:,} |",
         f"| violations | {bad} |",

@@ -11,11 +11,11 @@ from dataclasses import dataclass, field, replace
 import pytest
 
 from tests.sim.drawing import draw
+from tests.sim.play import PlayResult, play
 from trmcloud.core.control import events as ev
 from trmcloud.core.control.reason import ReasonKind
 from trmcloud.core.control.run_state import RunState
 from trmcloud.core.errors import Outcome
-from trmcloud.sim.play import PlayResult, play
 from trmcloud.sim.scenario import Scenario
 from trmcloud.sim.world.account import RentedMachine
 from trmcloud.sim.world.facts import START_AT

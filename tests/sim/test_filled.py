@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 import pytest
 
+from tests.sim.faults import arm_all
+from tests.sim.play import PlayResult, play
 from trmcloud.adapters.files import load_recipe
 from trmcloud.core.catalog.offers import Offer
 from trmcloud.core.control.run_state import RunState
@@ -15,8 +17,6 @@ from trmcloud.core.money import Usd
 from trmcloud.core.planner.planning import make_plan
 from trmcloud.core.spec.plan import PhasePlan, Plan
 from trmcloud.core.spec.spec import RunSpec
-from trmcloud.sim.faults.table import arm_all
-from trmcloud.sim.play import PlayResult, play
 from trmcloud.sim.scenario import Scenario, SimRun
 from trmcloud.sim.world.facts import START_AT
 from trmcloud.sim.world.trainer import Shape

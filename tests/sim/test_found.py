@@ -8,7 +8,10 @@ from dataclasses import replace
 import pytest
 
 from tests.sim.drawing import draw
+from tests.sim.faults import arm_all
 from tests.sim.kept import KEPT, Kept
+from tests.sim.oracle.invariants import Invariants, judge_of
+from tests.sim.play import PlayResult, play
 from trmcloud.app.drive import RunDriver
 from trmcloud.core.clock import Instant
 from trmcloud.core.contract.pod_contract import (
@@ -25,9 +28,6 @@ from trmcloud.pod.agent.lease_clock import AnchorNote
 from trmcloud.pod.agent.watchdog import Watchdog
 from trmcloud.ports.compute import PodRequest
 from trmcloud.sim.faults.controller import _to_be_ended
-from trmcloud.sim.faults.table import arm_all
-from trmcloud.sim.oracle.invariants import Invariants
-from trmcloud.sim.play import PlayResult, play
 from trmcloud.sim.scenario import Scenario
 from trmcloud.sim.world.account import Pod
 from trmcloud.sim.world.controllers import Process
@@ -236,8 +236,8 @@ def pod_at_work() -> tuple[SimWorld, Pod]:
     """A pod of its own world whose trainer has been at work for ten minutes."""
     wish = replace(world().wishes[0], run_id="r-1")
     made = SimWorld(random.Random(1), ("runpod",))
-    made.check = Invariants(made)
-    made.check.forgotten = True  # nobody wrote down that this pod was wanted
+    Invariants(made)
+    made.forgotten = True  # nobody wrote down that this pod was wanted
     made.truths["r-1"] = TrueCourse(wish.plan, {"fast": SHAPE})
     start, name = made.queue.now, str(PodName("51a0c0de", "r-1", 1, 1_800_000_000))
     lease = Lease(
@@ -263,7 +263,7 @@ def test_a_killed_agents_trainer_goes_on_though_its_start_was_not_reported() -> 
     assert pod.trainer is trainer
     assert trainer.runs(made.queue.now)
     assert pod.agent.report.phases[0].attempts == 1
-    assert made.check.violation is None
+    assert made.violation is None
 
 
 def test_a_create_is_not_sent_by_one_that_slept_since_it_was_decided_on() -> None:
@@ -353,22 +353,22 @@ def test_an_agent_killed_before_it_reports_a_phases_end_does_not_train_it_again(
     assert pod.trainer is trainer
     assert pod.report is not None
     assert (pod.report.phases[0].outcome, pod.report.result) == ("finished", "finished")
-    assert made.check.violation is None
+    assert made.violation is None
 
 
 @pytest.mark.parametrize(("late_s", "broken"), [(1.0, ""), (200.0, "I2")])
 def test_a_pod_that_nobody_hears_is_due_once_it_can_be_heard(late_s: float, broken: str) -> None:
     """The link comes back long after the last event, and the next one is a little later."""
     made, pod = pod_at_work()
-    check, now = made.check, made.queue.now
-    check.forgotten = False
+    check, now = judge_of(made), made.queue.now
+    made.forgotten = False
     check.exposure.able["r-1"] = now - 10_000.0
     pod.rented.land_by = now
     made.knobs.link_down_until = now + 3000.0
     for later_s in (10.0, 3000.0 + late_s):
         made.queue.now = now + later_s
         check.accrue()
-    assert (check.violation.name if check.violation is not None else "") == broken
+    assert (made.violation.name if made.violation is not None else "") == broken
 
 
 @pytest.mark.parametrize(
@@ -380,8 +380,8 @@ def test_a_stopped_pod_that_no_list_has_is_due_once_a_list_has_it(
 ) -> None:
     """One that still runs says by its agent that it is done: no list is needed for that."""
     made, pod = pod_at_work()
-    check, now, rented = made.check, made.queue.now, pod.rented
-    check.forgotten = False
+    check, now, rented = judge_of(made), made.queue.now, pod.rented
+    made.forgotten = False
     check.exposure.able["r-1"] = now - 10_000.0
     rented.land_by = now
     rented.hidden_until = now + 3000.0
@@ -390,12 +390,12 @@ def test_a_stopped_pod_that_no_list_has_is_due_once_a_list_has_it(
     for later_s in (10.0, 3000.0 + late_s):
         made.queue.now = now + later_s
         check.accrue()
-    assert (check.violation.name if check.violation is not None else "") == broken
+    assert (made.violation.name if made.violation is not None else "") == broken
 
 
 def test_a_person_can_end_by_name_what_a_list_has_and_nothing_else() -> None:
     made, pod = pod_at_work()
-    made.check.forgotten = False
+    made.forgotten = False
     assert _to_be_ended(made, "r-1") == [pod.rented]
     pod.rented.hidden_until = made.queue.now + 60.0
     assert _to_be_ended(made, "r-1") == []

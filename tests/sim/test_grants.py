@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from tests.sim.faults import arm_all
 from tests.sim.grants import granted_scenario
 from tests.sim.kept import KEEP_IT
+from tests.sim.play import PlayResult, play
 from tests.sim.soak import code_hash, first_seed
 from trmcloud.core.control import bookkeeping
-from trmcloud.sim.faults.table import arm_all
-from trmcloud.sim.play import PlayResult, play
 
 SEEDS = 60
 

@@ -8,6 +8,9 @@ from dataclasses import replace
 
 import pytest
 
+from tests.sim.oracle.invariants import judge_of
+from tests.sim.oracle.ledger_oracle import LedgerOracle
+from tests.sim.play import play
 from tests.sim.test_found import world
 from trmcloud.core.contract.pod_contract import PodName
 from trmcloud.core.control import events as ev
@@ -15,9 +18,6 @@ from trmcloud.core.control.actions import CREATE
 from trmcloud.core.control.run_state import RunState, State
 from trmcloud.core.money import ZERO, Usd, cost
 from trmcloud.ports.compute import PodRequest
-from trmcloud.sim.oracle.invariants import Invariants
-from trmcloud.sim.oracle.ledger_oracle import LedgerOracle
-from trmcloud.sim.play import play
 from trmcloud.sim.scenario import Scenario
 from trmcloud.sim.world.account import Process, RentedMachine
 from trmcloud.sim.world.controllers import Process as Controller
@@ -47,8 +47,7 @@ class Inherits:
 
     @property
     def _truth(self) -> LedgerOracle:
-        assert isinstance(self.world.check, Invariants)
-        return self.world.check.truth
+        return judge_of(self.world).truth
 
     def _stand_by(self, run_id: str) -> None:
         made, run = self.world, self.world.ledger.read().runs.get(run_id)

@@ -9,12 +9,12 @@ from dataclasses import replace
 import pytest
 
 from tests.sim.drawing import draw, with_paces
+from tests.sim.faults import arm_all
 from tests.sim.paces import paced_scenario
+from tests.sim.play import PlayResult, play
 from trmcloud.core.catalog.hardware import LOCAL
 from trmcloud.core.control import events as ev
 from trmcloud.core.errors import Outcome
-from trmcloud.sim.faults.table import arm_all
-from trmcloud.sim.play import PlayResult, play
 from trmcloud.sim.scenario import Scenario
 from trmcloud.sim.world.facts import TruePaces
 from trmcloud.sim.world.world import SimWorld

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
+from tests.sim.play import play
 from tests.sim.test_found import world
 from trmcloud.core.catalog.providers import traits_of
-from trmcloud.sim.play import play
 from trmcloud.sim.scenario import Scenario
 from trmcloud.sim.world.account import RentedMachine
 from trmcloud.sim.world.world import SimWorld
@@ -29,7 +29,7 @@ def ended_late_s(watchdog: str, agent: str, *, command: bool, seed: int) -> floa
 
     def arm(made: SimWorld, _: Scenario) -> None:
         def strike() -> None:
-            (rented,) = (r for r in made.living() if r.pod_id not in made.check.foreign)
+            (rented,) = (r for r in made.living() if r.pod_id not in made.foreign)
             pods.append(rented)
             for how, stop, kill in (
                 (agent, rented.pod.stop_agent, rented.pod.kill_agent),

@@ -1,4 +1,4 @@
-"""Playing one scenario, and shrinking a failing one to its core."""
+"""Playing one scenario: users and controllers act, faults strike, observers judge."""
 
 from __future__ import annotations
 
@@ -9,13 +9,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 from trmcloud.core.values import dataclass
-from trmcloud.sim.oracle.invariants import Invariants
+from trmcloud.sim.oracle.promises import Promises
 from trmcloud.sim.scenario import Scenario
 from trmcloud.sim.user_actions import UserActions
 from trmcloud.sim.world.facts import START_AT, TimelineEntry
 from trmcloud.sim.world.world import SimWorld
-
-# Playing one scenario: users and controllers act, faults strike, invariants watch.
 
 HOUR_S = 3600.0
 _HEAL_AFTER_S = 4 * HOUR_S
@@ -45,19 +43,25 @@ class PlayResult:
     saved: tuple[int, ...]
     """The last step of which each run has a whole checkpoint."""
     timeline: tuple[TimelineEntry, ...]
-    paces: tuple[int, int, int, int] = (0, 0, 0, 0)
-    """Paces that were measured, believed, slow, and for which the run was stopped."""
-    grants: tuple[int, int, int] = (0, 0, 0)
-    """Reservations of principals, what their grants refused, and revocations."""
 
 
-def play(scenario: Scenario, arm: Callable[[SimWorld, Scenario], None] | None = None) -> PlayResult:
+Arm = Callable[[SimWorld, Scenario], None]
+
+
+def play(scenario: Scenario, arm: Arm | None = None) -> PlayResult:
     """The scenario from launch to the last bill. ``arm`` sets its faults."""
-    rng = random.Random(scenario.seed)
-    world = SimWorld(rng, scenario.providers)
-    world.check = check = Invariants(world)
+    world = SimWorld(random.Random(scenario.seed), scenario.providers)
+    promises = Promises(world)
+    world.watch(promises)
+    return play_in(UserActions(world, scenario), promises, promises.finish, arm)
+
+
+def play_in(
+    story: UserActions, promises: Promises, finish: Callable[[], None], arm: Arm | None
+) -> PlayResult:
+    """``play`` in a world that has its observers; ``finish`` judges what must hold in the end."""
+    world, scenario = story.world, story.scenario
     world.off = scenario.off
-    story = UserActions(world, scenario)
     story.begin()
     if arm is not None:
         arm(world, scenario)
@@ -68,31 +72,30 @@ def play(scenario: Scenario, arm: Callable[[SimWorld, Scenario], None] | None = 
 
     def broken() -> bool:
         if world.queue.count > _MOST_EVENTS:
-            check.fail("I7", f"{_MOST_EVENTS:,} events, and no end")
-        return check.violation is not None
+            world.fail("I7", f"{_MOST_EVENTS:,} events, and no end")
+        return world.violation is not None
 
     try:
-        world.queue.run_until(calm_at, check.accrue, check.look, broken)
-        if check.violation is None:
+        world.queue.run_until(calm_at, world.accrue, world.look, broken)
+        if world.violation is None:
             story.heal()
             # A machine that slept on may have let the world come far beyond that moment; and a pod
             # that is left alone lives until its hard stop.
             runs = world.ledger.read().runs.values()
             last = max([world.queue.now, *(g.hard_stop_at for r in runs for g in r.generations)])
-            world.queue.run_until(last + _LONGEST_S, check.accrue, check.look, over)
-        if check.violation is None:
-            check.finish()
-            story.judge()
+            world.queue.run_until(last + _LONGEST_S, world.accrue, world.look, over)
+        if world.violation is None:
+            finish()
     except Exception as error:
         # A process that dies of what no fault did to it. As a violation it has its seed and story.
         place = traceback.extract_tb(error.__traceback__)[-1]
         where = f"{Path(place.filename).name}:{place.lineno}"
-        check.fail("crash", f"{type(error).__name__}: {error}, at {where}")
-    return _played(world, scenario, check)
+        world.fail("crash", f"{type(error).__name__}: {error}, at {where}")
+    return _played(world, scenario, promises)
 
 
-def _played(world: SimWorld, scenario: Scenario, check: Invariants) -> PlayResult:
-    violation = check.violation
+def _played(world: SimWorld, scenario: Scenario, promises: Promises) -> PlayResult:
+    violation = world.violation
     runs, saved, ended = [], [], []
     now = world.queue.now
     for run in world.ledger.read().runs.values():
@@ -111,7 +114,7 @@ def _played(world: SimWorld, scenario: Scenario, check: Invariants) -> PlayResul
     for record in world.ledger.records():
         digest.update(f"{record.seq} {record.at:.6f} {type(record.event).__name__}\n".encode())
     digest.update(repr((runs, saved)).encode())
-    worst = check.money.worst
+    worst = promises.worst
     return PlayResult(
         seed=scenario.seed,
         digest=digest.hexdigest(),
@@ -128,8 +131,6 @@ def _played(world: SimWorld, scenario: Scenario, check: Invariants) -> PlayResul
         ended_by=tuple(ended),
         saved=tuple(saved),
         timeline=tuple(world.timeline),
-        paces=check.truth.paces.counts,
-        grants=check.grants.counts,
     )
 
 

@@ -47,7 +47,7 @@ class FaultContext:
         as felt at once."""
 
         def now() -> None:
-            ours = [r for r in self.world.living() if r.pod_id not in self.world.check.foreign]
+            ours = [r for r in self.world.living() if r.pod_id not in self.world.foreign]
             if ours:
                 self.world.fire(self.number, f"{ours[0].pod_id} {text}")
                 act(ours[0])

@@ -194,13 +194,13 @@ def _ended_by_name(arms: FaultContext) -> None:
         lived = process.alive
         process.kill()
         if isinstance(done, LedgerError) and not isinstance(done, StaleEpoch):
-            world.check.fail("I2", f"{run.run_id} was to end, as a person said: {done}")
+            world.fail("I2", f"{run.run_id} was to end, as a person said: {done}")
         if not isinstance(done, NamedPodEnds) or not lived:
             return
         world.observed(arms.number)
         for rented in before:
-            if rented.pod_id not in world.check.truth.calls.named_ends:
-                world.check.fail("I2", f"{rented.pod_id} was to end, as a person said, and was not")
+            if rented.pod_id not in world.named_ends:
+                world.fail("I2", f"{rented.pod_id} was to end, as a person said, and was not")
 
     def begin() -> None:
         arms.from_now(knob, seconds)
@@ -214,7 +214,7 @@ def _to_be_ended(world: SimWorld, run_id: str) -> list[RentedMachine]:
     knobs, now = world.knobs, world.queue.now
     if now < knobs.deaf_until or not (world.laptop.online and world.laptop.awake):
         return []
-    if knobs.list_flickers or world.check.forgotten or world.armed:
+    if knobs.list_flickers or world.forgotten or world.armed:
         return []
     mine = [rented for rented in world.living() if rented.run_id == run_id]
     return [rented for rented in mine if now >= max(rented.visible_at, rented.hidden_until)]

@@ -25,7 +25,7 @@ from trmcloud.core.errors import CheckpointError
 from trmcloud.core.text import one_line
 from trmcloud.sim.faults.arm import Fault, FaultContext
 from trmcloud.sim.world.account import RentedMachine
-from trmcloud.sim.world.store import make_manifest
+from trmcloud.sim.world.store import OversizedObject, make_manifest
 
 LOOKING_AFTER = ("launch", "reap", "user")
 """Processes that look after runs without a driver."""
@@ -159,7 +159,7 @@ def _garbage(data: dict[str, Any], rng: random.Random) -> str:
 
 def _offer_much(arms: FaultContext) -> None:
     for text in _accepted_of_much(json.dumps(_kept({"phases": []}, arms.rng))):
-        arms.world.check.fail("I9", f"a report was accepted that is far too much: {text[:80]}")
+        arms.world.fail("I9", f"a report was accepted that is far too much: {text[:80]}")
 
 
 @lru_cache(maxsize=1)
@@ -228,7 +228,7 @@ def _says(lie: Lie, also: Callable[[FaultContext], None] | None = None) -> Fault
                 last = report, contract.dump(report)
             told, wrong = _accepted(lie(json.loads(last[1]), rng))
             for why in wrong:
-                arms.world.check.fail("I9", why)
+                arms.world.fail("I9", why)
             return told
 
         def strike() -> None:
@@ -259,7 +259,7 @@ def _accepted(text: str) -> tuple[contract.AgentReport | None, tuple[str, ...]]:
 def _judge(arms: FaultContext, accepted: Any) -> None:
     why = unsound(accepted)
     if why:
-        arms.world.check.fail("I9", f"a pod's word was accepted: {why}")
+        arms.world.fail("I9", f"a pod's word was accepted: {why}")
 
 
 def _offer_files(arms: FaultContext) -> None:
@@ -326,16 +326,16 @@ def _offer_metrics(arms: FaultContext) -> None:
     _judge(arms, [{**row, "step": 1} for row in read])
     verdict = gate.judge("fast", read)
     if gate.verdict_from_json(json.loads(json.dumps(verdict.to_json()))) != verdict:
-        arms.world.check.fail("I9", "a verdict is read as another")
+        arms.world.fail("I9", "a verdict is read as another")
     for word in (*_NUMBERS, "\u00b2", "\u0663", "", " 1", "+1", "1_0"):
         size = whole(word)
         if size is not None and not (0 <= size < 1 << 63 and word.strip("0123456789") == ""):
-            arms.world.check.fail("I9", f"{word:.30} is read as a size")
+            arms.world.fail("I9", f"{word:.30} is read as a size")
     shown = one_line(_STEER)
     if any(ord(c) < 32 or 127 <= ord(c) < 160 or 0xD800 <= ord(c) < 0xE000 for c in shown):
-        arms.world.check.fail("I9", "control characters reach the terminal")
+        arms.world.fail("I9", "control characters reach the terminal")
     if set(shown) & {"\u202e", "\u2066", "\ufeff"}:
-        arms.world.check.fail("I9", "what turns the direction of text reaches the terminal")
+        arms.world.fail("I9", "what turns the direction of text reaches the terminal")
 
 
 def _uploads_more(arms: FaultContext) -> None:
@@ -395,7 +395,8 @@ def _store(arms: FaultContext, rented: RentedMachine, size_bytes: int) -> None:
     world, run_id = arms.world, rented.run_id
     if world.queue.now < world.knobs.bucket_down_until:
         return
-    world.check.oversize.on_put(run_id, f"{run_id}/{rented.name}/manifest.json", size_bytes)
+    key = f"{run_id}/{rented.name}/manifest.json"
+    world.files.put_oversized(OversizedObject(run_id, key, size_bytes, world.queue.now))
     world.say(f"{size_bytes / 1e9:.1f} GB are stored without a grant")
 
 

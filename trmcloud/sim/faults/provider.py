@@ -11,7 +11,7 @@ from trmcloud.core.control.renting import storage_beside_disks
 from trmcloud.core.money import Usd, cost
 from trmcloud.core.spec.plan import Candidate, Plan
 from trmcloud.sim.faults.arm import Fault, FaultContext, answer, window
-from trmcloud.sim.world.account import RentedMachine
+from trmcloud.sim.world.account import Observer, RentedMachine
 from trmcloud.sim.world.controllers import Process
 
 HOUR_S = 3600.0
@@ -282,8 +282,8 @@ def _backup(arms: FaultContext) -> None:
     kept: list[object] = []
 
     def restore() -> None:
-        world.check.forgotten = True
-        world.check.strays.restored_at = world.queue.now
+        world.forgotten = True
+        world.restored_at = world.queue.now
         world.ledger.restore(kept[0])
         world.observed(arms.number)
         # Now and then while a pod that it has forgotten is too new to be listed.
@@ -315,7 +315,7 @@ def _cap_cut(arms: FaultContext) -> None:
         held = sum(r.settled.micros + r.reserved.micros for r in ledger.read().runs.values())
         cap = Usd.from_micros(int(held * arms.rng.random()))
         ledger.set_cap(ev.CapSet("account", "", cap, "user"), arms.world.queue.now)
-        arms.world.check.on_cap_set(cap)
+        arms.world.emit(Observer.on_cap_set, cap)
         if held:
             arms.world.observed(arms.number)
 
@@ -333,7 +333,7 @@ def _cap_raised(arms: FaultContext) -> None:
         if cap is not None:
             more = Usd.from_micros(int(cap.micros * arms.rng.uniform(1.0, 1.5)))
             ledger.set_cap(ev.CapSet("account", "", more, "user"), arms.world.queue.now)
-            arms.world.check.on_cap_set(more)
+            arms.world.emit(Observer.on_cap_set, more)
 
     arms.trap(arms.rng.choice(("open.before", "reopen.before")), "raise", then=raised)
 

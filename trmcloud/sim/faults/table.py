@@ -1,12 +1,11 @@
-"""All faults by number, and the pairs of them that cannot both strike."""
+"""All faults by number."""
 
 from __future__ import annotations
 
-import itertools
 import random
 from collections.abc import Mapping
 
-from trmcloud.sim.faults import controller, hostile, market, provider, training
+from trmcloud.sim.faults import controller, hostile, provider, training
 from trmcloud.sim.faults.arm import Fault, FaultContext
 from trmcloud.sim.scenario import Scenario
 from trmcloud.sim.world.world import SimWorld
@@ -18,17 +17,11 @@ ALL: Mapping[str, tuple[str, Fault]] = dict(
     )
 )
 NAMES = tuple(ALL)
-MARKET = market.FAULTS
-"""Apart: they strike where runs wait for a machine, and all other worlds stay what they were."""
-PAIRS = tuple(itertools.combinations(NAMES, 2))
-
-#: Pairs that cannot both be felt in one world, and why.
-IMPOSSIBLE: Mapping[tuple[str, str], str] = {}
 
 
-def arm_all(world: SimWorld, scenario: Scenario) -> None:
+def arm_all(
+    world: SimWorld, scenario: Scenario, faults: Mapping[str, tuple[str, Fault]] = ALL
+) -> None:
     """Set every fault of the scenario, each with dice of its own."""
     for number, seed in zip(scenario.faults, scenario.fault_seeds, strict=True):
-        (ALL.get(number) or MARKET[number])[1](
-            FaultContext(number, world, scenario, random.Random(seed))
-        )
+        faults[number][1](FaultContext(number, world, scenario, random.Random(seed)))

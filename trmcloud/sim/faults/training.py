@@ -10,7 +10,7 @@ from trmcloud.core.contract import pod_contract as contract
 from trmcloud.core.errors import CheckpointError, ConflictError, NotFoundError, NotSupported
 from trmcloud.core.values import replace
 from trmcloud.sim.faults.arm import Fault, FaultContext, answer
-from trmcloud.sim.world.account import RentedMachine
+from trmcloud.sim.world.account import Observer, RentedMachine
 from trmcloud.sim.world.controllers import Process
 from trmcloud.sim.world.trainer import TrainerFault
 
@@ -107,7 +107,7 @@ def _save_asked(arms: FaultContext) -> None:
             try:
                 request_save(process.world, wish.run_id, "user")
                 world.observed(arms.number)
-                world.check.duties.on_save_request(wish.run_id)
+                world.emit(Observer.on_save_request, wish.run_id)
             except (ConflictError, NotFoundError, NotSupported):
                 pass  # it trains not, or not yet
 
@@ -197,7 +197,7 @@ def _hostile_manifest(arms: FaultContext) -> None:
         except CheckpointError:
             arms.world.observed(arms.number)
         else:
-            arms.world.check.fail("I3", "a hostile manifest was accepted")
+            arms.world.fail("I3", "a hostile manifest was accepted")
 
     arms.strike(arms.some_time(), "a pod offers a hostile manifest", offer)
 
@@ -210,13 +210,13 @@ def _injected(arms: FaultContext) -> None:
         arms.world.knobs.crossed_reports = arms.rng.random() < 0.5
         shown = contract.strip_control("\x1b[2J\x9b31m\u202eok\r")
         if any(ord(c) < 32 or 127 <= ord(c) < 160 or c == "\u202e" for c in shown):
-            arms.world.check.fail("I9", "control characters reach the terminal")
+            arms.world.fail("I9", "control characters reach the terminal")
         for text in ("{}", "null", '{"version": 2}', "[" * 2000):
             try:
                 contract.load_report(text)
             except contract.ContractError:
                 continue
-            arms.world.check.fail("I9", "a garbled report was accepted")
+            arms.world.fail("I9", "a garbled report was accepted")
 
     arms.strike(arms.some_time(), "the pod's words are garbled", inject)
 

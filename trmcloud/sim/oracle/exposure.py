@@ -1,16 +1,12 @@
 """Exposure: time in which no layer could end a pod, by one named predicate of ground truth.
 
 The promise counts the other time; a bill may exceed its budget by at most rate × exposed.
-``Uncertainty`` says what no controller could have known, ``AgentLives`` what has befallen a pod:
-the only excuses that the oracles know.
 """
 
 from __future__ import annotations
 
-from math import inf
-
 from trmcloud.core.catalog.providers import TRAITS
-from trmcloud.sim.world.account import Pod, RentedMachine, World
+from trmcloud.sim.world.account import RentedMachine, World
 from trmcloud.sim.world.provider_profiles import STALE_LIST_S
 
 REACTION_S = 120.0
@@ -18,9 +14,7 @@ REACTION_S = 120.0
 GUARD_REACTION_S = 25.0
 """So must a watchdog that could end its pod."""
 CLOCK_OFF_S = 5.0
-_CLOCKS_AGREE_S = 0.5
 ANY_RUN = ""
-_FOR_EVER_S = 1e9
 
 
 class Exposure:
@@ -147,30 +141,14 @@ class Exposure:
         pod = rented.pod
         if not pod.running or pod.guard is None:
             return False
-        if pod.guard_stopped and not self._agent_could(rented):
+        if pod.guard_stopped and not self.agent_could(rented):
             return False
         return how in ("exit", "shutdown") or not self.world.knobs.pod_key_useless
 
-    def _agent_could(self, rented: RentedMachine) -> bool:
+    def agent_could(self, rented: RentedMachine) -> bool:
         """Whether its agent runs, which ends the pod or makes a stopped watchdog run again."""
         pod = rented.pod
         return pod.agent is not None and not pod.agent_stopped and "agent" not in self.world.off
-
-    def killable_since(self, rented: RentedMachine) -> float:
-        """Of a pod on this machine: since when one layer or another could have killed it at once;
-        infinite where none could, or where clocks were wrong."""
-        pod, laptop = rented.pod, self.world.laptop
-        if laptop.offset_s or not laptop.awake or abs(rented.granted_ahead_s) > _CLOCKS_AGREE_S:
-            return inf
-        since = self.able.get(rented.run_id, inf) if rented.unowned_at is None else inf
-        if self.world.queue.now < max(rented.refuses_until, rented.undeletable_until):
-            since = inf
-        if pod.running and self._agent_could(rented):
-            agent_since = self.world.check.duties.agent_since(pod)
-            since = min(since, max(agent_since, pod.stopped_until))
-        if pod.running and pod.guard is not None and not pod.guard_stopped:
-            since = min(since, max(pod.booted_at, pod.stopped_until))
-        return since
 
 
 def _since(since: dict[str, float], those: set[str], now: float) -> None:
@@ -181,83 +159,3 @@ def _since(since: dict[str, float], those: set[str], now: float) -> None:
         del since[name]
     for name in those:
         since.setdefault(name, now)
-
-
-STOPPED = frozenset({"7", "9", "14", "61"})
-"""With these a controller may wake up in the middle of a call and go on with it."""
-
-
-class Uncertainty:
-    """Things that no controller could have known, since the provider or a clock lied beyond what
-    ``core.providers`` says that it may."""
-
-    def __init__(self, world: World) -> None:
-        self._world = world
-        self.clocks_moved = False
-
-    def look(self) -> None:
-        if self._world.laptop.offset_s or self._world.server.offset_s:
-            self.clocks_moved = True
-
-    def absence(self, rented: RentedMachine | None) -> bool:
-        """Whether a pod's absence may have been misjudged: by a clock that was set meanwhile, or
-        since the pod came later than its provider's longest delay, or was in no list for longer
-        than its provider's lists lag while nobody heard its agent."""
-        if self.clocks_moved or rented is None:
-            return self.clocks_moved
-        return rented.came_too_late or self.is_unseen(rented)
-
-    def is_unseen(self, rented: RentedMachine) -> bool:
-        """Whether no list had the pod for longer than they may lag, and nobody heard its agent."""
-        return rented.hidden_for_long and not rented.heard
-
-    @property
-    def woken(self) -> bool:
-        """Whether some controller may have gone on in the middle of a call."""
-        return bool(STOPPED & self._world.fired.keys())
-
-    @property
-    def is_time_odd(self) -> bool:
-        """Whether a controller's time is not to be trusted."""
-        return self.woken or self.clocks_moved
-
-
-class AgentLives:
-    """The pods of one world that began anew, and the agents that each has had."""
-
-    def __init__(self, world: World) -> None:
-        self.world = world
-        self.restarted: set[Pod] = set()
-        self._since: dict[Pod, float] = {}
-        self._agents: dict[Pod, int] = {}
-
-    def on_agent_start(self, pod: Pod) -> None:
-        self._since[pod] = self.world.queue.now
-        self._agents[pod] = self._agents.get(pod, 0) + 1
-
-    def since(self, pod: Pod) -> float:
-        """When its present agent was started; without one yet, or with one that is stopped: now."""
-        if pod.agent_stopped:
-            return self.world.queue.now
-        return self._since.get(pod, self.world.queue.now)
-
-    def agents(self, pod: Pod) -> int:
-        return self._agents.get(pod, 0)
-
-    def late_s(self, pod: Pod) -> float:
-        """Return the delay that is allowed to its processes where clocks were wrong; see
-        ``Exposure``.
-
-        After a restart the boot clock starts anew, and a wall clock that is wrong is all there is.
-        """
-        if pod in self.restarted and pod.machine.offset_s:
-            return _FOR_EVER_S
-        return self.world.check.exposure.late_s(pod.rented)
-
-    def early_s(self, pod: Pod) -> float:
-        """Return the time by which its processes may stop early: its clock, or the one that its
-        lease was granted by, may shorten the time between grant and boot."""
-        return max(self.late_s(pod), pod.machine.offset_s, -pod.rented.granted_ahead_s)
-
-    def clock_wrong(self, pod: Pod) -> bool:
-        return self.late_s(pod) > 5.0 or bool(pod.machine.offset_s)

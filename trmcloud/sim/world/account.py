@@ -2,9 +2,8 @@
 
 ``Account`` is ground truth. What a controller sees of it goes through ``SimCompute`` and
 ``SimLink``, one pair for each process. A world is a circle: an account rents machines, a machine
-runs a pod, a pod lives in a world that has accounts. Here are the protocols by which accounts, pods
-and judges know the others; their classes stand in ``pod``, ``host``, ``controllers`` and ``world``,
-and the judges in ``sim.oracle``.
+runs a pod, a pod lives in a world that has accounts. Here are the protocols by which accounts and
+pods know the others; their classes stand in ``pod``, ``host``, ``controllers`` and ``world``.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, Concatenate, ParamSpec, Protocol
 
 from trmcloud.app.drive import RunDriver
 from trmcloud.core.catalog.providers import local_terminate_wait_s, traits_of
@@ -47,6 +46,7 @@ from trmcloud.sim.world.provider_profiles import STALE_LIST_S, ProviderProfile
 from trmcloud.sim.world.store import SimFiles
 from trmcloud.sim.world.trainer import Shape, SimCommand, SimTrainer, TrainerFault
 
+_P = ParamSpec("_P")
 BOOT_LOG_S = 60.0
 """So long after its log says that its boot has failed a pod may live, where somebody can see it."""
 
@@ -199,7 +199,7 @@ class Account:
         if world.knobs.list_omits_s and self.lags:
             rented.visible_at = now + world.knobs.list_omits_s
         self._add(rented)
-        world.check.on_pod_made(rented)
+        world.emit(Observer.on_pod_made, rented)
         world.say(f"{pod_id} is made as {request.name}")
         rented.boots_after_s = rng.uniform(*self.habits.boot_s)
         if world.knobs.boots_failing and self.habits.shows_boot_log:
@@ -207,7 +207,7 @@ class Account:
             rented.boot_failed_at = now + rented.boots_after_s
             rented.land_by = max(rented.boot_failed_at, rented.visible_at) + BOOT_LOG_S
             world.queue.at(rented.boot_failed_at, world.wake)
-            world.check.boots.watch(rented)
+            world.emit(Observer.on_boot_fails, rented)
         elif not (world.knobs.never_boots or world.knobs.silent_boots):
             world.queue.after(rented.boots_after_s, rented.pod.boot)
         else:
@@ -295,7 +295,7 @@ class Account:
             world.queue.after(left_s, self._end_at_zero)
             return
         for rented in list(self.living):
-            world.check.on_balance_end(rented)
+            world.emit(Observer.on_balance_end, rented)
             self.host_lost(rented, "provider's $0 rule")
         world.fire("33", "the balance is $0")
         world.observed("33")
@@ -387,7 +387,7 @@ class Account:
                 # A stray pod has a disk that no run reserved.
                 rented.exposed_micros += world.knobs.storage_tail_micros
         world.say(f"{rented.pod_id} is gone ({by})")
-        world.check.on_pod_end(rented)
+        world.emit(Observer.on_pod_end, rented)
         world.wake()
 
     def end_from_inside(self, rented: RentedMachine) -> None:
@@ -416,7 +416,7 @@ class Account:
             self.end(rented, by)
 
 
-# Protocols of the other parts, and of the judges.
+# Protocols of the other parts, and who may watch them.
 
 
 class Uploader(Protocol):
@@ -542,7 +542,12 @@ class World(Protocol):
     observed_faults: dict[str, int]
     errors: list[str]
     off: frozenset[str]
-    check: Judge
+    foreign: set[str]
+    forgotten: bool
+    restored_at: float | None
+    named_ends: set[str]
+    violation: Violation | None
+    observers: tuple[Observer, ...]
 
     @property
     def accounts(self) -> Mapping[str, Account]: ...
@@ -551,6 +556,11 @@ class World(Protocol):
     @property
     def ledger_writable(self) -> bool: ...
     def say(self, text: str) -> None: ...
+    def watch(self, *observers: Observer) -> None: ...
+    def emit(
+        self, told: Callable[Concatenate[Observer, _P], None], *args: _P.args, **kwargs: _P.kwargs
+    ) -> None: ...
+    def fail(self, name: str, detail: str) -> None: ...
     def fire(self, fault: str, text: str) -> None: ...
     def observed(self, fault: str) -> None: ...
     def felt_any(self, group: str) -> None: ...
@@ -573,143 +583,119 @@ class World(Protocol):
     def save_checkpoint(self, rented: RentedMachine, trainer: SimTrainer, step: int) -> None: ...
 
 
-# -- who judges it --------------------------------------------------------------------------------
-class PodJudge(Protocol):
-    """Judges what the layers on a pod owe."""
+class Observer:
+    """Hears of what happens in a world, and ignores it by default.
 
-    @property
-    def attempts(self) -> AttemptJudge: ...
-    @property
-    def uploads(self) -> UploadJudge: ...
-    def on_boot(self, pod: Pod) -> None: ...
-    def on_restart(self, pod: Pod, *, wiped: bool) -> None: ...
-    def on_agent_start(self, pod: Pod, agent: AgentLoop) -> None: ...
-    def agent_since(self, pod: Pod) -> float: ...
-    def on_spawn(self, pod: Pod, trainer: SimTrainer, from_deadline_s: float) -> None: ...
-    def on_kill(self, pod: Pod, trainer: SimTrainer) -> None: ...
-    def on_land_request(self, pod: Pod) -> None: ...
-    def on_tick(self, pod: Pod) -> None: ...
-    def on_watchdog_end(self, pod: Pod, why: str) -> None: ...
-    def on_result(self, pod: Pod, report: contract.AgentReport) -> None: ...
-    def on_orders(self, pod: Pod) -> None: ...
-    def on_save_request(self, run_id: str) -> None: ...
+    ``World.emit(Observer.on_boot, pod)`` calls ``on_boot`` of each observer that has its own.
+    What an observer finds broken it reports with ``World.fail``; it changes nothing in the world.
+    """
 
+    def accrue(self) -> None:
+        """Time has passed in the state that the world was left in."""
 
-class AttemptJudge(Protocol):
-    def on_finish_request(self, pod: Pod, trainer: SimTrainer) -> None: ...
+    def look(self) -> None:
+        """An event has happened."""
 
+    def on_create_call(self, request: PodRequest) -> None:
+        """A process is about to call create."""
 
-class UploadJudge(Protocol):
-    def on_overwrite(self, pod: Pod, phase: str, slot: str) -> None: ...
-    def on_stored(self, pod: Pod, kept: contract.CheckpointRef) -> None: ...
+    def on_create_sent(self, request: PodRequest) -> None:
+        """A create reaches the provider."""
 
+    def on_pod_made(self, rented: RentedMachine) -> None:
+        """A machine was made, and is billed from now on."""
 
-class CallJudge(Protocol):
-    """Judges calls to a provider."""
+    def on_boot_fails(self, rented: RentedMachine) -> None:
+        """A machine was made whose boot will fail at its ``boot_failed_at``."""
 
-    refusal: Exception | None
-    named_ends: set[str]
+    def on_end_call(self, rented: RentedMachine, process: Process, *, slept: bool) -> None:
+        """A process asks for a machine's end. ``slept``: it was stopped in the midst of the call,
+        after its last look at anything."""
 
-    def on_create_call(self, request: PodRequest) -> None: ...
-    def on_create_sent(self, request: PodRequest) -> None: ...
-    def on_error(self, process: Process, error: Exception) -> None: ...
-    def on_leave(self, process: Process, known: RunState | None) -> None: ...
-    def on_take_over(self, process: Process, run_id: str) -> None: ...
+    def on_pod_end(self, rented: RentedMachine) -> None:
+        """A machine has ended, and is billed no longer."""
 
+    def on_balance_end(self, rented: RentedMachine) -> None:
+        """A machine is about to be ended at a balance of zero."""
 
-class Uncertainty(Protocol):
-    clocks_moved: bool
+    def on_head_lost(self, rented: RentedMachine) -> None:
+        """A pod of several machines has lost the first one."""
 
-    def is_unseen(self, rented: RentedMachine) -> bool: ...
-    def absence(self, rented: RentedMachine) -> bool: ...
-    @property
-    def woken(self) -> bool: ...
+    def on_volume_delete(self, account: Account, volume: KeptVolume) -> None:
+        """A network volume is about to be deleted."""
 
+    def on_boot(self, pod: Pod) -> None:
+        """A pod has booted; its watchdog is there."""
 
-class LedgerJudge(Protocol):
-    @property
-    def calls(self) -> CallJudge: ...
-    @property
-    def undecidable(self) -> Uncertainty: ...
+    def on_restart(self, pod: Pod, *, wiped: bool) -> None:
+        """A pod's container began anew; ``wiped``: with nothing of what its agent wrote."""
 
+    def on_agent_start(self, pod: Pod, agent: AgentLoop) -> None:
+        """An agent was started, perhaps after another one."""
 
-class Exposure(Protocol):
-    able: dict[str, float]
+    def on_tick(self, pod: Pod) -> None:
+        """An agent has looked and acted, and lives."""
 
-    def late_s(self, rented: RentedMachine) -> float: ...
+    def on_orders(self, pod: Pod) -> None:
+        """Orders to land have reached a pod."""
 
+    def on_result(self, pod: Pod, report: contract.AgentReport) -> None:
+        """An agent has said its last word."""
 
-class BootJudge(Protocol):
-    judged: int
+    def on_watchdog_end(self, pod: Pod, why: str) -> None:
+        """A watchdog is about to end its pod."""
 
-    def watch(self, rented: RentedMachine) -> None: ...
+    def on_spawn(self, pod: Pod, trainer: SimTrainer, from_deadline_s: float) -> None:
+        """An agent has started a trainer."""
 
+    def on_land_request(self, pod: Pod) -> None:
+        """An agent is about to tell its trainer to land."""
 
-class OrphanJudge(Protocol):
-    restored_at: float | None
+    def on_finish_request(self, pod: Pod, trainer: SimTrainer) -> None:
+        """An agent is about to tell its trainer to come to an end."""
 
-    def on_unwritten(self, event: ev.Note) -> None: ...
-    def on_note(self, event: ev.Note) -> None: ...
+    def on_kill(self, pod: Pod, trainer: SimTrainer) -> None:
+        """An agent is about to kill its trainer."""
 
+    def on_overwrite(self, pod: Pod, phase: str, slot: str) -> None:
+        """An upload into a slot of the bucket is about to begin."""
 
-class VolumeJudge(Protocol):
-    def on_delete(self, account: Account, volume: KeptVolume) -> None: ...
+    def on_stored(self, pod: Pod, kept: contract.CheckpointRef) -> None:
+        """An upload is through."""
 
+    def on_append(self, process: Process, run_id: str, events: Sequence[ev.RunEvent]) -> None:
+        """Events of a run were written."""
 
-class StoredObject(Protocol):
-    key: str
-    size_bytes: int
+    def on_write(self, what: str, epoch: int | None, run_id: str) -> None:
+        """Something was written, after ``on_append`` where that was a run's events."""
 
+    def on_note(self, event: ev.Note) -> None:
+        """An event of no run was written."""
 
-class OversizeJudge(Protocol):
-    def stored_for(self, run_id: str) -> Sequence[StoredObject]: ...
-    def on_put(self, run_id: str, key: str, size_bytes: int) -> None: ...
-    def on_delete(self, process: Process, key: str) -> None: ...
-    def is_owed(self) -> bool: ...
+    def on_unwritten(self, event: ev.Note) -> None:
+        """An event of no run could not be written."""
 
+    def on_take_over(self, process: Process, run_id: str) -> None:
+        """A process is about to become a run's driver."""
 
-class GrantJudge(Protocol):
-    revoked: int
+    def on_error(self, error: TrmcloudError) -> None:
+        """A command ended with an error."""
 
-    def on_error(self, error: TrmcloudError) -> None: ...
+    def on_provider_error(self, process: Process, error: TrmcloudError) -> None:
+        """A provider's answer has ended a command, or all that it does for one run."""
 
+    def on_refusal(self, error: TrmcloudError) -> None:
+        """A bucket does not answer a command that asks before it reserves anything."""
 
-class Judge(Protocol):
-    """Hears of everything that happens in a world: see ``oracle.invariants``."""
+    def on_leave(self, process: Process, known: RunState | None) -> None:
+        """A driver's command ends since its ledger cannot be used. ``known``: its run after its
+        last whole step."""
 
-    foreign: set[str]
-    forgotten: bool
-    names: dict[str, int]
-    head_lost_s: float
+    def on_cap_set(self, cap: Usd) -> None:
+        """The account's cap was set, raised or cut."""
 
-    @property
-    def violation(self) -> Violation | None: ...
-    @property
-    def duties(self) -> PodJudge: ...
-    @property
-    def truth(self) -> LedgerJudge: ...
-    @property
-    def exposure(self) -> Exposure: ...
-    @property
-    def boots(self) -> BootJudge: ...
-    @property
-    def strays(self) -> OrphanJudge: ...
-    @property
-    def volumes(self) -> VolumeJudge: ...
-    @property
-    def oversize(self) -> OversizeJudge: ...
-    @property
-    def grants(self) -> GrantJudge: ...
-    def fail(self, name: str, detail: str) -> None: ...
-    def accrue(self) -> None: ...
-    def look(self) -> None: ...
-    def on_cap_set(self, cap: Usd) -> None: ...
-    def on_pod_made(self, rented: RentedMachine) -> None: ...
-    def on_balance_end(self, rented: RentedMachine) -> None: ...
-    def on_pod_end(self, rented: RentedMachine) -> None: ...
-    def on_head_lost(self, rented: RentedMachine) -> None: ...
-    def on_end_call(
-        self, rented: RentedMachine, process: Process, *, slept: bool = False
-    ) -> None: ...
-    def on_append(self, process: Process, run_id: str, events: Sequence[ev.RunEvent]) -> None: ...
-    def on_write(self, what: str, epoch: int | None, run_id: str) -> None: ...
+    def on_save_request(self, run_id: str) -> None:
+        """A user has asked for a checkpoint."""
+
+    def on_revoke(self) -> None:
+        """A user revokes a grant."""

@@ -34,7 +34,7 @@ from trmcloud.core.errors import (
 )
 from trmcloud.core.money import Usd
 from trmcloud.ports.ledger import ControllerId, Driver
-from trmcloud.sim.world.account import RentedMachine, World
+from trmcloud.sim.world.account import Observer, RentedMachine, World
 from trmcloud.sim.world.clocks import Entry, Machine
 from trmcloud.sim.world.ledger_memory import MemoryLedger
 from trmcloud.sim.world.ports import SimBucket, SimCompute, SimLink, SimWorkers
@@ -140,8 +140,8 @@ class Process:
         except TrmcloudError as error:
             self.sim.say(f"{self.kind} {self.who.pid}: {type(error).__name__} {error}")
             if isinstance(error, ProviderError):
-                self.sim.check.truth.calls.on_error(self, error)
-            self.sim.check.grants.on_error(error)
+                self.sim.emit(Observer.on_provider_error, self, error)
+            self.sim.emit(Observer.on_error, error)
             return error
         finally:
             self.busy = False
@@ -161,7 +161,7 @@ class Process:
             if not isinstance(error, TrmcloudError):
                 raise error
             if isinstance(error, ProviderError):
-                self.sim.check.truth.calls.on_error(self, error)
+                self.sim.emit(Observer.on_provider_error, self, error)
 
     def drive(self, driver: RunDriver) -> None:
         self.driver = driver
@@ -209,7 +209,7 @@ class Process:
         """As the guard does: whatever is ours by name and overdue, then this ledger's own; the
         first only where there is anything that is not this ledger's."""
         said: list[reap.Did] = []
-        if self.sim.check.foreign:
+        if self.sim.foreign:
             try:
                 said = reap.end(self.world, reap.look(self.world))
             except LedgerError:
@@ -247,7 +247,7 @@ class Process:
             self.sim.note_error(got)
             if locked:
                 if not isinstance(got, StaleEpoch):
-                    self.sim.check.truth.calls.on_leave(self, self._last)
+                    self.sim.emit(Observer.on_leave, self, self._last)
                 self.kill()
             else:
                 self.soon(_SLOW_S)
@@ -414,7 +414,7 @@ class LedgerView:
 
     def take_over(self, run_id: str, who: ControllerId, at: float) -> int:
         self._may_write()
-        self._process.sim.check.truth.calls.on_take_over(self._process, run_id)
+        self._process.sim.emit(Observer.on_take_over, self._process, run_id)
         epoch = self._ledger.take_over(run_id, who, at)
         self._written("take_over", epoch, run_id)
         return epoch
@@ -459,10 +459,10 @@ class LedgerView:
         try:
             self._may_write()
         except LedgerError:
-            self._process.sim.check.strays.on_unwritten(event)
+            self._process.sim.emit(Observer.on_unwritten, event)
             raise
         self._ledger.note(event, at)
-        self._process.sim.check.strays.on_note(event)
+        self._process.sim.emit(Observer.on_note, event)
         self._written(name)
 
     def accept_restored(self, at: float) -> bool:
@@ -481,8 +481,9 @@ class LedgerView:
         run_id: str = "",
         events: Sequence[ev.RunEvent] = (),
     ) -> None:
-        check = self._process.sim.check
+        sim = self._process.sim
         if events:
-            check.on_append(self._process, run_id, events)
-        check.on_write(name, epoch, run_id)
+            sim.emit(Observer.on_append, self._process, run_id, events)
+        sim.emit(Observer.on_write, name, epoch, run_id)
+        sim.wake()
         self._process.cross(f"{name}.after")

@@ -30,7 +30,7 @@ from trmcloud.core.contract.pod_contract import (
 from trmcloud.core.contract.trainer_contract import Heartbeat
 from trmcloud.pod.agent.host import Trainer
 from trmcloud.pod.agent.lease_clock import AnchorNote
-from trmcloud.sim.world.account import Pod
+from trmcloud.sim.world.account import Observer, Pod
 from trmcloud.sim.world.clocks import Entry
 
 _BETWEEN_LOOKS_S = 0.1
@@ -139,7 +139,7 @@ class SimHost:
         now = self._pod.world.queue.now
         for running in self._pod.trainers_alive:
             if running.pid == trainer.pid:
-                self._pod.world.check.duties.on_land_request(self._pod)
+                self._pod.world.emit(Observer.on_land_request, self._pod)
                 running.tell(now)
 
     def ask_to_save(self, trainer: Trainer, beat: Heartbeat) -> None:
@@ -152,14 +152,14 @@ class SimHost:
         pod, now = self._pod, self._pod.world.queue.now
         for running in pod.trainers_alive:
             if running.pid == trainer.pid:
-                pod.world.check.duties.attempts.on_finish_request(pod, running)
+                pod.world.emit(Observer.on_finish_request, pod, running)
                 running.finish(now)
                 pod.world.queue.after(0.1, pod.wake)
 
     def kill_trainer(self) -> None:
         pod = self._pod
         for trainer in pod.trainers_alive:
-            pod.world.check.duties.on_kill(pod, trainer)
+            pod.world.emit(Observer.on_kill, pod, trainer)
             trainer.kill(pod.world.queue.now)
         pod.save_now()
         pod.trainers_alive.clear()
@@ -366,7 +366,7 @@ class SimUploader:
             return True
         slot = free_slot(slots, self.grants.phases[chosen.phase].keep_best)
         slots[slot] = self._account = None
-        world.check.duties.uploads.on_overwrite(pod, chosen.phase, slot)
+        world.emit(Observer.on_overwrite, pod, chosen.phase, slot)
         world.files.overwrite(pod.lease.run_id, chosen.phase, slot)
         self._upload = _Upload(chosen, slot, now + _LOOK_S + world.rng.uniform(*_UPLOAD_S))
         return True
@@ -377,6 +377,6 @@ class SimUploader:
         # The trainer may have pruned it meanwhile: its files were held open.
         self._slots[upload.kept.phase][upload.slot] = upload.kept
         pod.world.files.store(pod.lease.run_id, upload.kept, upload.slot)
-        pod.world.check.duties.uploads.on_stored(pod, upload.kept)
+        pod.world.emit(Observer.on_stored, pod, upload.kept)
         self.moved_at = upload.ends_at
         self._moved_boot, self._account = upload.ends_at - pod.machine.boot_at, None

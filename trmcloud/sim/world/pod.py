@@ -23,7 +23,7 @@ from trmcloud.pod.agent.lease_clock import AnchorNote
 from trmcloud.pod.agent.loop import AgentLoop
 from trmcloud.pod.agent.nodes import HEAD_LOOK_EVERY_S, HEAD_LOST_S, HeadWatch
 from trmcloud.pod.agent.watchdog import WORK_DONE, Watchdog
-from trmcloud.sim.world.account import RentedMachine, Uploader, World
+from trmcloud.sim.world.account import Observer, RentedMachine, Uploader, World
 from trmcloud.sim.world.clocks import Entry, Machine
 from trmcloud.sim.world.facts import PodStatements
 from trmcloud.sim.world.host import SimHost, SimUploader
@@ -96,7 +96,7 @@ class SimPod:
         self.world.say(f"{self.rented.pod_id} boots")
         self.booted_at = self.world.queue.now
         self.guard = Watchdog(SimHost(self))
-        self.world.check.duties.on_boot(self)
+        self.world.emit(Observer.on_boot, self)
         self.look_guard()
         if "watchdog" in self.world.off:
             # Dead as soon as it has started the agent.
@@ -118,7 +118,9 @@ class SimPod:
         """The entry command has ended, so the provider starts it again; billing goes on."""
         self.stop()
         self.report = self.durable_report
-        self.world.check.duties.on_restart(self, wiped=wiped)
+        if wiped:
+            self.written = PodStatements()
+        self.world.emit(Observer.on_restart, self, wiped=wiped)
         if wiped:
             self.report = self.durable_report = None
             self.agent_done = False  # the note of its end has gone with the rest
@@ -171,7 +173,7 @@ class SimPod:
         )
         if act == Watchdog.END:
             self.world.say(f"{self.rented.pod_id} watchdog ends it: {guard.why}")
-            self.world.check.duties.on_watchdog_end(self, guard.why)
+            self.world.emit(Observer.on_watchdog_end, self, guard.why)
             self.rented.ended_by = "agent" if guard.why == WORK_DONE else "watchdog"
             self.agent, self.agent_stopped = None, False
             self._agent_event.cancel()
@@ -214,7 +216,7 @@ class SimPod:
             self.agent = None
             return
         self.had_agent = True
-        self.world.check.duties.on_agent_start(self, self.agent)
+        self.world.emit(Observer.on_agent_start, self, self.agent)
         self._tick_after(TICK_S)
 
     def kill_agent(self) -> None:
@@ -296,7 +298,7 @@ class SimPod:
             if agent.report.result is not None:
                 agent.write_report(force=True)
                 self.world.say(f"{self.rented.pod_id} agent is done: {agent.report.result}")
-                self.world.check.duties.on_result(self, agent.report)
+                self.world.emit(Observer.on_result, self, agent.report)
                 self.agent_done = True
                 if not agent.lease.hold:
                     grace_s = traits_of(self.rented.account.habits.provider).end_grace_s
@@ -309,7 +311,7 @@ class SimPod:
             self.agent = None
             self._guard_after(0.25)
             return
-        self.world.check.duties.on_tick(self)
+        self.world.emit(Observer.on_tick, self)
         changed = before.phases is not agent.report.phases and before.phases != agent.report.phases
         if changed:
             self.world.wake()
@@ -347,7 +349,7 @@ class SimPod:
         run_id = self.lease.run_id
         self.trainers_alive = [t for t in self.trainers_alive if t.runs(now)]
         if self.trainers_alive:
-            self.world.check.fail("two trainers", f"{self.rented.pod_id} runs two trainers")
+            self.world.fail("two trainers", f"{self.rented.pod_id} runs two trainers")
         self._pids += 1
         files = self.world.files
         whole = [c for c in files.whole(run_id, phase) if self._has(c)]
@@ -370,7 +372,7 @@ class SimPod:
             start_habit(self, self.trainer)
         self.trainers_alive.append(self.trainer)
         self.world.time_steps(self, self.trainer)
-        self.world.check.duties.on_spawn(self, self.trainer, left_s)
+        self.world.emit(Observer.on_spawn, self, self.trainer, left_s)
         self.world.say(f"{self.rented.pod_id} {phase} attempt {attempt} from step {from_step}")
         return self._pids
 
@@ -491,9 +493,7 @@ class OtherMachines:
         self.head_watch.look()
         self._head_lost_at = now
         self._pod.world.queue.after(HEAD_LOOK_EVERY_S, self._look_for_head)
-        check = self._pod.world.check
-        ends = partial(check.on_head_lost, self._pod.rented)
-        self._pod.world.queue.at(now + check.head_lost_s, ends)
+        self._pod.world.emit(Observer.on_head_lost, self._pod.rented)
 
     def _look_for_head(self) -> None:
         watch, rented = self.head_watch, self._pod.rented

@@ -41,7 +41,7 @@ from trmcloud.ports.compute import (
     VolumeSeen,
 )
 from trmcloud.ports.machine import Progress, WorkDone
-from trmcloud.sim.world.account import Account, Pod, Process, RentedMachine, World
+from trmcloud.sim.world.account import Account, Observer, Pod, Process, RentedMachine, World
 from trmcloud.sim.world.provider_profiles import STALE_LIST_S
 
 
@@ -74,7 +74,7 @@ class SimCompute(Compute):
 
     def create(self, request: PodRequest) -> str:
         account, knobs, world = self._account, self._account.world.knobs, self._account.world
-        world.check.truth.calls.on_create_call(request)
+        world.emit(Observer.on_create_call, request)
         self._process.cross("create.before")
         request.require_wanted()
         self._gate()
@@ -83,7 +83,7 @@ class SimCompute(Compute):
             world.observed("28")
             raise NoCapacity(SOLD_OUT)
         self._market(request)
-        world.check.truth.calls.on_create_sent(request)
+        world.emit(Observer.on_create_sent, request)
         mood = knobs.next_creates.pop(0) if knobs.next_creates and account.lags else ""
         if mood == "sold out":
             world.observed("28")
@@ -209,7 +209,9 @@ class SimCompute(Compute):
                 account.world.observed("21")
             rented = None
         if rented is not None:
-            account.world.check.on_end_call(rented, self._process, slept=slept)
+            if self._process.named:
+                account.world.named_ends.add(rented.pod_id)
+            account.world.emit(Observer.on_end_call, rented, self._process, slept=slept)
             account.refuse(rented)
             by = "reap" if self._process.kind == "reap" else "controller"
             account.delete(rented, by)
@@ -275,7 +277,7 @@ class SimCompute(Compute):
         for volume in account.volumes:
             if volume.volume_id == volume_id and volume.ended_at is None:
                 if not slept:
-                    world.check.volumes.on_delete(account, volume)
+                    world.emit(Observer.on_volume_delete, account, volume)
                 volume.ended_at = world.queue.now
                 world.say(f"{volume_id} is deleted")
         self._process.cross("delete-volume.after")
@@ -418,7 +420,7 @@ class SimLink(PodLink):
         if pod.orders is None or orders.epoch >= pod.orders.epoch:
             pod.orders = orders
             if orders.land:
-                pod.world.check.duties.on_orders(pod)
+                pod.world.emit(Observer.on_orders, pod)
             pod.wake()
 
 
@@ -447,7 +449,7 @@ class SimBucket:
             self._gate()
         except ProviderError as error:
             # Asked before anything is reserved: a command that ends here has refused to begin.
-            self._world.check.truth.calls.refusal = error
+            self._world.emit(Observer.on_refusal, error)
             raise
 
     def _pass(self, *args: Any, **more: Any) -> None:
@@ -488,7 +490,7 @@ class SimBucket:
 
     def oversized(self, run_id: str, file_bytes: Mapping[str, int]) -> tuple[tuple[str, int], ...]:
         self._gate()
-        found = self._world.check.oversize.stored_for(run_id)
+        found = self._world.files.oversized_of(run_id)
         if found:
             self._world.observed("74")
         return tuple((each.key, each.size_bytes) for each in found)
@@ -496,7 +498,8 @@ class SimBucket:
     def drop(self, keys: Sequence[str]) -> None:
         self._gate()
         for key in keys:
-            self._world.check.oversize.on_delete(self._process, key)
+            for _ in range(self._world.files.drop_oversized(key, self._world.queue.now)):
+                self._world.say(f"{self._process.kind} deletes {key}")
 
     def last_report(self, run_id: str, generation: int) -> bytes | None:
         self._gate()

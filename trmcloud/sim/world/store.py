@@ -11,6 +11,7 @@ from trmcloud.core.contract.manifest import CheckpointFile, CheckpointManifest
 from trmcloud.core.contract.pod_contract import AgentReport, CheckpointRef
 from trmcloud.core.contract.records import dump
 from trmcloud.core.contract.trainer_contract import Heartbeat
+from trmcloud.core.control.budget import LedgerState
 from trmcloud.core.errors import CheckpointError
 from trmcloud.core.values import replace
 
@@ -92,6 +93,25 @@ class Checkpoint:
             self.__dict__.pop(name, None)
 
 
+@dataclass
+class OversizedObject:
+    """An object beyond what was granted, stored at true epoch second ``at``."""
+
+    run_id: str
+    key: str
+    size_bytes: int
+    at: float
+    deleted_at: float | None = None
+
+    def is_owed(self, ledger: LedgerState) -> bool:
+        """Whether it still has to be deleted: its run is over, nobody can add to it, and the ledger
+        knows that its pod had an agent, and so grants."""
+        run = ledger.runs.get(self.run_id)
+        if self.deleted_at is not None or run is None or run.live:
+            return False
+        return any(g.agent_at is not None for g in run.generations)
+
+
 def hash_of(run_id: str, phase: str, step: int, lineage: int) -> str:
     """Sixty-four hex digits that stand for a checkpoint's bits."""
     seed = f"{run_id}/{phase}/{step}/{lineage}".encode().hex()
@@ -142,6 +162,8 @@ class SimFiles:
         self.paces: dict[tuple[str, str], list[Mapping[str, object]]] = {}
         """By run and phase, the lines in which trainers have told their pace."""
         self._word_texts: dict[tuple[str, int], tuple[AgentReport, bytes]] = {}
+        self.oversized: list[OversizedObject] = []
+        """All that hostile hosts ever put into the bucket beyond what they were granted."""
         self.refresh: Callable[[str], None] = lambda run_id: None
         """Called before a look, so that a trainer's latest saves are there."""
 
@@ -232,6 +254,24 @@ class SimFiles:
         """Return what a list of the bucket shows as whole: an unreadable manifest is none."""
         made = self.checkpoints.get(run_id, ())
         return [c.seen("slot") for c in made if c.slot and c.readable]
+
+    def oversized_of(self, run_id: str) -> list[OversizedObject]:
+        """Return those of a run that are still there."""
+        return [o for o in self.oversized if o.run_id == run_id and o.deleted_at is None]
+
+    def put_oversized(self, stored: OversizedObject) -> None:
+        """A second one under its key takes the place of the first, which was paid for until now."""
+        for each in self.oversized_of(stored.run_id):
+            if each.key == stored.key:
+                each.deleted_at = stored.at
+        self.oversized.append(stored)
+
+    def drop_oversized(self, key: str, at: float) -> int:
+        """Delete what is there under a key; return how many objects that were."""
+        found = [o for o in self.oversized if o.key == key and o.deleted_at is None]
+        for each in found:
+            each.deleted_at = at
+        return len(found)
 
     def last_word(self, run_id: str, generation: int) -> bytes | None:
         """Return the text in the bucket of a report among ``words``."""

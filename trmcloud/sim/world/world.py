@@ -7,17 +7,17 @@ what survives a pod. Faults turn ``knobs``; controllers see the world through th
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from functools import lru_cache, partial
-from typing import Any
+from typing import Any, Concatenate, ParamSpec
 
 from trmcloud.core.contract.pace import PACE, WARM_UP_STEPS, PaceMeter, StepPace
 from trmcloud.core.contract.pod_contract import Lease, parse_pod_name
 from trmcloud.core.errors import ProviderError, TrmcloudError
 from trmcloud.core.values import replace
 from trmcloud.ports.compute import PodRequest
-from trmcloud.sim.world.account import Account, Judge, Pod, Process, RentedMachine
+from trmcloud.sim.world.account import Account, Observer, Pod, Process, RentedMachine
 from trmcloud.sim.world.clocks import EventQueue, Machine
 from trmcloud.sim.world.controllers import ProcessKilled
 from trmcloud.sim.world.facts import (
@@ -27,6 +27,7 @@ from trmcloud.sim.world.facts import (
     ToldPace,
     Trap,
     TrueCourse,
+    Violation,
 )
 from trmcloud.sim.world.ledger_memory import MemoryLedger
 from trmcloud.sim.world.pod import SAMPLED_S, SimPod
@@ -34,6 +35,7 @@ from trmcloud.sim.world.provider_profiles import PROFILES
 from trmcloud.sim.world.store import Checkpoint, SimFiles, make_manifest
 from trmcloud.sim.world.trainer import Shape, SimCommand, SimTrainer, TrainerFault, asks_for
 
+_P = ParamSpec("_P")
 LEDGER_ID = "51a0c0de"
 _MOST_TIMED = 400
 
@@ -62,12 +64,54 @@ class SimWorld:
         self.fired: dict[str, int] = {}
         self.observed_faults: dict[str, int] = {}
         self.errors: list[str] = []
-        self.check: Judge
+        self.foreign: set[str] = set()
+        """Pods of the accounts that are somebody else's."""
+        self.forgotten = False
+        """Whether the ledger was ever put back to an older copy."""
+        self.restored_at: float | None = None
+        self.named_ends: set[str] = set()
+        """Pods that were asked to end by a person who named their run."""
+        self.violation: Violation | None = None
+        """The first that was found."""
+        self.observers: tuple[Observer, ...] = ()
+        self._heard: dict[str, list[Callable[..., None]]] = {}
         self.off: frozenset[str] = frozenset()
         """Layers that do nothing in this world: trainer, agent, watchdog, controller."""
         self._waking = False
 
     # -- telling ------------------------------------------------------------------------------
+
+    def watch(self, *observers: Observer) -> None:
+        """Have these hear of everything from now on, in this order, and no others."""
+        self.observers = observers
+        names = [name for name in vars(Observer) if not name.startswith("_")]
+        self._heard = {
+            name: [
+                getattr(each, name)
+                for each in observers
+                if getattr(type(each), name) is not getattr(Observer, name)
+            ]
+            for name in names
+        }
+
+    def emit(
+        self, told: Callable[Concatenate[Observer, _P], None], *args: _P.args, **kwargs: _P.kwargs
+    ) -> None:
+        """Tell the observers what ``told``, a method of ``Observer``, is about."""
+        for hear in self._heard.get(told.__name__, ()):
+            hear(*args, **kwargs)
+
+    def accrue(self) -> None:
+        self.emit(Observer.accrue)
+
+    def look(self) -> None:
+        self.emit(Observer.look)
+
+    def fail(self, name: str, detail: str) -> None:
+        """A promise is broken; the first one counts."""
+        if self.violation is None:
+            self.violation = Violation(name, detail)
+            self.say(f"VIOLATION {name}: {detail}")
 
     def say(self, text: str) -> None:
         self.timeline.append(TimelineEntry(self.queue.now, text))
@@ -124,10 +168,10 @@ class SimWorld:
         machine = process.machine
         if trap.stops_machine:
             machine.awake = False
-        self.check.look()  # from now on it can do nothing
+        self.look()  # from now on it can do nothing
         until = self.queue.now + trap.sleep_s
-        self.queue.run_until(until, self.check.accrue, self.check.look)
-        self.check.accrue()
+        self.queue.run_until(until, self.accrue, self.look)
+        self.accrue()
         if trap.stops_machine:
             machine.awake = True
         self.say(f"{process.kind} {process.who.pid} goes on")

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from math import inf
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from tests.sim.oracle.paces import PaceJudge
+from tests.sim.oracle.waits import WaitJudge
 from trmcloud.core.catalog.hardware import GPUS, LOCAL, on_other_board, slowdown
 from trmcloud.core.catalog.offers import DAY_S
 from trmcloud.core.catalog.providers import traits_of
@@ -23,31 +25,33 @@ from trmcloud.core.control.events import ActionKey, FailureKind
 from trmcloud.core.control.reason import ReasonKind
 from trmcloud.core.control.renting import storage_beside_disks
 from trmcloud.core.control.run_state import Generation, RunState, State
-from trmcloud.core.errors import Outcome, PaymentRequired
+from trmcloud.core.errors import Outcome, PaymentRequired, TrmcloudError
 from trmcloud.core.money import ZERO, Usd, cost
 from trmcloud.core.spec.plan import Candidate, Plan
 from trmcloud.ports.compute import PodRequest
-from trmcloud.sim.oracle.exposure import CLOCK_OFF_S, Uncertainty
-from trmcloud.sim.oracle.paces import PaceJudge
-from trmcloud.sim.oracle.waits import WaitJudge
-from trmcloud.sim.world.account import Process, RentedMachine, World
+from trmcloud.sim.oracle.exposure import CLOCK_OFF_S
+from trmcloud.sim.world.account import Observer, Process, RentedMachine
+
+if TYPE_CHECKING:
+    from tests.sim.oracle.invariants import Invariants
+
 
 _SECOND_S = 1.5
 
 
 class LedgerOracle:
-    """Judges one world's events. ``fail`` takes an invariant's name and the detail."""
+    """Judges one world's events."""
 
-    def __init__(self, world: World, fail: Callable[[str, str], None]) -> None:
-        self.world, self.fail = world, fail
-        self.undecidable = Uncertainty(world)
+    def __init__(self, check: Invariants) -> None:
+        self.check, self.world, self.fail = check, check.world, check.world.fail
+        self.undecidable = check.undecidable
         self._held: dict[str, int] = {}
         self._stop_at: dict[str, float] = {}
         self._ends: dict[tuple[str, int], tuple[Process, float]] = {}
         self._refused: dict[str, tuple[Process, float]] = {}
-        self.calls = CallJudge(world, self.undecidable, fail)
-        self.waits = WaitJudge(world, fail)
-        self.paces = PaceJudge(world, self.undecidable, fail)
+        self.calls = CallJudge(check)
+        self.waits = WaitJudge(check)
+        self.paces = PaceJudge(check)
 
     # -- events -------------------------------------------------------------------------------
 
@@ -121,7 +125,7 @@ class LedgerOracle:
             before, at = self._ends.get(key, (None, now))
             same = before is process and process.driver is not None
             # One that could not write meanwhile stayed, and had no right to before the hard stop.
-            at = max(at, self.world.check.exposure.able.get(run.run_id, now))
+            at = max(at, self.check.exposure.able.get(run.run_id, now))
             if same and now - at > RETRY_S and not self.undecidable.is_time_odd:
                 self.fail("wasteful", f"{now - at:.0f} s between two tries to end {key[0]}'s pod")
             self._ends[key] = (process, now)
@@ -324,7 +328,7 @@ class LedgerOracle:
             or "19" in self.world.fired
             or abs(rented.granted_ahead_s) > CLOCK_OFF_S
         )
-        able_since = self.world.check.exposure.able.get(run.run_id)
+        able_since = self.check.exposure.able.get(run.run_id)
         if able_since is None or able_since > rented.ended_at:
             return  # no controller saw when it went
         if run.generation is None or (run.generation.up_at or inf) > rented.ended_at:
@@ -347,7 +351,7 @@ class LedgerOracle:
         if not lost or run.stop is not None or run.result is not None or run.errand is not None:
             return
         lives_s = (rented.ended_at or 0.0) - (generation.agent_at or 0.0)
-        if lives_s < generous_s(plan) or self.undecidable.is_time_odd or self.world.check.forgotten:
+        if lives_s < generous_s(plan) or self.undecidable.is_time_odd or self.world.forgotten:
             return  # it may be one of several that were lost at once
         if self.world.knobs.crossed_reports or run.tries(generation, TERMINATE):
             return
@@ -424,25 +428,22 @@ RETRY_S = 62.0
 TOO_FEW_S = 600.0
 
 
-class CallJudge:
-    """``fail`` takes an invariant's name and what is wrong."""
+class CallJudge(Observer):
+    """Judges one world's calls to providers."""
 
-    def __init__(
-        self, world: World, undecidable: Uncertainty, fail: Callable[[str, str], None]
-    ) -> None:
-        self.world, self.undecidable, self.fail = world, undecidable, fail
+    def __init__(self, check: Invariants) -> None:
+        self.check, self.world, self.fail = check, check.world, check.world.fail
+        self.undecidable = check.undecidable
         self._asked: set[str] = set()
         self.may_end: dict[Process, str] = {}
         """By controller: the run whose pod's end it has written down to ask for; empty: none's."""
-        self.named_ends: set[str] = set()
-        """Pods that were asked to end by a person who named their run."""
-        self.refusal: Exception | None = None
+        self._refusal: TrmcloudError | None = None
         """The last answer for which a command was right to refuse."""
 
     def on_create_call(self, request: PodRequest) -> None:
         """A create call reaches the provider."""
         lease, run_id = request.lease, request.lease.run_id
-        if self.world.check.forgotten:
+        if self.world.forgotten:
             return
         if request.name in self._asked:
             self.fail("I5", f"{request.name} is asked for a second time")
@@ -495,12 +496,12 @@ class CallJudge:
         """A create goes out: a process that slept since its decision sends it no more, since
         its run may be closed by now and its money free."""
         run = self.world.ledger.read().runs.get(request.lease.run_id)
-        if self.world.check.forgotten or self.undecidable.clocks_moved or run is None:
+        if self.world.forgotten or self.undecidable.clocks_moved or run is None:
             return
         if all(each.pod_name != request.name for each in run.open_generations):
             self.fail("I5", f"{request.name} is asked for, and was given up long ago")
 
-    def on_end_call(
+    def judge_end_call(
         self, process: Process, rented: RentedMachine, run: RunState, *, slept: bool
     ) -> None:
         """A controller asks for the end of a pod that ``run`` owns."""
@@ -540,7 +541,7 @@ class CallJudge:
         """Whether the run has done its own to end its pod, or this is not who was there to."""
         driver = process.driver
         mine = driver is not None and driver.run_id == run.run_id
-        able_since = self.world.check.exposure.able.get(run.run_id)
+        able_since = self.check.exposure.able.get(run.run_id)
         idle = able_since is None or self.world.queue.now - able_since < latency_s
         tried = run.generation is not None and bool(run.tries(run.generation, TERMINATE))
         return tried or idle or not mine or self.undecidable.is_time_odd
@@ -549,7 +550,7 @@ class CallJudge:
         """A pod lives whose work is done: a controller that is up must have tried to end it."""
         run = self.world.ledger.read().runs.get(rented.run_id)
         generation = run.generation if run is not None else None
-        able_since = self.world.check.exposure.able.get(rented.run_id)
+        able_since = self.check.exposure.able.get(rented.run_id)
         if run is None or generation is None or generation.pod_id != rented.pod_id:
             return
         if run.state is not State.ENDING or run.result_at is None or able_since is None:
@@ -561,12 +562,15 @@ class CallJudge:
         if late_s > RETRY_S and not run.tries(generation, TERMINATE):
             self.fail("wasteful", f"{rented.pod_id} is done, and for {late_s:.0f} s nobody ends it")
 
-    def on_error(self, process: Process, error: Exception) -> None:
+    def on_provider_error(self, process: Process, error: TrmcloudError) -> None:
         """A provider's error has ended a whole command: nothing that came after it was done. Where
         the balance does not cover a launch there was nothing to do."""
-        if error is self.refusal or isinstance(error, PaymentRequired):
+        if error is self._refusal or isinstance(error, PaymentRequired):
             return
         self.fail("I7", f"{process.kind} was ended by a provider's answer: {error}")
+
+    def on_refusal(self, error: TrmcloudError) -> None:
+        self._refusal = error
 
     def on_leave(self, process: Process, known: RunState | None) -> None:
         """A driver's command ends since its ledger cannot be used. ``known``: its run after its
@@ -583,7 +587,7 @@ class CallJudge:
             return
         if known.generation.pod_name != generation.pod_name or not generation.open:
             return
-        odd = self.world.check.forgotten or self.undecidable.clocks_moved
+        odd = self.world.forgotten or self.undecidable.clocks_moved
         if odd or self.undecidable.is_time_odd or self.world.knobs.list_flickers:
             return
         for rented in self.world.living():

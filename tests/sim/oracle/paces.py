@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
+from typing import TYPE_CHECKING
 
 from trmcloud.core.catalog.hardware import LOCAL, least_step_s
 from trmcloud.core.contract.pod_contract import parse_pod_name
@@ -13,9 +14,11 @@ from trmcloud.core.control.reason import ReasonKind
 from trmcloud.core.control.run_state import Generation, RunState, State
 from trmcloud.core.spec.plan import Candidate, PhasePlan
 from trmcloud.core.spec.spec import STOP
-from trmcloud.sim.oracle.exposure import Uncertainty
-from trmcloud.sim.world.account import World
 from trmcloud.sim.world.facts import ToldPace
+
+if TYPE_CHECKING:
+    from tests.sim.oracle.invariants import Invariants
+
 
 _IF_SLOW = "if-slow"
 _NEAR = 0.1
@@ -26,12 +29,11 @@ _TOLD_WITHIN_S = 90.0
 
 
 class PaceJudge:
-    """``fail`` takes an invariant's name and what is wrong."""
+    """Judges each pace that is measured in one world."""
 
-    def __init__(
-        self, world: World, undecidable: Uncertainty, fail: Callable[[str, str], None]
-    ) -> None:
-        self.world, self.undecidable, self.fail = world, undecidable, fail
+    def __init__(self, check: Invariants) -> None:
+        self.check, self.world, self.fail = check, check.world, check.world.fail
+        self.undecidable = check.undecidable
         self.counts = (0, 0, 0, 0)
 
     def on_append(self, run: RunState, events: Sequence[ev.RunEvent]) -> None:
@@ -131,7 +133,7 @@ class PaceJudge:
 
     def _is_away(self, run_id: str, since: float) -> bool:
         """Whether no controller could see to the run all the time since then."""
-        able_since = self.world.check.exposure.able.get(run_id)
+        able_since = self.check.exposure.able.get(run_id)
         if able_since is None or able_since > since:
             return True
-        return self.undecidable.is_time_odd or bool(self.world.check.forgotten)
+        return self.undecidable.is_time_odd or bool(self.world.forgotten)

@@ -1,4 +1,4 @@
-"""Judges what runs hold and cost against their budgets and the provider's bills.
+"""Judges what runs reserve against the budgets of every level.
 
 Network volumes, and who deletes them, are judged by the provider's own account of them; pods that
 no generation owns by their bill: each that we ended is on record, at no less than it cost, and in
@@ -7,13 +7,12 @@ the end at what it was billed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from math import ceil, inf
+from typing import TYPE_CHECKING
 
 from trmcloud.core.catalog.offers import DAY_S
 from trmcloud.core.control import events as ev
-from trmcloud.core.control.billing import awaiting_bill
 from trmcloud.core.control.bookkeeping import is_charge_pending
 from trmcloud.core.control.budget import PROJECT_MONTH, LedgerState, project_month
 from trmcloud.core.control.grants import month_of
@@ -21,53 +20,19 @@ from trmcloud.core.control.ledger_facts import Hold, holds
 from trmcloud.core.control.run_state import RunState
 from trmcloud.core.money import ZERO, Usd, total
 from trmcloud.core.spec.spec import DELETE, DELETE_FETCHED
-from trmcloud.sim.world.account import Account, RentedMachine, World
+from trmcloud.sim.world.account import Account, Observer, Process, RentedMachine
 from trmcloud.sim.world.facts import KeptVolume
 
-
-@dataclass
-class WorstOverrun:
-    """The most any run's bill exceeded its budget, in micro-dollars and seconds of exposure."""
-
-    over_micros: int = 0
-    over_exposed_micros: int = 0
-    exposed_s: float = 0.0
+if TYPE_CHECKING:
+    from tests.sim.oracle.invariants import Invariants
 
 
 class MoneyJudge:
-    """``fail`` takes an invariant's name and what is wrong."""
+    """Judges each reservation of one world."""
 
-    def __init__(self, world: World, fail: Callable[[str, str], None]) -> None:
-        self.world, self.fail = world, fail
-        self.worst = WorstOverrun()
+    def __init__(self, check: Invariants) -> None:
+        self.check, self.world, self.fail = check, check.world, check.world.fail
         self.account_cap: Usd | None = None
-
-    def _pods_of(self, run_id: str) -> list[RentedMachine]:
-        return [
-            rented
-            for account in self.world.accounts.values()
-            for rented in account.pods.values()
-            if rented.run_id == run_id and rented.pod_id not in self.world.check.foreign
-        ]
-
-    def judge_bill(self, run_id: str, now: float) -> None:
-        """I1: the run's bill ≤ its budget + one billing quantum + rate × exposed."""
-        run = self.world.ledger.read().runs.get(run_id)
-        if run is None or self.world.check.forgotten:
-            return
-        bill = allowed = 0
-        exposed = 0.0
-        for rented in self._pods_of(run_id):
-            bill += rented.micros(now) + rented.storage_micros
-            quantum_s = rented.account.habits.least_billed_s
-            allowed += ceil(max(quantum_s, 2.0) * rented.hourly_micros / 3600)
-            exposed += rented.exposed_micros + rented.dear_micros
-        over = bill - run.cap.micros - allowed
-        if over > 0:
-            self.worst.over_exposed_micros = max(self.worst.over_exposed_micros, over)
-            if over > ceil(exposed):
-                cap = run.cap.micros / 1e6
-                self.fail("I1", f"{run_id} is billed {bill / 1e6:.6f} of {cap:.6f}")
 
     def judge_reservation(self, run_id: str) -> None:
         """I1: settled + reserved ≤ budget at every level, summed here and not by the budget."""
@@ -105,25 +70,6 @@ class MoneyJudge:
             if cap is not None and held > cap.micros:
                 self.fail("I1", f"{level} {key} holds {held / 1e6} of {cap}")
 
-    def judge_settlement(self, run_id: str) -> None:
-        """I4: what the ledger settled is what the provider bills, ± one quantum for each pod."""
-        if self.world.check.forgotten:
-            return
-        run = self.world.ledger.read().runs[run_id]
-        bill, slack = run.oversized_rent.micros, 0
-        settled_names = {g.pod_id for g in run.generations}
-        for rented in self._pods_of(run_id):
-            if rented.pod_id not in settled_names:
-                continue
-            bill += rented.micros(self.world.queue.now) + rented.storage_micros
-            slack += ceil(2.0 * rented.hourly_micros / 3600)
-        if awaiting_bill(run) and run.settled.micros >= bill - slack:
-            return  # a day later, the world's end: bills may take that long
-        if abs(run.settled.micros - bill) > slack:
-            self.fail("I4", f"{run_id} settled {run.settled}, the bill is {bill / 1e6:.6f}")
-        if run.reserved.micros:
-            self.fail("I4", f"{run_id} is closed and holds {run.reserved}")
-
 
 _SLACK_S = 900.0
 """The greatest difference between a pod's end in truth and on record."""
@@ -131,17 +77,17 @@ _CLOCK_OFF_S = 900.0
 """A deleting process may be so far ahead of the truth where clocks are set."""
 
 
-class VolumeJudge:
-    """``fail`` takes an invariant's name and what is wrong."""
+class VolumeJudge(Observer):
+    """Judges each deletion of a network volume, and who pays for one."""
 
-    def __init__(self, world: World, fail: Callable[[str, str], None]) -> None:
-        self.world, self.fail = world, fail
+    def __init__(self, check: Invariants) -> None:
+        self.check, self.world, self.fail = check, check.world, check.world.fail
 
-    def on_delete(self, account: Account, volume: KeptVolume) -> None:
+    def on_volume_delete(self, account: Account, volume: KeptVolume) -> None:
         """I3: only once its day has come, by its truth, for every run that used it, with no live
         one there, and as each had agreed."""
         ledger, now = self.world.ledger.read(), self.world.queue.now
-        if self.world.check.forgotten or self.world.check.truth.undecidable.clocks_moved:
+        if self.world.forgotten or self.check.undecidable.clocks_moved:
             return
         for run_id, truth in self.world.truths.items():
             run, spec = ledger.runs.get(run_id), truth.plan.spec
@@ -163,7 +109,7 @@ class VolumeJudge:
     def finish(self) -> None:
         """I1: up to the last stated day every hour of it is in somebody's budget."""
         ledger, now = self.world.ledger.read(), self.world.queue.now
-        if self.world.check.forgotten or self.world.check.truth.undecidable.clocks_moved:
+        if self.world.forgotten or self.check.undecidable.clocks_moved:
             return
         for account in self.world.accounts.values():
             for volume in account.volumes:
@@ -199,7 +145,7 @@ class VolumeJudge:
                 continue
             if volume.ended_at is None or pod.created_at < volume.ended_at:
                 ended_at = pod.ended_at
-                if self.world.check.truth.undecidable.is_unseen(pod):
+                if self.check.undecidable.is_unseen(pod):
                     ended_at = min(ended_at, _end_on_record(ledger, pod))
                 days.append(ended_at + truth.plan.spec.volume_days * DAY_S)
         return max(days)
@@ -232,22 +178,20 @@ _NEXT_LOOK_S = 1800.0
 """Until somebody asks for a bill again, where nothing else is to be done."""
 
 
-class OrphanJudge:
-    """Watches what is noted of them. ``fail`` takes an invariant's name and the detail."""
+class OrphanJudge(Observer):
+    """Watches what is noted of them."""
 
-    def __init__(self, world: World, fail: Callable[[str, str], None]) -> None:
-        self.world, self.fail = world, fail
-        self.restored_at: float | None = None
-        """When an older copy of the ledger was put in its place."""
+    def __init__(self, check: Invariants) -> None:
+        self.check, self.world, self.fail = check, check.world, check.world.fail
         self._unwritten: set[str] = set()
         self._too_low: dict[str, tuple[float, str]] = {}
         """Pods charged less than they had cost: when that was noted, and how much less. Who had
         slept since it saw them knows no better, and has to make it good at once."""
 
-    def on_append(self, events: Sequence[ev.RunEvent]) -> None:
+    def on_append(self, process: Process, run_id: str, events: Sequence[ev.RunEvent]) -> None:
         self._made_good()
         for event in events:
-            reserves = isinstance(event, ev.Reserved) and self.restored_at is not None
+            reserves = isinstance(event, ev.Reserved) and self.world.restored_at is not None
             if reserves and is_charge_pending(self.world.ledger.read()):
                 self.fail("I1", "money is reserved before a restored ledger is reconciled")
 
@@ -257,7 +201,7 @@ class OrphanJudge:
         if isinstance(event, ev.StrayCharged):
             self._unwritten.add(event.pod_id)
 
-    def on_end_call(self, rented: RentedMachine) -> None:
+    def on_end_call(self, rented: RentedMachine, process: Process, *, slept: bool) -> None:
         """A controller asks for a pod's end: by its name alone, where nothing can be written."""
         if not self.world.ledger_writable:
             self._unwritten.add(rented.pod_id)
@@ -277,7 +221,7 @@ class OrphanJudge:
                 self.fail("I4", f"{event.pod_id} was never made, and is billed {event.amount}")
             return
         rented = account.pods.get(event.pod_id) if account is not None else None
-        if rented is None or rented.pod_id in self.world.check.foreign:
+        if rented is None or rented.pod_id in self.world.foreign:
             self.fail("I4", f"{event.pod_id} is charged, and is none of ours")
             return
         runs, damaged = self.world.ledger.read().runs, self.world.ledger.seen().quarantined
@@ -291,7 +235,7 @@ class OrphanJudge:
             self.fail("I4", f"{event.pod_id} is charged to its run and once more")
         bill = rented.micros(self.world.queue.now) + rented.storage_micros
         quantum = ceil(2.0 * rented.hourly_micros / 3600) + 2
-        odd = self.world.check.truth.undecidable.clocks_moved or "30" in self.world.fired
+        odd = self.check.undecidable.clocks_moved or "30" in self.world.fired
         if isinstance(event, ev.StrayBilled):
             if abs(event.amount.micros - bill) > 2:
                 self.fail("I4", f"{event.pod_id} is corrected to {event.amount}: wrong")
@@ -307,10 +251,10 @@ class OrphanJudge:
             self._too_low.pop(event.pod_id, None)
 
     def _reconciled(self) -> None:
-        if self.world.check.truth.undecidable.clocks_moved or self.restored_at is None:
+        if self.check.undecidable.clocks_moved or self.world.restored_at is None:
             return
         for rented in self.world.living():
-            before = rented.created_at < self.restored_at and not rented.came_too_late
+            before = rented.created_at < self.world.restored_at and not rented.came_too_late
             if before and rented.unowned_at is not None and not rented.deleting:
                 self.fail("I2", f"the ledger is called reconciled, and lacks {rented.pod_id}")
 
@@ -322,7 +266,7 @@ class OrphanJudge:
         for account in self.world.accounts.values():
             for rented in account.pods.values():
                 ours = rented.ended_by in _ENDED_BY_US and rented.rate_micros
-                if rented.pod_id in known or not ours or rented.pod_id in self.world.check.foreign:
+                if rented.pod_id in known or not ours or rented.pod_id in self.world.foreign:
                     continue
                 stray = ledger.strays.get((account.habits.provider, rented.pod_id))
                 if stray is None:
@@ -339,4 +283,4 @@ class OrphanJudge:
     def _is_forgotten(self, rented: RentedMachine) -> bool:
         """Whether it was ended before an older copy of the ledger was restored."""
         ended_at = min(rented.deleted_at, rented.ended_at or rented.deleted_at)
-        return self.restored_at is not None and ended_at <= self.restored_at
+        return self.world.restored_at is not None and ended_at <= self.world.restored_at

@@ -4,7 +4,7 @@ boot budget and its time, and does not give up before."""
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from trmcloud.core.catalog.providers import traits_of
 from trmcloud.core.control import events as ev
@@ -13,7 +13,11 @@ from trmcloud.core.control.run_state import RunState
 from trmcloud.core.errors import Outcome
 from trmcloud.core.money import cost
 from trmcloud.sim.oracle.exposure import CLOCK_OFF_S
-from trmcloud.sim.world.account import Process, RentedMachine, World
+from trmcloud.sim.world.account import Process, RentedMachine
+
+if TYPE_CHECKING:
+    from tests.sim.oracle.invariants import Invariants
+
 
 MOST_ASKS_PER_HOUR = 19
 """Creates of one run at one provider: three at once, then one in four minutes at most."""
@@ -24,10 +28,10 @@ _HOUR_S = 3600.0
 
 
 class WaitJudge:
-    """``fail`` takes an invariant's name and what is wrong."""
+    """Judges each run of one world that waits."""
 
-    def __init__(self, world: World, fail: Callable[[str, str], None]) -> None:
-        self.world, self.fail = world, fail
+    def __init__(self, check: Invariants) -> None:
+        self.check, self.world, self.fail = check, check.world, check.world.fail
         self._asked: dict[tuple[str, str], list[float]] = defaultdict(list)
         self._together: dict[str, list[tuple[float, str]]] = defaultdict(list)
 

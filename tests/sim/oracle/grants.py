@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
+from typing import TYPE_CHECKING
 
 from trmcloud.core.control import events as ev
 from trmcloud.core.control.run_state import RunState
 from trmcloud.core.errors import GrantRefused, TrmcloudError
 from trmcloud.core.values import replace
-from trmcloud.sim.world.account import World
+from trmcloud.sim.world.account import Observer, Process
+
+if TYPE_CHECKING:
+    from tests.sim.oracle.invariants import Invariants
+
 
 _Payer = tuple[str, int]
 """A principal and the number of its grant: the first is 1."""
@@ -57,11 +62,11 @@ class _Book:
             self.machines[record.run_id, event.generation] = self.runs[record.run_id]
 
 
-class GrantJudge:
-    """``fail`` takes an invariant's name and what is wrong."""
+class GrantJudge(Observer):
+    """Judges the reservations of one world's principals."""
 
-    def __init__(self, world: World, fail: Callable[[str, str], None]) -> None:
-        self.world, self.fail = world, fail
+    def __init__(self, check: Invariants) -> None:
+        self.check, self.world, self.fail = check, check.world, check.world.fail
         self.judged = self.refused = self.revoked = 0
 
     @property
@@ -71,7 +76,10 @@ class GrantJudge:
     def on_error(self, error: TrmcloudError) -> None:
         self.refused += isinstance(error, GrantRefused)
 
-    def on_append(self, run_id: str, events: Sequence[ev.RunEvent]) -> None:
+    def on_revoke(self) -> None:
+        self.revoked += 1
+
+    def on_append(self, process: Process, run_id: str, events: Sequence[ev.RunEvent]) -> None:
         """A reservation was written: its grant allows it, with all that burdens it."""
         if not any(isinstance(event, ev.Reserved) for event in events):
             return

@@ -11,7 +11,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from typing import TYPE_CHECKING
 
+from tests.sim.oracle.attempts import AttemptJudge
+from tests.sim.oracle.uploads import UploadJudge
 from trmcloud.core.catalog.providers import traits_of
 from trmcloud.core.contract import pod_contract as contract
 from trmcloud.core.control.actions import CREATE
@@ -21,12 +24,12 @@ from trmcloud.core.control.run_state import Generation, RunState, State
 from trmcloud.core.money import affordable_seconds, cost
 from trmcloud.pod.agent.loop import AgentLoop
 from trmcloud.pod.agent.watchdog import HARD_STOP
-from trmcloud.sim.oracle.attempts import AttemptJudge
-from trmcloud.sim.oracle.exposure import AgentLives
-from trmcloud.sim.oracle.uploads import UploadJudge
-from trmcloud.sim.world.account import Pod, RentedMachine, World
-from trmcloud.sim.world.facts import PodStatements
+from trmcloud.sim.world.account import Observer, Pod, RentedMachine
 from trmcloud.sim.world.trainer import SimTrainer
+
+if TYPE_CHECKING:
+    from tests.sim.oracle.invariants import Invariants
+
 
 _LAYER_S = 15.0
 """An agent or watchdog that lives and is awake has acted by then."""
@@ -37,14 +40,14 @@ _SAVED_S = 900.0
 """A controller that is there has passed a request to save on by then."""
 
 
-class AgentOracle:
-    """Watches the pods of one world. ``fail`` takes an invariant's name and the detail."""
+class AgentOracle(Observer):
+    """Watches the pods of one world."""
 
-    def __init__(self, world: World, fail: Callable[[str, str], None]) -> None:
-        self.world, self.fail = world, fail
-        self._lives = AgentLives(world)
-        self.attempts = AttemptJudge(world, self._lives, fail)
-        self.uploads = UploadJudge(world, self._lives, fail)
+    def __init__(self, check: Invariants) -> None:
+        self.check, self.world, self.fail = check, check.world, check.world.fail
+        self._lives = check.lives
+        self.attempts = AttemptJudge(check)
+        self.uploads = UploadJudge(check)
 
     # -- what happens to a pod ----------------------------------------------------------------
 
@@ -53,10 +56,8 @@ class AgentOracle:
 
     def on_restart(self, pod: Pod, *, wiped: bool) -> None:
         """Its container began anew; ``wiped``: with nothing of what its agent wrote."""
-        if wiped:
-            pod.written = PodStatements()
         self._lives.restarted.add(pod)
-        self.attempts.on_restart(pod)
+        self.attempts.judge_restart(pod)
 
     def on_agent_start(self, pod: Pod, agent: AgentLoop) -> None:
         """An agent, perhaps after another one, may not believe in more time than was granted."""
@@ -74,8 +75,8 @@ class AgentOracle:
         share = next(p for p in lease.phases if p.name == phase)
         if share.allowed_s and from_deadline_s > share.allowed_s + 1.0:
             self.fail("wasteful", f"{phase} may take more than its share")
-        self.uploads.on_spawn(pod, phase, trainer.from_step)
-        self.attempts.on_spawn(pod, trainer)
+        self.uploads.judge_spawn(pod, phase, trainer.from_step)
+        self.attempts.judge_spawn(pod, trainer)
         if trainer.frozen_at is not None:
             look = partial(self._hung, pod, trainer)
             self.world.queue.at(trainer.frozen_at + self._patience_s(pod, trainer), look)
@@ -101,7 +102,7 @@ class AgentOracle:
 
     def _saved(self, pod: Pod, trainer: SimTrainer, asked_at: float) -> None:
         now, knobs = self.world.queue.now, self.world.knobs
-        able_since = self.world.check.exposure.able.get(pod.lease.run_id, now)
+        able_since = self.check.exposure.able.get(pod.lease.run_id, now)
         run = self.world.ledger.read().runs.get(pod.lease.run_id)
         could = (
             pod.running
@@ -116,7 +117,7 @@ class AgentOracle:
             and self._lives.since(pod) < asked_at
             and max(able_since, knobs.link_down_until, pod.stopped_until) < asked_at
             and not (knobs.unheard or knobs.crossed_reports or knobs.pod_disk_full)
-            and not (self.world.off or self.world.check.truth.undecidable.woken)
+            and not (self.world.off or self.check.undecidable.woken)
             and run is not None
             and run.state is State.RUNNING
             and run.stop is None
@@ -137,7 +138,7 @@ class AgentOracle:
     def on_tick(self, pod: Pod) -> None:
         """The agent has looked and acted, and lives: what it started must be on its disk, and what
         it waits for must get on."""
-        self.uploads.on_tick(pod)
+        self.uploads.judge_tick(pod)
         trainer = pod.trainer
         if trainer is None or not trainer.runs(self.world.queue.now):
             return
@@ -153,12 +154,8 @@ class AgentOracle:
 
     def on_result(self, pod: Pod, report: contract.AgentReport) -> None:
         """The agent has said its last word."""
-        self.uploads.on_result(pod, report)
-        self.attempts.on_result(pod, report)
-
-    def agent_since(self, pod: Pod) -> float:
-        """When its present agent was started."""
-        return self._lives.since(pod)
+        self.uploads.judge_result(pod, report)
+        self.attempts.judge_result(pod, report)
 
     def on_orders(self, pod: Pod) -> None:
         """Orders to land have reached the pod."""
@@ -239,15 +236,15 @@ _DELETED_WITHIN_S = 15.0
 """Of that, what a deletion may take."""
 
 
-class BootJudge:
-    """``fail`` takes an invariant's name and what is wrong."""
+class BootJudge(Observer):
+    """Judges what follows from boots that failed, in one world."""
 
-    def __init__(self, world: World, fail: Callable[[str, str], None]) -> None:
-        self.world, self.fail = world, fail
+    def __init__(self, check: Invariants) -> None:
+        self.check, self.world, self.fail = check, check.world, check.world.fail
         self.judged = 0
         """Boots that failed while nothing else stood in the way."""
 
-    def watch(self, rented: RentedMachine) -> None:
+    def on_boot_fails(self, rented: RentedMachine) -> None:
         """One of which the log will say that it has failed."""
         slower_s = max(0.0, rented.account.habits.delete_s[1] - _DELETED_WITHIN_S)
         at = rented.boot_failed_at + NEXT_WITHIN_S + slower_s
@@ -275,11 +272,11 @@ class BootJudge:
 
     def _is_hindered(self, rented: RentedMachine) -> bool:
         """Whether its controller was away, fenced, unheard or wrong about the time meanwhile."""
-        check, now = self.world.check, self.world.queue.now
+        check, now = self.check, self.world.queue.now
         able_since = check.exposure.able.get(rented.run_id)
         away = able_since is None or able_since > rented.boot_failed_at
-        undecidable = check.truth.undecidable
-        lost = check.forgotten or undecidable.woken or undecidable.clocks_moved
+        undecidable = check.undecidable
+        lost = self.world.forgotten or undecidable.woken or undecidable.clocks_moved
         return away or lost or bool(self.world.knobs.lies) or now >= rented.due_at
 
     def _is_beyond_lists(self, rented: RentedMachine) -> bool:
@@ -287,7 +284,7 @@ class BootJudge:
         knobs = self.world.knobs
         lags = knobs.list_omits_s or knobs.list_flickers or knobs.lists_dead_s
         refused = rented.undeletable_until or rented.refuses_until or knobs.deletes_ignored_until
-        twins = self.world.check.names.get(rented.name, 0) > 1 or rented.came_too_late
+        twins = self.check.names.get(rented.name, 0) > 1 or rented.came_too_late
         return bool(lags or refused or twins) or rented.visible_at > rented.boot_failed_at
 
     def _is_ended_for_another_reason(

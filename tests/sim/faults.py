@@ -1,9 +1,19 @@
-"""Faults 101–105, of a market: stock that is sold out or flaps, boots that never come, prices that
-rise while a run waits, and a provider that asks to be asked less often."""
+"""All faults that tests arm: those of the product, and 101–105, of a market.
+
+Of a market are stock that is sold out or flaps, boots that never come, prices that rise while a run
+waits, and a provider that asks to be asked less often.
+"""
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Mapping
+
+from trmcloud.sim.faults import table
 from trmcloud.sim.faults.arm import Fault, FaultContext
+from trmcloud.sim.faults.table import ALL, NAMES
+from trmcloud.sim.scenario import Scenario
+from trmcloud.sim.world.world import SimWorld
 
 _MINUTE_S, _HOUR_S = 60.0, 3600.0
 
@@ -45,10 +55,20 @@ def _throttles(arms: FaultContext) -> None:
     arms.for_a_while("creates_throttled_until", arms.soon(), seconds, "429 to creates")
 
 
-FAULTS: dict[str, tuple[str, Fault]] = {
+MARKET: Mapping[str, tuple[str, Fault]] = {
     "101": ("sold out", _sold_out),
     "102": ("stock comes and goes", _flaps),
     "103": ("boots never come", _never_boots),
     "104": ("price above the most, and below again", _rises),
     "105": ("429 to creates", _throttles),
 }
+"""Apart: they strike where runs wait for a machine, and all other worlds stay what they were."""
+PAIRS = tuple(itertools.combinations(NAMES, 2))
+
+#: Pairs that cannot both be felt in one world, and why.
+IMPOSSIBLE: Mapping[tuple[str, str], str] = {}
+
+
+def arm_all(world: SimWorld, scenario: Scenario) -> None:
+    """Set every fault of the scenario, each with dice of its own."""
+    table.arm_all(world, scenario, {**ALL, **MARKET})

@@ -4,8 +4,8 @@ that may mend it, never for ever, and told to end once it no longer pays."""
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
 from functools import partial
+from typing import TYPE_CHECKING
 
 from trmcloud.core.contract import pod_contract as contract
 from trmcloud.core.contract.gate import why_stop
@@ -14,10 +14,13 @@ from trmcloud.core.contract.pod_contract import PhaseState
 from trmcloud.core.contract.trainer_contract import RETRYABLE
 from trmcloud.core.control.pod_facts import finished_on
 from trmcloud.core.errors import Outcome
-from trmcloud.sim.oracle.exposure import AgentLives
-from trmcloud.sim.world.account import Pod, World
+from trmcloud.sim.world.account import Observer, Pod
 from trmcloud.sim.world.pod import SAMPLED_S
 from trmcloud.sim.world.trainer import SimTrainer
+
+if TYPE_CHECKING:
+    from tests.sim.oracle.invariants import Invariants
+
 
 _TOLD_S = 120.0
 """A trainer that no longer pays by its newest evaluation has had its signal by then."""
@@ -60,19 +63,20 @@ class PhaseTries:
         self.saved, self.last = max(saved, self.saved), None
 
 
-class AttemptJudge:
+class AttemptJudge(Observer):
     """Watches how trainers are started, tried again and told to end, on the pods of one world."""
 
-    def __init__(self, world: World, lives: AgentLives, fail: Callable[[str, str], None]) -> None:
-        self.world, self._lives, self.fail = world, lives, fail
+    def __init__(self, check: Invariants) -> None:
+        self.check, self.world, self.fail = check, check.world, check.world.fail
+        self._lives = check.lives
         self._tries: dict[tuple[Pod, str], PhaseTries] = {}
         self._no_longer_pay: set[tuple[Pod, str]] = set()
 
-    def on_restart(self, pod: Pod) -> None:
+    def judge_restart(self, pod: Pod) -> None:
         for key in [key for key in self._tries if key[0] is pod]:
             del self._tries[key]
 
-    def on_spawn(self, pod: Pod, trainer: SimTrainer) -> None:
+    def judge_spawn(self, pod: Pod, trainer: SimTrainer) -> None:
         now, lease, phase = self.world.queue.now, pod.lease, trainer.shape.phase
         self._not_finished(pod, phase)
         self._trains_alone(pod, trainer)
@@ -211,7 +215,7 @@ class AttemptJudge:
     def _trains_alone(self, pod: Pod, trainer: SimTrainer) -> None:
         """No other trainer of its run runs on another pod, unless that one's absence could be
         misjudged, or it came up again from nothing."""
-        now, undecidable = self.world.queue.now, self.world.check.truth.undecidable
+        now, undecidable = self.world.queue.now, self.check.undecidable
         for other in self.world.living():
             if other.run_id != pod.lease.run_id or other.pod is pod:
                 continue
@@ -223,7 +227,7 @@ class AttemptJudge:
     def _not_finished(self, pod: Pod, phase: str) -> None:
         """Judge that no phase is trained again that the ledger knows to be finished."""
         run = self.world.ledger.read().runs.get(pod.lease.run_id)
-        if run is None or run.generation is None or self.world.check.truth.undecidable.woken:
+        if run is None or run.generation is None or self.check.undecidable.woken:
             return
         if run.generation.pod_id != pod.rented.pod_id:
             return
@@ -278,7 +282,7 @@ class AttemptJudge:
         if could and not ordered:
             self.fail("wasteful", f"{pod.rented.pod_id}'s trainer goes on, and no longer pays")
 
-    def on_result(self, pod: Pod, report: contract.AgentReport) -> None:
+    def judge_result(self, pod: Pod, report: contract.AgentReport) -> None:
         """The agent has said its last word: not before it has tried what could help."""
         self._landed(pod, report)
         last = next((p for p in reversed(report.phases) if p.state is PhaseState.ENDED), None)

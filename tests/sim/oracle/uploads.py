@@ -8,16 +8,19 @@ add to it, and what it cost is counted.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from trmcloud.core.contract import pod_contract as contract
 from trmcloud.core.contract.manifest import CheckpointManifest
 from trmcloud.core.control.actions import TERMINATE
 from trmcloud.core.errors import Outcome
-from trmcloud.sim.oracle.exposure import AgentLives
-from trmcloud.sim.world.account import Pod, Process, RentedMachine, World
-from trmcloud.sim.world.store import Checkpoint
+from trmcloud.sim.world.account import Observer, Pod, RentedMachine
+from trmcloud.sim.world.store import Checkpoint, OversizedObject
+
+if TYPE_CHECKING:
+    from tests.sim.oracle.invariants import Invariants
+
 
 _ACTS_S = 15.0
 """An agent that lives and is awake has acted by then."""
@@ -35,17 +38,18 @@ def _latest(made: Sequence[Checkpoint]) -> CheckpointManifest:
     return max((c.manifest for c in made), key=lambda manifest: manifest.step)
 
 
-class UploadJudge:
+class UploadJudge(Observer):
     """Watches what the pods of one world store, and what they wait for."""
 
-    def __init__(self, world: World, lives: AgentLives, fail: Callable[[str, str], None]) -> None:
-        self.world, self._lives, self.fail = world, lives, fail
+    def __init__(self, check: Invariants) -> None:
+        self.check, self.world, self.fail = check, check.world, check.world.fail
+        self._lives = check.lives
         self._awaiting: dict[Pod, float] = {}
         self._ungranted: dict[Pod, float] = {}
         self._unsent: dict[Pod, float] = {}
         self._stored_times: Counter[tuple[str, contract.CheckpointRef]] = Counter()
 
-    def on_spawn(self, pod: Pod, phase: str, from_step: int) -> None:
+    def judge_spawn(self, pod: Pod, phase: str, from_step: int) -> None:
         """A pod that is to upload has the right to, and what it was given to go on from."""
         if not pod.lease.uploads:
             return
@@ -60,7 +64,7 @@ class UploadJudge:
             what = " ".join(sorted(pod.uploader.withheld))
             self.fail("I3", f"{pod.rented.pod_id} was not given {what}, to go on from if need be")
 
-    def on_tick(self, pod: Pod) -> None:
+    def judge_tick(self, pod: Pod) -> None:
         """Money first: uploads that do not get on are waited for as long as landing may take."""
         now, agent = self.world.queue.now, pod.agent
         for what, waits in (("grants", self._ungranted), ("files", self._unsent)):
@@ -115,7 +119,7 @@ class UploadJudge:
             if each.whole and not here and self._is_of_worth(each, mine, mine, brought):
                 self.fail("I3", f"{rented.pod_id} is ended, and {each.manifest.label} is not here")
 
-    def on_result(self, pod: Pod, report: contract.AgentReport) -> None:
+    def judge_result(self, pod: Pod, report: contract.AgentReport) -> None:
         """The agent has said its last word: not before what is best and what is latest is in the
         bucket."""
         if pod.lease.uploads:
@@ -144,7 +148,7 @@ class UploadJudge:
         """Nobody sent it its files, or gave it the right to upload: not while somebody could, for
         as long as it waits."""
         knobs, now = self.world.knobs, self.world.queue.now
-        able_since = self.world.check.exposure.able.get(pod.lease.run_id)
+        able_since = self.check.exposure.able.get(pod.lease.run_id)
         deaf = knobs.unheard or knobs.crossed_reports or knobs.pod_disk_full
         since = max(knobs.link_down_until, able_since or now)
         run = self.world.ledger.read().runs.get(pod.lease.run_id)
@@ -190,20 +194,6 @@ class UploadJudge:
         scores += [c.bpb("home") for c in brought if c.manifest.phase == phase]
         return bpb is not None and all(bpb < score for score in scores if score is not None)
 
-    def finish(self) -> None:
-        """Whatever an agent has told to be in the bucket is there in the end, or a better one."""
-        if "50" in self.world.fired:
-            return  # a manifest that is not listed yet
-        for account in self.world.accounts.values():
-            for rented in account.pods.values():
-                made = self.world.files.checkpoints.get(rented.run_id, ())
-                for phase, best in rented.pod.said.uploaded.items():
-                    there = [c for c in made if c.manifest.phase == phase and c.slot and c.whole]
-                    if not any(c.true_bpb <= best for c in there):
-                        self.fail(
-                            "I3", f"{rented.pod_id} told of {phase} in the bucket: it is lost"
-                        )
-
 
 _USD_PER_GB_MONTH = 0.023
 """Amazon S3 Standard, the first 50 TB: https://aws.amazon.com/s3/pricing/."""
@@ -212,74 +202,39 @@ _SLACK_S = 900.0
 """The greatest difference between the truth and the record."""
 
 
-@dataclass
-class OversizedObject:
-    """One object, stored at true epoch second ``at`` with a signed request."""
-
-    run_id: str
-    key: str
-    size_bytes: int
-    at: float
-    deleted_at: float | None = None
-
-    def micros(self, since: float, until: float) -> float:
-        """Return the rent of so much from ``since`` to ``until`` in micro-dollars."""
-        hours = max(0.0, until - since) / 3600
-        return self.size_bytes / 1e9 * _USD_PER_GB_MONTH * 1e6 * hours / _HOURS_PER_MONTH
+def _rent_micros(stored: OversizedObject, since: float, until: float) -> float:
+    """Return the rent of so much from ``since`` to ``until`` in micro-dollars."""
+    hours = max(0.0, until - since) / 3600
+    return stored.size_bytes / 1e9 * _USD_PER_GB_MONTH * 1e6 * hours / _HOURS_PER_MONTH
 
 
 class OversizeJudge:
-    """``fail`` takes an invariant's name and what is wrong."""
+    """Judges what becomes of objects that nobody granted, in one world."""
 
-    def __init__(self, world: World, fail: Callable[[str, str], None]) -> None:
-        self.world, self.fail = world, fail
-        self.stored: list[OversizedObject] = []
-
-    def stored_for(self, run_id: str) -> list[OversizedObject]:
-        return [each for each in self.stored if each.run_id == run_id and each.deleted_at is None]
-
-    def on_put(self, run_id: str, key: str, size_bytes: int) -> None:
-        """A second one under its key takes the place of the first, which was paid for until now."""
-        for each in self.stored_for(run_id):
-            if each.key == key:
-                each.deleted_at = self.world.queue.now
-        self.stored.append(OversizedObject(run_id, key, size_bytes, self.world.queue.now))
-
-    def on_delete(self, process: Process, key: str) -> None:
-        for each in self.stored:
-            if each.key == key and each.deleted_at is None:
-                each.deleted_at = self.world.queue.now
-                self.world.say(f"{process.kind} deletes {key}")
-
-    def is_owed(self) -> bool:
-        """Whether something still has to be deleted: its run is over, nobody can add to it, and the
-        ledger knows that its pod had an agent, and so grants."""
-        return any(self._is_object_owed(each) for each in self.stored)
-
-    def _is_object_owed(self, each: OversizedObject) -> bool:
-        run = self.world.ledger.read().runs.get(each.run_id)
-        if each.deleted_at is not None or run is None or run.live:
-            return False
-        return any(g.agent_at is not None for g in run.generations)
+    def __init__(self, check: Invariants) -> None:
+        self.check, self.world, self.fail = check, check.world, check.world.fail
 
     def finish(self) -> None:
         """I7: nothing of it is left. I1: what each of them cost is on record, and not more than if
         it had been there since the first pod was asked for."""
-        check, now = self.world.check, self.world.queue.now
-        if check.forgotten or check.truth.undecidable.clocks_moved:
+        check, now = self.check, self.world.queue.now
+        if self.world.forgotten or check.undecidable.clocks_moved:
             return
-        for run_id, run in self.world.ledger.read().runs.items():
-            mine = [each for each in self.stored if each.run_id == run_id]
-            left = [each for each in mine if self._is_object_owed(each)]
+        ledger = self.world.ledger.read()
+        for run_id, run in ledger.runs.items():
+            mine = [each for each in self.world.files.oversized if each.run_id == run_id]
+            left = [each for each in mine if each.is_owed(ledger)]
             if left:
                 self.fail("I7", f"{left[0].key} was not granted, and is still there")
             if not mine or any(each.deleted_at is None for each in mine):
                 continue
             # One that was replaced under its own key cannot be found.
             last = {each.key: each for each in mine}.values()
-            cost = sum(each.micros(each.at, each.deleted_at or now) for each in last)
+            cost = sum(_rent_micros(each, each.at, each.deleted_at or now) for each in last)
             begun = min(g.intended_at for g in run.generations) - _SLACK_S
-            most = sum(each.micros(begun, (each.deleted_at or now) + _SLACK_S) for each in last)
+            most = sum(
+                _rent_micros(each, begun, (each.deleted_at or now) + _SLACK_S) for each in last
+            )
             held = run.oversized_rent.micros
             if not cost <= held <= most + len(last):
                 self.fail("I1", f"{run_id}'s uploads cost {cost:.0f} to {most:.0f}, {held} is held")

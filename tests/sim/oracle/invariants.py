@@ -11,8 +11,14 @@ that is written, ``duties`` what the layers on a pod owe, ``money`` what a run h
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
+from tests.sim.oracle.agent_oracle import AgentOracle, BootJudge
+from tests.sim.oracle.grants import GrantJudge
+from tests.sim.oracle.ledger_oracle import LedgerOracle
+from tests.sim.oracle.lives import STOPPED, AgentLives, Uncertainty
+from tests.sim.oracle.money import MoneyJudge, OrphanJudge, VolumeJudge
+from tests.sim.oracle.uploads import OversizeJudge
 from trmcloud.core.catalog.providers import traits_of
 from trmcloud.core.control import events as ev
 from trmcloud.core.control.balance import MARGIN_S, look_every_s
@@ -21,104 +27,62 @@ from trmcloud.core.control.run_state import RunState, State
 from trmcloud.core.money import Usd
 from trmcloud.core.spec.spec import STOP
 from trmcloud.pod.agent.nodes import HEAD_LOST_S
-from trmcloud.sim.oracle.agent_oracle import AgentOracle, BootJudge
-from trmcloud.sim.oracle.exposure import CLOCK_OFF_S, REACTION_S, STOPPED, Exposure
-from trmcloud.sim.oracle.grants import GrantJudge
-from trmcloud.sim.oracle.ledger_oracle import LedgerOracle
-from trmcloud.sim.oracle.money import MoneyJudge, OrphanJudge, VolumeJudge
-from trmcloud.sim.oracle.uploads import OversizeJudge
+from trmcloud.sim.oracle.exposure import CLOCK_OFF_S, REACTION_S
+from trmcloud.sim.oracle.promises import ORPHAN_S, Promises
 from trmcloud.sim.world.account import Process, RentedMachine, World
-from trmcloud.sim.world.facts import Violation
 from trmcloud.sim.world.provider_profiles import STALE_LIST_S
 
-ORPHAN_S = 180.0
-"""REACTION_S and the longest delete."""
 _READY_S = 10.0
 """A layer that was there so long before a hard stop was there in time."""
 _HEAD_SLACK_S = 60.0
 """Two looks of a machine at the first one of its pod."""
+_HEAD_LOST_S = HEAD_LOST_S + _HEAD_SLACK_S
+"""By then its other machines have asked for the end of a pod that lost its first one."""
 CANARY = "rpa_CANARY"
 
 
-class Invariants:
-    """Watches one world. ``fail`` raises through whatever was going on."""
+class Invariants(Promises):
+    """All judges of one world, which hear of everything from now on."""
 
     def __init__(self, world: World) -> None:
-        self.world = world
+        super().__init__(world)
+        self.fail = world.fail
         self.epochs: dict[str, int] = {}
-        self.names: dict[str, int] = {}
-        self.violation: Violation | None = None
-        self.foreign: set[str] = set()
-        self.forgotten = False
-        self._last_at = world.queue.now
-        self._owners: Mapping[str, RunState] | None = None
-        """The runs by which it was last looked whose pods are whose."""
-        self.exposure = Exposure(world)
-        self.truth = LedgerOracle(world, self.fail)
-        self.duties = AgentOracle(world, self.fail)
-        self.money = MoneyJudge(world, self.fail)
-        self.strays = OrphanJudge(world, self.fail)
-        self.grants = GrantJudge(world, self.fail)
-        self.volumes = VolumeJudge(world, self.fail)
-        self.oversize = OversizeJudge(world, self.fail)
-        self.boots = BootJudge(world, self.fail)
-
-    def fail(self, name: str, detail: str) -> None:
-        if self.violation is None:
-            self.violation = Violation(name, detail)
-            self.world.say(f"VIOLATION {name}: {detail}")
+        self.undecidable = Uncertainty(world)
+        self.lives = AgentLives(self)
+        self.truth = LedgerOracle(self)
+        self.duties = AgentOracle(self)
+        self.money = MoneyJudge(self)
+        self.strays = OrphanJudge(self)
+        self.grants = GrantJudge(self)
+        self.volumes = VolumeJudge(self)
+        self.oversize = OversizeJudge(self)
+        self.boots = BootJudge(self)
+        world.watch(
+            *(self.strays, self.grants, self, self.duties, self.duties.attempts),
+            *(self.duties.uploads, self.truth.calls, self.volumes, self.boots),
+        )
 
     # -- after every event --------------------------------------------------------------------
 
     def accrue(self) -> None:
-        """Time has passed in the state that the world was left in."""
-        now, since = self.world.queue.now, self._last_at
-        self._last_at = now
-        if now <= since:
-            return
-        spent: set[str] = set()
-        for account in self.world.accounts.values():
-            for rented in account.living:
-                if now > rented.land_by:
-                    self._landing(rented, now)
-                if (
-                    now > rented.due_at
-                    or rented.unowned_at is not None
-                    or rented.rate_micros > rented.agreed_micros
-                ):
-                    self._accrue(rented, since, now)
-                    spent.add(rented.run_id)
-        # Only once every pod's exposed time is known: a run may pay for two.
-        for run_id in sorted(spent):
-            self.money.judge_bill(run_id, now)
-
-    def look(self) -> None:
-        """Something happened: who can act now, and whose pods are whose?"""
         now = self.world.queue.now
-        runs = self.world.ledger.read().runs
-        if runs is not self._owners:  # or a pod was made
-            self._owners = runs
+        if now > self.judged_at:
             for account in self.world.accounts.values():
                 for rented in account.living:
-                    self._own(rented, runs.get(rented.run_id), now)
-        self.exposure.look(now)
-        self.truth.undecidable.look()
+                    if now > rented.land_by:
+                        self._landing(rented, now)
+        super().accrue()
 
-    def _own(self, rented: RentedMachine, run: RunState | None, now: float) -> None:
-        """Check that the ledger still has an open generation for this pod."""
-        mine_open = run.open_generations if run is not None else ()
-        generation = next((g for g in mine_open if g.pod_name == rented.name), None)
-        named = generation is not None
-        # Of two that bear its name either may be the run's, until its driver has seen one listed.
-        rented.may_be_owned = named and generation is not None and generation.pod_id is None
-        mine = (None, rented.pod_id) if not rented.surplus else (rented.pod_id,)
-        owned = named and generation is not None and generation.pod_id in mine
+    def look(self) -> None:
+        super().look()
+        self.undecidable.look()
+
+    def own(self, rented: RentedMachine, run: RunState | None, now: float) -> None:
+        super().own(rented, run, now)
+        owned = rented.unowned_at is None and rented.pod_id not in self.world.foreign
         if owned and not rented.may_be_owned and not rented.known:
             self._known(rented, now)
-        if owned or rented.pod_id in self.foreign:
-            rented.unowned_at = None
-        elif rented.unowned_at is None:
-            rented.unowned_at = now
 
     def _known(self, rented: RentedMachine, now: float) -> None:
         """Its ledger has its id. A command that could not hear of it before gives it as long to
@@ -128,29 +92,6 @@ class Invariants:
         if rented.never_boots and now - max(able_since, rented.visible_at) < STALE_LIST_S:
             boot_s = traits_of(rented.account.habits.provider).boot_deadline_s
             rented.land_by = max(rented.land_by, now + boot_s)
-
-    def _accrue(self, rented: RentedMachine, since: float, now: float) -> None:
-        if rented.pod_id in self.foreign:
-            return
-        due = now > rented.due_at or rented.unowned_at is not None
-        if due:
-            start = rented.due_at if rented.unowned_at is None else rented.unowned_at
-            start = max(since, min(start, rented.due_at))
-            if now > start:
-                exposed_s = self.exposure.seconds(rented, start, now)
-                rented.exposed_s += exposed_s
-                rented.exposed_micros += exposed_s * rented.hourly_micros / 3600
-                if not rented.deleting:
-                    rented.overdue_s += now - start - exposed_s
-                if rented.overdue_s > ORPHAN_S:
-                    self.fail(
-                        "I2", f"{rented.pod_id} lived {rented.overdue_s:.0f} s after it was due"
-                    )
-        else:
-            able_since = self.exposure.able.get(rented.run_id, now)
-            acts_at = max(able_since, rented.undeletable_until) + REACTION_S
-            more = rented.rate_micros - rented.agreed_micros
-            rented.dear_micros += max(0.0, min(now, acts_at) - since) * more / 3600
 
     def _was_heard(self, rented: RentedMachine) -> bool:
         """Whether its agent's first report is on record."""
@@ -178,7 +119,13 @@ class Invariants:
         rented.land_by = max(rented.land_by, min(now, deaf_until))
         # A fenced controller looks able until it next tries to write.
         fenced = bool(STOPPED & self.world.fired.keys())
-        deaf = now < deaf_until or knobs.unheard or knobs.pod_disk_full or self.forgotten or fenced
+        deaf = (
+            now < deaf_until
+            or knobs.unheard
+            or knobs.pod_disk_full
+            or self.world.forgotten
+            or fenced
+        )
         if able_since is None or deaf or rented.deleting:
             rented.land_by = max(rented.land_by, now)
             return
@@ -187,10 +134,10 @@ class Invariants:
 
     # -- pods ---------------------------------------------------------------------------------
 
-    head_lost_s = HEAD_LOST_S + _HEAD_SLACK_S
-    """By then its other machines have asked for the end of a pod that lost its first one."""
-
     def on_head_lost(self, rented: RentedMachine) -> None:
+        self.world.queue.after(_HEAD_LOST_S, lambda: self._judge_head(rented))
+
+    def _judge_head(self, rented: RentedMachine) -> None:
         """I2: whether or not a controller is there, and long before the hard stop."""
         world, now = self.world, self.world.queue.now
         honored = rented.account.honors_delete(rented) and now >= rented.refuses_until
@@ -203,13 +150,11 @@ class Invariants:
         # What was not taken is asked for again at their next look, not in the same second.
         if honored and able and now - deaf_until >= _HEAD_SLACK_S:
             self.fail("I2", f"{rented.pod_id} goes on, and its first machine is lost")
-        world.queue.after(self.head_lost_s, lambda: self.on_head_lost(rented))
+        world.queue.after(_HEAD_LOST_S, lambda: self._judge_head(rented))
 
     def on_pod_made(self, rented: RentedMachine) -> None:
+        super().on_pod_made(rented)
         name, run_id = rented.name, rented.run_id
-        self._owners = None
-        self.names[name] = self.names.get(name, 0) + 1
-        rented.surplus = self.names[name] > 1
         if self.names[name] > 1 and "17" not in self.world.observed_faults:
             twice = self.names[name] == 2 and "17" in self.world.fired
             if not twice:
@@ -218,14 +163,14 @@ class Invariants:
             latency_s = traits_of(rented.account.habits.provider).kill_latency_s
             self.world.queue.at(rented.due_at + latency_s, lambda: self._killed_in_time(rented))
         run = self.world.ledger.read().runs.get(run_id)
-        if self.forgotten:
+        if self.world.forgotten:
             return
         self.truth.waits.on_made(rented, run)
         # Wherever it is: the next machine may be another provider's.
         twins = [r for r in self.world.living() if r.run_id == run_id and r is not rented]
         excused = rented.surplus or rented.came_too_late
         excused = excused or any(self.names[twin.name] > 1 for twin in twins)
-        undecidable = self.truth.undecidable
+        undecidable = self.undecidable
         # One that was given up long ago may come in the seconds since the list that was read last.
         excused = excused or all(
             undecidable.is_unseen(twin)
@@ -247,13 +192,10 @@ class Invariants:
     def _killed_in_time(self, rented: RentedMachine) -> None:
         """I1: whichever layer alone was left on this machine, it has killed its pod by now: what
         lies beyond the kill latency was never reserved."""
-        able_since = self.exposure.killable_since(rented)
-        wrong = self.forgotten or self.truth.undecidable.clocks_moved
+        able_since = self.lives.killable_since(rented)
+        wrong = self.world.forgotten or self.undecidable.clocks_moved
         if not (rented.ended or wrong) and able_since < rented.due_at - _READY_S:
             self.fail("I1", f"{rented.pod_id} outlives its hard stop and its kill latency")
-
-    def on_pod_end(self, rented: RentedMachine) -> None:
-        self.money.judge_bill(rented.run_id, self.world.queue.now)
 
     def on_balance_end(self, rented: RentedMachine) -> None:
         """At a balance of zero: a run that was to land for that, and whose command was there all
@@ -276,27 +218,24 @@ class Invariants:
         if run.balance_policy == STOP and trained and watched:
             self.fail("I3", f"the balance ended, and {run.run_id} had not landed")
 
-    def on_end_call(self, rented: RentedMachine, process: Process, *, slept: bool = False) -> None:
+    def on_end_call(self, rented: RentedMachine, process: Process, *, slept: bool) -> None:
         """A controller asks for a pod's end: never of a foreign one, never of a healthy one.
 
         ``slept``: it was stopped in the midst of the call, after its last look at anything.
         """
         now = self.world.queue.now
-        self.strays.on_end_call(rented)
-        if process.named:
-            self.truth.calls.named_ends.add(rented.pod_id)
-        if rented.pod_id in self.foreign:
+        if rented.pod_id in self.world.foreign:
             if now <= rented.due_at:
                 self.fail("I2", f"{rented.pod_id} is foreign, and was ended")
             return
-        if rented.ended or abs(process.machine.offset_s) > CLOCK_OFF_S or self.forgotten:
+        if rented.ended or abs(process.machine.offset_s) > CLOCK_OFF_S or self.world.forgotten:
             return
         run = self.world.ledger.read().runs.get(rented.run_id)
         generation = run.generation if run is not None else None
         if run is None or generation is None or generation.pod_name != rented.name:
             return
         if generation.open and generation.pod_id == rented.pod_id:
-            self.truth.calls.on_end_call(process, rented, run, slept=slept)
+            self.truth.calls.judge_end_call(process, rented, run, slept=slept)
         if process.named == run.run_id or slept:
             return
         if run.stop is not None and run.stop.at_once:
@@ -349,48 +288,35 @@ class Invariants:
     # -- the ledger's writes ------------------------------------------------------------------
 
     def on_append(self, process: Process, run_id: str, events: Sequence[ev.RunEvent]) -> None:
-        self.strays.on_append(events)
-        self.grants.on_append(run_id, events)
-        if not self.forgotten:
+        if not self.world.forgotten:
             self.truth.on_append(process, run_id, events)
 
     def on_write(self, what: str, epoch: int | None, run_id: str) -> None:
         if epoch is not None:
             newest = self.epochs.get(run_id, 0)
             if what in ("open", "reopen", "take_over"):
-                if epoch <= newest and not self.forgotten:
+                if epoch <= newest and not self.world.forgotten:
                     self.fail("I6", f"epoch {epoch} of {run_id} was given out twice")
                 self.epochs[run_id] = epoch
-            elif epoch < newest and not self.forgotten:
+            elif epoch < newest and not self.world.forgotten:
                 self.fail("I6", f"epoch {epoch} wrote {what} to {run_id} after {newest}")
-        if what in ("open", "reopen") and not self.forgotten:
+        if what in ("open", "reopen") and not self.world.forgotten:
             self.money.judge_reservation(run_id)
-        self.world.wake()
 
     # -- at the end ---------------------------------------------------------------------------
 
     def finish(self) -> None:
-        """Judge what must hold once the faults have stopped and everything has had its time."""
-        world, now = self.world, self.world.queue.now
-        ledger = world.ledger.read()
-        for rented in world.living():
-            if rented.pod_id not in self.foreign:
-                self.fail("I2", f"{rented.pod_id} still lives")
-        for run in ledger.runs.values():
-            if run.live:
-                self.fail("I7", f"{run.run_id} is still {run.state.value}")
-                continue
-            self.money.judge_bill(run.run_id, now)
-            self.money.judge_settlement(run.run_id)
-        again = fold_ledger(ledger.ledger_id, world.ledger.records())
-        if again != ledger:
+        super().finish()
+        ledger = self.world.ledger.read()
+        if fold_ledger(ledger.ledger_id, self.world.ledger.records()) != ledger:
             self.fail("I5", "a replay of the journal comes to another state")
-        self.duties.uploads.finish()
         self.strays.finish()
         self.volumes.finish()
         self.oversize.finish()
-        if any(CANARY in text for text in world.errors):
+        if any(CANARY in text for text in self.world.errors):
             self.fail("I9", "a secret stands in an error")
-        for account in world.accounts.values():
-            for rented in account.pods.values():
-                self.money.worst.exposed_s = max(self.money.worst.exposed_s, rented.exposed_s)
+
+
+def judge_of(world: World) -> Invariants:
+    """Return the judge of a world that has one."""
+    return next(each for each in world.observers if isinstance(each, Invariants))
