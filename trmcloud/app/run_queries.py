@@ -15,9 +15,10 @@ from trmcloud.core.control import controller
 from trmcloud.core.control.actions import PULL, TERMINATE, pulled_of
 from trmcloud.core.control.controller import WaitState
 from trmcloud.core.control.events import ActionKey
-from trmcloud.core.control.observation import PodStatus, ReportedValue
+from trmcloud.core.control.observation import PodStatus
 from trmcloud.core.control.run_state import GRANT, Generation, RunState, State
 from trmcloud.core.errors import HostKeyChanged, LinkError, NoAddress
+from trmcloud.core.reported import ReportedValue
 from trmcloud.core.text import one_line
 from trmcloud.core.values import dataclass
 from trmcloud.io.files import read_small

@@ -39,11 +39,11 @@ from trmcloud.core.contract.records import ContractError
 from trmcloud.core.control.budget import LedgerState, Line
 from trmcloud.core.control.events import BalanceLow
 from trmcloud.core.control.ledger_facts import Hold, Quarantine, due_volumes, holds
-from trmcloud.core.control.observation import POD
 from trmcloud.core.control.reason import Reason
 from trmcloud.core.control.report import MonthReport, RunReport, Share
 from trmcloud.core.control.run_state import RunState
 from trmcloud.core.money import Usd
+from trmcloud.core.reported import POD
 from trmcloud.core.text import one_line
 
 if TYPE_CHECKING:

@@ -36,7 +36,6 @@ from trmcloud.core.contract.command import Command
 from trmcloud.core.contract.command_terms import MeasuredSteps
 from trmcloud.core.contract.pod_contract import GPU_NOTE, GpuCounters, GpuWindow
 from trmcloud.core.control import events as ev
-from trmcloud.core.control.observation import ReportedValue
 from trmcloud.core.control.reason import ReasonKind, make_reason
 from trmcloud.core.control.run_state import RunState, State
 from trmcloud.core.errors import DoesNotFit, NotFoundError, UsageError
@@ -44,6 +43,7 @@ from trmcloud.core.money import Usd
 from trmcloud.core.planner.command_outlook import CommandProbe, recipe_of
 from trmcloud.core.planner.planning import make_plan
 from trmcloud.core.planner.roofline import MeasuredSpeed, pick_measured
+from trmcloud.core.reported import ReportedValue
 from trmcloud.core.spec.plan import Candidate, Plan
 from trmcloud.core.spec.spec import RunSpec
 from trmcloud.core.values import replace

@@ -36,11 +36,11 @@ from trmcloud.core.catalog.providers import TRAITS, rentable
 from trmcloud.core.contract.command import RECIPE
 from trmcloud.core.contract.manifest import CheckpointManifest
 from trmcloud.core.control.events import VolumeDeleted
-from trmcloud.core.control.observation import ReportedValue
 from trmcloud.core.control.run_state import RunState
 from trmcloud.core.errors import NotFoundError, UsageError
 from trmcloud.core.money import Usd, total
 from trmcloud.core.nearest import suggest_name
+from trmcloud.core.reported import ReportedValue
 from trmcloud.core.storage import price_per_hour, price_per_month
 from trmcloud.core.values import dataclass
 from trmcloud.export.adopt import find_folder, read_adopted_run

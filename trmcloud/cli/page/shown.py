@@ -31,9 +31,9 @@ from trmcloud.core.contract.records import ContractError
 from trmcloud.core.control import events as ev
 from trmcloud.core.control.billing import paid_by
 from trmcloud.core.control.budget import Line
-from trmcloud.core.control.observation import BY_POD, ReportedValue
 from trmcloud.core.control.run_state import RunState
 from trmcloud.core.money import Usd
+from trmcloud.core.reported import BY_POD, ReportedValue
 from trmcloud.core.text import one_line
 from trmcloud.core.values import dataclass
 

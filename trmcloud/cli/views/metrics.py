@@ -10,9 +10,9 @@ from trmcloud.cli.views.text import bpb, losses
 from trmcloud.core.contract.command import Command
 from trmcloud.core.contract.manifest import CheckpointManifest, Known, KnownCheckpoint
 from trmcloud.core.contract.trainer_contract import Heartbeat
-from trmcloud.core.control.observation import BY_POD, MARK, ReportedValue
 from trmcloud.core.control.report import RunReport
 from trmcloud.core.control.run_state import RunState
+from trmcloud.core.reported import BY_POD, MARK, ReportedValue
 from trmcloud.core.text import one_line
 
 BITS = "bits per byte"

@@ -35,13 +35,13 @@ from trmcloud.core.contract.gate import verdict_from_json
 from trmcloud.core.contract.manifest import own_bests, pick_best
 from trmcloud.core.contract.records import ContractError
 from trmcloud.core.control.billing import awaiting_bill
-from trmcloud.core.control.observation import ReportedValue
 from trmcloud.core.control.reason import ReasonKind, make_reason
 from trmcloud.core.control.report import spent_so_far
 from trmcloud.core.control.run_state import RunState, State
 from trmcloud.core.control.waiting import failed_boots, is_waiting, spent_on_boots
 from trmcloud.core.errors import NO_CHECKPOINT_CODE, Outcome, StaleEpoch
 from trmcloud.core.money import ZERO
+from trmcloud.core.reported import ReportedValue
 from trmcloud.core.text import one_line
 
 

@@ -48,11 +48,11 @@ from trmcloud.core.control.billing import awaiting_bill
 from trmcloud.core.control.budget import LedgerState
 from trmcloud.core.control.grants import OWNER
 from trmcloud.core.control.ledger_facts import Hold, due_volumes, holds
-from trmcloud.core.control.observation import MARK
 from trmcloud.core.control.report import RunReport, Spending
 from trmcloud.core.control.run_state import RunState, State
 from trmcloud.core.control.waiting import failed_boots, is_waiting, spent_on_boots
 from trmcloud.core.money import Usd, total
+from trmcloud.core.reported import MARK
 from trmcloud.core.spec.spec import DELETE, DELETE_FETCHED, KEEP
 
 _THEN = {

@@ -24,10 +24,10 @@ from trmcloud.core.control.budget import (
 )
 from trmcloud.core.control.grants import month_of
 from trmcloud.core.control.ledger_facts import StrayPod, holds
-from trmcloud.core.control.observation import POD, ReportedValue
 from trmcloud.core.control.run_book import MONTH, find_runs
 from trmcloud.core.control.run_state import GRANT, STAGE, Generation, RunState, State
 from trmcloud.core.money import ZERO, Usd, cost, total
+from trmcloud.core.reported import POD, ReportedValue
 from trmcloud.core.values import dataclass, replace
 
 # What a run cost and what it bought: a function of events and checkpoints and nothing else.
