@@ -526,16 +526,16 @@ from trmcloud.core.reported import ReportedValue
 def shown(best: CheckpointManifest, told: ReportedValue[float]) -> None:
     score_words(None, best)
     score_rows(None, best)
-    score_cell(best)
+    score_cell(None, best)
     bpb(told)
     print(told + 1)
     print("best " + told)
 
 def heard(beat: Heartbeat) -> None:
     metric_words(None, beat)
-    metric_cell(None, beat)
+    metric_cell(beat)
     best_words(None, beat)
-    training_rows(None, beat)
+    training_rows(beat)
 """
 
 

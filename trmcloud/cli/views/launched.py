@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from trmcloud.cli.views.launch import frozen_rows, resumed_rows
+from trmcloud.app.run_views import resumption
+from trmcloud.cli.views.health import resumed_rows
+from trmcloud.cli.views.launch import frozen_rows
 from trmcloud.cli.views.plan import limit_rows
 from trmcloud.core.catalog.providers import find_traits
 from trmcloud.core.control.run_state import RunState
@@ -52,7 +54,7 @@ def launched_of(run: RunState, recipe_of: Callable[[str], Recipe]) -> Launched:
     traits = find_traits(chosen.provider) if chosen is not None else None
     if traits is not None:
         rows.append(("kill layers", " · ".join(traits.kill_layers)))
-    rows += limit_rows(plan, verbose=False) + resumed_rows(run)
+    rows += limit_rows(plan, verbose=False) + resumed_rows(resumption(run))
     if chosen is None or run.spec.command is not None:
         return Launched(rows, None)
     return Launched(rows, _differences(chosen, run.spec.recipe, recipe_of))
