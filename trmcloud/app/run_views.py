@@ -13,12 +13,12 @@ from trmcloud.app.conditions import (
     LINK,
     conditions_of,
     low_balance_of,
+    meaning_of,
     waiting_words,
 )
 from trmcloud.app.context import Context, is_unasked
 from trmcloud.app.encoding import facts_in
 from trmcloud.app.kill_layers import home_of
-from trmcloud.app.narration import pace_lines
 from trmcloud.app.reap import did_line
 from trmcloud.app.reasons import low_balance, sentence
 from trmcloud.app.run_facts import Run, facts_of, report_run, spending
@@ -31,7 +31,6 @@ from trmcloud.app.run_queries import (
     mark_reported,
     waits_for,
 )
-from trmcloud.app.short_rentals import meaning_of
 from trmcloud.app.symptoms import advice_of, evidence_text, loss_text, remedy_text, trouble_text
 from trmcloud.app.trainings import (
     TargetResult,
@@ -447,6 +446,8 @@ def _machine_notes(context: Context, run: RunState) -> Iterator[views.Note]:
     if generation is not None and (board := reason_note(generation.board)) is not None:
         yield board
     if run.paces:
+        from trmcloud.app.narration import pace_lines  # a table of runs needs none
+
         first, *more_lines = pace_lines(run, run.paces[-1])
         yield note("measured", first)
         yield from (note("slow", line) for line in more_lines)

@@ -10,6 +10,7 @@ from typing import Any
 
 from trmcloud.app import views
 from trmcloud.app.checkpoints.inventory import Checkpoint, Place
+from trmcloud.app.conditions import meaning_of
 from trmcloud.app.context import Context
 from trmcloud.app.curves import Phase, Series, draw_curves, starts, step_at
 from trmcloud.app.grants import ApprovalRequest
@@ -17,7 +18,6 @@ from trmcloud.app.narration import Narrator, Severity
 from trmcloud.app.reasons import sentence
 from trmcloud.app.run_facts import Run, Training
 from trmcloud.app.run_views import gate_verdict, volume_notes
-from trmcloud.app.short_rentals import meaning_of
 from trmcloud.app.steering import Forecast
 from trmcloud.app.symptoms import remedy_text, trouble_text
 from trmcloud.app.trainings import recoveries_of

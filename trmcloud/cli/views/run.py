@@ -7,6 +7,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Protocol
 
+from trmcloud.app.conditions import meaning_of, never_heard
 from trmcloud.app.context import Context, run_by_id
 from trmcloud.app.drive import RunDriver
 from trmcloud.app.ending import NamedPodEnds, PodListing
@@ -21,7 +22,6 @@ from trmcloud.app.narration import Narrator
 from trmcloud.app.reasons import sentence
 from trmcloud.app.run_queries import last_beat, last_report, reported_uploads
 from trmcloud.app.run_views import launched, run_ended, run_event, run_view
-from trmcloud.app.short_rentals import meaning_of, never_heard
 from trmcloud.app.stopping import request_stop
 from trmcloud.cli.views.health import health_rows, recovered_rows, verdict_lines
 from trmcloud.cli.views.json_output import print_document, print_line
