@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from trmcloud.app import views
 from trmcloud.app.conditions import (
@@ -159,40 +159,33 @@ def _sweep(context: Context, run: RunState) -> views.SweepProgress | None:
     )
 
 
-def _account(context: Context, run: RunState, report: RunReport) -> dict[str, Any]:
-    chosen = run.chosen
-    provider = run.generation.provider if run.generation is not None else None
-    provider = provider or (chosen.provider if chosen is not None else None)
-    planned_h = report.planned_hours
-    return {
+_Account = TypeVar("_Account", bound=views.RunAccount)
+_View = TypeVar("_View", bound=views.RunView)
+
+
+def _account(
+    kind: type[_Account], context: Context, run: RunState, report: RunReport, **others: Any
+) -> _Account:
+    """Return the view of ``kind``, whose other fields are ``others``."""
+    chosen, hours, seconds = run.chosen, report.planned_hours, report.seconds
+    machine = run.generation or chosen
+    account = {
         "run": run.run_id,
         "name": run.name or None,
         "tags": dict(run.tags),
         "principal": run.creator or None,
-        "recipe": report.recipe,
         "project": run.project,
-        "hardware": report.hardware,
-        "provider": provider,
+        "provider": machine.provider if machine is not None else None,
         "state": state_of(run),
-        "outcome": report.outcome,
         "live": run.live,
-        "created_at": report.created_at,
         "cap_usd": report.budget,
-        "planned_usd": report.planned,
-        "accrued_usd": report.accrued,
-        "billed_usd": report.billed,
-        "at_most_usd": report.at_most,
-        "reserved_usd": report.reserved,
         "per_centibpb_usd": report.usd_per_centibpb,
-        "drift": report.drift,
-        "paid_s": report.paid_s,
-        "parts_s": dict(report.seconds),
-        "planned_s": None if planned_h is None else planned_h * 3600.0,
+        "parts_s": dict(seconds),
+        "planned_s": None if hours is None else hours * 3600.0,
         "planned_tokens_per_second": report.planned_tokens_per_s,
         "tokens_per_second": report.tokens_per_s,
-        "useful_fraction": report.useful_fraction,
         "data": views.DataWait(
-            waited_s=report.seconds.get("data", 0.0),
+            waited_s=seconds.get("data", 0.0),
             waited_usd=report.data_usd,
             planned_s=report.planned_data_s,
             planned_usd=report.planned_data_usd,
@@ -201,12 +194,12 @@ def _account(context: Context, run: RunState, report: RunReport) -> dict[str, An
         "trained_here": run.trained_here,
         "best": _checkpoint(run, report.best),
         "bucket": report.bucket or None,
-        "on_volume": report.on_volume,
         "measured": pace_document(run),
         "volumes": volume_holds(context.ledger.read(), context.wall(), run.run_id),
         "goal": _judged(report) if report.goal is not None else None,
         "verdict": _target(run, report),
     }
+    return filled(kind, report, **{**account, **others})
 
 
 def _checkpoint(run: RunState, made: KnownCheckpoint | None) -> views.RunCheckpoint | None:
@@ -283,24 +276,25 @@ def target_verdict(told: ReportedValue[TargetResult]) -> views.TargetVerdict:
 
 
 def run_account(context: Context, run: RunState, report: RunReport) -> views.RunAccount:
-    return views.RunAccount(**_account(context, run, report))
+    return _account(views.RunAccount, context, run, report)
 
 
 def run_reported(context: Context, run: RunState, report: RunReport) -> views.RunReported:
-    return views.RunReported(**_account(context, run, report), sweep=_sweep(context, run))
+    return _account(views.RunReported, context, run, report, sweep=_sweep(context, run))
 
 
 def run_row(context: Context, run: RunState) -> views.RunRow:
     """Return the row of a run; ``run_view`` has all that is known of it."""
-    return views.RunRow(**_row(context, run, facts_of(context, run), report_run(context, run)))
+    report = report_run(context, run)
+    return _account(views.RunRow, context, run, report, **_row(run, facts_of(context, run)))
 
 
 def run_view(context: Context, run: RunState) -> views.RunView:
-    return views.RunView(**_view(context, run))
+    return _view(views.RunView, context, run)
 
 
 def run_ended(context: Context, run: RunState) -> views.RunEnded:
-    return views.RunEnded(**_view(context, run))
+    return _view(views.RunEnded, context, run)
 
 
 def statuses(context: Context, runs: Sequence[RunState], did: Sequence[Any]) -> views.Statuses:
@@ -311,13 +305,12 @@ def statuses(context: Context, runs: Sequence[RunState], did: Sequence[Any]) -> 
     )
 
 
-def _row(context: Context, run: RunState, facts: Run, report: RunReport) -> dict[str, Any]:
+def _row(run: RunState, facts: Run) -> dict[str, Any]:
     command, beat, generation = run.spec.command, facts.training, run.generation
     score = beat.val_bpb if beat is not None else None
     via = traits_of(generation.provider).via if generation is not None else ""
     overspend = facts.max_overspend
     return {
-        **_account(context, run, report),
         "at_most_usd": facts.money.at_most,
         "spent_usd": facts.money.proven,
         "step": beat.step if beat is not None else None,
@@ -326,41 +319,35 @@ def _row(context: Context, run: RunState, facts: Run, report: RunReport) -> dict
         "reported_by": mark_reported(run, beat).source if beat is not None else None,
         "via": via or None,
         "unasked": facts.unasked,
-        "guards": tuple(
-            views.Guard(name=x.name, state=x.state, message=x.detail, heard_at=x.heard_at)
-            for x in facts.layers
-        ),
+        "guards": tuple(filled(views.Guard, x, message=x.detail) for x in facts.layers),
         "max_overspend_usd": overspend.amount if run.live else None,
         "fetched": tuple(filled(views.FetchedTo, each) for each in run.fetched),
         "notes": (note("max_overspend", overspend.text),) if run.live else (),
     }
 
 
-def _view(context: Context, run: RunState) -> dict[str, Any]:
+def _view(kind: type[_View], context: Context, run: RunState) -> _View:
     facts, report = facts_of(context, run), report_run(context, run)
-    row, beat, boots = _row(context, run, facts, report), facts.training, failed_boots(run)
+    row, beat = _row(run, facts), facts.training
     low = low_balance_of(context, run)
     own = report.own_best
     verdicts, unread = _verdicts(context, run)
     notes = [*_money_notes(context, run, facts), *_machine_notes(context, run), *unread]
     if facts.clock:
         notes.append(note("clock", facts.clock))
-    return {
-        **row,
-        "notes": (*row["notes"], *notes),
+    view = {
+        "notes": (*row.pop("notes"), *notes),
         "rate_per_hour_usd": facts.money.rate,
         "lands_at": facts.lands_at,
         "hard_stop_at": facts.killed_at,
-        "training": None
-        if beat is None
-        else filled(views.Beat, beat, heard_at=beat.at, losses=beat.passes),
+        "training": None if beat is None else filled(views.Beat, beat, heard_at=beat.at),
         "next_usd_buys_bpb": beat.next_usd_buys if beat is not None else None,
         "next_hour_buys_bpb": beat.next_hour_buys if beat is not None else None,
         "reason": reason_note(run.reason),
         "waits_for": reason_note(facts.waits_for),
         "waits_until_at": facts.waits_until,
         "balance": None if low is None else filled(views.LowBalance, low),
-        "failed_boots": len(boots),
+        "failed_boots": len(failed_boots(run)),
         "failed_boots_usd": spent_on_boots(run),
         "latest": _checkpoint(run, report.latest),
         "own_best": None
@@ -373,6 +360,7 @@ def _view(context: Context, run: RunState) -> dict[str, Any]:
         "recoveries": _recoveries(context, run),
         "sweep": _sweep(context, run),
     }
+    return _account(kind, context, run, report, **row, **view)
 
 
 def resumption(run: RunState) -> views.Resumption | None:

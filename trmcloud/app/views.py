@@ -120,14 +120,14 @@ class FetchedTo:
 
 @dataclass(frozen=True, kw_only=True)
 class Beat:
-    """The trainer's last heartbeat. ``losses``: nats a token after each supervision step."""
+    """The trainer's last heartbeat. ``passes``: nats a token after each supervision step."""
 
     phase: str
     state: str
     step: int
     steps: int
     heard_at: float
-    losses: tuple[float, ...]
+    passes: tuple[float, ...]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -574,14 +574,14 @@ def test_orphans_stand_apart_and_go_to_their_project(ledger: LedgerState) -> Non
 def test_a_month_without_anything_says_so(ledger: LedgerState) -> None:
     report = report_month(ledger, "2019-02")
     assert (report.projects, report.grown) == ((), ())
-    assert month_lines(report)[-1] == "no money was spent or reserved"
-    assert "<svg" in month_page(report, NOW, "trmcloud test")
+    assert month_lines(month_document(report, ""))[-1] == "no money was spent or reserved"
+    assert "<svg" in month_page(month_document(report, ""), NOW, "trmcloud test")
 
 
 def test_caps_stand_beside_what_they_bind(ledger: LedgerState) -> None:
     month = month_of(time.time())
     report = report_month(ledger, month)
-    lines = month_lines(report)
+    lines = month_lines(month_document(report, ""))
     assert lines[0].startswith(f"{month} · {len(report.runs)} runs · ")
     assert " of $500.00, " in lines[0]
     data = valid(as_object(month_document(report, "")))
@@ -599,8 +599,8 @@ def test_a_projects_month_stands_beside_what_it_binds(ledger: LedgerState) -> No
     assert (name, line.cap, line.settled, line.reserved) == (
         project, Usd(30), share.spent, share.reserved,
     )  # fmt: skip
-    assert f"project {project} · " in "\n".join(month_lines(report))
-    assert f"project {project}" in month_page(report, NOW, "trmcloud test")
+    assert f"project {project} · " in "\n".join(month_lines(month_document(report, "")))
+    assert f"project {project}" in month_page(month_document(report, ""), NOW, "trmcloud test")
     data = valid(as_object(month_document(report, "")))
     assert [(row["name"], row["cap_usd"]) for row in data["project_months"]] == [(project, "30")]
     assert report_month(replace(ledger, caps=caps), "2019-02").project_months[1][0] == "z"
@@ -610,7 +610,7 @@ def test_a_page_has_the_cap_as_a_line_and_no_tags_of_others(ledger: LedgerState)
 
     report: MonthReport = report_month(ledger, month_of(time.time()))
     shares = tuple(replace(share, name=EVIL) for share in report.projects)
-    page = month_page(replace(report, projects=shares), NOW, EVIL)
+    page = month_page(month_document(replace(report, projects=shares), ""), NOW, EVIL)
     assert "<script" not in page
     assert page.count("<polyline") == 2
     assert "default-src 'none'" in page

@@ -317,13 +317,14 @@ def _require_month(month: str) -> None:
 def _show_month(context: Context, month: str, *, as_json: bool, html: str) -> None:
     _require_month(month)
     now = context.wall()
-    report = report_month(context.ledger.read(), month or month_of(now))
+    shown = report_month(context.ledger.read(), month or month_of(now))
+    report = month_document(shown, html)
     if html:
         from importlib.metadata import version
 
         size = _write(html, month_page(report, now, f"trmcloud {version('trmcloud')}"))
     if as_json:
-        print_document(month_document(report, html))
+        print_document(report)
         return
     print("\n".join(month_lines(report)))
     if html:

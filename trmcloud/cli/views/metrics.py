@@ -87,7 +87,7 @@ def training_rows(view: views.RunView) -> list[tuple[str, str]]:
     done = f"{beat.phase} step {steps_words(beat, ' of ')} · {beat.state}"
     rows = [("training", ReportedValue(done, here=here).as_reported(str))]
     if view.recipe != RECIPE:
-        said = f"ℓ {losses(beat.losses)} · {_scored_words(view)}"
+        said = f"ℓ {losses(beat.passes)} · {_scored_words(view)}"
         return [*rows, ("losses", ReportedValue(said, here=here).as_reported(str))]
     is_told = view.metric is None or view.metric.value is None
     metric = ReportedValue(_scored_words(view), here=here or is_told)
