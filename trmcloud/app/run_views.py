@@ -33,7 +33,6 @@ from trmcloud.app.run_queries import (
 )
 from trmcloud.app.symptoms import advice_of, evidence_text, loss_text, remedy_text, trouble_text
 from trmcloud.app.trainings import (
-    TargetResult,
     find_symptoms,
     formats_of,
     judge_target,
@@ -56,7 +55,7 @@ from trmcloud.core.control.run_state import RunState, State
 from trmcloud.core.control.waiting import failed_boots, is_waiting, spent_on_boots
 from trmcloud.core.durations import duration
 from trmcloud.core.money import Usd, total
-from trmcloud.core.reported import POD, ReportedValue
+from trmcloud.core.reported import POD
 from trmcloud.core.spec.spec import DELETE, DELETE_FETCHED, KEEP
 from trmcloud.core.text import one_line
 
@@ -113,14 +112,14 @@ def _sweep(context: Context, run: RunState) -> views.SweepProgress | None:
         idle_usd=state.idle if paid else None,
         best_trial=best.number if best is not None else None,
         trials=tuple(
-            views.SweepTrial(
+            filled(
+                views.SweepTrial,
+                trial,
                 trial=trial.number,
                 state=trial.state.value,
                 rung=trial.rung + 1,
-                metric=trial.metric,
                 spent_usd=trial.spent if paid else None,
                 spent_s=trial.seconds,
-                seed=trial.seed,
                 repeats=trial.repeats or None,
                 settings=dict(trial.point),
                 error=trial.error or None,
@@ -197,7 +196,7 @@ def _account(
         "measured": pace_document(run),
         "volumes": volume_holds(context.ledger.read(), context.wall(), run.run_id),
         "goal": _judged(report) if report.goal is not None else None,
-        "verdict": _target(run, report),
+        "verdict": judge_target(run, report.best, seconds.get("training", 0.0)),
     }
     return filled(kind, report, **{**account, **others})
 
@@ -250,28 +249,6 @@ def pace_document(run: RunState) -> views.MeasuredPace | None:
         slow=reason_note(pace.slow),
         follows=pace.follows or None,
         reported_by=mark_reported(run, pace).source,
-    )
-
-
-def _target(run: RunState, report: RunReport) -> views.TargetVerdict | None:
-    made = judge_target(run, report.best, report.seconds.get("training", 0.0) / 3600)
-    return target_verdict(mark_reported(run, made)) if made is not None else None
-
-
-def target_verdict(told: ReportedValue[TargetResult]) -> views.TargetVerdict:
-    made = told.checked(lambda result: result)
-    why = [note("not_reached", text) for text in made.target.why_not]
-    why += [note("not_comparable", made.other)] if made.other else []
-    return views.TargetVerdict(
-        passed=made.passed,
-        checkpoint=made.label,
-        nats_per_token=made.nats,
-        bits_per_byte=made.bits_per_byte,
-        trained_s=made.hours * 3600.0,
-        target_nats_per_token=made.target.nats,
-        target_s=made.target.hours * 3600.0,
-        reported_by=told.source,
-        notes=tuple(why),
     )
 
 
@@ -333,6 +310,7 @@ def _view(kind: type[_View], context: Context, run: RunState) -> _View:
     own = report.own_best
     verdicts, unread = _verdicts(context, run)
     notes = [*_money_notes(context, run, facts), *_machine_notes(context, run), *unread]
+    notes += [note("resumed", text, what=name) for name, text in resumed_rows(run)]
     if facts.clock:
         notes.append(note("clock", facts.clock))
     view = {
@@ -353,27 +331,29 @@ def _view(kind: type[_View], context: Context, run: RunState) -> _View:
         "own_best": None
         if own is None
         else views.OwnBest(checkpoint=own.label, name=own_name(own), sha256=own.sha256),
-        "resumed": resumption(run),
         "verdicts": verdicts,
         "health": symptoms(context, run),
-        "precision": precision_of(context, run),
+        "precision": formats_of(context, run),
         "recoveries": _recoveries(context, run),
         "sweep": _sweep(context, run),
     }
     return _account(kind, context, run, report, **row, **view)
 
 
-def resumption(run: RunState) -> views.Resumption | None:
-    """Return what a run continues with since it was resumed; None where it was not."""
+def resumed_rows(run: RunState) -> list[tuple[str, str]]:
+    """Return rows: the settings with which a reopened run continues, and accepted changes."""
     if run.resumed is None:
-        return None
-    accepted = {
-        key: views.SettingChange(before=was, after=now)
-        for key, (was, now) in (run.resumed.accepted or {}).items()
-    }
-    settings = {phase: dict(each) for phase, each in run.resumed.settings.items()}
-    processes = run.resumed.processes or None
-    return views.Resumption(settings=settings, processes=processes, accepted=accepted)
+        return []
+    rows = [
+        (f"{phase} from here", ", ".join(f"{key} = {value}" for key, value in settings.items()))
+        for phase, settings in run.resumed.settings.items()
+    ]
+    if run.resumed.processes:
+        rows.append(("processes", f"{run.resumed.processes} from here on"))
+    if run.resumed.accepted:
+        changes = (f"{key} {was} → {now}" for key, (was, now) in run.resumed.accepted.items())
+        rows.append(("accepted", f"{', '.join(changes)}: a different training from here on"))
+    return rows
 
 
 def _money_notes(context: Context, run: RunState, facts: Run) -> Iterator[views.Note]:
@@ -469,21 +449,6 @@ def symptoms(context: Context, run: RunState) -> tuple[views.Symptom, ...]:
         )
         for phase, found in find_symptoms(context, run).items()
         for finding in found
-    )
-
-
-def precision_of(context: Context, run: RunState) -> tuple[views.Precision, ...]:
-    return tuple(
-        views.Precision(
-            phase=each.phase,
-            step=each.step,
-            taken=each.taken or None,
-            notes=(
-                *((note("taken", each.why),) if each.why else ()),
-                *(note("left", why, what=what) for what, why in each.left),
-            ),
-        )
-        for each in formats_of(context, run)
     )
 
 

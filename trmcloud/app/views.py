@@ -131,22 +131,6 @@ class Beat:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SettingChange:
-    before: Any
-    after: Any
-
-
-@dataclass(frozen=True, kw_only=True)
-class Resumption:
-    """What a run continues with since it was resumed: settings by phase, processes where they
-    changed, and changes of the training that were accepted."""
-
-    settings: Mapping[str, Any]
-    processes: int | None
-    accepted: Mapping[str, SettingChange]
-
-
-@dataclass(frozen=True, kw_only=True)
 class DataWait:
     """The time that training waited for its data, and what was planned for it."""
 
@@ -474,7 +458,6 @@ class RunView(RunRow):
     failed_boots_usd: Usd
     latest: RunCheckpoint | None
     own_best: OwnBest | None
-    resumed: Resumption | None
     verdicts: tuple[GateVerdict, ...]
     health: tuple[Symptom, ...]
     precision: tuple[Precision, ...]

@@ -348,7 +348,15 @@ def _write(file: str, text: str) -> int:
 
 
 def _csv_row(report: RunReport) -> list[object]:
-    data = report.to_json()
+    amounts = (
+        *(report.budget, report.planned, report.accrued),
+        *(report.billed, report.at_most, report.reserved),
+    )
+    data = [
+        *(report.run_id, report.hardware, report.recipe, report.state, report.outcome),
+        *(None if amount is None else float(amount) for amount in amounts),
+        *(report.paid_s, report.useful_fraction, report.steps_done),
+    ]
     seconds = [f"{report.seconds[name]:.3f}" for name in PARTS]
     best = report.best
     found: list[object] = ["", "", "", ""]
@@ -357,7 +365,7 @@ def _csv_row(report: RunReport) -> list[object]:
         name = command.metric_name if command is not None else "val_bpb"
         bits = best.val_bpb if command is None else ""
         found = [bits, best.sha256, one_line(name), report.best_metric]
-    return [*(data[name] for name in _COLUMNS), *seconds, *found]
+    return [*data, *seconds, *found]
 
 
 def _show(reports: list[RunReport], names: Mapping[str, str], *, verbose: bool) -> None:

@@ -7,8 +7,7 @@ from typing import Any
 
 from trmcloud.app.context import Context, find_run
 from trmcloud.app.run_facts import report_run
-from trmcloud.app.run_views import resumption, state_of
-from trmcloud.cli.views.health import resumed_rows
+from trmcloud.app.run_views import resumed_rows, state_of
 from trmcloud.cli.views.metrics import marked_words, score_cell, title_of
 from trmcloud.cli.views.text import duration
 from trmcloud.core.control.report import RunReport
@@ -132,7 +131,7 @@ def _recipe(run: RunState) -> Iterable[tuple[str, str]]:
             if name not in ("recipe", "family", "phase"):
                 value = getattr(phase.settings, name)
                 yield f"{phase.name}: {name}", _plain(value)
-    yield from resumed_rows(resumption(run))
+    yield from resumed_rows(run)
 
 
 def _labels(run: RunState) -> Iterable[tuple[str, str]]:

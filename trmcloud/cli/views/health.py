@@ -1,9 +1,9 @@
-"""A training's health, its recoveries, number formats and gates, and its resumption, in words."""
+"""A training's health, its recoveries, its number formats and its gates, in words."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from trmcloud.cli.views.metrics import told_of
 from trmcloud.core.text import one_line
@@ -20,21 +20,6 @@ def health_rows(symptoms: Sequence[views.Symptom]) -> list[tuple[str, str]]:
         if each.next:
             rows.append(("  try", each.next))
     return rows
-
-
-def health_json(symptoms: Sequence[views.Symptom]) -> list[dict[str, Any]]:
-    """Return findings as the page has them."""
-    return [
-        {
-            "phase": each.phase,
-            "rule": each.code,
-            "step": each.step,
-            "facts": dict(each.facts),
-            "text": each.message,
-            "next": each.next,
-        }
-        for each in symptoms
-    ]
 
 
 def recovered_rows(recoveries: Sequence[views.Recovery]) -> list[tuple[str, str]]:
@@ -55,22 +40,6 @@ def format_rows(precision: Sequence[views.Precision]) -> list[tuple[str, str]]:
             rows.append(("precision", f"{each.phase}: {each.taken}: {why}"))
         left = (note for note in each.notes if note.code == "left")
         rows += [("  not", f"{note.facts['what']}: {note.message}") for note in left]
-    return rows
-
-
-def resumed_rows(resumed: views.Resumption | None) -> list[tuple[str, str]]:
-    """Return rows: the settings with which a reopened run continues, and accepted changes."""
-    if resumed is None:
-        return []
-    rows = [
-        (f"{phase} from here", ", ".join(f"{key} = {value}" for key, value in settings.items()))
-        for phase, settings in resumed.settings.items()
-    ]
-    if resumed.processes:
-        rows.append(("processes", f"{resumed.processes} from here on"))
-    if resumed.accepted:
-        changes = (f"{key} {each.before} → {each.after}" for key, each in resumed.accepted.items())
-        rows.append(("accepted", f"{', '.join(changes)}: a different training from here on"))
     return rows
 
 

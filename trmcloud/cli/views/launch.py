@@ -13,9 +13,8 @@ from trmcloud.app.ignore_rules import IGNORE_NAME
 from trmcloud.app.launching import Continuation
 from trmcloud.app.run_facts import report_run
 from trmcloud.app.run_queries import mark_reported
-from trmcloud.app.run_views import resumption
+from trmcloud.app.run_views import resumed_rows
 from trmcloud.app.working_tree import WorkingTree
-from trmcloud.cli.views.health import resumed_rows
 from trmcloud.cli.views.metrics import score_words
 from trmcloud.cli.views.plan import (
     age_days,
@@ -85,7 +84,7 @@ def show_resume(context: Context, found: Continuation, *, verbose: bool = False)
             f"the data of steps {before.step + 1:,} to {latest.step:,} again"
         )
         rows.append(("has cooled", told_of))
-    rows += resumed_rows(resumption(run))
+    rows += resumed_rows(run)
     if "rate" in told:
         rows.append(("rate", told.pop("rate")))
     rows.append(("spends", f"at most {found.time.at_most} more"))

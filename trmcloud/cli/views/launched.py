@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from trmcloud.app.run_views import resumption
-from trmcloud.cli.views.health import resumed_rows
+from trmcloud.app.run_views import resumed_rows
 from trmcloud.cli.views.launch import frozen_rows
 from trmcloud.cli.views.plan import limit_rows
 from trmcloud.core.catalog.providers import find_traits
@@ -54,7 +53,7 @@ def launched_of(run: RunState, recipe_of: Callable[[str], Recipe]) -> Launched:
     traits = find_traits(chosen.provider) if chosen is not None else None
     if traits is not None:
         rows.append(("kill layers", " · ".join(traits.kill_layers)))
-    rows += limit_rows(plan, verbose=False) + resumed_rows(resumption(run))
+    rows += limit_rows(plan, verbose=False) + resumed_rows(run)
     if chosen is None or run.spec.command is not None:
         return Launched(rows, None)
     return Launched(rows, _differences(chosen, run.spec.recipe, recipe_of))

@@ -9,7 +9,6 @@ from trmcloud.cli.views.health import (
     format_rows,
     health_rows,
     recovered_rows,
-    resumed_rows,
     verdict_lines,
 )
 from trmcloud.cli.views.metrics import (
@@ -79,8 +78,12 @@ def _spent(row: views.RunRow) -> str:
     return str(row.spent_usd)
 
 
+def _notes(row: views.RunRow, code: str) -> list[views.Note]:
+    return [note for note in row.notes if note.code == code]
+
+
 def _messages(row: views.RunRow, code: str) -> list[str]:
-    return [note.message for note in row.notes if note.code == code]
+    return [note.message for note in _notes(row, code)]
 
 
 _IN_THE_WAY = {
@@ -142,14 +145,13 @@ def show_one(view: views.RunView, trials: Sequence[str] = (), *, verbose: bool =
         rows.append(("failed boots", f"{view.failed_boots}, {view.failed_boots_usd} at most"))
     rows += _noted(view, {"clock": "clock"})
     rows += _checkpoint_rows(view)
-    rows += resumed_rows(view.resumed)
+    rows += [(note.facts["what"], note.message) for note in _notes(view, "resumed")]
     rows += [("fetched", f"{x.phase} step {x.step} → {x.path}") for x in view.fetched]
     rows += _guard_rows(view.guards, verbose=verbose)
     rows += _noted(view, {"max_overspend": "max overspend"})
     rows += [
         ("damaged", f"{note.facts['checkpoint']}: {note.message}")
-        for note in view.notes
-        if note.code == "damaged_checkpoint"
+        for note in _notes(view, "damaged_checkpoint")
     ]
     lines = [*fields(rows), *trials, *verdict_lines(view)]
     if commands := _next_commands(view):
