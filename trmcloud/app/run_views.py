@@ -21,7 +21,7 @@ from trmcloud.app.encoding import facts_in
 from trmcloud.app.kill_layers import home_of
 from trmcloud.app.reap import did_line
 from trmcloud.app.reasons import low_balance, sentence
-from trmcloud.app.run_facts import Run, facts_of, report_run, spending
+from trmcloud.app.run_facts import Run, facts_of, money_of, report_run
 from trmcloud.app.run_queries import (
     by_hand,
     data_progress_text,
@@ -207,6 +207,7 @@ def _checkpoint(run: RunState, made: KnownCheckpoint | None) -> views.RunCheckpo
     command = run.spec.command
     return views.RunCheckpoint(
         checkpoint=made.label,
+        name=own_name(made) or None,
         step=made.step,
         evaluated=made.val_bpb is not None,
         val_bpb=made.val_bpb if command is None else None,
@@ -307,9 +308,15 @@ def _view(kind: type[_View], context: Context, run: RunState) -> _View:
     facts, report = facts_of(context, run), report_run(context, run)
     row, beat = _row(run, facts), facts.training
     low = low_balance_of(context, run)
-    own = report.own_best
-    verdicts, unread = _verdicts(context, run)
-    notes = [*_money_notes(context, run, facts), *_machine_notes(context, run), *unread]
+    verdicts = {
+        phase: gate_verdict(run, phase, told) for phase, told in verdicts_of(context, run).items()
+    }
+    notes = [*_money_notes(context, run, facts), *_machine_notes(context, run)]
+    notes += [
+        note("unread_verdict", "its verdict cannot be read", phase=phase)
+        for phase, verdict in verdicts.items()
+        if verdict is None
+    ]
     notes += [note("resumed", text, what=name) for name, text in resumed_rows(run)]
     if facts.clock:
         notes.append(note("clock", facts.clock))
@@ -328,10 +335,8 @@ def _view(kind: type[_View], context: Context, run: RunState) -> _View:
         "failed_boots": len(failed_boots(run)),
         "failed_boots_usd": spent_on_boots(run),
         "latest": _checkpoint(run, report.latest),
-        "own_best": None
-        if own is None
-        else views.OwnBest(checkpoint=own.label, name=own_name(own), sha256=own.sha256),
-        "verdicts": verdicts,
+        "own_best": _checkpoint(run, report.own_best),
+        "verdicts": tuple(filter(None, verdicts.values())),
         "health": symptoms(context, run),
         "precision": formats_of(context, run),
         "recoveries": _recoveries(context, run),
@@ -359,7 +364,9 @@ def resumed_rows(run: RunState) -> list[tuple[str, str]]:
 def _money_notes(context: Context, run: RunState, facts: Run) -> Iterator[views.Note]:
     """Yield notes on whose money it is, how it ended, and why it may cost more."""
     if run.creator or run.principal:
-        yield note("principal", _principal_words(run))
+        pays = f", resumed by {run.principal or OWNER}, who pays for it"
+        resumed = run.principal != run.creator
+        yield note("principal", (run.creator or OWNER) + (pays if resumed else ""))
     if run.outcome is not None:
         yield note("meaning", meaning_of(run, run.outcome))
     if facts.money.at_most > facts.money.proven:
@@ -367,12 +374,6 @@ def _money_notes(context: Context, run: RunState, facts: Run) -> Iterator[views.
     yield from volume_notes(context.ledger.read(), context.wall(), run.run_id)
     if any(is_brokered(generation.provider) for generation in run.generations):
         yield note("estimate", "an estimate from catalogue prices and time, not a provider's bill")
-
-
-def _principal_words(run: RunState) -> str:
-    """Return who launched a run and, where that is another, who pays for it now."""
-    pays = f", resumed by {run.principal or OWNER}, who pays for it"
-    return (run.creator or OWNER) + (pays if run.principal != run.creator else "")
 
 
 def _why_unproven(context: Context, run: RunState) -> str:
@@ -477,7 +478,7 @@ def _recoveries(context: Context, run: RunState) -> tuple[views.Recovery, ...]:
 def launched(
     context: Context, run: RunState, *, detached: bool, existing: bool = False
 ) -> views.Launched:
-    generation, chosen = run.generation, run.chosen
+    generation, chosen, money = run.generation, run.chosen, money_of(context, run)
     rented = generation if run.live and generation is not None and generation.open else None
     worst = chosen if chosen is not None else run.plan.recommended
     return filled(
@@ -498,8 +499,8 @@ def launched(
         outcome=run.outcome.value if run.outcome is not None else None,
         detached=detached,
         worst_case_usd=worst.worst_case if worst is not None else run.cap,
-        spent_usd=spending(context, run).proven,
-        rate_per_hour_usd=(rented.billed_rate or rented.rate) if rented is not None else None,
+        spent_usd=money.proven,
+        rate_per_hour_usd=money.rate,
         lands_at=rented.soft_stop_at if rented is not None else None,
         hard_stop_at=rented.hard_stop_at if rented is not None else None,
         hard_stop_s=worst.hard_stop_s if worst is not None else 0.0,
@@ -580,20 +581,6 @@ def named_ends(ended: NamedPodEnds, *, run: str = "", ledger: str = "") -> views
 
 def unreachable(rows: Sequence[tuple[str, str]]) -> tuple[views.Unreachable, ...]:
     return tuple(views.Unreachable(provider=provider, message=why) for provider, why in rows)
-
-
-def _verdicts(
-    context: Context, run: RunState
-) -> tuple[tuple[views.GateVerdict, ...], list[views.Note]]:
-    """Return the verdicts of gates, and a note for each that cannot be read."""
-    read, unread = [], []
-    for phase, told in verdicts_of(context, run).items():
-        verdict = gate_verdict(run, phase, told)
-        if verdict is not None:
-            read.append(verdict)
-        else:
-            unread.append(note("unread_verdict", "its verdict cannot be read", phase=phase))
-    return tuple(read), unread
 
 
 def gate_verdict(run: RunState, phase: str, told: Mapping[str, Any]) -> views.GateVerdict | None:

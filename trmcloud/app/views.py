@@ -89,24 +89,17 @@ class OwnMetric:
 
 @dataclass(frozen=True, kw_only=True)
 class RunCheckpoint:
-    """``reported_by``: whose word it is, null where this machine measured it."""
+    """``reported_by``: whose word it is, null where this machine measured it; ``name``: its name by
+    a script that calls it its best."""
 
     checkpoint: str
+    name: str | None
     step: int
     evaluated: bool
     val_bpb: float | None
     metric: OwnMetric | None
     sha256: str
     reported_by: str | None
-
-
-@dataclass(frozen=True, kw_only=True)
-class OwnBest:
-    """What a script calls its best, where no metric judges any; ``name``: by the script."""
-
-    checkpoint: str
-    name: str
-    sha256: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -442,7 +435,8 @@ class RunRow(RunAccount):
 @dataclass(frozen=True, kw_only=True)
 class RunView(RunRow):
     """One run as it stands now; ``hard_stop_at`` is when its machine is ended whatever happens.
-    ``latest`` is its newest checkpoint, ``failed_boots_usd`` the most that failed boots cost."""
+    ``latest`` is its newest checkpoint, ``own_best`` the script's own best, where no metric judges
+    any; ``failed_boots_usd`` is the most that failed boots cost."""
 
     rate_per_hour_usd: Usd | None
     lands_at: float | None
@@ -457,7 +451,7 @@ class RunView(RunRow):
     failed_boots: int
     failed_boots_usd: Usd
     latest: RunCheckpoint | None
-    own_best: OwnBest | None
+    own_best: RunCheckpoint | None
     verdicts: tuple[GateVerdict, ...]
     health: tuple[Symptom, ...]
     precision: tuple[Precision, ...]

@@ -110,6 +110,24 @@ def test_one_run_says_whose_training_losses_and_gate_it_shows(
         assert (BY_POD in shown) == (not run.trained_here)
 
 
+def test_the_text_of_a_run_is_that_of_its_view(
+    context: Context, capsys: pytest.CaptureFixture[str]
+) -> None:
+    context.ledger.note(ev.BalanceLow("runpod", 6, Usd(9), Usd("2.5"), NOW, NOW + 9e3), NOW)
+    codes = set()
+    for run in context.ledger.read().runs.values():
+        view = run_view(context, run)
+        status.show_one(view, verbose=True)
+        shown = capsys.readouterr().out
+        for each in view.notes:
+            codes.add(each.code)
+            assert each.code == "unproven" or each.message in shown, each
+        for guard in view.guards:
+            assert f"{guard.state} · {guard.message}" in shown
+        assert all(check.message in shown for gate in view.verdicts for check in gate.checks)
+    assert {"max_overspend", "meaning", "link", "clock", "balance", "unproven"} <= codes
+
+
 def test_json_of_status_names_who_reported(context: Context) -> None:
     rented, local = (run_view(context, run(context)) for run in (rented_run, local_run))
     assert rented.best is not None

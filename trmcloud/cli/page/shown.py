@@ -90,9 +90,8 @@ def whole_json(context: Context, state: RunState, run: Run) -> dict[str, Any]:
     told = run_json(run)
     told["cannot"] = refusals_of(context, state)
     told["meaning"] = meaning_of(state, run.outcome) if run.outcome is not None else ""
-    told["volumes"] = [
-        note.message for note in volume_notes(context.ledger.read(), context.wall(), state.run_id)
-    ]
+    volumes = volume_notes(context.ledger.read(), context.wall(), state.run_id)
+    told["volumes"] = [note.message for note in volumes]
     told["gates"] = [
         _gate_json(phase, gate_verdict(state, phase, each.verdict))
         for phase, each in state.gates.items()

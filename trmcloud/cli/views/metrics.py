@@ -50,16 +50,10 @@ def metric_words(command: Command | None, told: ReportedValue[Heartbeat]) -> str
 
 def metric_cell(row: views.RunRow) -> str:
     """Return the number alone, in a table that has ``marked_words`` below it."""
+    words = bpb if row.recipe != RECIPE else number
     value = row.val_bpb if row.metric is None else row.metric.value
-    if value is None:
-        return value_words(_metric_of(row), None)
-    told = ReportedValue(value, here=row.reported_by is None)
-    return told.as_marked(lambda number: value_words(_metric_of(row), number))
-
-
-def _metric_of(row: views.RunAccount) -> str | None:
-    """Return the name of a command's metric, empty where it has none; None of a recipe."""
-    return "" if row.recipe == RECIPE else None
+    told = ReportedValue(value, here=value is None or row.reported_by is None)
+    return told.as_marked(words)
 
 
 def best_words(command: Command | None, told: ReportedValue[Heartbeat]) -> str:
@@ -80,18 +74,16 @@ def losses_words(told: ReportedValue[Heartbeat]) -> str:
 
 def training_rows(view: views.RunView) -> list[tuple[str, str]]:
     """Return the rows of the progress and the metric, each with its source."""
-    beat = view.training
+    beat, told = view.training, told_of(view)
     if beat is None:
         return []
-    here = view.reported_by is None
     done = f"{beat.phase} step {steps_words(beat, ' of ')} · {beat.state}"
-    rows = [("training", ReportedValue(done, here=here).as_reported(str))]
+    rows = [("training", told.as_reported(lambda _: done))]
     if view.recipe != RECIPE:
-        said = f"ℓ {losses(beat.passes)} · {_scored_words(view)}"
-        return [*rows, ("losses", ReportedValue(said, here=here).as_reported(str))]
-    is_told = view.metric is None or view.metric.value is None
-    metric = ReportedValue(_scored_words(view), here=here or is_told)
-    return [*rows, ("metric", metric.as_reported(str))]
+        losses_row = f"ℓ {losses(beat.passes)} · {_scored_words(view)}"
+        return [*rows, ("losses", told.as_reported(lambda _: losses_row))]
+    is_scored = view.metric is not None and view.metric.value is not None
+    return [*rows, ("metric", (told.as_reported if is_scored else told.checked)(_scored_words))]
 
 
 def _scored_words(

@@ -167,7 +167,9 @@ def _checkpoint_rows(view: views.RunView) -> list[tuple[str, str]]:
         words = checkpoint_words(view, best)
         rows.append(("best", f"{best.checkpoint} · {words} · {best.sha256}"))
     elif own is not None:
-        rows.append(("best", f"{own.checkpoint} · the script's own, {own.name} · {own.sha256}"))
+        rows.append(
+            ("best", f"{own.checkpoint} · the script's own, {own.name or ''} · {own.sha256}")
+        )
     if latest is not None and not latest.evaluated:
         rows.append(("latest", f"{latest.checkpoint} · not evaluated · {latest.sha256}"))
     if best is None and latest is None and view.on_volume:
