@@ -49,7 +49,7 @@ def test_a_launch_is_bundled_and_replayed_to_the_providers_client(rented: Rented
         assert "ssh-ed25519 AAAA" not in text
     assert all(name in files["README.txt"] for name in files if name != "README.txt")
     report = json.loads(files["report.json"])
-    assert report["billed_usd"] == pytest.approx(rented.billed(), abs=2e-6)
+    assert float(report["billed_usd"]) == pytest.approx(rented.billed(), abs=2e-6)
     kinds = [json.loads(line)["kind"] for line in files["records.jsonl"].splitlines()]
     assert kinds[0] == "RunPlanned"
     assert "Closed" in kinds

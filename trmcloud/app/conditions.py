@@ -1,8 +1,10 @@
-"""How a run stands now, in sentences: what is in its way, what it waits for, and when it stops."""
+"""How a run stands now, in sentences: what is in its way, what it waits for, how it ended, when it
+stops."""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from contextlib import suppress
 
 from trmcloud.app.context import Context
@@ -18,9 +20,10 @@ from trmcloud.core.catalog.providers import traits_of
 from trmcloud.core.contract.trainer_contract import Heartbeat
 from trmcloud.core.control.controller import WaitState
 from trmcloud.core.control.events import BalanceLow
+from trmcloud.core.control.reason import MEANINGS, OF_KINDS, kind_of
 from trmcloud.core.control.run_state import RunState, State
 from trmcloud.core.durations import duration
-from trmcloud.core.errors import HostKeyChanged, LedgerError
+from trmcloud.core.errors import HostKeyChanged, LedgerError, Outcome
 from trmcloud.core.spec.spec import IGNORE
 from trmcloud.core.values import dataclass
 
@@ -122,6 +125,39 @@ def waiting_words(waiting: WaitState, now: float) -> str:
     if waiting.until_at is None:
         return what
     return f"{what}; {duration(waiting.until_at - now)} more, then {FOLLOWS[waiting.what.kind]}"
+
+
+# -- the end -------------------------------------------------------------------------------------
+SMOKE = "smoke"
+"""The recipe of a smoke run."""
+_MEANINGS: Mapping[Outcome, str] = {
+    Outcome.FINISHED: "its pod was checked, and has ended",
+    Outcome.STOPPED: "its pod was ended on request",
+    Outcome.LANDED: "its pod has ended in time",
+    Outcome.KILLED: "its pod has ended at its hard stop",
+    Outcome.LOST: "its pod has ended",
+    Outcome.FAILED: "its pod could not be set up, and has ended",
+}
+"""Nothing is trained in a smoke run, and nothing saved."""
+
+
+def meaning_of(run: RunState, outcome: Outcome) -> str:
+    """Describe an outcome of this run in a sentence."""
+    kind = kind_of(run.spec)
+    own = _MEANINGS.get(outcome) if run.spec.recipe == SMOKE else OF_KINDS[kind].get(outcome)
+    if own is None and outcome is Outcome.LOST and never_heard(run):
+        return "no machine of the run ever reported: nothing was trained"
+    if outcome is Outcome.FINISHED and any(
+        account.outcome == "stopped_paying" for account in run.phases.values()
+    ):
+        return "stopped by its rule, because more steps no longer paid; evaluated and saved"
+    return own or MEANINGS[outcome]
+
+
+def never_heard(run: RunState) -> bool:
+    """Whether machines were rented, and the agent of none of them was ever reached."""
+    rented = [generation for generation in run.generations if generation.up_at is not None]
+    return bool(rented) and all(generation.agent_at is None for generation in rented)
 
 
 # -- the clock ------------------------------------------------------------------------------------

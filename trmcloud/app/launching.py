@@ -6,8 +6,8 @@ import secrets
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from trmcloud.app import short_rentals as smoke_plan
 from trmcloud.app.balances import AT_LAUNCH_S, read_funds
+from trmcloud.app.conditions import SMOKE
 from trmcloud.app.context import Context, require_reach, run_by_id
 from trmcloud.app.data import need_training_extra
 from trmcloud.app.drive import RunDriver, append_events
@@ -262,7 +262,7 @@ def check_resume(
                 next_step=f"trmcloud status, or trmcloud logs -f {run.run_id}",
             )
         return run
-    if run.spec.recipe == smoke_plan.RECIPE:
+    if run.spec.recipe == SMOKE:
         raise ConflictError(
             f"{run.run_id} was a smoke run: there is nothing to resume",
             next_step="trmcloud smoke --provider runpod --max-usd 0.25",

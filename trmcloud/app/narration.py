@@ -26,7 +26,6 @@ from trmcloud.core.control import events as ev
 from trmcloud.core.control.actions import TERMINATE
 from trmcloud.core.control.controller import foreseen_end
 from trmcloud.core.control.notices import by_pod, finding_notice
-from trmcloud.core.control.observation import BY_POD, POD, ReportedValue
 from trmcloud.core.control.pace import planned_step_s
 from trmcloud.core.control.reason import MEANINGS, OF_KINDS, Reason, ReasonKind, kind_of
 from trmcloud.core.control.report import spent_so_far
@@ -35,6 +34,7 @@ from trmcloud.core.control.waiting import allows_waiting
 from trmcloud.core.durations import duration
 from trmcloud.core.errors import Outcome
 from trmcloud.core.money import Usd
+from trmcloud.core.reported import BY_POD, POD, ReportedValue
 from trmcloud.core.spec.spec import CONTINUE, STOP
 from trmcloud.core.text import one_line
 from trmcloud.core.values import dataclass

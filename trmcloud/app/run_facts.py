@@ -13,7 +13,6 @@ from trmcloud.app.run_queries import (
     bucket_trouble,
     data_progress_text,
     is_driven,
-    last_beat,
     last_report,
     link_trouble,
     waits_for,
@@ -174,7 +173,7 @@ def facts_of(context: Context, run: RunState) -> Run:
     """Looks at its files, its pod and the ledger, as ``status`` does."""
     guards = guards_of(context, run)
     generation, chosen = run.generation, run.chosen
-    beat = last_beat(context, run) or guards.beat
+    beat = guards.beat
     waiting = waits_for(context, run)
     rented = generation if run.live and generation is not None and generation.open else None
     link = link_trouble(context, run)

@@ -6,7 +6,7 @@ from typing import TypeVar
 
 from trmcloud.app.context import Context
 from trmcloud.core.catalog.hardware import LOCAL
-from trmcloud.core.catalog.providers import traits_of
+from trmcloud.core.catalog.providers import is_brokered, traits_of
 from trmcloud.core.clock import DatedFact, UnknownSince
 from trmcloud.core.contract import pod_contract as contract
 from trmcloud.core.contract.pod_contract import AgentReport, CheckpointRef
@@ -15,9 +15,10 @@ from trmcloud.core.control import controller
 from trmcloud.core.control.actions import PULL, TERMINATE, pulled_of
 from trmcloud.core.control.controller import WaitState
 from trmcloud.core.control.events import ActionKey
-from trmcloud.core.control.observation import PodStatus, ReportedValue
+from trmcloud.core.control.observation import PodStatus
 from trmcloud.core.control.run_state import GRANT, Generation, RunState, State
 from trmcloud.core.errors import HostKeyChanged, LinkError, NoAddress
+from trmcloud.core.reported import ReportedValue
 from trmcloud.core.text import one_line
 from trmcloud.core.values import dataclass
 from trmcloud.io.files import read_small
@@ -200,6 +201,14 @@ def waits_for(context: Context, run: RunState) -> WaitState | None:
 def ending_was_asked(run: RunState) -> bool:
     """Whether the provider was told to end the run's present pod."""
     return run.generation is not None and bool(run.tries(run.generation, TERMINATE))
+
+
+def by_hand(context: Context, run: RunState) -> list[str]:
+    """Return commands to type about its present pod, which may be there or be on its way."""
+    generation = run.generation
+    if generation is None or not generation.open or not is_brokered(generation.provider):
+        return []
+    return list(context.computes[generation.provider].by_hand(generation.pod_name))
 
 
 def _label(name: str) -> str:

@@ -2,52 +2,67 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+import datetime as dt
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from trmcloud.app import views
+from trmcloud.app.conditions import (
+    BOOT_LOG,
+    BUCKET,
+    LINK,
+    conditions_of,
+    low_balance_of,
+    meaning_of,
+    waiting_words,
+)
 from trmcloud.app.context import Context, is_unasked
 from trmcloud.app.encoding import facts_in
-from trmcloud.app.ending import NamedPodEnds
-from trmcloud.app.kill_layers import guards_of
-from trmcloud.app.narration import Told
+from trmcloud.app.kill_layers import home_of
 from trmcloud.app.reap import did_line
-from trmcloud.app.reasons import sentence
-from trmcloud.app.run_facts import gains_of, report_run, spending
+from trmcloud.app.reasons import low_balance, sentence
+from trmcloud.app.run_facts import Run, facts_of, money_of, report_run
 from trmcloud.app.run_queries import (
-    boot_trouble,
-    bucket_trouble,
+    by_hand,
     data_progress_text,
+    is_driven,
+    last_report,
     link_trouble,
     mark_reported,
     waits_for,
 )
-from trmcloud.app.symptoms import advice_of, evidence_text, remedy_text, trouble_text
+from trmcloud.app.symptoms import advice_of, evidence_text, loss_text, remedy_text, trouble_text
 from trmcloud.app.trainings import (
-    TargetResult,
     find_symptoms,
     formats_of,
+    judge_target,
     recoveries_of,
     verdicts_of,
 )
 from trmcloud.app.views import filled, note
+from trmcloud.core.catalog.providers import is_brokered, traits_of
 from trmcloud.core.contract.command import RECIPE, Command, own_facts
 from trmcloud.core.contract.gate import verdict_from_json
-from trmcloud.core.contract.manifest import CheckpointManifest
+from trmcloud.core.contract.manifest import CheckpointManifest, KnownCheckpoint, own_name
 from trmcloud.core.contract.records import ContractError
+from trmcloud.core.control.billing import awaiting_bill
 from trmcloud.core.control.budget import LedgerState, Line
-from trmcloud.core.control.events import BalanceLow
+from trmcloud.core.control.grants import OWNER
 from trmcloud.core.control.ledger_facts import Hold, Quarantine, due_volumes, holds
-from trmcloud.core.control.observation import POD
 from trmcloud.core.control.reason import Reason
 from trmcloud.core.control.report import MonthReport, RunReport, Share
-from trmcloud.core.control.run_state import RunState
-from trmcloud.core.money import Usd
+from trmcloud.core.control.run_state import RunState, State
+from trmcloud.core.control.waiting import failed_boots, is_waiting, spent_on_boots
+from trmcloud.core.durations import duration
+from trmcloud.core.money import Usd, total
+from trmcloud.core.reported import POD
+from trmcloud.core.spec.spec import DELETE, DELETE_FETCHED, KEEP
 from trmcloud.core.text import one_line
 
 if TYPE_CHECKING:
     from trmcloud.app.checkpoints.fetching import FetchedCheckpoint
+    from trmcloud.app.ending import NamedPodEnds
+    from trmcloud.app.narration import Told
 
 # -- runs ------------------------------------------------------------------------------------------
 
@@ -97,14 +112,14 @@ def _sweep(context: Context, run: RunState) -> views.SweepProgress | None:
         idle_usd=state.idle if paid else None,
         best_trial=best.number if best is not None else None,
         trials=tuple(
-            views.SweepTrial(
+            filled(
+                views.SweepTrial,
+                trial,
                 trial=trial.number,
                 state=trial.state.value,
                 rung=trial.rung + 1,
-                metric=trial.metric,
                 spent_usd=trial.spent if paid else None,
                 spent_s=trial.seconds,
-                seed=trial.seed,
                 repeats=trial.repeats or None,
                 settings=dict(trial.point),
                 error=trial.error or None,
@@ -143,61 +158,63 @@ def _sweep(context: Context, run: RunState) -> views.SweepProgress | None:
     )
 
 
-def _account(context: Context, run: RunState, report: RunReport) -> dict[str, Any]:
-    chosen, best, command = run.chosen, report.best, run.spec.command
-    provider = run.generation.provider if run.generation is not None else None
-    provider = provider or (chosen.provider if chosen is not None else None)
-    planned_h = report.planned_hours
-    return {
+_Account = TypeVar("_Account", bound=views.RunAccount)
+_View = TypeVar("_View", bound=views.RunView)
+
+
+def _account(
+    kind: type[_Account], context: Context, run: RunState, report: RunReport, **others: Any
+) -> _Account:
+    """Return the view of ``kind``, whose other fields are ``others``."""
+    chosen, hours, seconds = run.chosen, report.planned_hours, report.seconds
+    machine = run.generation or chosen
+    account = {
         "run": run.run_id,
         "name": run.name or None,
         "tags": dict(run.tags),
         "principal": run.creator or None,
-        "recipe": report.recipe,
         "project": run.project,
-        "hardware": report.hardware,
-        "provider": provider,
+        "provider": machine.provider if machine is not None else None,
         "state": state_of(run),
-        "outcome": report.outcome,
         "live": run.live,
-        "created_at": report.created_at,
         "cap_usd": report.budget,
-        "planned_usd": report.planned,
-        "accrued_usd": report.accrued,
-        "billed_usd": report.billed,
-        "at_most_usd": report.at_most,
-        "reserved_usd": report.reserved,
         "per_centibpb_usd": report.usd_per_centibpb,
-        "drift": report.drift,
-        "paid_s": report.paid_s,
-        "parts_s": dict(report.seconds),
-        "planned_s": None if planned_h is None else planned_h * 3600.0,
+        "parts_s": dict(seconds),
+        "planned_s": None if hours is None else hours * 3600.0,
         "planned_tokens_per_second": report.planned_tokens_per_s,
         "tokens_per_second": report.tokens_per_s,
-        "useful_fraction": report.useful_fraction,
         "data": views.DataWait(
-            waited_s=report.seconds.get("data", 0.0),
+            waited_s=seconds.get("data", 0.0),
             waited_usd=report.data_usd,
             planned_s=report.planned_data_s,
             planned_usd=report.planned_data_usd,
         ),
         "steps": report.steps_done,
-        "best": None
-        if best is None
-        else views.BestCheckpoint(
-            checkpoint=best.label,
-            val_bpb=best.val_bpb if command is None else None,
-            metric=own_metric(command, best.val_bpb),
-            sha256=best.sha256,
-            reported_by=None if report.here else POD,
-        ),
-        "sweep": _sweep(context, run),
+        "trained_here": run.trained_here,
+        "best": _checkpoint(run, report.best),
         "bucket": report.bucket or None,
-        "on_volume": report.on_volume,
         "measured": pace_document(run),
         "volumes": volume_holds(context.ledger.read(), context.wall(), run.run_id),
         "goal": _judged(report) if report.goal is not None else None,
+        "verdict": judge_target(run, report.best, seconds.get("training", 0.0)),
     }
+    return filled(kind, report, **{**account, **others})
+
+
+def _checkpoint(run: RunState, made: KnownCheckpoint | None) -> views.RunCheckpoint | None:
+    if made is None:
+        return None
+    command = run.spec.command
+    return views.RunCheckpoint(
+        checkpoint=made.label,
+        name=own_name(made) or None,
+        step=made.step,
+        evaluated=made.val_bpb is not None,
+        val_bpb=made.val_bpb if command is None else None,
+        metric=own_metric(command, made.val_bpb),
+        sha256=made.sha256,
+        reported_by=mark_reported(run, made).source,
+    )
 
 
 def _judged(report: RunReport) -> views.JudgedGoal:
@@ -209,6 +226,7 @@ def _judged(report: RunReport) -> views.JudgedGoal:
         checkpoint=report.goal.label or None,
         reached=report.goal.is_reached if value is not None else None,
         reported_by=None if report.here or value is None else POD,
+        message=report.goal.words,
     )
 
 
@@ -235,110 +253,192 @@ def pace_document(run: RunState) -> views.MeasuredPace | None:
     )
 
 
-def run_reported(
-    context: Context, run: RunState, report: RunReport, verdict: TargetResult | None
-) -> views.RunReported:
-    made = None
-    if verdict is not None:
-        why = [note("not_reached", text) for text in verdict.target.why_not]
-        why += [note("not_comparable", verdict.other)] if verdict.other else []
-        made = views.TargetVerdict(
-            passed=verdict.passed,
-            checkpoint=verdict.label,
-            nats_per_token=verdict.nats,
-            bits_per_byte=verdict.bits_per_byte,
-            trained_s=verdict.hours * 3600.0,
-            target_nats_per_token=verdict.target.nats,
-            target_s=verdict.target.hours * 3600.0,
-            notes=tuple(why),
-        )
-    return views.RunReported(**_account(context, run, report), verdict=made)
+def run_account(context: Context, run: RunState, report: RunReport) -> views.RunAccount:
+    return _account(views.RunAccount, context, run, report)
 
 
-def run_status(context: Context, run: RunState) -> views.RunStatus:
-    return views.RunStatus(**_status(context, run))
+def run_reported(context: Context, run: RunState, report: RunReport) -> views.RunReported:
+    return _account(views.RunReported, context, run, report, sweep=_sweep(context, run))
+
+
+def run_row(context: Context, run: RunState) -> views.RunRow:
+    """Return the row of a run; ``run_view`` has all that is known of it."""
+    report = report_run(context, run)
+    return _account(views.RunRow, context, run, report, **_row(run, facts_of(context, run)))
+
+
+def run_view(context: Context, run: RunState) -> views.RunView:
+    return _view(views.RunView, context, run)
 
 
 def run_ended(context: Context, run: RunState) -> views.RunEnded:
-    return views.RunEnded(**_status(context, run))
+    return _view(views.RunEnded, context, run)
 
 
 def statuses(context: Context, runs: Sequence[RunState], did: Sequence[Any]) -> views.Statuses:
     return views.Statuses(
-        runs=tuple(run_status(context, run) for run in runs),
+        runs=tuple(run_view(context, run) for run in runs),
         damaged=tuple(map(damaged_run, context.ledger.read().quarantined.values())),
         done=tuple(map(done_note, did)),
     )
 
 
-def _status(context: Context, run: RunState) -> dict[str, Any]:
-    guards, spent = guards_of(context, run), spending(context, run)
-    beat, generation = guards.beat, run.generation
-    rented = generation if run.live and generation is not None and generation.open else None
-    waiting = waits_for(context, run)
-    usd, hour = gains_of(run, beat) if beat is not None else (None, None)
-    low, command = _low_balance(context, run), run.spec.command
-    account = _account(context, run, report_run(context, run))
+def _row(run: RunState, facts: Run) -> dict[str, Any]:
+    command, beat, generation = run.spec.command, facts.training, run.generation
+    score = beat.val_bpb if beat is not None else None
+    via = traits_of(generation.provider).via if generation is not None else ""
+    overspend = facts.max_overspend
     return {
-        **account,
-        "at_most_usd": spent.at_most,
-        "spent_usd": spent.proven,
-        "rate_per_hour_usd": (rented.billed_rate or rented.rate) if rented is not None else None,
-        "lands_at": rented.soft_stop_at if rented is not None else None,
-        "hard_stop_at": rented.hard_stop_at if rented is not None else None,
+        "at_most_usd": facts.money.at_most,
+        "spent_usd": facts.money.proven,
         "step": beat.step if beat is not None else None,
-        "val_bpb": beat.val_bpb if beat is not None and command is None else None,
-        "metric": own_metric(command, beat.val_bpb if beat is not None else None),
+        "val_bpb": score if command is None else None,
+        "metric": own_metric(command, score),
         "reported_by": mark_reported(run, beat).source if beat is not None else None,
-        "next_usd_buys_bpb": usd,
-        "next_hour_buys_bpb": hour,
-        "reason": reason_note(run.reason),
-        "waits_for": reason_note(waiting.what) if waiting is not None else None,
-        "waits_until_at": waiting.until_at if waiting is not None else None,
-        "unasked": run.live and is_unasked(context, run),
-        "guards": tuple(
-            views.Guard(name=x.name, state=x.state, message=x.detail, heard_at=x.heard_at)
-            for x in guards.layers
-        ),
-        "max_overspend_usd": guards.overshoot.amount if run.live else None,
-        "balance": None if low is None else filled(views.LowBalance, low),
-        "verdicts": tuple(_verdicts(context, run)),
-        "health": _health(context, run),
-        "precision": precision_of(context, run),
-        "recoveries": _recoveries(context, run),
-        "notes": _notes(context, run, guards.overshoot.text),
+        "via": via or None,
+        "unasked": facts.unasked,
+        "guards": tuple(filled(views.Guard, x, message=x.detail) for x in facts.layers),
+        "max_overspend_usd": overspend.amount if run.live else None,
+        "fetched": tuple(filled(views.FetchedTo, each) for each in run.fetched),
+        "notes": (note("max_overspend", overspend.text),) if run.live else (),
     }
 
 
-def _notes(context: Context, run: RunState, overspend: str) -> tuple[views.Note, ...]:
-    """Return the troubles of a run, its machine's word, and its bounds."""
-    said: list[views.Note | None] = [note("max_overspend", overspend) if run.live else None]
-    if (link := link_trouble(context, run)) is not None:
-        said.append(note("link", str(link), link.next_step))
-    for code, text in (
-        ("boot", boot_trouble(context, run)),
-        ("bucket", bucket_trouble(context, run)),
-        ("data", data_progress_text(context, run)),
-    ):
-        said.append(note(code, text) if text else None)
-    board = run.generation.board if run.generation is not None else None
-    said.append(reason_note(board))
+def _view(kind: type[_View], context: Context, run: RunState) -> _View:
+    facts, report = facts_of(context, run), report_run(context, run)
+    row, beat = _row(run, facts), facts.training
+    low = low_balance_of(context, run)
+    verdicts = {
+        phase: gate_verdict(run, phase, told) for phase, told in verdicts_of(context, run).items()
+    }
+    notes = [*_money_notes(context, run, facts), *_machine_notes(context, run)]
+    notes += [
+        note("unread_verdict", "its verdict cannot be read", phase=phase)
+        for phase, verdict in verdicts.items()
+        if verdict is None
+    ]
+    notes += [note("resumed", text, what=name) for name, text in resumed_rows(run)]
+    if facts.clock:
+        notes.append(note("clock", facts.clock))
+    view = {
+        "notes": (*row.pop("notes"), *notes),
+        "rate_per_hour_usd": facts.money.rate,
+        "lands_at": facts.lands_at,
+        "hard_stop_at": facts.killed_at,
+        "training": None if beat is None else filled(views.Beat, beat, heard_at=beat.at),
+        "next_usd_buys_bpb": beat.next_usd_buys if beat is not None else None,
+        "next_hour_buys_bpb": beat.next_hour_buys if beat is not None else None,
+        "reason": reason_note(run.reason),
+        "waits_for": reason_note(facts.waits_for),
+        "waits_until_at": facts.waits_until,
+        "balance": None if low is None else filled(views.LowBalance, low),
+        "failed_boots": len(failed_boots(run)),
+        "failed_boots_usd": spent_on_boots(run),
+        "latest": _checkpoint(run, report.latest),
+        "own_best": _checkpoint(run, report.own_best),
+        "verdicts": tuple(filter(None, verdicts.values())),
+        "health": symptoms(context, run),
+        "precision": formats_of(context, run),
+        "recoveries": _recoveries(context, run),
+        "sweep": _sweep(context, run),
+    }
+    return _account(kind, context, run, report, **row, **view)
+
+
+def resumed_rows(run: RunState) -> list[tuple[str, str]]:
+    """Return rows: the settings with which a reopened run continues, and accepted changes."""
+    if run.resumed is None:
+        return []
+    rows = [
+        (f"{phase} from here", ", ".join(f"{key} = {value}" for key, value in settings.items()))
+        for phase, settings in run.resumed.settings.items()
+    ]
+    if run.resumed.processes:
+        rows.append(("processes", f"{run.resumed.processes} from here on"))
+    if run.resumed.accepted:
+        changes = (f"{key} {was} → {now}" for key, (was, now) in run.resumed.accepted.items())
+        rows.append(("accepted", f"{', '.join(changes)}: a different training from here on"))
+    return rows
+
+
+def _money_notes(context: Context, run: RunState, facts: Run) -> Iterator[views.Note]:
+    """Yield notes on whose money it is, how it ended, and why it may cost more."""
+    if run.creator or run.principal:
+        pays = f", resumed by {run.principal or OWNER}, who pays for it"
+        resumed = run.principal != run.creator
+        yield note("principal", (run.creator or OWNER) + (pays if resumed else ""))
+    if run.outcome is not None:
+        yield note("meaning", meaning_of(run, run.outcome))
+    if facts.money.at_most > facts.money.proven:
+        yield note("unproven", _why_unproven(context, run))
+    yield from volume_notes(context.ledger.read(), context.wall(), run.run_id)
+    if any(is_brokered(generation.provider) for generation in run.generations):
+        yield note("estimate", "an estimate from catalogue prices and time, not a provider's bill")
+
+
+def _why_unproven(context: Context, run: RunState) -> str:
+    """Return why a run may have cost more than is proven."""
+    strays = context.ledger.read().strays_of(run.run_id)
+    pods = [f"{stray.pod_id}, an orphaned pod" for stray in strays if stray.billed is None]
+    if awaiting_bill(run) or run.state is State.SETTLING:
+        pods.insert(0, "its pod")
+    if pods:
+        return f"until the bill is final of {' and '.join(pods)}"
+    return "counted from the request for its pod"
+
+
+def _machine_notes(context: Context, run: RunState) -> Iterator[views.Note]:
+    """Yield notes on a run's machine: what is in its way, its pace, and how to reach it."""
+    now, generation = context.wall(), run.generation
+    via = traits_of(generation.provider).via if generation is not None else ""
+    driver = context.ledger.driver(run.run_id)
+    if run.live and is_unasked(context, run):
+        report = last_report(context, run)
+        heard = "it has not reported yet"
+        if report is not None:
+            heard = f"last report {duration(max(0.0, now - report.at))} ago"
+        yield note("not_asked", f"{via} and the pod; {heard}: status --live")
+    if run.live and (place := home_of(context, run, driver)):
+        yield note("home", f"{place}; its files are there")
+    waiting = waits_for(context, run)
+    if waiting is not None:
+        yield note("waits", waiting_words(waiting, now))
+    if is_waiting(run) and not is_driven(context, driver):
+        yield note("asks", f"only the guard asks now; trmcloud logs -f {run.run_id}")
+    link = link_trouble(context, run)
+    for each in conditions_of(context, run, now):
+        if each.name in _IN_THE_WAY:
+            more = link.next_step if link is not None and each.name == LINK else ""
+            yield note(_IN_THE_WAY[each.name], each.text, more)
+    if low := low_balance_of(context, run):
+        yield note("balance", low_balance(low, now))
+    if generation is not None and (board := reason_note(generation.board)) is not None:
+        yield board
+    if run.paces:
+        from trmcloud.app.narration import pace_lines  # a table of runs needs none
+
+        first, *more_lines = pace_lines(run, run.paces[-1])
+        yield note("measured", first)
+        yield from (note("slow", line) for line in more_lines)
+    if told := data_progress_text(context, run):
+        yield note("data", told)
+    if run.live and via:
+        yield note("host_key", f"the pod's key is pinned; {via}'s first hop is not")
+    if run.live and generation is not None and is_brokered(generation.provider):
+        if told := context.computes[generation.provider].on_machine(generation.pod_name):
+            yield note("on_machine", told)
+        yield from (note("by_hand", line) for line in by_hand(context, run))
     if run.stop is not None and run.live:
-        said.append(note("end" if run.stop.at_once else "land", sentence(run.stop.reason)))
+        yield note("end" if run.stop.at_once else "land", sentence(run.stop.reason))
     for label, why in context.files.damaged(run.run_id):
-        said.append(note("damaged_checkpoint", why, checkpoint=label))
-    return tuple(each for each in said if each is not None)
+        yield note("damaged_checkpoint", why, checkpoint=label)
 
 
-def _low_balance(context: Context, run: RunState) -> BalanceLow | None:
-    """Return the warning on record of the balance that a live run's machine is paid from."""
-    generation = run.generation
-    if not run.live or generation is None or not generation.open:
-        return None
-    return context.ledger.read().low_balances.get(generation.provider)
+_IN_THE_WAY = {LINK: "link", BOOT_LOG: "boot", BUCKET: "bucket"}
+"""Conditions that are noted, and the codes of their notes."""
 
 
-def _health(context: Context, run: RunState) -> tuple[views.Symptom, ...]:
+def symptoms(context: Context, run: RunState) -> tuple[views.Symptom, ...]:
     return tuple(
         views.Symptom(
             phase=phase,
@@ -350,21 +450,6 @@ def _health(context: Context, run: RunState) -> tuple[views.Symptom, ...]:
         )
         for phase, found in find_symptoms(context, run).items()
         for finding in found
-    )
-
-
-def precision_of(context: Context, run: RunState) -> tuple[views.Precision, ...]:
-    return tuple(
-        views.Precision(
-            phase=each.phase,
-            step=each.step,
-            taken=each.taken or None,
-            notes=(
-                *((note("taken", each.why),) if each.why else ()),
-                *(note("left", why, what=what) for what, why in each.left),
-            ),
-        )
-        for each in formats_of(context, run)
     )
 
 
@@ -380,6 +465,11 @@ def _recoveries(context: Context, run: RunState) -> tuple[views.Recovery, ...]:
             changed=dict(each.recovery.changed),
             lost_usd=each.lost,
             message=f"{trouble_text(each)}; {remedy_text(each)}",
+            notes=(
+                note("trouble", trouble_text(each)),
+                note("remedy", remedy_text(each)),
+                note("lost", loss_text(each)),
+            ),
         )
         for each in recoveries_of(context, run)
     )
@@ -388,7 +478,7 @@ def _recoveries(context: Context, run: RunState) -> tuple[views.Recovery, ...]:
 def launched(
     context: Context, run: RunState, *, detached: bool, existing: bool = False
 ) -> views.Launched:
-    generation, chosen = run.generation, run.chosen
+    generation, chosen, money = run.generation, run.chosen, money_of(context, run)
     rented = generation if run.live and generation is not None and generation.open else None
     worst = chosen if chosen is not None else run.plan.recommended
     return filled(
@@ -409,8 +499,8 @@ def launched(
         outcome=run.outcome.value if run.outcome is not None else None,
         detached=detached,
         worst_case_usd=worst.worst_case if worst is not None else run.cap,
-        spent_usd=spending(context, run).proven,
-        rate_per_hour_usd=(rented.billed_rate or rented.rate) if rented is not None else None,
+        spent_usd=money.proven,
+        rate_per_hour_usd=money.rate,
         lands_at=rented.soft_stop_at if rented is not None else None,
         hard_stop_at=rented.hard_stop_at if rented is not None else None,
         hard_stop_s=worst.hard_stop_s if worst is not None else 0.0,
@@ -493,22 +583,25 @@ def unreachable(rows: Sequence[tuple[str, str]]) -> tuple[views.Unreachable, ...
     return tuple(views.Unreachable(provider=provider, message=why) for provider, why in rows)
 
 
-def _verdicts(context: Context, run: RunState) -> Iterator[views.GateVerdict]:
-    for phase, told in verdicts_of(context, run).items():
-        with suppress(ContractError):  # an earlier version kept whatever a pod called its verdict
-            verdict = verdict_from_json(told)
-            yield views.GateVerdict(
-                phase=phase,
-                passed=verdict.passed,
-                reported_by=mark_reported(run, verdict).source,
-                checks=tuple(
-                    views.GateCheck(
-                        code=one_line(check.name), passed=check.passed, blocking=check.blocking,
-                        message=one_line(check.detail),
-                    )
-                    for check in verdict.checks
-                ),
-            )  # fmt: skip
+def gate_verdict(run: RunState, phase: str, told: Mapping[str, Any]) -> views.GateVerdict | None:
+    """Return a gate's verdict; None where it cannot be read: an earlier version kept whatever a pod
+    called its verdict."""
+    try:
+        verdict = verdict_from_json(told)
+    except ContractError:
+        return None
+    return views.GateVerdict(
+        phase=phase,
+        passed=verdict.passed,
+        reported_by=mark_reported(run, verdict).source,
+        checks=tuple(
+            views.GateCheck(
+                code=one_line(check.name), passed=check.passed, blocking=check.blocking,
+                message=one_line(check.detail),
+            )
+            for check in verdict.checks
+        ),
+    )  # fmt: skip
 
 
 def own_metric(command: Command | None, score: float | None) -> views.OwnMetric | None:
@@ -549,6 +642,51 @@ def volume_holds(ledger: LedgerState, now: float, run_id: str = "") -> tuple[vie
         for hold in holds(ledger)
         if run_id in ("", hold.run_id)
     )
+
+
+_THEN = {
+    KEEP: "then it is kept, beyond every budget",
+    DELETE_FETCHED: "then it is deleted if best and latest were fetched",
+    DELETE: "then it is deleted with everything on it",
+}
+
+
+def volume_notes(ledger: LedgerState, now: float, run_id: str = "") -> list[views.Note]:
+    """Return a note on each volume, of one run's or of all: its reservation and its end; where that
+    day has passed, its cost since then, why it is kept, and the command that deletes it."""
+    mine: dict[tuple[str, str, str], list[Hold]] = {}
+    for hold in holds(ledger):
+        if hold.deleted_at is None and hold.rate and run_id in ("", hold.run_id):
+            mine.setdefault((hold.run_id, hold.provider, hold.place), []).append(hold)
+    lines = [_reserved(each, now) for each in mine.values() if now < _until(each)]
+    places = {(hold.provider, hold.place) for hold in holds(ledger) if hold.run_id == run_id}
+    for over in due_volumes(ledger, now):
+        if not over.per_day or (run_id and (over.provider, over.place) not in places):
+            continue
+        why = sentence(over.why_kept) or "it is about to be deleted"
+        lines.append(
+            f"network volume in {over.place}: {over.per_day} a day beyond every budget since"
+            f" {_day(over.since)}, {over.beyond(now)} so far: {why};"
+            f" trmcloud admin volumes delete {over.place}"
+        )
+    return [note("volume", line) for line in lines]
+
+
+def _reserved(mine: Sequence[Hold], now: float) -> str:
+    """Return the line of one run's pods on one volume."""
+    accrued, amount = total(hold.accrued(now) for hold in mine), total(hold.amount for hold in mine)
+    return (
+        f"network volume in {mine[-1].place}: {accrued} of {amount} reserved until"
+        f" {_day(_until(mine))}, {mine[-1].per_day} a day; {_THEN.get(mine[-1].then, _THEN[KEEP])}"
+    )
+
+
+def _until(mine: Sequence[Hold]) -> float:
+    return max(hold.until for hold in mine)
+
+
+def _day(at: float) -> str:
+    return dt.datetime.fromtimestamp(at, dt.timezone.utc).strftime("%Y-%m-%d")
 
 
 def _hold(hold: Hold, over: Any, now: float) -> views.VolumeHold:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
+from trmcloud.app.conditions import SMOKE
 from trmcloud.app.context import Context
 from trmcloud.app.drive import RunDriver
 from trmcloud.app.launch_checks import check_needs
@@ -14,9 +15,8 @@ from trmcloud.core.catalog.offers import Offer
 from trmcloud.core.catalog.providers import ProviderTraits, traits_of
 from trmcloud.core.control import events as ev
 from trmcloud.core.control.ledger_facts import is_deleted
-from trmcloud.core.control.reason import MEANINGS, OF_KINDS, kind_of
 from trmcloud.core.control.run_state import RunState
-from trmcloud.core.errors import BudgetRefused, ConflictError, NoCapacity, NotFoundError, Outcome
+from trmcloud.core.errors import BudgetRefused, ConflictError, NoCapacity, NotFoundError
 from trmcloud.core.money import Usd, cost
 from trmcloud.core.spec.plan import Candidate, Interval, Plan, candidate_to_json
 from trmcloud.core.spec.spec import RunSpec
@@ -25,38 +25,9 @@ from trmcloud.core.values import replace
 
 # The Plan of a smoke run: the cheapest machine there is, nothing to train, a stop minutes away.
 
-RECIPE = "smoke"
 MOST_CANDIDATES = 6
 _LIFETIME_S = 600.0
-_MEANINGS: Mapping[Outcome, str] = {
-    Outcome.FINISHED: "its pod was checked, and has ended",
-    Outcome.STOPPED: "its pod was ended on request",
-    Outcome.LANDED: "its pod has ended in time",
-    Outcome.KILLED: "its pod has ended at its hard stop",
-    Outcome.LOST: "its pod has ended",
-    Outcome.FAILED: "its pod could not be set up, and has ended",
-}
-"""Nothing is trained in a smoke run, and nothing saved."""
 _NOTHING = Interval(0.0, 0.0, 0.0)
-
-
-def meaning_of(run: RunState, outcome: Outcome) -> str:
-    """Describe an outcome of this run in a sentence."""
-    kind = kind_of(run.spec)
-    own = _MEANINGS.get(outcome) if run.spec.recipe == RECIPE else OF_KINDS[kind].get(outcome)
-    if own is None and outcome is Outcome.LOST and never_heard(run):
-        return "no machine of the run ever reported: nothing was trained"
-    if outcome is Outcome.FINISHED and any(
-        account.outcome == "stopped_paying" for account in run.phases.values()
-    ):
-        return "stopped by its rule, because more steps no longer paid; evaluated and saved"
-    return own or MEANINGS[outcome]
-
-
-def never_heard(run: RunState) -> bool:
-    """Whether machines were rented, and the agent of none of them was ever reached."""
-    rented = [generation for generation in run.generations if generation.up_at is not None]
-    return bool(rented) and all(generation.agent_at is None for generation in rented)
 
 
 def make_smoke_plan(
@@ -101,7 +72,7 @@ def make_smoke_plan(
         id=f"p-{digest[:8]}",
         created_at=now,
         expires_at=now + _LIFETIME_S,
-        spec=RunSpec(recipe=RECIPE, phases=(), budget=worst, providers=(traits.name,), gpus=1),
+        spec=RunSpec(recipe=SMOKE, phases=(), budget=worst, providers=(traits.name,), gpus=1),
         cap=worst,
         candidates=tuple(fitting),
         launchable=tuple(candidate.id for candidate in fitting),

@@ -7,8 +7,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from trmcloud.app import views
 from trmcloud.app.context import Context
-from trmcloud.app.run_queries import last_beat, last_report, report_of
+from trmcloud.app.run_queries import last_beat, last_report, mark_reported, report_of
 from trmcloud.core.contract.gate import judge, number_of
 from trmcloud.core.contract.manifest import CheckpointManifest, KnownCheckpoint
 from trmcloud.core.contract.phase_account import with_skips
@@ -17,7 +18,6 @@ from trmcloud.core.contract.recovery import Recovery
 from trmcloud.core.control.run_state import RunState, State
 from trmcloud.core.health import Finding, PhaseExpectation, Rule, findings
 from trmcloud.core.money import Usd, cost
-from trmcloud.core.spec.guides import Target
 from trmcloud.core.spec.plan import PhasePlan
 from trmcloud.core.spec.settings import kind_of
 from trmcloud.core.text import one_line
@@ -43,22 +43,9 @@ _MOST_LEFT = 8
 _LONGEST = 240
 
 
-@dataclass(frozen=True)
-class FormatReport:
-    """The last number format that one phase reported. Texts come from a pod: they are cut, and one
-    line each."""
-
-    phase: str
-    step: int
-    taken: str
-    """Empty where it said nothing of its number format."""
-    why: str
-    left: tuple[tuple[str, str], ...]
-    """(what, why) of each number format and kernel that was not to be had."""
-
-
-def formats_of(context: Context, run: RunState) -> list[FormatReport]:
-    """Phases that had nothing to tell are left out."""
+def formats_of(context: Context, run: RunState) -> tuple[views.Precision, ...]:
+    """Return the last number format that each phase reported; a phase without one is left out.
+    Texts come from a pod: they are cut, and one line each."""
     found = []
     for phase in planned_phases(run):
         last: dict[str, Mapping[str, Any]] = {}
@@ -70,15 +57,19 @@ def formats_of(context: Context, run: RunState) -> list[FormatReport]:
         last.pop("start", None)
         if last:
             found.append(_taken(phase.name, last))
-    return found
+    return tuple(found)
 
 
-def _taken(phase: str, last: Mapping[str, Mapping[str, Any]]) -> FormatReport:
+def _taken(phase: str, last: Mapping[str, Mapping[str, Any]]) -> views.Precision:
     precision = last.get("precision", {})
     left = [pair for line in last.values() for pair in _pairs(line.get("left"))]
     step = number_of(next(iter(last.values())).get("step"))
     taken, why = _text(precision.get("taken")), _text(precision.get("why"))
-    return FormatReport(phase, int(step or 0), taken, why, tuple(left[:_MOST_LEFT]))
+    notes = [views.note("taken", why)] if why else []
+    notes += [views.note("left", text, what=what) for what, text in left[:_MOST_LEFT]]
+    return views.Precision(
+        phase=phase, step=int(step or 0), taken=taken or None, notes=tuple(notes)
+    )
 
 
 def _pairs(rows: Any) -> list[tuple[str, str]]:
@@ -166,30 +157,11 @@ def recoveries_of(context: Context, run: RunState) -> tuple[RecoveryRow, ...]:
 # A run's best checkpoint beside what its recipe's guide promises.
 
 
-@dataclass(frozen=True)
-class TargetResult:
-    """Of one checkpoint. ``nats`` are its validation loss a token, ``hours`` what was paid for."""
-
-    target: Target
-    nats: float
-    bits_per_byte: float | None
-    label: str
-    hours: float
-    other: str = ""
-    """Why its loss is no measure: it was trained on other data; empty where it is one."""
-
-    @property
-    def passed(self) -> bool | None:
-        """None: the two losses cannot be compared."""
-        return None if self.other else self.nats <= self.target.nats
-
-
-def judge_target(run: RunState, best: KnownCheckpoint | None, hours: float) -> TargetResult | None:
-    """None where nothing was promised, or nothing is evaluated.
-
-    Args:
-        hours: of training, start-up left out.
-    """
+def judge_target(
+    run: RunState, best: KnownCheckpoint | None, trained_s: float
+) -> views.TargetVerdict | None:
+    """Return a guide's verdict on the best checkpoint; None where it promises nothing, or nothing
+    is evaluated. ``trained_s``: start-up left out."""
     if not isinstance(best, CheckpointManifest) or not best.step_losses:
         return None
     settings = best.settings
@@ -207,4 +179,16 @@ def judge_target(run: RunState, best: KnownCheckpoint | None, hours: float) -> T
             f"{data}"
         )
         other += f" in {tokenizer}'s" if tokenizer != target.tokenizer else ""
-    return TargetResult(target, best.step_losses[-1], best.val_bpb, best.label, hours, other)
+    nats = best.step_losses[-1]
+    notes = [views.note("not_reached", text) for text in target.why_not]
+    return views.TargetVerdict(
+        passed=None if other else nats <= target.nats,
+        checkpoint=best.label,
+        nats_per_token=nats,
+        bits_per_byte=best.val_bpb,
+        trained_s=trained_s,
+        target_nats_per_token=target.nats,
+        target_s=target.hours * 3600.0,
+        reported_by=mark_reported(run, best).source,
+        notes=(*notes, *([views.note("not_comparable", other)] if other else [])),
+    )

@@ -88,12 +88,39 @@ class OwnMetric:
 
 
 @dataclass(frozen=True, kw_only=True)
-class BestCheckpoint:
+class RunCheckpoint:
+    """``reported_by``: whose word it is, null where this machine measured it; ``name``: its name by
+    a script that calls it its best."""
+
     checkpoint: str
+    name: str | None
+    step: int
+    evaluated: bool
     val_bpb: float | None
     metric: OwnMetric | None
     sha256: str
     reported_by: str | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class FetchedTo:
+    """A checkpoint of a run that was copied to ``path``."""
+
+    phase: str
+    step: int
+    path: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Beat:
+    """The trainer's last heartbeat. ``passes``: nats a token after each supervision step."""
+
+    phase: str
+    state: str
+    step: int
+    steps: int
+    heard_at: float
+    passes: tuple[float, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -182,7 +209,7 @@ class Precision:
 
 @dataclass(frozen=True, kw_only=True)
 class Recovery:
-    """Trouble of a training that was mended."""
+    """Trouble of a training that was mended. ``notes``: trouble, remedy and lost."""
 
     generation: int
     phase: str
@@ -196,12 +223,13 @@ class Recovery:
     lost_s: float
     lost_usd: Usd
     message: str
+    notes: tuple[Note, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
 class JudgedGoal:
     """A run's goal. ``value`` is the best of its checkpoints in the goal's metric, null where none
-    was measured, as is ``reached`` then; ``reported_by``: as in ``BestCheckpoint``."""
+    was measured, as is ``reached`` then; ``reported_by``: as in ``RunCheckpoint``."""
 
     name: str
     metric: str
@@ -211,6 +239,7 @@ class JudgedGoal:
     checkpoint: str | None
     reached: bool | None
     reported_by: str | None
+    message: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -308,11 +337,27 @@ class SweepProgress:
 
 
 @dataclass(frozen=True, kw_only=True)
+class TargetVerdict:
+    """A recipe's promise, and whether this run kept it; null where that cannot be said."""
+
+    passed: bool | None
+    checkpoint: str
+    nats_per_token: float
+    bits_per_byte: float | None
+    trained_s: float
+    target_nats_per_token: float
+    target_s: float
+    reported_by: str | None
+    notes: tuple[Note, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
 class RunAccount:
     """One run: what it is, what it costs, what it bought. ``state`` is the word that screens show:
     the outcome of a run that has ended. ``planned_usd`` is the plan's P50, ``accrued_usd`` rate ×
     time, ``billed_usd`` the provider's word, null while it is unknown; ``at_most_usd`` holds until
-    every bill is final. ``principal``: who launched it; null: the ledger's owner."""
+    every bill is final. ``principal``: who launched it; null: the ledger's owner.
+    ``trained_here``: no rented machine had a part in it."""
 
     run: str
     name: str | None
@@ -342,13 +387,14 @@ class RunAccount:
     useful_fraction: float | None
     data: DataWait
     steps: int
-    best: BestCheckpoint | None
+    trained_here: bool
+    best: RunCheckpoint | None
     bucket: str | None
     on_volume: bool
     measured: MeasuredPace | None
     volumes: tuple[VolumeHold, ...]
     goal: JudgedGoal | None
-    sweep: SweepProgress | None
+    verdict: TargetVerdict | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -368,32 +414,49 @@ class GateVerdict:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RunStatus(RunAccount):
-    """One run as it stands now. ``spent_usd`` is proven; ``hard_stop_at`` is when its machine is
-    ended whatever happens."""
+class RunRow(RunAccount):
+    """One run as a table of runs shows it. ``spent_usd`` is proven; ``via`` is the service between
+    this machine and the run's provider, which ``unasked`` says was left alone; ``fetched`` are
+    copies of its checkpoints here."""
 
     spent_usd: Usd
-    rate_per_hour_usd: Usd | None
-    lands_at: float | None
-    hard_stop_at: float | None
     step: int | None
     val_bpb: float | None
     metric: OwnMetric | None
     reported_by: str | None
+    via: str | None
+    unasked: bool
+    guards: tuple[Guard, ...]
+    max_overspend_usd: Usd | None
+    fetched: tuple[FetchedTo, ...]
+    notes: tuple[Note, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunView(RunRow):
+    """One run as it stands now; ``hard_stop_at`` is when its machine is ended whatever happens.
+    ``latest`` is its newest checkpoint, ``own_best`` the script's own best, where no metric judges
+    any; ``failed_boots_usd`` is the most that failed boots cost."""
+
+    rate_per_hour_usd: Usd | None
+    lands_at: float | None
+    hard_stop_at: float | None
+    training: Beat | None
     next_usd_buys_bpb: float | None
     next_hour_buys_bpb: float | None
     reason: Note | None
     waits_for: Note | None
     waits_until_at: float | None
-    unasked: bool
-    guards: tuple[Guard, ...]
-    max_overspend_usd: Usd | None
     balance: LowBalance | None
+    failed_boots: int
+    failed_boots_usd: Usd
+    latest: RunCheckpoint | None
+    own_best: RunCheckpoint | None
     verdicts: tuple[GateVerdict, ...]
     health: tuple[Symptom, ...]
     precision: tuple[Precision, ...]
     recoveries: tuple[Recovery, ...]
-    notes: tuple[Note, ...]
+    sweep: SweepProgress | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -1232,7 +1295,7 @@ class RunEvent:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RunEnded(RunStatus):
+class RunEnded(RunView):
     """The last line about a run that was followed; it may still be live where it was left."""
 
     schema: ClassVar[str] = "run/1"
@@ -1244,7 +1307,7 @@ class Statuses:
     this command did before: pods that it ended, events that it caught up with."""
 
     schema: ClassVar[str] = "status/1"
-    runs: tuple[RunStatus, ...]
+    runs: tuple[RunView, ...]
     damaged: tuple[DamagedRun, ...]
     done: tuple[Note, ...]
 
@@ -1480,22 +1543,8 @@ class Pruned:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TargetVerdict:
-    """A recipe's promise, and whether this run kept it; null where that cannot be said."""
-
-    passed: bool | None
-    checkpoint: str
-    nats_per_token: float
-    bits_per_byte: float | None
-    trained_s: float
-    target_nats_per_token: float
-    target_s: float
-    notes: tuple[Note, ...]
-
-
-@dataclass(frozen=True, kw_only=True)
 class RunReported(RunAccount):
-    verdict: TargetVerdict | None
+    sweep: SweepProgress | None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -24,8 +24,7 @@ from trmcloud.app.measurements import (
 )
 from trmcloud.app.plan_views import own_machine
 from trmcloud.app.planning import HOST_W, Planner, own_hardware
-from trmcloud.app.run_views import precision_of
-from trmcloud.app.trainings import judge_target
+from trmcloud.app.trainings import formats_of, judge_target
 from trmcloud.cli.views.health import format_rows
 from trmcloud.cli.views.metrics import target_lines
 from trmcloud.cli.views.plan import own_lines
@@ -36,7 +35,6 @@ from trmcloud.core.contract.command import Command
 from trmcloud.core.contract.command_terms import MeasuredSteps
 from trmcloud.core.contract.pod_contract import GPU_NOTE, GpuCounters, GpuWindow
 from trmcloud.core.control import events as ev
-from trmcloud.core.control.observation import ReportedValue
 from trmcloud.core.control.reason import ReasonKind, make_reason
 from trmcloud.core.control.run_state import RunState, State
 from trmcloud.core.errors import DoesNotFit, NotFoundError, UsageError
@@ -493,7 +491,9 @@ TRAINED = {"family": "gpt", "data": "openwebtext", "tokenizer": "gpt2"}
 
 
 def a_run(recipe: str = "gpt350m", data: str = "") -> Any:
-    return SimpleNamespace(spec=SimpleNamespace(recipe=recipe, data=data), run_id="r-1")
+    return SimpleNamespace(
+        spec=SimpleNamespace(recipe=recipe, data=data), run_id="r-1", trained_here=True
+    )
 
 
 def best(nats: float = 3.2, **settings: str) -> Any:
@@ -502,10 +502,10 @@ def best(nats: float = 3.2, **settings: str) -> Any:
 
 
 def test_a_loss_above_the_guides_fails_and_the_guides_own_arithmetic_is_told() -> None:
-    made = judge_target(a_run(), best(), 1.5)
+    made = judge_target(a_run(), best(), 5400.0)
     assert made is not None
     assert made.passed is False
-    first, *why = target_lines(ReportedValue(made, here=True))
+    first, *why = target_lines(made)
     assert first.startswith("FAILED: validation loss 3.2000 nats per token (0.980 bits per byte)")
     assert first.endswith("after 1.50 h of training; the guide has 3.0781 in 1.5 h")
     assert "172 to 221 %" in why[0]
@@ -513,10 +513,10 @@ def test_a_loss_above_the_guides_fails_and_the_guides_own_arithmetic_is_told() -
 
 
 def test_a_loss_at_the_guides_passes_and_needs_no_more_words() -> None:
-    made = judge_target(a_run(), best(3.0781), 8.0)
+    made = judge_target(a_run(), best(3.0781), 28_800.0)
     assert made is not None
     assert made.passed is True
-    assert target_lines(ReportedValue(made, here=True)) == [
+    assert target_lines(made) == [
         f"passed: validation loss 3.0781 nats per token (0.980 bits per byte) at {best().label} "
         "after 8.00 h of training; the guide has 3.0781 in 1.5 h"
     ]
@@ -529,8 +529,8 @@ def test_a_loss_on_other_data_or_tokens_is_not_judged(run: Any, settings: dict[s
     made = judge_target(run, best(2.0, **settings), 1.0)
     assert made is not None
     assert made.passed is None
-    assert "not judged" in target_lines(ReportedValue(made, here=True))[0]
-    assert "openwebtext in the tokens of gpt2" in target_lines(ReportedValue(made, here=True))[0]
+    assert "not judged" in target_lines(made)[0]
+    assert "openwebtext in the tokens of gpt2" in target_lines(made)[0]
 
 
 def test_nothing_is_judged_that_nobody_promised_or_evaluated() -> None:
@@ -562,12 +562,12 @@ def test_what_was_taken_and_left_is_told(monkeypatch: pytest.MonkeyPatch) -> Non
             {"kind": "train", "step": 41},
         ],
     )  # fmt: skip
-    assert format_rows(context, a_run()) == [
+    assert format_rows(formats_of(context, a_run())) == [
         ("precision", "train: bfloat16: float8 is slower"),
         ("  not", "torchao-tensorwise: torchao is not installed"),
         ("  not", "FlexAttention: no Triton"),
     ]
-    [row] = precision_of(context, a_run())
+    [row] = formats_of(context, a_run())
     assert (row.taken, row.step) == ("bfloat16", 40)
     assert [each.code for each in row.notes] == ["taken", "left", "left"]
 
@@ -577,12 +577,12 @@ def test_a_pods_nonsense_is_cut_and_on_one_line(monkeypatch: pytest.MonkeyPatch)
         "kind": "precision", "step": "x", "taken": "a\nb\x1b[31m", "why": "w" * 9999,
         "left": [["one"], "two", ["x", 3], ["y\n", "z"]] + [["n", "m"]] * 99,
     }  # fmt: skip
-    rows = format_rows(verdict_of(monkeypatch, [line]), a_run())
+    rows = format_rows(formats_of(verdict_of(monkeypatch, [line]), a_run()))
     assert rows[0] == ("precision", f"train: a b: {'w' * 240}")
     assert rows[1:3] == [("  not", "x: "), ("  not", "y : z")]
     assert len(rows) == 9
     for bad in ({"kind": "precision", "left": 7}, {"kind": "attention"}):
-        assert format_rows(verdict_of(monkeypatch, [bad]), a_run()) == []
+        assert format_rows(formats_of(verdict_of(monkeypatch, [bad]), a_run())) == []
 
 
 def test_what_the_trainer_has_timed_teaches_before_what_it_logged(tmp_path: Path) -> None:

@@ -1,5 +1,5 @@
 from tests.plans import recorded
-from trmcloud.app.short_rentals import RECIPE, meaning_of
+from trmcloud.app.conditions import SMOKE, meaning_of
 from trmcloud.core.control.reason import MEANINGS
 from trmcloud.core.control.run_state import RunState
 from trmcloud.core.errors import Outcome
@@ -8,7 +8,7 @@ from trmcloud.core.errors import Outcome
 def test_a_smoke_run_trains_nothing_and_says_so_of_no_end() -> None:
     smoke, training = (
         RunState(name, recorded_plan=recorded(recipe=recipe))
-        for name, recipe in (("r-1", RECIPE), ("r-2", "trm"))
+        for name, recipe in (("r-1", SMOKE), ("r-2", "trm"))
     )
     for outcome in Outcome:
         told = meaning_of(smoke, outcome)

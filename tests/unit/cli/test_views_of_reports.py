@@ -30,7 +30,7 @@ from trmcloud.app.encoding import as_object
 from trmcloud.app.narration import words_of
 from trmcloud.app.receipts import receipt_of
 from trmcloud.app.run_facts import facts_of, report_run
-from trmcloud.app.run_views import month_document, run_status
+from trmcloud.app.run_views import month_document, run_row, run_view
 from trmcloud.cli.commands.stop import _show
 from trmcloud.cli.main import COMMANDS, load_command, main
 from trmcloud.cli.page.shown import run_json
@@ -83,12 +83,12 @@ def _kept(outcome: Outcome) -> bool:
 def test_the_table_marks_what_a_pod_told(
     context: Context, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    status.show_table(context, [rented_run(context)])
+    status.show_table([run_row(context, rented_run(context))], ())
     shown = capsys.readouterr().out
     assert "1.402*" in shown
     assert "step 1,000*" in shown
     assert [line for line in shown.splitlines() if line.startswith(f"* {BY_POD}")]
-    status.show_table(context, [local_run(context)])
+    status.show_table([run_row(context, local_run(context))], ())
     shown = capsys.readouterr().out
     assert "1.402" in shown
     assert "*" not in shown
@@ -98,20 +98,38 @@ def test_the_table_marks_what_a_pod_told(
 def test_one_run_says_whose_training_losses_and_gate_it_shows(
     context: Context, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    status.show_one(context, rented_run(context))
+    status.show_one(run_view(context, rented_run(context)))
     rows = {line.split()[0]: line for line in capsys.readouterr().out.splitlines()}
     for row in ("training", "losses", "best"):
         assert BY_POD in rows[row], row
     landed = context.ledger.read().runs[told_home.RUNS[Outcome.FINISHED]]
     for run in (landed, local_run(context)):
-        status.show_one(context, run)
+        status.show_one(run_view(context, run))
         shown = capsys.readouterr().out
         assert (f"passed {BY_POD}" in shown) == (not run.trained_here)
         assert (BY_POD in shown) == (not run.trained_here)
 
 
+def test_the_text_of_a_run_is_that_of_its_view(
+    context: Context, capsys: pytest.CaptureFixture[str]
+) -> None:
+    context.ledger.note(ev.BalanceLow("runpod", 6, Usd(9), Usd("2.5"), NOW, NOW + 9e3), NOW)
+    codes = set()
+    for run in context.ledger.read().runs.values():
+        view = run_view(context, run)
+        status.show_one(view, verbose=True)
+        shown = capsys.readouterr().out
+        for each in view.notes:
+            codes.add(each.code)
+            assert each.code == "unproven" or each.message in shown, each
+        for guard in view.guards:
+            assert f"{guard.state} · {guard.message}" in shown
+        assert all(check.message in shown for gate in view.verdicts for check in gate.checks)
+    assert {"max_overspend", "meaning", "link", "clock", "balance", "unproven"} <= codes
+
+
 def test_json_of_status_names_who_reported(context: Context) -> None:
-    rented, local = (run_status(context, run(context)) for run in (rented_run, local_run))
+    rented, local = (run_view(context, run(context)) for run in (rented_run, local_run))
     assert rented.best is not None
     assert local.best is not None
     assert (rented.reported_by, rented.best.reported_by) == ("pod", "pod")
@@ -124,19 +142,19 @@ def test_a_low_balance_stands_beside_the_run_that_it_pays_for(
     run, now = rented_run(context), context.wall()
     assert run.generation is not None
     provider = run.generation.provider
-    status.show_one(context, run)
+    status.show_one(run_view(context, run))
     assert "balance  " not in capsys.readouterr().out
     low = ev.BalanceLow(provider, 6, Usd(9), Usd("2.5"), now, now + 12_960.0)
     context.ledger.note(low, now)
-    status.show_one(context, run)
+    status.show_one(run_view(context, run))
     shown = " ".join(capsys.readouterr().out.split())
     assert f"balance the {provider} balance was $9.00" in shown
     assert "at $2.50/h for the whole account; add credit" in shown
-    told_of = run_status(context, run).balance
+    told_of = run_view(context, run).balance
     assert told_of is not None
     assert (told_of.balance_usd, told_of.ends_at) == (Usd(9), low.ends_at)
     context.ledger.note(replace(low, hours=0, balance=Usd(900)), now)
-    assert run_status(context, run).balance is None
+    assert run_view(context, run).balance is None
 
 
 def test_the_bar_says_whose_losses_and_best_they_are(context: Context) -> None:
@@ -332,7 +350,7 @@ def test_a_checkpoint_known_by_a_report_shows_its_commands_metric(
     command = Command(words=("python", "train.py"), metric=metric, higher_is_better=higher)
     best = CheckpointRef("train", 120, "ab" * 32, 1010, val_bpb=score if metric else None)
     report = replace(report_run(context, run), best=best, command=command)
-    assert score_cell(report) == shown
+    assert score_cell(command, report.best_told) == shown
     assert report.best_metric == (abs(score) if metric else None)
 
 
@@ -574,14 +592,14 @@ def test_orphans_stand_apart_and_go_to_their_project(ledger: LedgerState) -> Non
 def test_a_month_without_anything_says_so(ledger: LedgerState) -> None:
     report = report_month(ledger, "2019-02")
     assert (report.projects, report.grown) == ((), ())
-    assert month_lines(report)[-1] == "no money was spent or reserved"
-    assert "<svg" in month_page(report, NOW, "trmcloud test")
+    assert month_lines(month_document(report, ""))[-1] == "no money was spent or reserved"
+    assert "<svg" in month_page(month_document(report, ""), NOW, "trmcloud test")
 
 
 def test_caps_stand_beside_what_they_bind(ledger: LedgerState) -> None:
     month = month_of(time.time())
     report = report_month(ledger, month)
-    lines = month_lines(report)
+    lines = month_lines(month_document(report, ""))
     assert lines[0].startswith(f"{month} · {len(report.runs)} runs · ")
     assert " of $500.00, " in lines[0]
     data = valid(as_object(month_document(report, "")))
@@ -599,8 +617,8 @@ def test_a_projects_month_stands_beside_what_it_binds(ledger: LedgerState) -> No
     assert (name, line.cap, line.settled, line.reserved) == (
         project, Usd(30), share.spent, share.reserved,
     )  # fmt: skip
-    assert f"project {project} · " in "\n".join(month_lines(report))
-    assert f"project {project}" in month_page(report, NOW, "trmcloud test")
+    assert f"project {project} · " in "\n".join(month_lines(month_document(report, "")))
+    assert f"project {project}" in month_page(month_document(report, ""), NOW, "trmcloud test")
     data = valid(as_object(month_document(report, "")))
     assert [(row["name"], row["cap_usd"]) for row in data["project_months"]] == [(project, "30")]
     assert report_month(replace(ledger, caps=caps), "2019-02").project_months[1][0] == "z"
@@ -610,7 +628,7 @@ def test_a_page_has_the_cap_as_a_line_and_no_tags_of_others(ledger: LedgerState)
 
     report: MonthReport = report_month(ledger, month_of(time.time()))
     shares = tuple(replace(share, name=EVIL) for share in report.projects)
-    page = month_page(replace(report, projects=shares), NOW, EVIL)
+    page = month_page(month_document(replace(report, projects=shares), ""), NOW, EVIL)
     assert "<script" not in page
     assert page.count("<polyline") == 2
     assert "default-src 'none'" in page

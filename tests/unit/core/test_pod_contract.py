@@ -55,8 +55,8 @@ from trmcloud.core.contract.trainer_contract import (
     load_job,
     spike_limit,
 )
-from trmcloud.core.control.observation import BY_POD, ReportedValue
 from trmcloud.core.errors import CheckpointError
+from trmcloud.core.reported import BY_POD, ReportedValue
 from trmcloud.core.text import one_line, strip_control
 
 # -- What trainer, agent and controller tell one another, and what is refused of it -------------
@@ -521,21 +521,21 @@ from trmcloud.cli.views.metrics import best_words, metric_cell, metric_words, tr
 from trmcloud.core.contract.trainer_contract import Heartbeat
 from trmcloud.cli.views.text import bpb
 from trmcloud.core.contract.manifest import CheckpointManifest
-from trmcloud.core.control.observation import ReportedValue
+from trmcloud.core.reported import ReportedValue
 
 def shown(best: CheckpointManifest, told: ReportedValue[float]) -> None:
     score_words(None, best)
     score_rows(None, best)
-    score_cell(best)
+    score_cell(None, best)
     bpb(told)
     print(told + 1)
     print("best " + told)
 
 def heard(beat: Heartbeat) -> None:
     metric_words(None, beat)
-    metric_cell(None, beat)
+    metric_cell(beat)
     best_words(None, beat)
-    training_rows(None, beat)
+    training_rows(beat)
 """
 
 

@@ -10,12 +10,11 @@ import typer
 
 from trmcloud.app import ledger_care, views
 from trmcloud.app.context import Context
-from trmcloud.app.run_views import budget_lines
+from trmcloud.app.run_views import budget_lines, volume_notes
 from trmcloud.app.views import filled
 from trmcloud.cli import options
 from trmcloud.cli.catch_up import catch_up
 from trmcloud.cli.views.json_output import print_document
-from trmcloud.cli.views.status import volume_lines
 from trmcloud.cli.views.text import table
 from trmcloud.core.control.budget import Line
 from trmcloud.core.control.events import CapSet
@@ -100,8 +99,8 @@ def show(as_json: options.Json = False) -> None:
     print("\n".join(table(("budget", "cap", "spent", "reserved", "left"), rows)))
     if lines[0].strays:
         print(f"of this, {lines[0].strays} for orphaned pods")
-    for text in volume_lines(context.ledger.read(), context.wall()):
-        print(text)
+    for note in volume_notes(context.ledger.read(), context.wall()):
+        print(note.message)
     if lines[0].quarantined:
         print(f"of this, at most {lines[0].quarantined} for runs with damaged records")
     for lost in context.ledger.read().unread:

@@ -18,7 +18,7 @@ from trmcloud.app.checkpoints.inventory import SourcePruning
 from trmcloud.app.context import Context, UnreachableProvider, require_reach
 from trmcloud.app.data import data_set_names, need_training_extra
 from trmcloud.app.run_queries import mark_reported
-from trmcloud.app.run_views import fetched_fields
+from trmcloud.app.run_views import fetched_fields, volume_notes
 from trmcloud.app.views import filled
 from trmcloud.cli import options
 from trmcloud.cli.catch_up import find_caught_up
@@ -28,17 +28,16 @@ from trmcloud.cli.views.json_output import print_document
 from trmcloud.cli.views.launch import own_files
 from trmcloud.cli.views.metrics import score_rows
 from trmcloud.cli.views.run_bar import RunBar
-from trmcloud.cli.views.status import volume_lines
 from trmcloud.cli.views.text import Progress, duration, not_evaluated, table
 from trmcloud.core.catalog.datasets import DataSet
 from trmcloud.core.catalog.providers import TRAITS, rentable
 from trmcloud.core.contract.manifest import CheckpointManifest
 from trmcloud.core.control.events import VolumeDeleted
-from trmcloud.core.control.observation import ReportedValue
 from trmcloud.core.control.run_state import RunState
 from trmcloud.core.errors import NotFoundError, UsageError
 from trmcloud.core.money import Usd, total
 from trmcloud.core.nearest import suggest_name
+from trmcloud.core.reported import ReportedValue
 from trmcloud.core.spec.plan import Candidate
 from trmcloud.core.storage import price_per_hour, price_per_month
 from trmcloud.core.values import dataclass
@@ -434,8 +433,8 @@ def show(
         f"{total(month for *_, month in priced)} a month until deleted · trmcloud admin volumes "
         "delete ID"
     )
-    for text in volume_lines(context.ledger.read(), context.wall()):
-        print(text)
+    for note in volume_notes(context.ledger.read(), context.wall()):
+        print(note.message)
 
 
 @app.command("delete")

@@ -18,10 +18,12 @@ from trmcloud.app import views
 from trmcloud.app.bundle import write_bundle
 from trmcloud.app.context import find_run
 from trmcloud.app.doctor import Finding, check_funds, examine
+from trmcloud.app.encoding import encode
 from trmcloud.app.home import bound_principal, home_dir
 from trmcloud.app.planning import load_plan
 from trmcloud.app.reap import last_visit
 from trmcloud.app.run_facts import report_run
+from trmcloud.app.run_views import run_account
 from trmcloud.app.views import note
 from trmcloud.cli import options
 from trmcloud.cli.commands.evaluate import print_measured, run_trainer_command
@@ -117,7 +119,7 @@ def _write_bundle(name: str, into: str, *, as_json: bool) -> None:
         folders=(str(context.home), str(Path.home())),
         names=(getpass.getuser(), socket.gethostname()),
     )
-    report = report_run(context, run).to_json()
+    report = encode(run_account(context, run, report_run(context, run)))
     made = write_bundle(context, build_chain(), run, report, redactor, path)
     if as_json:
         print_document(

@@ -15,13 +15,12 @@ from trmcloud.app.ending import NamedPodEnds, end_overdue
 from trmcloud.app.reap import Did, ReapFindings, did_line, end, look, note_visit
 from trmcloud.app.reasons import sentence
 from trmcloud.app.reconciling import continue_waits, reconcile
-from trmcloud.app.run_views import done_note, named_ends, reason_note, unreachable
+from trmcloud.app.run_views import done_note, named_ends, reason_note, unreachable, volume_notes
 from trmcloud.cli import options
 from trmcloud.cli.catch_up import GRACE_S, tell
 from trmcloud.cli.confirm import is_confirmed
 from trmcloud.cli.views.json_output import print_document
 from trmcloud.cli.views.run import ending_code, tell_ending, tell_listed
-from trmcloud.cli.views.status import volume_lines
 from trmcloud.cli.views.troubles import tell_troubles, trouble_code
 from trmcloud.core.control.bookkeeping import is_charge_pending
 from trmcloud.core.errors import LedgerError, NotFoundError, TrmcloudError, UsageError
@@ -157,8 +156,8 @@ def _show(
         print(f"no pod without a run was found{seen}")
     elif found.orphans and not asked:
         print("trmcloud admin reap --yes ends them")
-    for text in volume_lines(context.ledger.read(), context.wall()):
-        print(text)
+    for note in volume_notes(context.ledger.read(), context.wall()):
+        print(note.message)
 
 
 def _judged_id(context: Context, run: str) -> str:

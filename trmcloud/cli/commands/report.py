@@ -23,8 +23,7 @@ from trmcloud.app.labels import has_tags, parse_tags
 from trmcloud.app.measurements import note_measured, speeds_of
 from trmcloud.app.narration import pace_lines
 from trmcloud.app.run_facts import report_run
-from trmcloud.app.run_queries import mark_reported
-from trmcloud.app.run_views import month_document, run_reported
+from trmcloud.app.run_views import month_document, run_account, run_reported, volume_notes
 from trmcloud.cli import options
 from trmcloud.cli.catch_up import catch_up
 from trmcloud.cli.views.json_output import print_document
@@ -33,10 +32,8 @@ from trmcloud.cli.views.metrics import (
     marked_words,
     score_cell,
     target_lines,
-    verdict_of,
 )
 from trmcloud.cli.views.month import month_lines, month_page
-from trmcloud.cli.views.status import volume_lines
 from trmcloud.cli.views.streams import as_is
 from trmcloud.cli.views.text import duration, on_volume, table
 from trmcloud.cli.views.troubles import failure_lines, trouble_code
@@ -195,7 +192,7 @@ def _report(
             note_measured(context, state)
     if as_json:
         rows = tuple(
-            run_reported(context, state, report, verdict_of(state, report))
+            run_reported(context, state, report)
             for state, report in zip(states, reports, strict=True)
         )
         print_document(views.Reports(runs=rows))
@@ -224,15 +221,16 @@ def _lines_below(
         for pace in state.paces:
             yield from (f"{state.run_id}: {line}" for line in pace_lines(state, pace))
     for state, report in zip(states, reports, strict=True):
-        if (made := verdict_of(state, report)) is not None:
-            yield from (f"{state.run_id}: {t}" for t in target_lines(mark_reported(state, made)))
-        yield from (f"{state.run_id}: {text}" for text in goal_lines(state, report))
+        account = run_account(context, state, report)
+        said = target_lines(account.verdict) + goal_lines(account.goal)
+        yield from (f"{state.run_id}: {text}" for text in said)
     yield from failure_lines(context, states[0]) if is_one else ()
     for state in states:
         if state.spec.sweep is not None:
             yield from _swept(context, state, whole=is_one, verbose=verbose)
     run_id = states[0].run_id if is_one else ""
-    yield from volume_lines(context.ledger.read(), context.wall(), run_id)
+    notes = volume_notes(context.ledger.read(), context.wall(), run_id)
+    yield from (note.message for note in notes)
 
 
 def _swept(context: Context, run: RunState, *, whole: bool, verbose: bool) -> list[str]:
@@ -319,13 +317,14 @@ def _require_month(month: str) -> None:
 def _show_month(context: Context, month: str, *, as_json: bool, html: str) -> None:
     _require_month(month)
     now = context.wall()
-    report = report_month(context.ledger.read(), month or month_of(now))
+    shown = report_month(context.ledger.read(), month or month_of(now))
+    report = month_document(shown, html)
     if html:
         from importlib.metadata import version
 
         size = _write(html, month_page(report, now, f"trmcloud {version('trmcloud')}"))
     if as_json:
-        print_document(month_document(report, html))
+        print_document(report)
         return
     print("\n".join(month_lines(report)))
     if html:
@@ -349,7 +348,15 @@ def _write(file: str, text: str) -> int:
 
 
 def _csv_row(report: RunReport) -> list[object]:
-    data = report.to_json()
+    amounts = (
+        *(report.budget, report.planned, report.accrued),
+        *(report.billed, report.at_most, report.reserved),
+    )
+    data = [
+        *(report.run_id, report.hardware, report.recipe, report.state, report.outcome),
+        *(None if amount is None else float(amount) for amount in amounts),
+        *(report.paid_s, report.useful_fraction, report.steps_done),
+    ]
     seconds = [f"{report.seconds[name]:.3f}" for name in PARTS]
     best = report.best
     found: list[object] = ["", "", "", ""]
@@ -358,7 +365,7 @@ def _csv_row(report: RunReport) -> list[object]:
         name = command.metric_name if command is not None else "val_bpb"
         bits = best.val_bpb if command is None else ""
         found = [bits, best.sha256, one_line(name), report.best_metric]
-    return [*(data[name] for name in _COLUMNS), *seconds, *found]
+    return [*data, *seconds, *found]
 
 
 def _show(reports: list[RunReport], names: Mapping[str, str], *, verbose: bool) -> None:
@@ -415,7 +422,7 @@ _TIME = ("run", "paid", "training", "startup", "compile", "eval+save", "other")
 
 def _money_row(r: RunReport, name: str) -> tuple[str, ...]:
     """Return the row of a run's cost, and what that bought."""
-    best = score_cell(r)
+    best = score_cell(r.command, r.best_told)
     return (
         f"{r.run_id} {name}".rstrip(),
         r.hardware,

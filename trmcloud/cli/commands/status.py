@@ -128,13 +128,29 @@ def _show_once(
     elif not runs:
         print("no runs yet · trmcloud launch local --recipe trm-tiny --budget 0.06 --rate 3.60")
     else:
-        from trmcloud.cli.views import status as status_view
+        from trmcloud.app.run_views import run_row, run_view, volume_notes
+        from trmcloud.cli.views.status import show_one, show_table
 
         if run:
-            status_view.show_one(context, runs[0], verbose=verbose)
+            trials = _trials(context, runs[0], verbose=verbose)
+            show_one(run_view(context, runs[0]), trials, verbose=verbose)
         else:
-            status_view.show_table(context, runs)
+            volumes = volume_notes(context.ledger.read(), context.wall())
+            show_table([run_row(context, each) for each in runs], volumes)
             if others := 0 if everything else count_shown_runs(context, wanted) - len(runs):
                 ended = "1 more has ended" if others == 1 else f"{others} more have ended"
                 print(f"{ended} · trmcloud status --all")
     return code, context, runs
+
+
+def _trials(context: Context, run: RunState, *, verbose: bool) -> list[str]:
+    """Return the lines of a sweep's trials; the modules that read them are of no use to others."""
+    if run.spec.sweep is None:
+        return []
+    from trmcloud.app.sweep_facts import sweep_of
+    from trmcloud.cli.views.sweep import progress_words, trial_lines
+
+    swept = sweep_of(context, run)
+    if swept is None:
+        return []
+    return [progress_words(swept), *trial_lines(swept, verbose=verbose)]

@@ -33,7 +33,6 @@ from trmcloud.cli.views.run import EventLines, ending_code, outcome_of, show_end
 from trmcloud.cli.views.run_bar import RunBar
 from trmcloud.cli.views.text import fields
 from trmcloud.core.contract.command import shown_metric
-from trmcloud.core.control.observation import BY_POD
 from trmcloud.core.control.run_state import RunState
 from trmcloud.core.errors import (
     LedgerError,
@@ -42,6 +41,7 @@ from trmcloud.core.errors import (
     TrmcloudError,
     UsageError,
 )
+from trmcloud.core.reported import BY_POD
 from trmcloud.wiring import build_context
 
 

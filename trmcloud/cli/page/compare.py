@@ -7,8 +7,7 @@ from typing import Any
 
 from trmcloud.app.context import Context, find_run
 from trmcloud.app.run_facts import report_run
-from trmcloud.app.run_views import state_of
-from trmcloud.cli.views.launch import resumed_rows
+from trmcloud.app.run_views import resumed_rows, state_of
 from trmcloud.cli.views.metrics import marked_words, score_cell, title_of
 from trmcloud.cli.views.text import duration
 from trmcloud.core.control.report import RunReport
@@ -87,7 +86,7 @@ def _rows_of(run: RunState, report: RunReport) -> _Rows:
 def _outcome(run: RunState, report: RunReport) -> Iterable[tuple[str, str]]:
     best = report.best
     yield "state", state_of(run)
-    yield "best metric", score_cell(report)
+    yield "best metric", score_cell(report.command, report.best_told)
     yield "best at step", f"{best.step:,}" if best is not None else _NONE
     yield "steps", f"{report.steps_done:,}"
 

@@ -8,14 +8,16 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from trmcloud.app import views
 from trmcloud.app.checkpoints.inventory import Checkpoint, Place
+from trmcloud.app.conditions import meaning_of
 from trmcloud.app.context import Context
 from trmcloud.app.curves import Phase, Series, draw_curves, starts, step_at
 from trmcloud.app.grants import ApprovalRequest
 from trmcloud.app.narration import Narrator, Severity
 from trmcloud.app.reasons import sentence
 from trmcloud.app.run_facts import Run, Training
-from trmcloud.app.short_rentals import meaning_of
+from trmcloud.app.run_views import gate_verdict, volume_notes
 from trmcloud.app.steering import Forecast
 from trmcloud.app.symptoms import remedy_text, trouble_text
 from trmcloud.app.trainings import recoveries_of
@@ -23,17 +25,14 @@ from trmcloud.cli.page.details import refusals_of
 from trmcloud.cli.views.foreseen import question
 from trmcloud.cli.views.grants import wish_words
 from trmcloud.cli.views.metrics import buys_words, title_of, value_words
-from trmcloud.cli.views.status import volume_lines
 from trmcloud.cli.views.text import pick
 from trmcloud.core.contract.command import shown_metric
-from trmcloud.core.contract.gate import verdict_from_json
-from trmcloud.core.contract.records import ContractError
 from trmcloud.core.control import events as ev
 from trmcloud.core.control.billing import paid_by
 from trmcloud.core.control.budget import Line
-from trmcloud.core.control.observation import BY_POD, ReportedValue
 from trmcloud.core.control.run_state import RunState
 from trmcloud.core.money import Usd
+from trmcloud.core.reported import BY_POD, ReportedValue
 from trmcloud.core.text import one_line
 from trmcloud.core.values import dataclass
 
@@ -91,8 +90,12 @@ def whole_json(context: Context, state: RunState, run: Run) -> dict[str, Any]:
     told = run_json(run)
     told["cannot"] = refusals_of(context, state)
     told["meaning"] = meaning_of(state, run.outcome) if run.outcome is not None else ""
-    told["volumes"] = volume_lines(context.ledger.read(), context.wall(), state.run_id)
-    told["gates"] = [_gate_json(phase, each.verdict) for phase, each in state.gates.items()]
+    volumes = volume_notes(context.ledger.read(), context.wall(), state.run_id)
+    told["volumes"] = [note.message for note in volumes]
+    told["gates"] = [
+        _gate_json(phase, gate_verdict(state, phase, each.verdict))
+        for phase, each in state.gates.items()
+    ]
     told["sweep"] = _sweep_json(context, state)
     told["ledger"] = f"{context.ledger.ledger_id}, {len(context.ledger.records(run.id))} records"
     return told
@@ -275,16 +278,14 @@ def _evals_of_ledger(context: Context, state: RunState) -> Series | None:
     return Series(steps, at, hours, usd, value, nothing, [])
 
 
-def _gate_json(phase: str, data: Any) -> dict[str, Any]:
-    try:
-        verdict = verdict_from_json(data)
-    except ContractError:
+def _gate_json(phase: str, verdict: views.GateVerdict | None) -> dict[str, Any]:
+    if verdict is None:
         return {"phase": one_line(phase), "passed": None, "checks": []}
     return {
         "phase": one_line(phase),
         "passed": verdict.passed,
         "checks": [
-            vars(check) | {"name": one_line(check.name), "detail": one_line(check.detail)}
+            {"name": check.code, **pick(check, "passed", "blocking"), "detail": check.message}
             for check in verdict.checks
         ],
     }

@@ -12,12 +12,13 @@ from pathlib import Path
 from typing import Any
 
 from trmcloud.api import Home
+from trmcloud.app.encoding import encode
 from trmcloud.app.machine_history import samples_path
 from trmcloud.app.run_facts import training_of
 from trmcloud.app.run_queries import is_driven
+from trmcloud.app.run_views import symptoms
 from trmcloud.cli.page import shown
 from trmcloud.cli.page.feed import CurveStore, Feed
-from trmcloud.cli.views.health import health_json
 from trmcloud.cli.views.troubles import trouble_lines, unreached_lines
 from trmcloud.core.contract.pod_contract import HEARTBEAT_NAME, METRICS_NAME
 from trmcloud.core.control.run_state import RunState
@@ -318,7 +319,7 @@ class RunWatch:
             busy = self.busy()
             state = next((each for each in self.home.states() if each.run_id == name), None)
             if state is not None:
-                self.feed.tell("health", health_json(self.home.context, state), name)
+                self.feed.tell("health", encode(symptoms(self.home.context, state)), name)
             spent = self.busy() - busy
             self._health[name] = self.now() + max(_HEALTH_EVERY_S, spent * _OF_A_CORE)
             return True

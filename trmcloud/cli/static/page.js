@@ -488,7 +488,7 @@ function oneRun(told) {
   function drawHealth() {
     health.replaceChildren(element("h2", { text: "Health" }), ...(found === null ? [element("p", { class: "dim", text: "its numbers are being read…" })]
       : found.length ? found.map((each) => element("div", { class: "unwell" },
-        element("p", { text: `${each.phase} step ${each.step.toLocaleString("en")}: ${each.text}` }), element("p", { class: "dim", text: `try: ${each.next}` })))
+        element("p", { text: `${each.phase} step ${each.step.toLocaleString("en")}: ${each.message}` }), element("p", { class: "dim", text: `try: ${each.next}` })))
         : [element("p", { class: "well", text: "No problems found in its own figures." })]));
   }
 

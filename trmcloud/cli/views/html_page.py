@@ -18,13 +18,13 @@ from trmcloud.core import codec
 from trmcloud.core.catalog.goals import METRICS
 from trmcloud.core.catalog.hardware import LOCAL
 from trmcloud.core.contract.command import Command
-from trmcloud.core.control.observation import BY_POD, PODS
 from trmcloud.core.control.reason import COMMAND, MEANINGS, OF_KINDS, SWEEP, Reason
 from trmcloud.core.control.receipt import Receipt
 from trmcloud.core.control.receipt_page import page_with
 from trmcloud.core.control.report import PARTS
 from trmcloud.core.errors import Outcome
 from trmcloud.core.money import Usd
+from trmcloud.core.reported import BY_POD, PODS
 from trmcloud.core.spec.spec import RunSpec
 from trmcloud.core.text import one_line
 

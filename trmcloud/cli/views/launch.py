@@ -13,6 +13,7 @@ from trmcloud.app.ignore_rules import IGNORE_NAME
 from trmcloud.app.launching import Continuation
 from trmcloud.app.run_facts import report_run
 from trmcloud.app.run_queries import mark_reported
+from trmcloud.app.run_views import resumed_rows
 from trmcloud.app.working_tree import WorkingTree
 from trmcloud.cli.views.metrics import score_words
 from trmcloud.cli.views.plan import (
@@ -44,24 +45,6 @@ def plan_credential_rows(context: Context, plan: Plan) -> list[tuple[str, str]]:
         and provider in context.computes
         and (told := context.computes[provider].on_machine())
     ]
-
-
-def run_credential_rows(context: Context, run: RunState) -> list[tuple[str, str]]:
-    """(name, text): likewise of a run's present pod, and how to see and end it by hand."""
-    generation = run.generation
-    if not run.live or generation is None or not is_brokered(generation.provider):
-        return []
-    told = context.computes[generation.provider].on_machine(generation.pod_name)
-    rows = [("on the machine", one_line(told))] if told else []
-    return rows + [("by hand", one_line(line)) for line in lines_of(context, run)]
-
-
-def lines_of(context: Context, run: RunState) -> list[str]:
-    """Return commands to type about its present pod, which may be there or be on its way."""
-    generation = run.generation
-    if generation is None or not generation.open or not is_brokered(generation.provider):
-        return []
-    return list(context.computes[generation.provider].by_hand(generation.pod_name))
 
 
 def show_plan(context: Context, plan: Plan, *, verbose: bool = False) -> None:
@@ -117,22 +100,6 @@ def _score(run: RunState, made: KnownCheckpoint) -> str:
     if made.val_bpb is None:
         return "not evaluated"
     return score_words(run.spec.command, mark_reported(run, made))
-
-
-def resumed_rows(run: RunState) -> list[tuple[str, str]]:
-    """Return rows: the settings with which a reopened run continues, and accepted changes."""
-    if run.resumed is None:
-        return []
-    rows = [
-        (f"{phase} from here", ", ".join(f"{key} = {value}" for key, value in settings.items()))
-        for phase, settings in run.resumed.settings.items()
-    ]
-    if run.resumed.processes:
-        rows.append(("processes", f"{run.resumed.processes} from here on"))
-    if run.resumed.accepted:
-        changes = (f"{key} {was} → {now}" for key, (was, now) in run.resumed.accepted.items())
-        rows.append(("accepted", f"{', '.join(changes)}: a different training from here on"))
-    return rows
 
 
 def plan_rows(context: Context, plan: Plan, *, verbose: bool) -> list[tuple[str, str]]:

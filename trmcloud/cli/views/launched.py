@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from trmcloud.cli.views.launch import frozen_rows, resumed_rows
+from trmcloud.app.run_views import resumed_rows
+from trmcloud.cli.views.launch import frozen_rows
 from trmcloud.cli.views.plan import limit_rows
 from trmcloud.core.catalog.providers import find_traits
 from trmcloud.core.control.run_state import RunState

@@ -2,20 +2,32 @@
 
 from __future__ import annotations
 
-from trmcloud.app.context import Context
-from trmcloud.app.run_facts import gains_of, report_run
-from trmcloud.app.run_queries import mark_reported
-from trmcloud.app.trainings import TargetResult, judge_target
+from typing import TYPE_CHECKING, Protocol, TypeVar
+
 from trmcloud.cli.views.text import bpb, losses
-from trmcloud.core.contract.command import Command
+from trmcloud.core.contract.command import RECIPE, Command
 from trmcloud.core.contract.manifest import CheckpointManifest, Known, KnownCheckpoint
 from trmcloud.core.contract.trainer_contract import Heartbeat
-from trmcloud.core.control.observation import BY_POD, MARK, ReportedValue
-from trmcloud.core.control.report import RunReport
-from trmcloud.core.control.run_state import RunState
+from trmcloud.core.reported import BY_POD, MARK, ReportedValue
 from trmcloud.core.text import one_line
 
+if TYPE_CHECKING:
+    from trmcloud.app import views
+
 BITS = "bits per byte"
+
+
+class _Sourced(Protocol):
+    @property
+    def reported_by(self) -> str | None: ...
+
+
+_T = TypeVar("_T", bound=_Sourced)
+
+
+def told_of(made: _T) -> ReportedValue[_T]:
+    """Return a part of a view with its source."""
+    return ReportedValue(made, here=made.reported_by is None)
 
 
 def title_of(metric: str | None) -> str:
@@ -36,11 +48,12 @@ def metric_words(command: Command | None, told: ReportedValue[Heartbeat]) -> str
     return told.as_pods(lambda beat: _metric(command, beat.val_bpb))
 
 
-def metric_cell(command: Command | None, told: ReportedValue[Heartbeat] | None) -> str:
-    """The number alone, in a table that has ``marked_words`` below it."""
-    if told is None or told.checked(lambda beat: beat.val_bpb is None):
-        return _number(command, None)
-    return told.as_marked(lambda beat: _number(command, beat.val_bpb))
+def metric_cell(row: views.RunRow) -> str:
+    """Return the number alone, in a table that has ``marked_words`` below it."""
+    words = bpb if row.recipe != RECIPE else number
+    value = row.val_bpb if row.metric is None else row.metric.value
+    told = ReportedValue(value, here=value is None or row.reported_by is None)
+    return told.as_marked(words)
 
 
 def best_words(command: Command | None, told: ReportedValue[Heartbeat]) -> str:
@@ -59,15 +72,37 @@ def losses_words(told: ReportedValue[Heartbeat]) -> str:
     return told.as_pods(lambda beat: f"ℓ {losses(beat.step_losses)}")
 
 
-def training_rows(command: Command | None, told: ReportedValue[Heartbeat]) -> list[tuple[str, str]]:
+def training_rows(view: views.RunView) -> list[tuple[str, str]]:
     """Return the rows of the progress and the metric, each with its source."""
-    done = told.as_reported(lambda b: f"{b.phase} step {steps_words(b, ' of ')} · {b.state}")
-    if command is not None:
-        scored = told.checked(lambda beat: beat.val_bpb is not None)
-        by = told.as_reported if scored and command.metric_name else told.checked
-        return [("training", done), ("metric", by(lambda b: _metric(command, b.val_bpb)))]
-    said = told.as_reported(lambda b: f"ℓ {losses(b.step_losses)} · {_metric(None, b.val_bpb)}")
-    return [("training", done), ("losses", said)]
+    beat, told = view.training, told_of(view)
+    if beat is None:
+        return []
+    done = f"{beat.phase} step {steps_words(beat, ' of ')} · {beat.state}"
+    rows = [("training", told.as_reported(lambda _: done))]
+    if view.recipe != RECIPE:
+        losses_row = f"ℓ {losses(beat.passes)} · {_scored_words(view)}"
+        return [*rows, ("losses", told.as_reported(lambda _: losses_row))]
+    is_scored = view.metric is not None and view.metric.value is not None
+    return [*rows, ("metric", (told.as_reported if is_scored else told.checked)(_scored_words))]
+
+
+def _scored_words(
+    view: views.RunView, made: views.RunCheckpoint | None = None, most: int | None = None
+) -> str:
+    """``bpb 2.310``, ``val_loss 1.87``, ``no metric``: of the run now, or of a checkpoint."""
+    scored = made or view
+    if view.recipe != RECIPE:
+        return f"bpb {bpb(scored.val_bpb)}"
+    if scored.metric is None:
+        return "no metric"
+    return f"{scored.metric.name[:most]} {number(scored.metric.value)}"
+
+
+def checkpoint_words(view: views.RunView, made: views.RunCheckpoint) -> str:
+    """Return a checkpoint's metric by its name; a pod's report says that it is one."""
+    if view.recipe == RECIPE and made.metric is None:
+        return _scored_words(view, made)
+    return told_of(made).as_reported(lambda each: _scored_words(view, each, 40))
 
 
 def _metric(command: Command | None, score: float | None) -> str:
@@ -87,7 +122,7 @@ def number(value: float | None) -> str:
     return "–" if value is None else f"{value:.4g}"
 
 
-def steps_words(beat: Heartbeat, of: str = "/") -> str:
+def steps_words(beat: Heartbeat | views.Beat, of: str = "/") -> str:
     """``120/3,000``; ``120`` where their number is not known."""
     return f"{beat.step:,}{of}{beat.steps:,}" if beat.steps else f"{beat.step:,}"
 
@@ -114,10 +149,9 @@ def score_words(command: Command | None, told: ReportedValue[Known]) -> str:
     return f"{name} {value}" if name else "no metric"
 
 
-def score_cell(report: RunReport) -> str:
+def score_cell(command: Command | None, told: ReportedValue[Known] | None) -> str:
     """A recipe's number alone, a command's behind its name, in a table that has ``marked_words``
     below it."""
-    told, command = report.best_told, report.command
     if told is None or not told.checked(_is_scored):
         return "–"
     name = "" if command is None else f"{one_line(command.metric_name)[:40]} "
@@ -132,14 +166,9 @@ def _is_scored(made: KnownCheckpoint) -> bool:
     return made.val_bpb is not None
 
 
-def next_buys(run: RunState, beat: Heartbeat) -> str:
+def buys_words(usd: float | None, hour: float | None) -> str:
     """``the next $1 gains 0.012 bpb``; of an hour where nothing is paid; empty while nothing is
     known, and once it cools down."""
-    return buys_words(*gains_of(run, beat))
-
-
-def buys_words(usd: float | None, hour: float | None) -> str:
-    """Likewise, of the bits per byte that a dollar is expected to buy, and an hour."""
     what, gain = ("$1", usd) if usd is not None else ("hour", hour)
     if gain is None:
         return ""
@@ -149,38 +178,28 @@ def buys_words(usd: float | None, hour: float | None) -> str:
 _WORDS = {True: "passed", False: "FAILED", None: "not judged"}
 
 
-def verdict_of(run: RunState, report: RunReport) -> TargetResult | None:
-    return judge_target(run, report.best, report.seconds.get("training", 0.0) / 3600)
-
-
-def target_rows(context: Context, run: RunState) -> list[tuple[str, str]]:
-    made = verdict_of(run, report_run(context, run))
-    lines = target_lines(mark_reported(run, made)) if made is not None else []
-    return [("verdict", text) for text in lines]
-
-
-def goal_lines(run: RunState, report: RunReport) -> list[str]:
+def goal_lines(goal: views.JudgedGoal | None) -> list[str]:
     """Return whether the run reached its goal, in a line; none where it has no goal."""
-    if report.goal is None:
-        return []
-    if report.goal.value is None:
-        return [report.goal.words]
-    return [mark_reported(run, report.goal).as_reported(lambda made: made.words)]
+    return [] if goal is None else [told_of(goal).as_reported(lambda made: made.message)]
 
 
-def target_lines(told: ReportedValue[TargetResult]) -> list[str]:
+def target_lines(verdict: views.TargetVerdict | None) -> list[str]:
     """Return the verdict and its source, and the reasons where the promise was not kept."""
-    said = told.as_reported(_words)
-    return [one_line(said), *told.checked(lambda made: [] if made.passed else made.target.why_not)]
+    if verdict is None:
+        return []
+    why_not = [note.message for note in verdict.notes if note.code == "not_reached"]
+    return [
+        one_line(told_of(verdict).as_reported(_verdict_words)),
+        *([] if verdict.passed else why_not),
+    ]
 
 
-def _words(made: TargetResult) -> str:
-    target = made.target
+def _verdict_words(made: views.TargetVerdict) -> str:
     told = (
-        f"{_WORDS[made.passed]}: validation loss {made.nats:.4f} nats per token "
-        f"({bpb(made.bits_per_byte)} bits per byte) at {made.label} after {made.hours:.2f} h of "
-        f"training; the guide has {target.nats} in {target.hours:g} h"
+        f"{_WORDS[made.passed]}: validation loss {made.nats_per_token:.4f} nats per token "
+        f"({bpb(made.bits_per_byte)} bits per byte) at {made.checkpoint} after "
+        f"{made.trained_s / 3600:.2f} h of training; the guide has {made.target_nats_per_token} in "
+        f"{made.target_s / 3600:g} h"
     )
-    if made.other:
-        told += f", and {made.other}"
-    return told
+    other = [note.message for note in made.notes if note.code == "not_comparable"]
+    return ", and ".join([told, *other])

@@ -5,14 +5,17 @@ from __future__ import annotations
 import calendar
 import time
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from trmcloud.cli.views.charts import Mark, Series, legend, line_chart
 from trmcloud.cli.views.html_page import head_of, html_table, instant, named_rows, words
 from trmcloud.cli.views.text import table
-from trmcloud.core.control.budget import Line
-from trmcloud.core.control.report import MonthReport, Share
-from trmcloud.core.money import Usd
+from trmcloud.core.money import ZERO, Usd
 from trmcloud.core.text import one_line
+from trmcloud.core.values import replace
+
+if TYPE_CHECKING:
+    from trmcloud.app.views import Month, MonthLine, MonthShare
 
 _BAR = 24
 _KINDS = {
@@ -23,25 +26,23 @@ _KINDS = {
 }
 
 
-def month_lines(report: MonthReport) -> list[str]:
+def month_lines(report: Month) -> list[str]:
     """Return the lines that ``report --month`` prints."""
     counted = f"{len(report.runs)} run{'' if len(report.runs) == 1 else 's'}"
-    lines = [f"{report.month} · {counted} · {_against(report.line)}"]
-    if report.account.cap is not None:
+    lines = [f"{report.month} · {counted} · {_against(report.budget)}"]
+    if report.account.cap_usd is not None:
         lines.append(f"account · {_against(report.account)}")
-    lines += [
-        f"project {one_line(name)} · {_against(line)}" for name, line in report.project_months
-    ]
+    lines += [f"project {one_line(each.name)} · {_against(each)}" for each in report.project_months]
     if not report.projects:
         return [*lines, "no money was spent or reserved"]
     for title, shares in _lists(report):
-        most = max((share.held.micros for share in shares), default=0)
+        most = max((_held(share).micros for share in shares), default=0)
         rows = [
             (
                 share.name,
                 str(share.runs) if share.runs else "–",
-                str(share.spent),
-                str(share.reserved),
+                str(share.spent_usd),
+                str(share.reserved_usd),
                 _cap(share) if title == "project" else "",
                 _bar(share, most),
             )
@@ -49,33 +50,42 @@ def month_lines(report: MonthReport) -> list[str]:
         ]
         header = (title, "runs", "spent", "reserved", "cap" if title == "project" else "", "")
         lines += ["", *table(header, rows)]
-    if report.line.unproven:
-        lines += ["", f"of this, at most {report.line.unproven}: bills that are not final yet"]
+    if report.budget.unproven_usd:
+        lines += [
+            "",
+            f"of this, at most {report.budget.unproven_usd}: bills that are not final yet",
+        ]
     return lines
 
 
-def month_page(report: MonthReport, now: float, made_by: str) -> str:
+def month_page(report: Month, now: float, made_by: str) -> str:
     """One page that opens offline, with a plot of the month against its cap."""
     title = f"{report.month}: spent and reserved"
     parts = [
         head_of(title),
         f"<h1>{words(title)}</h1>\n",
         f'<p class="dim">made {instant(now)} by {words(made_by)}</p>\n',
-        f"<p>{words(_against(report.line))}</p>\n",
+        f"<p>{words(_against(report.budget))}</p>\n",
         _plot(report),
         named_rows(
             [
                 ("account", words(_against(report.account))),
                 *(
-                    (words(f"project {name}"), words(_against(line)))
-                    for name, line in report.project_months
+                    (words(f"project {each.name}"), words(_against(each)))
+                    for each in report.project_months
                 ),
             ]
         ),
     ]
     for name, shares in _lists(report):
         rows = [
-            (words(s.name), str(s.runs or "–"), str(s.spent), str(s.reserved), words(_cap(s)))
+            (
+                words(s.name),
+                str(s.runs or "–"),
+                str(s.spent_usd),
+                str(s.reserved_usd),
+                words(_cap(s)),
+            )
             for s in shares
         ]
         header = (name, "runs", "spent", "reserved", "cap" if name == "project" else "")
@@ -83,43 +93,47 @@ def month_page(report: MonthReport, now: float, made_by: str) -> str:
     return "".join(parts) + "</body>\n</html>\n"
 
 
-def _lists(report: MonthReport) -> list[tuple[str, Sequence[Share]]]:
-    kinds = [Share(_KINDS[s.name], s.runs, s.spent, s.reserved, s.at_most) for s in report.kinds]
+def _lists(report: Month) -> list[tuple[str, Sequence[MonthShare]]]:
+    kinds = [replace(share, name=_KINDS[share.name]) for share in report.kinds]
     return [("project", report.projects), ("provider", report.providers), ("for", kinds)]
 
 
-def _against(line: Line) -> str:
-    told = f"{line.settled} spent, {line.reserved} reserved"
-    if line.cap is None:
+def _against(line: MonthLine) -> str:
+    told, left = f"{line.spent_usd} spent, {line.reserved_usd} reserved", line.left_usd
+    if line.cap_usd is None or left is None:
         return f"{told}, no cap"
-    over = f", {line.over} over it" if line.over else f", {line.remaining} left"
-    return f"{told} of {line.cap}{over}"
+    over = f", {-left} over it" if left < ZERO else f", {left} left"
+    return f"{told} of {line.cap_usd}{over}"
 
 
-def _cap(share: Share) -> str:
-    if share.cap is None:
+def _held(share: MonthShare) -> Usd:
+    return share.spent_usd + share.reserved_usd
+
+
+def _cap(share: MonthShare) -> str:
+    if share.cap_usd is None:
         return ""
-    return f"{share.cap}, {share.left} left"
+    return f"{share.cap_usd}, {share.left_usd} left"
 
 
-def _bar(share: Share, most: int) -> str:
+def _bar(share: MonthShare, most: int) -> str:
     """Spent, then reserved, as long as their part of the largest one."""
     if not most:
         return ""
-    spent, held = (round(_BAR * amount.micros / most) for amount in (share.spent, share.held))
-    if share.held and not held:
+    spent, held = (round(_BAR * amount.micros / most) for amount in (share.spent_usd, _held(share)))
+    if _held(share) and not held:
         return "╸"
     return "━" * spent + "─" * (held - spent)
 
 
-def _plot(report: MonthReport) -> str:
+def _plot(report: Month) -> str:
     begins, ends = bounds(report.month)
-    amounts = [(at, float(spent)) for at, spent in report.grown]
+    amounts = [(each.until_at, float(each.spent_usd)) for each in report.grown]
     steps: list[tuple[float, float]] = [(begins, 0.0)]
     for at, spent in amounts:
         steps += [(at, steps[-1][1]), (at, spent)]
     series = [Series("spent", tuple(steps))]
-    cap = report.line.cap
+    cap = report.budget.cap_usd
     if cap is not None:
         series.append(Series("cap", ((begins, float(cap)), (ends, float(cap)))))
     marks = [Mark(begins, ""), Mark(ends, "")]

@@ -5,8 +5,9 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any, Protocol
+from typing import Protocol
 
+from trmcloud.app.conditions import meaning_of, never_heard
 from trmcloud.app.context import Context, run_by_id
 from trmcloud.app.drive import RunDriver
 from trmcloud.app.ending import NamedPodEnds, PodListing
@@ -19,27 +20,23 @@ from trmcloud.app.launching import (
 from trmcloud.app.measurements import note_measured, note_probed
 from trmcloud.app.narration import Narrator
 from trmcloud.app.reasons import sentence
-from trmcloud.app.run_facts import report_run
-from trmcloud.app.run_queries import last_beat, last_report, mark_reported, reported_uploads
-from trmcloud.app.run_views import launched, run_ended, run_event
-from trmcloud.app.short_rentals import meaning_of, never_heard
+from trmcloud.app.run_queries import last_beat, last_report, reported_uploads
+from trmcloud.app.run_views import launched, run_ended, run_event, run_view
 from trmcloud.app.stopping import request_stop
-from trmcloud.cli.views.health import health_rows, recovered_rows
+from trmcloud.cli.views.health import health_rows, recovered_rows, verdict_lines
 from trmcloud.cli.views.json_output import print_document, print_line
-from trmcloud.cli.views.metrics import goal_lines, target_rows
+from trmcloud.cli.views.metrics import goal_lines, target_lines
 from trmcloud.cli.views.run_bar import BAD_ENDS, RunBar, stage_of
+from trmcloud.cli.views.status import RESUMABLE
 from trmcloud.cli.views.streams import outlive_the_reader, outlive_the_terminal
-from trmcloud.cli.views.text import duration, own_name
+from trmcloud.cli.views.text import duration
 from trmcloud.cli.views.troubles import failure_lines, tell_troubles
-from trmcloud.core.contract.gate import verdict_from_json
-from trmcloud.core.contract.manifest import own_bests, pick_best
-from trmcloud.core.contract.records import ContractError
+from trmcloud.core.contract.manifest import own_bests, own_name, pick_best
 from trmcloud.core.control.billing import awaiting_bill
-from trmcloud.core.control.observation import ReportedValue
 from trmcloud.core.control.reason import ReasonKind, make_reason
 from trmcloud.core.control.report import spent_so_far
 from trmcloud.core.control.run_state import RunState, State
-from trmcloud.core.control.waiting import failed_boots, is_waiting, spent_on_boots
+from trmcloud.core.control.waiting import is_waiting
 from trmcloud.core.errors import NO_CHECKPOINT_CODE, Outcome, StaleEpoch
 from trmcloud.core.money import ZERO
 from trmcloud.core.text import one_line
@@ -81,10 +78,6 @@ def ending_code(ended: NamedPodEnds) -> int:
 def _tell_unreachable(found: PodListing) -> None:
     for provider, why in found.unreachable:
         print(one_line(f"{provider} gave no list: {why}"), file=sys.stderr)
-
-
-RESUMABLE = (Outcome.STOPPED, Outcome.KILLED, Outcome.LOST, Outcome.UNREPORTED)
-"""Ends after which a run is usually resumed."""
 
 
 class EventLines:
@@ -239,13 +232,13 @@ def show_end(context: Context, run: RunState) -> int:
     why = run.reason or (foreseen.reason if foreseen is not None else None)
     if told := sentence(why):
         print(f"  why: {one_line(told)}")
-    for phase, gate in run.gates.items():
-        show_verdict(phase, mark_reported(run, gate.verdict))
-
-    told_rows = recovered_rows(context, run) + health_rows(context, run)
-    for label, text in told_rows + target_rows(context, run):
+    view = run_view(context, run)
+    for line in verdict_lines(view) if run.gates else ():
+        print(line)
+    verdict = [("verdict", text) for text in target_lines(view.verdict)]
+    for label, text in recovered_rows(view.recoveries) + health_rows(view.health) + verdict:
         print(f"  {label}: {text}")
-    for text in goal_lines(run, report_run(context, run)) if run.spec.goal is not None else ():
+    for text in goal_lines(view.goal):
         print(f"  {text}")
 
     with suppress(OSError):  # what it measured is lost then, and nothing else
@@ -273,8 +266,8 @@ def show_end(context: Context, run: RunState) -> int:
         if awaiting_bill(run):
             spent_words += " at most, the bill is not final yet"
         print(spent_words + ("" if run.reserved == ZERO else f", {run.reserved} still reserved"))
-    if boots := failed_boots(run):
-        print(f"  failed boots: {len(boots)}, {spent_on_boots(run)} at most")
+    if view.failed_boots:
+        print(f"  failed boots: {view.failed_boots}, {view.failed_boots_usd} at most")
     if outcome is Outcome.NO_MACHINE:
         print(f"  try: trmcloud resume {run.run_id} --wait-for 6h, or another plan")
     if kept:
@@ -296,21 +289,6 @@ def _left_none(run: RunState, outcome: Outcome, kept: bool) -> bool:
     command = run.spec.command
     ended_well = outcome in (Outcome.FINISHED, Outcome.LANDED)
     return command is not None and not command.probe_steps and ended_well and not kept
-
-
-def show_verdict(phase: str, told: ReportedValue[Any]) -> None:
-    try:
-        verdict = told.checked(verdict_from_json)
-    except ContractError:
-        # An earlier version kept whatever a pod called its verdict.
-        print(f"  gate after {one_line(phase)}: its verdict cannot be read")
-        return
-    judged = told.as_reported(lambda _: "passed" if verdict.passed else "FAILED")
-    print(f"  gate after {one_line(phase)}: {judged}")
-    for check in verdict.checks:
-        mark = {True: "✔", False: "✘", None: "–"}[check.passed]
-        weight = "" if check.blocking else "  (does not block)"
-        print(f"    {mark} {one_line(f'{check.name}: {check.detail}')}{weight}")
 
 
 def _interrupted(

@@ -14,8 +14,10 @@ from typing import Any
 from trmcloud.app.conditions import LASTING, LINK, clock_words, conditions_of
 from trmcloud.app.context import Context
 from trmcloud.app.narration import Narrator, Severity, since_opening
+from trmcloud.app.run_facts import gains_of
 from trmcloud.app.run_queries import (
     WorkerTransfer,
+    by_hand,
     data_progress_text,
     ending_was_asked,
     errands,
@@ -27,12 +29,11 @@ from trmcloud.app.run_queries import (
     waits_for_data,
 )
 from trmcloud.app.symptoms import TrainingNews
-from trmcloud.cli.views.launch import lines_of
 from trmcloud.cli.views.metrics import (
     best_words,
+    buys_words,
     losses_words,
     metric_words,
-    next_buys,
     steps_words,
 )
 from trmcloud.cli.views.streams import columns, drawn_on, outlive_the_reader, paint, wrap
@@ -273,7 +274,7 @@ class RunBar(AbstractContextManager["RunBar"]):
         for told in news:
             event = told.record.event
             if isinstance(event, PodIntended) and event.generation == number:
-                for line in lines_of(self._context, run):
+                for line in by_hand(self._context, run):
                     self._print(f"  by hand: {line}")
             if told.severity < Severity.NEWS or isinstance(event, Closed):
                 continue
@@ -465,7 +466,7 @@ def money_words(run: RunState, beat: Heartbeat, now: float) -> list[str]:
     words = [_money(run, now)]
     if clock := clock_words(run, beat, now):
         words.append(clock)
-    if buys := next_buys(run, beat):
+    if buys := buys_words(*gains_of(run, beat)):
         words.append(buys)
     if beat.saved_step is not None:
         whose = "" if run.trained_here else "pod "

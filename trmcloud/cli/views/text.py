@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from trmcloud.cli.views.streams import columns, draw, padded, width
-from trmcloud.core.contract.manifest import NAMED_BEST, CheckpointManifest, KnownCheckpoint
+from trmcloud.core.contract.manifest import CheckpointManifest, own_name
 from trmcloud.core.durations import duration as duration
 from trmcloud.core.text import one_line
 
@@ -69,13 +69,6 @@ def fields(rows: Sequence[tuple[str, str]], indent: str = "") -> list[str]:
 def pick(record: object, *names: str) -> dict[str, Any]:
     """Return these fields of a record, for JSON that names them alike."""
     return {name: getattr(record, name) for name in names}
-
-
-def own_name(best: KnownCheckpoint) -> str:
-    """Return the name that its script gave to a checkpoint which it calls its best; empty where
-    its manifest was not read."""
-    named = best.extra.get(NAMED_BEST, "") if isinstance(best, CheckpointManifest) else ""
-    return one_line(str(named))[:80]
 
 
 def not_evaluated(latest: CheckpointManifest) -> str:

@@ -27,6 +27,7 @@ from trmcloud.core.contract.records import (
     within,
 )
 from trmcloud.core.errors import CheckpointError
+from trmcloud.core.text import one_line
 from trmcloud.core.values import dataclass, replace
 
 # Names of a checkpoint's shards: all that whoever keeps, sends or fetches them need know. Pure.
@@ -311,6 +312,13 @@ def of_last_phase(every: Sequence[Known]) -> list[Known]:
     """Those of the phase that saved last."""
     last = pick_latest(every)
     return [m for m in every if last is not None and m.phase == last.phase]
+
+
+def own_name(best: KnownCheckpoint) -> str:
+    """Return the name that its script gave to a checkpoint which it calls its best; empty where
+    its manifest was not read."""
+    named = best.extra.get(NAMED_BEST, "") if isinstance(best, CheckpointManifest) else ""
+    return one_line(str(named))[:80]
 
 
 def own_bests(made: Sequence[Known], count: int = 1) -> list[Known]:

@@ -22,11 +22,11 @@ from trmcloud.core.contract.notices import (
 from trmcloud.core.contract.pod_contract import AgentReport
 from trmcloud.core.control.budget import PROJECT_MONTH, LedgerState, counts_towards, project_month
 from trmcloud.core.control.grants import month_of
-from trmcloud.core.control.observation import POD
 from trmcloud.core.control.report import spent_so_far
 from trmcloud.core.control.run_book import present_runs
 from trmcloud.core.control.run_state import RunState
 from trmcloud.core.money import ZERO, Usd
+from trmcloud.core.reported import POD
 from trmcloud.core.values import dataclass
 
 SHARES = (95, 80, 50)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
 
 from trmcloud.core.catalog.goals import GoalResult, Scores, judge_goal
 from trmcloud.core.contract.command import RECIPE, Command, shown_metric
@@ -24,10 +23,10 @@ from trmcloud.core.control.budget import (
 )
 from trmcloud.core.control.grants import month_of
 from trmcloud.core.control.ledger_facts import StrayPod, holds
-from trmcloud.core.control.observation import POD, ReportedValue
 from trmcloud.core.control.run_book import MONTH, find_runs
 from trmcloud.core.control.run_state import GRANT, STAGE, Generation, RunState, State
 from trmcloud.core.money import ZERO, Usd, cost, total
+from trmcloud.core.reported import ReportedValue
 from trmcloud.core.values import dataclass, replace
 
 # What a run cost and what it bought: a function of events and checkpoints and nothing else.
@@ -137,44 +136,6 @@ class RunReport:
             return None
         gained = self.first_bpb - self.best.val_bpb
         return spent / (gained * 100) if gained > 0 and spent > 0 else None
-
-    def to_json(self) -> dict[str, Any]:
-        best = self.best
-        return {
-            "run": self.run_id,
-            **{name: getattr(self, name) for name in _AS_IS},
-            **{f"{name}_usd": _number(getattr(self, name)) for name in _AMOUNTS},
-            "drift": self.drift,
-            "paid_seconds": self.paid_s,
-            "planned_hours": self.planned_hours,
-            "planned_tokens_per_second": self.planned_tokens_per_s,
-            "tokens_per_second": self.tokens_per_s,
-            "seconds": dict(self.seconds),
-            "data": {
-                "waited_s": self.seconds.get("data", 0.0),
-                "waited_usd": float(self.data_usd),
-                "planned_s": self.planned_data_s,
-                "planned_usd": float(self.planned_data_usd),
-                "told": self.data_told,
-            },
-            "useful_fraction": self.useful_fraction,
-            "steps": self.steps_done,
-            "best": None
-            if best is None
-            else {
-                "checkpoint": best.label,
-                "val_bpb": best.val_bpb,
-                "sha256": best.sha256,
-                "reported_by": None if self.here else POD,
-            },
-            "bucket": self.bucket,
-            "on_volume": self.on_volume,
-            "usd_per_centibpb": self.usd_per_centibpb,
-        }
-
-
-_AS_IS = ("hardware", "recipe", "state", "outcome", "created_at")
-_AMOUNTS = ("budget", "planned", "accrued", "at_most", "billed", "reserved")
 
 
 def report_on(
@@ -550,7 +511,3 @@ def _grown(items: Iterable[Item]) -> tuple[tuple[float, Usd], ...]:
         spent += amount
         grown.append((at, spent))
     return tuple(grown)
-
-
-def _number(amount: Usd | None) -> float | None:
-    return None if amount is None else float(amount)
