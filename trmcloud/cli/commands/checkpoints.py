@@ -141,14 +141,12 @@ def fetch_best(
     Example: trmcloud fetch-best r-1f3a9c --for-inference
     """
     export = _checked_export(to, numbers, custom_code=custom_code)
-    if run and Path(run).expanduser().is_dir():
+    if run and (there := Path(run).expanduser()).is_dir():
         if export is not None:
-            _export_folder(Path(run).expanduser(), into, export, as_json=as_json)
-        elif phase or step is not None:
+            return _export_folder(there, into, export, as_json=as_json)
+        if phase or step is not None:
             raise UsageError("--phase and --step choose among the checkpoints of a run's id")
-        else:
-            _fetch_from_script(Path(run).expanduser(), into, weights_only, as_json=as_json)
-        return
+        return _fetch_from_script(there, into, weights_only, as_json=as_json)
     context, state = find_caught_up(run)
     state = _bring_from_volume(context, state, yes=yes)
 
@@ -162,19 +160,22 @@ def fetch_best(
     wanted: dict[str, Any] = {"phase": phase or None, "step": step}
     if export is not None:
         found = fetching.find_best(context, state, **wanted, weights_only=True)
-        _export_run(context, state, found, into, export, begin(found), as_json=as_json)
-        return
+        return _export_run(context, state, found, into, export, begin(found), as_json=as_json)
     folder = Path(into).expanduser() if into else None
     fetched = checkpoint_requests.fetch_best(
         context, state, folder, weights_only=weights_only, **wanted, begin=begin
     )
+    return _show_best(state, fetched, as_json=as_json)
+
+
+def _show_best(run: RunState, fetched: fetching.FetchedCheckpoint, *, as_json: bool) -> None:
     if as_json:
         print_document(views.Fetched(**fetched_fields(fetched)))
         return
     best = fetched.manifest
     final = "" if best.final_at is None else f", the final model of step {best.final_at:,}"
-    named = f"{state.run_id} {best.label}{final}"
-    metric = score_rows(state.spec.command, mark_reported(state, best))
+    named = f"{run.run_id} {best.label}{final}"
+    metric = score_rows(run.spec.command, mark_reported(run, best))
     if fetched.own is None:
         _show_fetched(named, fetched, metric)
         return
