@@ -6,6 +6,7 @@ import json
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -187,7 +188,10 @@ def test_a_changed_data_set_is_one_line_that_names_the_run(launch: Launch, host:
     assert lines() == [], "it is on record"
 
 
-def test_an_export_names_the_commit_if_any(launch: Launch, host: DataHost, tmp_path: Path) -> None:
+def test_an_export_names_the_commit_if_any(
+    launch: Launch, host: DataHost, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(writing, "make_payload", cache(writing.make_payload))
     names = SkyNames({"runpod": "runpod"}, lambda provider, sku: sku, 10)
     model = bundle_root() / "model"
 
