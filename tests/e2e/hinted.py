@@ -71,7 +71,7 @@ def hints() -> list[Hint]:
 
 def options_in_next_steps() -> Iterator[tuple[str, str]]:
     """(place, option) of every ``--option`` in what an error says to do next."""
-    for path, tree in _trees():
+    for path, tree in _trees("next_step"):
         for node in ast.walk(tree):
             if isinstance(node, ast.keyword) and node.arg == "next_step":
                 for part in ast.walk(node.value):
@@ -89,15 +89,18 @@ def command(*names: str) -> Any:
     return made
 
 
-def _trees() -> Iterator[tuple[Path, ast.Module]]:
+def _trees(word: str) -> Iterator[tuple[Path, ast.Module]]:
+    """Those of the files in which ``word`` stands."""
     for folder in SOURCES:
         for path in sorted((ROOT / folder).rglob("*.py")):
-            yield path, ast.parse(path.read_text(encoding="utf-8"))
+            text = path.read_text(encoding="utf-8")
+            if word in text:
+                yield path, ast.parse(text)
 
 
 def _strings() -> Iterator[tuple[Path, ast.Constant | ast.JoinedStr]]:
     """Strings that a program can print: of docstrings those of commands alone, for ``--help``."""
-    for path, tree in _trees():
+    for path, tree in _trees("trmcloud "):
         helps = path.parent.name == "cli"
         doc = tree.body[0] if tree.body else None
         passed = {id(doc.value)} if isinstance(doc, ast.Expr) else set()

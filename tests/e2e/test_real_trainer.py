@@ -41,9 +41,8 @@ def test_a_budget_that_binds(trainee: User) -> None:
 
     arguments = ("sample", "best", "--prompt", "def f", "--max-tokens", "8")
     sampled = trainee.run(*arguments)
-    assert trainee.json(*arguments, "--json")["text"] == sampled.removesuffix("\n")
     assert sampled.startswith("def f")
-    assert sampled == trainee.run(*arguments, "--seed", "0")
+    assert trainee.json(*arguments, "--seed", "0", "--json")["text"] == sampled.removesuffix("\n")
 
 
 def test_a_run_that_landed_is_topped_up_from_before_its_cooldown(trainee: User) -> None:
@@ -102,7 +101,6 @@ def test_a_dense_recipe_from_its_small_table_to_its_report(trainee: User) -> Non
     scored = trainee.json("eval", "best", "--json")["values"]
     assert len(scored["val_step_losses"]) == 1
     assert scored["val_bpb"] < scored["byte_unigram_bits"]
-    assert trainee.run("sample", "best", "--prompt", "def f", "--max-tokens", "8").startswith("def")
     [report] = trainee.json("report", "--json")["runs"]
     assert report["best"]["val_bpb"] == pytest.approx(scored["val_bpb"], rel=1e-3)
 
@@ -178,7 +176,6 @@ def test_block_diffusion_from_questions_to_exact_match(
     assert solved["parts"] == parts
     arguments = ("sample", "best", "--prompt", "A dog eats 3 and 4.", "--temperature", "0")
     sampled = trainee.run(*arguments)
-    assert trainee.json(*arguments, "--json")["text"] == sampled.removesuffix("\n")
     assert sampled.startswith("A dog eats 3 and 4.")
     assert sampled.count("\n\n") >= len(parts), "a plan, and an execution"
     [report] = trainee.json("report", "--json")["runs"]

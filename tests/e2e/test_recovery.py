@@ -112,6 +112,7 @@ esac
 """It answers to what the agent samples, and to nothing else: this machine has no GPUs."""
 
 
+@pytest.mark.more
 def test_memory_to_spare_is_climbed_into(stricken: Callable[[str], User], tmp_path: Path) -> None:
     """A machine that says a quarter of its memory is in use, and days of training ahead."""
     user = stricken("none")

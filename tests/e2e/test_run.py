@@ -299,6 +299,7 @@ def test_a_daemon_that_killed_job_agent_and_watchdog_is_found_and_ended(user: Us
     assert processes.of_pod(pod.name) == []
 
 
+@pytest.mark.more
 def test_the_guides_script_is_stopped_in_time_for_less_than_five_cents(user: User) -> None:
     """A plain PyTorch loop, word by word as docs/guide/your-own.md has its commands."""
     assert user.cwd is not None

@@ -19,6 +19,7 @@ import pytest
 
 from tests.e2e.test_run import RATE, log_of
 from tests.e2e.user import User
+from tests.typist import InProcess
 from trmcloud.core.contract.command import FOLDERS_NAME, PACKAGES_NAME, PINS_NAME
 from trmcloud.core.errors import NO_CHECKPOINT_CODE, Outcome
 from trmcloud.pod.job.workspace import install
@@ -30,7 +31,7 @@ FAILED = Outcome.FAILED.exit_code
 def user(tmp_path: Path) -> Iterator[User]:
     folder = tmp_path / "repository"
     folder.mkdir()
-    made = User(tmp_path, cwd=folder)
+    made = InProcess(tmp_path, cwd=folder)
     yield made
     made.end_everything()
 

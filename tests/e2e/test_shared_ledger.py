@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.user import SMALL, User, until
+from tests.typist import InProcess
 from trmcloud.adapters.ledger.place import ENV_LEDGER
 from trmcloud.adapters.ledger.postgres import PostgresLedger
 from trmcloud.core.control.run_state import RunState, State
@@ -24,7 +25,7 @@ def team(postgres_url: str, tmp_path: Path) -> Iterator[tuple[User, User]]:
     users = []
     for name in ("ada", "bob"):
         (tmp_path / name).mkdir()
-        users.append(User(tmp_path / name, environment={ENV_LEDGER: url}))
+        users.append(InProcess(tmp_path / name, environment={ENV_LEDGER: url}))
     yield users[0], users[1]
     for user in users:
         user.end_everything()
@@ -90,13 +91,12 @@ def test_a_run_whose_command_was_killed_is_left_to_its_own_home(
 
 
 def said(user: User, *words: str) -> str:
-    process = user.start(*words)
-    out, err = process.communicate(timeout=150)
-    return str(out + err)
+    _, out, err = user.ended(*words)
+    return out + err
 
 
 def test_a_ledger_moves_by_command_and_back(postgres_url: str, tmp_path: Path) -> None:
-    ada = User(tmp_path)
+    ada = InProcess(tmp_path)
     ada.run("budget", "set", "account", "7")
     ada.environment[ENV_LEDGER] = postgres_url
     assert "ledger move" in ada.fails("status", code=8)

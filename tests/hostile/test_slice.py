@@ -23,7 +23,7 @@ pytestmark = [
     ),
 ]
 CODE = Code(ROOT)
-FIRST, COUNT = 1_000_000, 6
+FIRST, COUNT = 1_000_000, 3
 """Trees of no soak. ``make hostile-contents`` takes thousands."""
 
 

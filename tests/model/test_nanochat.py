@@ -381,6 +381,7 @@ def test_no_clipping_leaves_gradients_as_they_are() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.more
 def test_compiled_rules_are_the_same_and_compiled_once() -> None:
     models = [ours(), ours()]
     eager, compiled = (

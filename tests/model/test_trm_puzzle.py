@@ -432,7 +432,9 @@ def test_micro_batches_have_carries_of_their_own() -> None:
         assert float(one) == pytest.approx(float(sum(other)) / 2, rel=1e-5)
 
 
-@pytest.mark.parametrize("compiled", [False, True], ids=["eager", "compiled"])
+@pytest.mark.parametrize(
+    "compiled", [False, pytest.param(True, marks=pytest.mark.more)], ids=["eager", "compiled"]
+)
 def test_passes_before_the_first_step_take_puzzles_and_leave_the_carry(compiled: bool) -> None:
     model, made = solver(augmentations=3), settings(augmentations=3)
     model.loss(targets(6), targets(6), draws(6, 0))

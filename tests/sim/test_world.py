@@ -38,7 +38,7 @@ def trainer(**changes: object) -> SimTrainer:
     return SimTrainer(SHAPE, **{**values, **changes})  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", range(15))
 def test_a_seed_replays_to_the_same_hash(seed: int) -> None:
     scenario = draw(seed, NAMES)
     assert play(scenario, arm_all).digest == play(draw(seed, NAMES), arm_all).digest
@@ -71,11 +71,14 @@ def test_a_seed_replays_in_another_process() -> None:
 
 @pytest.mark.slow
 def test_every_fault_is_felt_somewhere() -> None:
+    """In any of these worlds; of the later ones only those are played that have what is missing."""
     unfelt = set(NAMES)
-    for seed in range(3000, 3900):
+    for seed in range(3000, 3060):
         unfelt -= set(play(draw(seed, NAMES), arm_all).observed)
-        if not unfelt:
-            break
+    for name in sorted(unfelt):
+        drawn = (draw(seed, NAMES) for seed in range(3060, 3900))
+        if any(name in play(each, arm_all).observed for each in drawn if name in each.faults):
+            unfelt.remove(name)
     assert unfelt == set()
 
 

@@ -6,6 +6,7 @@ import json
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -59,7 +60,7 @@ from trmcloud.core.spec.plan import Candidate, Plan
 from trmcloud.core.spec.settings import PHASES
 from trmcloud.core.spec.spec import RunSpec, growing_key
 from trmcloud.export import writing
-from trmcloud.export.script import SkyNames
+from trmcloud.export.script import SkyNames, make_payload
 from trmcloud.options import LaunchRequest
 from trmcloud.ports.bucket import CacheRequest
 from trmcloud.ports.compute import PodRequest
@@ -187,7 +188,10 @@ def test_a_changed_data_set_is_one_line_that_names_the_run(launch: Launch, host:
     assert lines() == [], "it is on record"
 
 
-def test_an_export_names_the_commit_if_any(launch: Launch, host: DataHost, tmp_path: Path) -> None:
+def test_an_export_names_the_commit_if_any(
+    launch: Launch, host: DataHost, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(writing, "make_payload", cache(make_payload))
     names = SkyNames({"runpod": "runpod"}, lambda provider, sku: sku, 10)
     model = bundle_root() / "model"
 

@@ -62,7 +62,7 @@ def test_batches_keep_the_whole() -> None:
 
 def small(**changes: object) -> PhaseRecipe:
     settings = changed(
-        TRM, depth=2, width=256, head_dim=64, vocab_size=512, sequence=128, batch=6,
+        TRM, depth=2, width=128, head_dim=64, vocab_size=512, sequence=128, batch=2,
         supervision_steps=2, dtype="float32", compile=False,
     )  # fmt: skip
     return changed(settings, **changes)

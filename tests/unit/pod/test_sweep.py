@@ -541,7 +541,7 @@ def test_one_that_does_not_land_is_killed_at_its_dollars(tmp_path: Path) -> None
     habit = Habit(bowl, deaf=lambda trial: trial == 1)
     settings = {"family": "command", "keep_best": 3}
     world = World(
-        tmp_path / "train", terms_of("3"), habit, settings=settings, command=Command(("x",))
+        tmp_path / "train", terms_of("1.50"), habit, settings=settings, command=Command(("x",))
     )
     world.run()
     first = world.state.trials[1]
