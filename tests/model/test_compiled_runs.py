@@ -1,4 +1,4 @@
-"""A compiled run goes on as the same training."""
+"""A compiled run that is resumed ends with the same weights as one without a break."""
 
 from __future__ import annotations
 

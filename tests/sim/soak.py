@@ -4,7 +4,7 @@
         [--page docs/soak/README.md]
 
 The seeds are a range that the hash of core, app, pod, sim and judges draws: no version of the code
-was ever tried on its own before, and nobody chooses them. The state names that hash: where it
+has played its own range before, and no person chooses it. The state names that hash: where it
 differs, counting starts anew. ``--from`` names a range by hand.
 """
 

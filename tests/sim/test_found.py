@@ -237,7 +237,7 @@ def pod_at_work() -> tuple[SimWorld, Pod]:
     wish = replace(world().wishes[0], run_id="r-1")
     made = SimWorld(random.Random(1), ("runpod",))
     Invariants(made)
-    made.forgotten = True  # nobody wrote down that this pod was wanted
+    made.forgotten = True  # the request for this pod is not on record
     made.truths["r-1"] = TrueCourse(wish.plan, {"fast": SHAPE})
     start, name = made.queue.now, str(PodName("51a0c0de", "r-1", 1, 1_800_000_000))
     lease = Lease(

@@ -1,4 +1,4 @@
-"""What a rehearsal judges: its own judge finds each broken promise, and changes nothing."""
+"""The judge of rehearsals finds each broken promise, and changes no world."""
 
 from __future__ import annotations
 

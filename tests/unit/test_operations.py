@@ -6,7 +6,6 @@ import importlib
 import inspect
 import time
 from collections.abc import Callable, Iterator, Mapping
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,6 @@ from tests.plans import a_candidate, plan_json
 from tests.typist import InProcess, typist
 from trmcloud.adapters.ledger.sqlite import SqliteLedger
 from trmcloud.api import VERBS, Home
-from trmcloud.app.checkpoint_requests import prune
 from trmcloud.app.operations import OPERATIONS, READS, by_command, by_tool
 from trmcloud.app.views import all_documents
 from trmcloud.cli.main import COMMANDS, load_command
@@ -299,13 +297,8 @@ def test_a_fetched_checkpoint_has_its_scripts_names_at_each_door(doors: Doors) -
         assert [path.name for path in (folder / "own").iterdir()] == ["model-1.bin"], folder
 
 
-def test_what_another_pays_for_is_not_pruned(doors: Doors, finished: RunState) -> None:
+def test_the_best_is_never_pruned(doors: Doors, finished: RunState) -> None:
     told = doors.typed("prune", finished.run_id, "--keep-best", "0", "-y")
     assert told == (UsageError.exit_code, code_of(UsageError("")))
-    other = Home(principal="other").context
-    for keep_best, kind in ((0, UsageError), (1, ConflictError)):
-        call = partial(prune, lambda: (other, finished), keep_best, agrees=lambda _: True)
-        assert type(refusal(call)) is kind
-    mine = (doors.agent.context, finished)
-    _, planned, deleted = prune(lambda: mine, 1, agrees=lambda _: False)
-    assert (len(planned), deleted) == (1, False)
+    assert doors.command("prune", finished.run_id, "-y")["deleted"]
+    assert doors.home.fetch_best(finished.run_id, into=doors.user.folder / "kept").sha256

@@ -1,4 +1,4 @@
-"""What is done with a run's checkpoints on request: the same steps and checks behind every door."""
+"""Requests for a run's checkpoints: save one now, bring them from a volume, fetch the best."""
 
 from __future__ import annotations
 
@@ -6,15 +6,13 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from trmcloud.app import grants, short_rentals
-from trmcloud.app.checkpoints import fetching, inventory
+from trmcloud.app.checkpoints import fetching
 from trmcloud.app.checkpoints.fetching import BestCheckpoint, FetchedCheckpoint
-from trmcloud.app.checkpoints.inventory import SourcePruning
 from trmcloud.app.checkpoints.saving import Place, SaveRequest, SaveWaiter, request_save
 from trmcloud.app.context import Context, require_reach, run_by_id
 from trmcloud.app.launching import follow_or_drive
 from trmcloud.core.catalog.offers import Offer
 from trmcloud.core.control.run_state import RunState
-from trmcloud.core.errors import UsageError
 from trmcloud.core.money import Usd
 from trmcloud.core.spec.plan import Candidate
 from trmcloud.core.values import replace
@@ -124,37 +122,6 @@ def fetch_best(
     if run.spec.command is None:
         return fetched
     return replace(fetched, own=fetching.under_own_names(fetched.manifest, fetched.folder))
-
-
-def prune(
-    find: Callable[[], tuple[Context, RunState]],
-    keep_best: int | None,
-    *,
-    agrees: Callable[[Sequence[SourcePruning]], bool],
-) -> tuple[RunState, tuple[SourcePruning, ...], bool]:
-    """Delete a run's checkpoints but the best and the latest, wherever they are.
-
-    Args:
-        find: returns the run that is meant.
-        keep_best: the best to keep of each phase; None: as many as its recipe keeps.
-        agrees: whether this is to be deleted.
-
-    Returns:
-        The run, what there was to delete in each place, and whether it was deleted.
-
-    Raises:
-        UsageError: ``keep_best`` is below 1. ConflictError: another principal pays for the run, or
-            it prunes by itself. LinkError, ProviderError: a place cannot be asked.
-    """
-    if keep_best is not None and keep_best < 1:
-        raise UsageError("--keep-best must be at least 1: the best checkpoint is never deleted")
-    context, run = find()
-    grants.require_paying(context, run)
-    planned = inventory.plan_pruning(context, run, keep_best)
-    agreed = agrees(planned)
-    if agreed:
-        inventory.prune(planned)
-    return run, planned, agreed
 
 
 def _nothing(*_: object) -> None:

@@ -154,7 +154,7 @@ OPERATIONS = (
     ),
     _row(
         "prune", "Delete all checkpoints but the best and the latest.", ENDS,
-        "app.checkpoint_requests:prune", "prune/1",
+        "app.checkpoints.inventory:prune", "prune/1",
     ),
     _row(
         "export", "Write a launch as a standalone script.", WRITES,

@@ -30,13 +30,14 @@ class Uncertainty:
     def absence(self, rented: RentedMachine | None) -> bool:
         """Whether a pod's absence may have been misjudged: by a clock that was set meanwhile, or
         since the pod came later than its provider's longest delay, or was in no list for longer
-        than its provider's lists lag while nobody heard its agent."""
+        than its provider's lists may be late, without a report of its agent."""
         if self.clocks_moved or rented is None:
             return self.clocks_moved
         return rented.came_too_late or self.is_unseen(rented)
 
     def is_unseen(self, rented: RentedMachine) -> bool:
-        """Whether no list had the pod for longer than they may lag, and nobody heard its agent."""
+        """Whether lists lacked the pod for longer than they may be late, and its agent never
+        reported."""
         return rented.hidden_for_long and not rented.heard
 
     @property

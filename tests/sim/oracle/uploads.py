@@ -209,7 +209,7 @@ def _rent_micros(stored: OversizedObject, since: float, until: float) -> float:
 
 
 class OversizeJudge:
-    """Judges what becomes of objects that nobody granted, in one world."""
+    """Judges that objects without a grant are deleted, in one world."""
 
     def __init__(self, check: Invariants) -> None:
         self.check, self.world, self.fail = check, check.world, check.world.fail

@@ -156,8 +156,7 @@ def test_stripping_changes_neither_meaning_nor_line_numbers(files: dict[str, byt
 
 
 def _meaning(tree: ast.AST) -> list[str]:
-    """What is left of the tree without annotations and statements that only say something, each
-    with its line."""
+    """Return the lines and the dump of a tree without annotations and statements without effect."""
     tree = _Unannotated().visit(tree)
     for node in ast.walk(tree):
         body = getattr(node, "body", None)

@@ -117,7 +117,7 @@ def test_an_earlier_stop_that_no_agent_has_confirmed_changes_nothing_on_record()
 
 
 def end(run: RunState, now: float, *pods: PodSeen, bill: Bill | None = None) -> Decision:
-    """What is decided for the machine that stands by."""
+    """Return the decision about the machine that stands by."""
     seen = Observation(
         pods=DatedFact(pods, now),
         report=UnknownSince(now),

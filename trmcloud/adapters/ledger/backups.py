@@ -7,13 +7,12 @@ by SQLite's online backup, read in full and held to its hashes before it gets it
 
 from __future__ import annotations
 
-import fcntl
 import os
 import re
 import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -28,6 +27,7 @@ from trmcloud.core.control import events as ev
 from trmcloud.core.control.run_book import newest_runs, present_runs
 from trmcloud.core.errors import LedgerError, LedgerLocked
 from trmcloud.io.files import sync_folder
+from trmcloud.io.locks import locked
 from trmcloud.ports.ledger import Backup, Driver, Restoration
 
 if TYPE_CHECKING:
@@ -39,7 +39,6 @@ _NEWEST = 2
 _NAME = re.compile(r"ledger-([0-9]{6,12})(-pod)?\.db")
 _LEFT = "new-"
 _LOCK_WAIT_S = 5.0
-_LOCK_AGAIN_S = 0.02
 
 
 class LedgerBackups:
@@ -230,25 +229,17 @@ class LedgerBackups:
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
-        handle = os.open(self.folder / "lock", os.O_CREAT | os.O_RDWR, 0o600)
-        try:
-            give_up_at = time.monotonic() + _LOCK_WAIT_S
-            while True:
-                with suppress(BlockingIOError):
-                    fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    break
-                # A process that is stopped may hold it for ever: none waits so long with a pod.
-                if time.monotonic() > give_up_at:
-                    raise LedgerLocked(
-                        f"another process has locked the backups for {_LOCK_WAIT_S:g} s",
-                        where=str(self.folder),
-                        next_step="try again; if this happens again, look for a trmcloud "
-                        "process that hangs",
-                    )
-                time.sleep(_LOCK_AGAIN_S)
+        with ExitStack() as held:
+            try:
+                held.enter_context(locked(self.folder / "lock", _LOCK_WAIT_S))
+            except TimeoutError:
+                raise LedgerLocked(
+                    f"another process has locked the backups for {_LOCK_WAIT_S:g} s",
+                    where=str(self.folder),
+                    next_step="try again; if this happens again, look for a trmcloud process "
+                    "that hangs",
+                ) from None
             yield
-        finally:
-            os.close(handle)
 
 
 def _fence(path: str, known: VerifiedLedger, at: float) -> None:

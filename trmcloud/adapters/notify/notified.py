@@ -1,15 +1,14 @@
-"""What destinations were sent, in one JSON file, and the thread that delivers."""
+"""The state of each destination of notifications in one JSON file, and the thread that sends."""
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import sqlite3
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import closing, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import field
 from pathlib import Path
 
@@ -19,13 +18,14 @@ from trmcloud.core.contract.records import dump, record_of
 from trmcloud.core.errors import NotifyError, TrmcloudError
 from trmcloud.core.values import dataclass
 from trmcloud.io.files import read_small, write_atomic
+from trmcloud.io.locks import locked
 from trmcloud.ports.notices import DeliveryState, Destination, QueuedNotice
 
 NAME = "notified.json"
 _VERSION = 1
 _OLD_NAME = "outbox.db"
 _MOST_BYTES = 64 << 20
-_LOCK_WAIT_S, _LOCK_AGAIN_S = 5.0, 0.02
+_LOCK_WAIT_S = 5.0
 
 
 @dataclass(frozen=True)
@@ -65,28 +65,20 @@ class NotifiedFile:
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
-        try:
-            self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            handle = os.open(self._path.with_suffix(".lock"), os.O_CREAT | os.O_RDWR, 0o600)
-        except OSError as error:
-            raise self._failed(error) from None
-        try:
-            give_up_at = time.monotonic() + _LOCK_WAIT_S
-            while True:
-                with suppress(BlockingIOError):
-                    fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    break
-                if time.monotonic() > give_up_at:
-                    raise NotifyError(
-                        f"another process has locked the notifications for {_LOCK_WAIT_S:g} s",
-                        where=str(self._path),
-                        next_step="try again; if this happens again, look for a trmcloud process "
-                        "that hangs",
-                    )
-                time.sleep(_LOCK_AGAIN_S)
+        with ExitStack() as held:
+            try:
+                self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+                held.enter_context(locked(self._path.with_suffix(".lock"), _LOCK_WAIT_S))
+            except TimeoutError:
+                raise NotifyError(
+                    f"another process has locked the notifications for {_LOCK_WAIT_S:g} s",
+                    where=str(self._path),
+                    next_step="try again; if this happens again, look for a trmcloud process "
+                    "that hangs",
+                ) from None
+            except OSError as error:
+                raise self._failed(error) from None
             yield
-        finally:
-            os.close(handle)
 
     def _read(self) -> tuple[Mapping[str, DeliveryState], bool]:
         """Return the states, and whether the file has them already."""

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from trmcloud.app import checkpoint_requests, grants, views
-from trmcloud.app.checkpoints import exporting, fetching
+from trmcloud.app.checkpoints import exporting, fetching, inventory
 from trmcloud.app.checkpoints.fetching import BestCheckpoint
 from trmcloud.app.checkpoints.inventory import SourcePruning
 from trmcloud.app.context import Context, UnreachableProvider, require_reach
@@ -333,25 +333,23 @@ def prune(
 
     Example: trmcloud prune r-1f3a9c --keep-best 1 -y
     """
-
-    def find() -> tuple[Context, RunState]:
-        context, state = find_caught_up(run)
-        if not run and not sys.stdin.isatty():
-            command = f"trmcloud prune {state.run_id} -y"
-            raise UsageError("not a terminal; name the run", next_step=command)
-        return context, state
-
-    def agrees(planned: Sequence[SourcePruning]) -> bool:
-        if as_json:
-            return yes
-        for each in planned:
-            _show(each)
-        return any(not each.empty for each in planned) and (yes or is_confirmed("  Delete?"))
-
-    state, planned, deleted = checkpoint_requests.prune(find, keep_best, agrees=agrees)
+    if keep_best is not None and keep_best < 1:
+        raise UsageError("--keep-best must be at least 1: the best checkpoint is never deleted")
+    context, state = find_caught_up(run)
+    grants.require_paying(context, state)
+    if not run and not sys.stdin.isatty():
+        command = f"trmcloud prune {state.run_id} -y"
+        raise UsageError("not a terminal; name the run", next_step=command)
+    planned = inventory.plan_pruning(context, state, keep_best)
     if as_json:
-        print_document(_document(state, planned, deleted=deleted))
-    elif deleted:
+        if yes:
+            inventory.prune(planned)
+        print_document(_document(state, planned, deleted=yes))
+        return
+    for each in planned:
+        _show(each)
+    if any(not each.empty for each in planned) and (yes or is_confirmed("  Delete?")):
+        inventory.prune(planned)
         print(f"freed {sum(each.freed_bytes for each in planned) / 1e6:,.1f} MB")
 
 
