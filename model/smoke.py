@@ -434,8 +434,13 @@ class Checks:
             settings = self._folder / "small.json"
             settings.write_text(json.dumps(self._small.to_json()), encoding="utf-8")
             self._run(
-                *(sys.executable, "-m", "model.smoke", "--data", str(folder)),
-                *(str(text), str(settings)),
+                sys.executable,
+                "-m",
+                "model.smoke",
+                "--data",
+                str(folder),
+                str(text),
+                str(settings),
             )
         return folder
 

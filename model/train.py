@@ -203,8 +203,12 @@ def _train(
         if is_tried:
             pulse.enter("compiling")
         decision = number_format.settle(
-            *(model, together, optimizer, checkpoints.complete() if world.is_main else ()),
-            *(limits, clock),
+            model,
+            together,
+            optimizer,
+            checkpoints.complete() if world.is_main else (),
+            limits,
+            clock,
         )
         settings = number_format.settings
         if is_tried:  # what its steps drew and averaged is none of the training's
@@ -295,7 +299,10 @@ def _scorer(
 
     def score(until: Callable[[], bool]) -> SuiteResult:
         return evaluate_suite(
-            *(model, data.tokenizer, suite_of(scoring.suite), Path(scoring.folder)),
+            model,
+            data.tokenizer,
+            suite_of(scoring.suite),
+            Path(scoring.folder),
             world=world,
             batch=settings.batch,
             until=until,

@@ -33,7 +33,7 @@ def attend(q: Tensor, k: Tensor, v: Tensor, mask: Mask, *, causal: bool, dropout
         mixed: Tensor = _flex(q.is_cuda)(q, k, v, block_mask=mask, enable_gqa=shared)
         return mixed
     return F.scaled_dot_product_attention(
-        *(q, k, v), attn_mask=mask, dropout_p=dropout, is_causal=causal, enable_gqa=shared
+        q, k, v, attn_mask=mask, dropout_p=dropout, is_causal=causal, enable_gqa=shared
     )
 
 

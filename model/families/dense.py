@@ -253,7 +253,9 @@ class Block(nn.Module):
         if slot is not None:
             k, v = slot.extend(k, v)
         mixed = attend(
-            *(q, k, v),
+            q,
+            k,
+            v,
             mask,
             causal=mask is None and slot is None,
             dropout=self.attention_dropout if self.training else 0.0,
@@ -396,7 +398,10 @@ class Dense(Transformer):
         windows = {shape.window(layer) for layer in range(shape.depth)}
         for masked in sorted({0 < window < shape.sequence for window in windows}, reverse=True):
             left = slower_sdpa(
-                *(shape.heads, shape.head_dim, self.compute_dtype, self.embedding.weight.device),
+                shape.heads,
+                shape.head_dim,
+                self.compute_dtype,
+                self.embedding.weight.device,
                 kv_heads=shape.kv_heads,
                 masked=masked,
                 dropout=shape.dropout,

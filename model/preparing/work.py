@@ -108,7 +108,7 @@ def tokenize(job: Job) -> JobResult:
         if job.held_out:
             held_out = files.enter_context(open(job.held_out if job.encode else os.devnull, "wb"))
         made = documents(
-            *(job.data_set, job.file.name, job.path, job.unit, job.seed), in_parts=job.in_segments
+            job.data_set, job.file.name, job.path, job.unit, job.seed, in_parts=job.in_segments
         )
         for texts in made:
             if held_out is not None:
@@ -236,7 +236,11 @@ def train(lesson: TokenizerSample) -> tuple[str, int, int]:
         for file, path, units in divided:
             for unit in units:
                 made = documents(
-                    *(lesson.data_set, file.name, path, unit, lesson.seed),
+                    lesson.data_set,
+                    file.name,
+                    path,
+                    unit,
+                    lesson.seed,
                     in_parts=lesson.in_segments,
                 )
                 for batch in made:

@@ -109,7 +109,10 @@ def evaluate_checkpoint(
     on_gpu = loaded.device.type == "cuda"
     printed = _Printed(suite, shown and world.is_main)
     result = evaluate_suite(
-        *(loaded.model, loaded.tokenizer, suite, data or cache),
+        loaded.model,
+        loaded.tokenizer,
+        suite,
+        data or cache,
         limit=limit,
         world=world,
         batch=batch,

@@ -107,7 +107,11 @@ def evaluate_suite(
                 score = LeftOut(task.name, _SHARED_OUT)
             elif not stopped:
                 score = score_task(
-                    *(model, tokenizer, task, examples[task], world),
+                    model,
+                    tokenizer,
+                    task,
+                    examples[task],
+                    world,
                     batch=batch,
                     until=until,
                     autocast=autocast,
@@ -122,7 +126,7 @@ def evaluate_suite(
                 left_out.append(score)
     free_gathered_rows(model)
     return SuiteResult(
-        *(suite.name, suite.title, tuple(scores), tuple(left_out), limit, suite.reference)
+        suite.name, suite.title, tuple(scores), tuple(left_out), limit, suite.reference
     )
 
 

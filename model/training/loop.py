@@ -92,12 +92,24 @@ class Trainer:
         )
         self._feed.expect(trained.shards)
         self._stepper = Stepper(
-            *(settings, world, parallel_model, trained.optimizer, trained.loss_scale),
-            *(trained.soundness, outlets.clock.monotonic),
+            settings,
+            world,
+            parallel_model,
+            trained.optimizer,
+            trained.loss_scale,
+            trained.soundness,
+            outlets.clock.monotonic,
         )
         self._saver = Saver(
-            *(job, settings, world, data, trained, self._feed, outlets.checkpoints),
-            *(outlets.clock.epoch, outlets.clock.monotonic),
+            job,
+            settings,
+            world,
+            data,
+            trained,
+            self._feed,
+            outlets.checkpoints,
+            outlets.clock.epoch,
+            outlets.clock.monotonic,
         )
         # Passes that only compiled or tried something have gone before.
         self._model.carry_on(trained.carried)
@@ -225,7 +237,9 @@ class Trainer:
     def _step(self) -> Step:
         progress = self._progress
         made = self._stepper.step(
-            *(progress.step + 1, progress.updates, self._rate_at(progress.step)),
+            progress.step + 1,
+            progress.updates,
+            self._rate_at(progress.step),
             self._feed.batch,
         )
         if self._trained.average is not None and not (made.left_out or made.overflows):
@@ -429,7 +443,9 @@ class Trainer:
             self._saver.add_metric(adapted)
         self._pulse.beat(**self._news())
         self._reporter.evaluated(
-            *(progress.step, progress.tokens, result),
+            progress.step,
+            progress.tokens,
+            result,
             diagnostics={
                 **self._model.diagnostics(result.step_losses),
                 **self._model.scores(result.tallies),

@@ -739,8 +739,11 @@ class Optimizer:
             )
             stacked, scale = torch.stack(weights), muon_scale(*shape)
             self._move(
-                *(stacked, self._orthogonal(torch.stack(mine)), self._variance_stacks[shape]),
-                *(torch.tensor(rate * scale), torch.tensor(decay * scale)),
+                stacked,
+                self._orthogonal(torch.stack(mine)),
+                self._variance_stacks[shape],
+                torch.tensor(rate * scale),
+                torch.tensor(decay * scale),
             )
             torch._foreach_copy_(weights, stacked.unbind())
 

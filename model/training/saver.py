@@ -441,7 +441,7 @@ class Saver:
         if pending is None or pending.step != progress.step:
             self._written(
                 lambda: self._add_metric(
-                    *(progress.step, progress.val_bpb or 0.0, progress.val_step_losses), tallies
+                    progress.step, progress.val_bpb or 0.0, progress.val_step_losses, tallies
                 )
             )
             return

@@ -187,8 +187,15 @@ class SshConnection:
         with tempfile.TemporaryFile() as said:
             argv = self._argv(
                 False,
-                *("-o", "ControlMaster=yes", "-o", f"ControlPersist={_PERSIST_S}"),
-                *("-f", "-N", "-T", "--", self._host),
+                "-o",
+                "ControlMaster=yes",
+                "-o",
+                f"ControlPersist={_PERSIST_S}",
+                "-f",
+                "-N",
+                "-T",
+                "--",
+                self._host,
                 master=True,
             )
             try:

@@ -347,8 +347,14 @@ class TaskScore:
     ) -> TaskScore:
         accuracy = correct / examples
         return cls(
-            *(task.name, task.shots, accuracy, task.centred(accuracy), examples, correct),
-            *(cropped, not_asked),
+            task.name,
+            task.shots,
+            accuracy,
+            task.centred(accuracy),
+            examples,
+            correct,
+            cropped,
+            not_asked,
         )
 
 

@@ -111,7 +111,10 @@ def make_lease(
                 allowed_s = max(share_s, min(slack_s, available_s - least_s))
         shares.append(
             PhaseLease(
-                *(phase.name, allowed_s, _trained_s(phase), phase.flops),
+                phase.name,
+                allowed_s,
+                _trained_s(phase),
+                phase.flops,
                 settings=recoverable(phase.settings, set_by_hand),
                 stop=stop or StopRules(),
             )
