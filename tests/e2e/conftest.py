@@ -15,7 +15,7 @@ from tests.e2e.user import LAUNCH, User, real_trainer, write_text
 from tests.standins.runpod.fixture import judged, paper, runpod_on_paper
 from tests.standins.runpod.standin import StandIn
 from tests.standins.s3 import S3, s3
-from tests.typist import quick_renter, typist
+from tests.typist import InProcess, quick_renter, typist
 
 __all__ = ["paper", "quick_renter", "runpod_on_paper", "s3", "typist"]
 
@@ -28,11 +28,11 @@ def user(tmp_path: Path) -> Iterator[User]:
 
 
 @pytest.fixture
-def in_project(tmp_path: Path) -> Iterator[User]:
+def in_project(tmp_path: Path) -> Iterator[InProcess]:
     """A user in a folder of a project, beside the home."""
     folder = tmp_path / "project"
     folder.mkdir()
-    made = User(tmp_path, cwd=folder)
+    made = InProcess(tmp_path, cwd=folder)
     yield made
     made.end_everything()
 

@@ -82,9 +82,9 @@ LOUD = """
 import os, sys, time
 os.makedirs("out", exist_ok=True)
 line = b"x" * 200 + b"\\x1b[2J\\x1b]0;stolen\\x07\\n"
-for _ in range(400):
+for _ in range(320):
     os.write(1, line * 1000)
-os.write(1, b"y" * 20_000_000)
+os.write(1, b"y" * 2_000_000)
 os.write(1, b"\\nstep 7 val_loss=0.5\\n")
 with open("out/step-7.pt", "wb") as file:
     file.write(b"loud")
