@@ -21,10 +21,10 @@ __all__ = ["paper", "quick_renter", "runpod_on_paper", "s3", "typist"]
 
 
 @pytest.fixture
-def user(tmp_path: Path) -> Iterator[User]:
-    made = User(tmp_path)
-    yield made
-    made.end_everything()
+def user(typist: InProcess) -> InProcess:
+    """One whose commands that end by themselves run in the test's process: what a test starts,
+    kills or looks on at has one of its own."""
+    return typist
 
 
 @pytest.fixture
@@ -52,10 +52,10 @@ def renter_in(tmp_path: Path, s3: S3, image_env: dict[str, str]) -> Iterator[Ren
 
 
 @pytest.fixture
-def trainee(tmp_path: Path) -> Iterator[User]:
+def trainee(tmp_path: Path) -> Iterator[InProcess]:
     """A user with the real trainer and a text."""
     trainer = real_trainer(tmp_path / "trainer")
-    made = User(tmp_path, trainer=trainer, environment={"OMP_NUM_THREADS": "1"})
+    made = InProcess(tmp_path, trainer=trainer, environment={"OMP_NUM_THREADS": "1"})
     write_text(tmp_path)
     yield made
     made.end_everything()

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from tests.e2e.user import User, until
-from tests.typist import InProcess
 from trmcloud.api import Home, Usd
 from trmcloud.core.errors import (
     ConflictError,
@@ -39,11 +38,6 @@ OWN: dict[str, Any] = {
     "checkpoint_gb": 0.001, "metric": "val_loss",
 }  # fmt: skip
 TRIED: dict[str, Any] = {"grace": 2.0, "checkpoints": "out", "metric": "val_loss"}
-
-
-@pytest.fixture
-def user(typist: InProcess) -> InProcess:
-    return typist
 
 
 @pytest.fixture

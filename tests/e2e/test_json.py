@@ -10,18 +10,12 @@ import pytest
 
 from tests.documents import document_in, lines_in
 from tests.e2e.user import LAUNCH, User
-from tests.typist import InProcess
 from trmcloud.core.control.run_state import State
 from trmcloud.core.errors import Outcome
 from trmcloud.core.money import Usd
 
 KILLED = ("-m", "tests.e2e.killed_launch")
 """A program for a user: it is killed between the record of a launch and what it would rent."""
-
-
-@pytest.fixture
-def user(typist: InProcess) -> InProcess:
-    return typist
 
 
 def failed(user: User, *arguments: str, code: int) -> Any:

@@ -15,7 +15,6 @@ import pytest
 
 from tests.e2e.serving import UiServer
 from tests.e2e.user import LAUNCH, User, until
-from tests.typist import InProcess
 from trmcloud.api import Home
 from trmcloud.app import grants
 from trmcloud.core.control.run_state import RunState
@@ -30,11 +29,6 @@ from trmcloud.core.errors import (
 from trmcloud.pod.machine import processes
 
 AGENT = "agent"
-
-
-@pytest.fixture
-def user(typist: InProcess) -> InProcess:
-    return typist
 
 
 def launched(user: User, name: str, *more: str, steps: int = 400) -> RunState:

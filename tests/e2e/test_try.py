@@ -9,7 +9,6 @@ import shlex
 import signal
 import subprocess
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -51,13 +50,9 @@ for step in range(1000):
 
 
 @pytest.fixture
-def user(tmp_path: Path) -> Iterator[User]:
-    folder = tmp_path / "project"
-    folder.mkdir()
-    subprocess.run(["git", "init", "-q", str(folder)], check=True)
-    made = User(tmp_path, cwd=folder)
-    yield made
-    made.end_everything()
+def user(in_project: User) -> User:
+    subprocess.run(["git", "init", "-q", str(project(in_project))], check=True)
+    return in_project
 
 
 def project(user: User) -> Path:

@@ -14,7 +14,6 @@ import pytest
 from tests.documents import document_in
 from tests.e2e.serving import UiServer
 from tests.e2e.user import User
-from tests.typist import InProcess
 from trmcloud.api import Home
 from trmcloud.core.errors import ReceiptError, UsageError
 
@@ -29,11 +28,6 @@ open("out/step-30.pt", "w").write("30")
 """
 HERE = ("local", "--rate", "3.60", "--budget", "0.05")
 OWN = ("--checkpoints", "out", "--checkpoint-gb", "0.001", "--metric", "val_loss=([0-9.]+)")
-
-
-@pytest.fixture
-def user(typist: InProcess) -> InProcess:
-    return typist
 
 
 @pytest.fixture
