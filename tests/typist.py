@@ -30,7 +30,7 @@ class InProcess(User):
                 patch.delenv(name)
             for name, value in self.env().items():
                 patch.setenv(name, value)
-            patch.chdir(self.cwd or self.folder)
+            patch.chdir(self.here)
             patch.setattr(sys, "argv", ["trmcloud", *arguments])
             patch.setattr(sys, "stdin", nothing)
             patch.setattr(sys, "stdout", streams[0])

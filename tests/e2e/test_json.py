@@ -110,8 +110,7 @@ def test_a_followed_launch_is_lines_and_ends_with_the_run(user: User) -> None:
 
 
 def test_a_command_of_ones_own_prints_lines_too(in_project: User) -> None:
-    assert in_project.cwd is not None
-    (in_project.cwd / "train.py").write_text("print('val_loss 1.0')\n")
+    (in_project.here / "train.py").write_text("print('val_loss 1.0')\n")
     words = ("run", "local", "--rate", "3.60", "--budget", "0.10", "-y", "--json")
     out = in_project.run(*words, "--", "python3", "train.py", "--json", code=30)
     launched, *_, ended = lines_in(out)

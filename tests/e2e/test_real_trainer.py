@@ -10,7 +10,6 @@ import pytest
 
 from tests.e2e.user import TINY, User
 from trmcloud.app.reasons import sentence
-from trmcloud.core.contract import manifest as mf
 from trmcloud.core.errors import Outcome
 from trmcloud.core.money import ZERO, Usd
 
@@ -26,8 +25,7 @@ def test_a_budget_that_binds(trainee: User) -> None:
     assert len(trainee.metrics("eval")) >= 2
 
     fetched = trainee.json("fetch-best", "--into", "best", "--json")
-    best = mf.pick_best(trainee.checkpoints().values())
-    assert best is not None
+    best = trainee.best()
     assert (fetched["checkpoint"], fetched["sha256"]) == (best.label, best.sha256)
 
     scored = trainee.json("eval", "best", "--json")["values"]

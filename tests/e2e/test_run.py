@@ -32,8 +32,7 @@ def user(in_project: User) -> User:
 
 
 def script(user: User, text: str) -> None:
-    assert user.cwd is not None
-    (user.cwd / "train.py").write_text(text, encoding="utf-8")
+    (user.here / "train.py").write_text(text, encoding="utf-8")
 
 
 def run(user: User, *options: str, code: int = LANDED, words: tuple[str, ...] = ()) -> str:
@@ -53,10 +52,9 @@ def kept(user: User) -> list[int]:
 
 def test_a_strangers_script_ends_in_time_and_its_best_comes_home(user: User) -> None:
     script(user, HOSTILE)
-    assert user.cwd is not None
-    (user.cwd / ".env").write_text("KEY=secret")
-    (user.cwd / "notes.bin").write_bytes(b"n" * 5000)
-    (user.cwd / ".trmcloudignore").write_text("*.bin\n")
+    (user.here / ".env").write_text("KEY=secret")
+    (user.here / "notes.bin").write_bytes(b"n" * 5000)
+    (user.here / ".trmcloudignore").write_text("*.bin\n")
     out = run(user, "--budget", "0.02", "--grace", "2", "--checkpoints", "out", *METRIC)
     assert "1 file, " in out
     told = user.only_run()
@@ -69,7 +67,7 @@ def test_a_strangers_script_ends_in_time_and_its_best_comes_home(user: User) -> 
     best = max(kept(user))
     assert f"train/step-{best:08d}: fetched and verified" in fetched
     assert "val_loss" in fetched
-    [own] = (user.cwd / "best" / "own").iterdir()
+    [own] = (user.here / "best" / "own").iterdir()
     assert own.name == f"step-{best}.pt"
     assert hashlib.sha256(own.read_bytes()).hexdigest() in fetched
     assert f" {100 / best:.4g}\n" in fetched, "the metric is that of its own step"
@@ -91,14 +89,13 @@ def _a_manifest_that_says_safe_is_not_believed(user: User) -> None:
         manifest["extra"]["opens"] = "data"
         path.write_text(json.dumps(manifest))
     fetched = user.run("fetch-best", "--into", "claimed")
-    assert user.cwd is not None
-    [own] = (user.cwd / "claimed" / "own").iterdir()
+    [own] = (user.here / "claimed" / "own").iterdir()
     assert " safe: " not in fetched
     assert "opening it      unsafe: a pickle can run code" in fetched
     assert own.name in fetched
     told = [line for line in fetched.splitlines() if "sha256" not in line and "/" not in line]
     assert max(map(len, told)) <= 80
-    assert not list(user.cwd.rglob("opened")), "nothing has opened it"
+    assert not list(user.here.rglob("opened")), "nothing has opened it"
 
 
 def test_one_that_is_done_at_once_has_a_code_of_its_own(user: User) -> None:
@@ -146,9 +143,8 @@ def test_one_that_listens_saves_when_it_is_told_and_says_how_good_it_is(user: Us
     user.stop()
     assert user.only_run().outcome is Outcome.STOPPED
     out = user.run("fetch-best", "--into", "best")
-    assert user.cwd is not None
-    assert (user.cwd / "best/own/last/model.bin").read_bytes() == b"polite" * 1000
-    assert (user.cwd / "best/own/last/config.json").read_text() == "{}"
+    assert (user.here / "best/own/last/model.bin").read_bytes() == b"polite" * 1000
+    assert (user.here / "best/own/last/config.json").read_text() == "{}"
     assert "val_loss" in out
     beat = json.loads(next(user.home.glob("runs/*/train/heartbeat.json")).read_text())
     assert beat["outcome"] == "landed_signal"
@@ -290,8 +286,7 @@ def test_a_daemon_that_killed_job_agent_and_watchdog_is_found_and_ended(user: Us
 @pytest.mark.more
 def test_the_guides_script_is_stopped_in_time_for_less_than_five_cents(user: User) -> None:
     """A plain PyTorch loop, word by word as docs/guide/your-own.md has its commands."""
-    assert user.cwd is not None
-    shutil.copy(ROOT / "docs" / "guide" / "your-own" / "train.py", user.cwd)
+    shutil.copy(ROOT / "docs" / "guide" / "your-own" / "train.py", user.here)
     python = python_of_ranks(user.folder / "bin", step_s=0.02)
     user.environment["PATH"] = f"{python}:{os.environ['PATH']}"
     page = written.GUIDES / "your-own.md"
@@ -302,7 +297,7 @@ def test_the_guides_script_is_stopped_in_time_for_less_than_five_cents(user: Use
     assert 0 < float(told["spent_usd"]) <= 0.05
     fetched = user.run("fetch-best", "--into", "best")
     assert "opening it      unsafe: a zip with a pickle in it can run code" in fetched
-    [own] = (user.cwd / "best" / "own").glob("step-*.pt")
+    [own] = (user.here / "best" / "own").glob("step-*.pt")
     code = f"import torch; print(len(torch.load({str(own)!r}, weights_only=True)))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.stdout == "5\n", done.stderr

@@ -99,8 +99,7 @@ def test_a_recipes_sweep_ends_within_its_budget_with_a_verified_best(user: User)
     assert len(on_page["rows"]) == len(state.trials)
     fetched = user.run("fetch-best", run.run_id, "--into", "best")
     assert "fetched and verified" in fetched
-    assert user.cwd is not None
-    manifest = from_json((user.cwd / "best" / "manifest.json").read_text(), "best")
+    manifest = from_json((user.here / "best" / "manifest.json").read_text(), "best")
     assert manifest.extra["sweep"]["trial"] == best.number
     assert manifest.val_bpb == pytest.approx(best.metric)
     shown = user.run("status", run.run_id)
@@ -144,8 +143,7 @@ def test_an_executor_that_is_killed_is_started_again_and_the_cap_holds(user: Use
 
 
 def test_a_commands_trials_resume_and_its_best_comes_home_under_its_own_name(user: User) -> None:
-    assert user.cwd is not None
-    (user.cwd / "train.py").write_text(SCRIPT)
+    (user.here / "train.py").write_text(SCRIPT)
     user.run(
         *("sweep", "local", "--rate", "36", "--budget", "0.60", "-y", "--slots", "2"),
         *("--grace", "2", "--checkpoint-gb", "0.001", "--checkpoints", "out"),
@@ -159,8 +157,8 @@ def test_a_commands_trials_resume_and_its_best_comes_home_under_its_own_name(use
     rows = told(user)
     assert rows["metric"] == "val_loss"
     user.run("fetch-best", "--into", "best")
-    manifest = from_json((user.cwd / "best" / "manifest.json").read_text(), "best")
-    [own] = (user.cwd / "best" / "own").iterdir()
+    manifest = from_json((user.here / "best" / "manifest.json").read_text(), "best")
+    [own] = (user.here / "best" / "own").iterdir()
     saved = json.loads(own.read_text())["step"]
     lr = manifest.extra["sweep"]["point"]["lr"]
     loss = 1 + abs(math.log10(lr) + 2) + 5 / (5 + saved)

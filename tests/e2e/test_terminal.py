@@ -48,7 +48,7 @@ class Terminal:
             warm = user.warm and can_warm(words, env)
             before = () if warm else (sys.executable, "-c", _IN_A_WINDOW)
             self._process: subprocess.Popen[Any] = (Warm if warm else subprocess.Popen)(
-                [*before, sys.executable, *words], cwd=user.cwd or user.folder, env=env,
+                [*before, sys.executable, *words], cwd=user.here, env=env,
                 stdin=window, stdout=window, stderr=window, start_new_session=True,
             )  # fmt: skip
         finally:
