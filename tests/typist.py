@@ -17,12 +17,17 @@ from tests.standins.runpod.fixture import judged
 from trmcloud.cli.main import main
 
 
+_AT_START = ("PYTHON", "LC_", "LD_")
+"""Variables that an interpreter or its loader reads once, as it starts."""
+
+
 class InProcess(User):
     """A user whose commands that end by themselves run in the test's own process: for refusals and
     looks, where a process for each would cost more than the command does."""
 
     def ended(self, *arguments: str, within_s: float = 400) -> tuple[int, str, str]:
-        if self.wrapper or self.program != User.program:
+        read_at_start = any(name.startswith(_AT_START) for name in self.environment)
+        if self.wrapper or self.program != User.program or read_at_start:
             return super().ended(*arguments, within_s=within_s)
         streams = [io.TextIOWrapper(io.BytesIO(), encoding="utf-8") for _ in range(2)]
         with pytest.MonkeyPatch.context() as patch, open(os.devnull) as nothing:
