@@ -113,10 +113,8 @@ def test_as_json_at_any_address_it_says_where_it_answers_and_what_to_mind(traine
         out, warning = serving.process.communicate(timeout=WITHIN_S)
         assert (serving.process.returncode, out) == (0, "")
         assert serving.is_gone()
-        assert warning.startswith(
-            "warning: 0.0.0.0 can be reached from other machines, without encryption"
-        )
-        assert warning.count("\n") == 1
+        [warned] = [line for line in warning.splitlines() if line.startswith("warning: ")]
+        assert "0.0.0.0 can be reached from other machines, without encryption" in warned
     finally:
         serving.process.kill()
 
