@@ -165,6 +165,7 @@ def test_elsewhere_there_is_no_bar_and_status_says_what_it_leaves_out(user: User
 
 
 def test_ctrl_c_and_stop(user: User, terminal: Desk) -> None:
+    user.warm = False  # one window in which nothing was imported before
     window = terminal(user, *LAUNCH, "--steps", "5000", "-y")
     until(lambda: bool(user.checkpoints()))
     window.types("\x03")
