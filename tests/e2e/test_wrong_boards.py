@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
 from tests.e2e.runpod_user import LAUNCH, RentedUser
 from tests.e2e.test_runpod_faults import ended
 from trmcloud.app.reasons import sentence
@@ -13,7 +11,6 @@ from trmcloud.core.errors import Outcome
 ACCEPT = ("--accept-exposure", "5")
 
 
-@pytest.mark.more
 def test_a_slower_board_of_which_nothing_is_known_is_ended_before_training(
     rented: RentedUser,
 ) -> None:
