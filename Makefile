@@ -143,7 +143,7 @@ ray: .venv-ray/.ready
 	@touch $@
 
 e2e-nodes: $(READY)
-	TRMCLOUD_E2E_NODES=1 $(BIN)/python -m pytest -s tests/e2e/test_nodes.py
+	TRMCLOUD_TEST_MORE=1 $(BIN)/python -m pytest -s tests/e2e/test_nodes.py
 
 # Trainers of others under `run`, beside the packages of .venv and with its torch.
 # `make own-all` adds those that only the corpus needs.
@@ -240,7 +240,7 @@ written-commands: $(READY)
 	$(MORE) $(WRITTEN)
 
 several-machines: $(READY)
-	TRMCLOUD_E2E_NODES=1 $(MORE) $(SEVERAL)
+	$(MORE) $(SEVERAL)
 
 compiled: $(READY)
 	$(MORE) $(COMPILED)

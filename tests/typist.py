@@ -16,13 +16,21 @@ from tests.e2e.user import User
 from tests.standins.runpod.fixture import judged
 from trmcloud.cli.main import main
 
+_AT_START = ("PYTHON", "LC_", "LD_")
+"""Variables that an interpreter or its loader reads once, as it starts."""
+
+_STREAMS_GIVEN = (("sample",), ("ssh",))
+"""Commands that give another program their own standard streams, or become it."""
+
 
 class InProcess(User):
     """A user whose commands that end by themselves run in the test's own process: for refusals and
     looks, where a process for each would cost more than the command does."""
 
     def ended(self, *arguments: str, within_s: float = 400) -> tuple[int, str, str]:
-        if self.wrapper or self.program != User.program:
+        at_start = any(name.startswith(_AT_START) for name in self.environment)
+        own = at_start or self.program != User.program or arguments[:1] in _STREAMS_GIVEN
+        if self.wrapper or own:
             return super().ended(*arguments, within_s=within_s)
         streams = [io.TextIOWrapper(io.BytesIO(), encoding="utf-8") for _ in range(2)]
         with pytest.MonkeyPatch.context() as patch, open(os.devnull) as nothing:
@@ -30,7 +38,7 @@ class InProcess(User):
                 patch.delenv(name)
             for name, value in self.env().items():
                 patch.setenv(name, value)
-            patch.chdir(self.cwd or self.folder)
+            patch.chdir(self.here)
             patch.setattr(sys, "argv", ["trmcloud", *arguments])
             patch.setattr(sys, "stdin", nothing)
             patch.setattr(sys, "stdout", streams[0])

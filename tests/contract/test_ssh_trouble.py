@@ -114,6 +114,30 @@ def test_a_middlebox_is_not_taken_for_the_pod(
             connection.run("true", timeout_s=2.0)
 
 
+def test_what_ssh_said_is_told_where_no_time_is_left_to_try_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a busy machine the first try took most of it, and the second one gets nowhere."""
+    ssh = tmp_path / "ssh"
+    ssh.write_text(
+        f"#!/bin/sh\nif mkdir {tmp_path}/tried 2> /dev/null; then\n"
+        "  echo 'ssh: connect to host 127.0.0.1 port 22: Connection refused' >&2; exit 255\nfi\n"
+        "exec sleep 20\n"
+    )
+    ssh.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    connection = SshConnection(
+        ("127.0.0.1", 22),
+        identity=tmp_path / "id",
+        known_hosts=tmp_path / "known",
+        alias="trmc",
+        control_dir=tmp_path,
+    )
+    with pytest.raises(ConnectionDropped, match="it refuses connections"):
+        connection.run("true", timeout_s=2.0)
+    assert (tmp_path / "tried").exists()
+
+
 def test_a_configuration_that_ssh_refuses_is_no_trouble_of_the_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -18,27 +18,12 @@ from mcp import Client, StdioServerParameters
 from mcp.client.streamable_http import streamable_http_client
 
 from tests.e2e.user import User
+from tests.standins.scripts import LISTENING
 from trmcloud.adapters.ledger.sqlite import SqliteLedger
 from trmcloud.api import Home
 from trmcloud.core.control import events as ev
 
 WITHIN_S = 200.0
-
-#: A command that prints, saves and hears its end; quick.
-TRAINS = """
-import os, signal, sys, time
-told = []
-signal.signal(signal.SIGTERM, lambda *_: told.append(1))
-os.makedirs("out", exist_ok=True)
-for step in range(1, int(sys.argv[1]) + 1 if len(sys.argv) > 1 else 41):
-    time.sleep(0.05)
-    print(f"step {step} train_loss={5 / step:.4f} val_loss={100 / step:.4f}", flush=True)
-    if step % 10 == 0 or told:
-        with open(f"out/step-{step}.pt", "w") as file:
-            file.write(str(step))
-    if told:
-        break
-"""
 
 
 def end_launchers(folder: Path) -> None:
@@ -118,7 +103,7 @@ def verify_layers(user: User) -> None:
         SqliteLedger(user.ledger_path).verify_layer(seen, time.time())
 
 
-def script(user: User, text: str = TRAINS, name: str = "train.py") -> Path:
+def script(user: User, text: str = LISTENING, name: str = "train.py") -> Path:
     path = project(user) / name
     path.write_text(text)
     return path

@@ -15,24 +15,24 @@ from tests.e2e.user import LAUNCH, User, real_trainer, write_text
 from tests.standins.runpod.fixture import judged, paper, runpod_on_paper
 from tests.standins.runpod.standin import StandIn
 from tests.standins.s3 import S3, s3
-from tests.typist import quick_renter, typist
+from tests.typist import InProcess, quick_renter, typist
 
 __all__ = ["paper", "quick_renter", "runpod_on_paper", "s3", "typist"]
 
 
 @pytest.fixture
-def user(tmp_path: Path) -> Iterator[User]:
-    made = User(tmp_path)
-    yield made
-    made.end_everything()
+def user(typist: InProcess) -> InProcess:
+    """One whose commands that end by themselves run in the test's process: what a test starts,
+    kills or looks on at has one of its own."""
+    return typist
 
 
 @pytest.fixture
-def in_project(tmp_path: Path) -> Iterator[User]:
+def in_project(tmp_path: Path) -> Iterator[InProcess]:
     """A user in a folder of a project, beside the home."""
     folder = tmp_path / "project"
     folder.mkdir()
-    made = User(tmp_path, cwd=folder)
+    made = InProcess(tmp_path, cwd=folder)
     yield made
     made.end_everything()
 
@@ -52,10 +52,10 @@ def renter_in(tmp_path: Path, s3: S3, image_env: dict[str, str]) -> Iterator[Ren
 
 
 @pytest.fixture
-def trainee(tmp_path: Path) -> Iterator[User]:
+def trainee(tmp_path: Path) -> Iterator[InProcess]:
     """A user with the real trainer and a text."""
     trainer = real_trainer(tmp_path / "trainer")
-    made = User(tmp_path, trainer=trainer, environment={"OMP_NUM_THREADS": "1"})
+    made = InProcess(tmp_path, trainer=trainer, environment={"OMP_NUM_THREADS": "1"})
     write_text(tmp_path)
     yield made
     made.end_everything()

@@ -27,13 +27,13 @@ class Serving(UiServer):
     def ask(
         self, path: str, wish: object = None, *, token: str | None = None, **headers: str
     ) -> tuple[int, Any]:
-        """(status, what it told); the headers in place of a browser's."""
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)
+        """(status, what it told); the headers in place of a browser's, bytes as they are."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
         told = {"Authorization": f"Bearer {self.token if token is None else token}"}
         if wish is not None:
             told["Content-Type"] = "application/json"
         told |= {name.replace("_", "-"): text for name, text in headers.items()}
-        body = None if wish is None else json.dumps(wish)
+        body = wish if wish is None or isinstance(wish, bytes) else json.dumps(wish)
         connection.request("GET" if wish is None else "POST", path, body, told)
         answer = connection.getresponse()
         text = answer.read()

@@ -9,16 +9,6 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.user import LAUNCH, ROOT, SMALL, User
-from tests.typist import InProcess
-
-
-@pytest.fixture
-def user(typist: InProcess) -> InProcess:
-    return typist
-
-
-# -- options --------------------------------------------------------------------------------------
-
 
 # -- data, with the real trainer's own preparation ------------------------------------------------
 

@@ -6,6 +6,7 @@ import json
 import signal
 import urllib.error
 import urllib.request
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,14 @@ from tests.e2e.user import LAUNCH, User, until
 from tests.standins.loopback import free_port
 
 CANARY = "wandb-canary-" + "7" * 27
+
+
+@pytest.fixture
+def typist(tmp_path: Path) -> Iterator[User]:
+    """wandb keeps in its process what it was told: each command has one of its own."""
+    made = User(tmp_path)
+    yield made
+    made.end_everything()
 
 
 def test_tensorboard_shows_a_run_under_the_names_that_its_users_know(owner: User) -> None:

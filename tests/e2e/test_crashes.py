@@ -21,7 +21,7 @@ from trmcloud.core.money import ZERO, Usd
 from trmcloud.pod.machine import processes
 
 BUDGET = Usd("0.02")
-MOMENTS, TRIED = 20, 3
+MOMENTS, TRIED = 20, 2
 LATEST_S = 8.0
 LAUNCH = (
     *("launch", "local", *SMALL, "--phase", "fast", "--budget", BUDGET.plain(), "-y"),

@@ -5,21 +5,13 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import pytest
-
 from tests.e2e.user import User
-from tests.typist import InProcess
 from trmcloud.core.errors import Outcome
 
 _SETTINGS = (
     "settings = { depth = 1, width = 32, vocab_size = 256, sequence = 64, eval_tokens = 1024, "
     'steps = 40, eval_every = 10, save_every = 20, data = "python-stdlib" }'
 )
-
-
-@pytest.fixture
-def user(typist: InProcess) -> InProcess:
-    return typist
 
 
 def goal_of(user: User, limit: str) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.e2e.user import User, until
-from tests.typist import InProcess
+from tests.standins.scripts import LISTENING
 from trmcloud.api import Home, Usd
 from trmcloud.core.errors import (
     ConflictError,
@@ -18,21 +18,6 @@ from trmcloud.core.errors import (
     UsageError,
 )
 
-TRAINS = """
-import os, signal, sys, time
-told = []
-signal.signal(signal.SIGTERM, lambda *_: told.append(1))
-os.makedirs("out", exist_ok=True)
-last = int(sys.argv[1])
-for step in range(1, last + 1):
-    time.sleep(0.05)
-    print(f"step {step} train_loss={5 / step:.4f} val_loss={100 / step:.4f}", flush=True)
-    if step % 10 == 0 or told:
-        with open(f"out/step-{step}.pt", "w") as file:
-            file.write(str(step))
-    if told:
-        break
-"""
 SHORT, LONG = ("python3", "train.py", "40"), ("python3", "train.py", "100000")
 OWN: dict[str, Any] = {
     "hardware": "local", "rate": "3.60", "grace": 2.0, "checkpoints": "out",
@@ -42,17 +27,12 @@ TRIED: dict[str, Any] = {"grace": 2.0, "checkpoints": "out", "metric": "val_loss
 
 
 @pytest.fixture
-def user(typist: InProcess) -> InProcess:
-    return typist
-
-
-@pytest.fixture
 def agent(user: User, monkeypatch: pytest.MonkeyPatch) -> Home:
     for name, value in user.env().items():
         monkeypatch.setenv(name, value)
     monkeypatch.chdir(user.folder)
     (user.folder / "project").mkdir()
-    (user.folder / "project" / "train.py").write_text(TRAINS)
+    (user.folder / "project" / "train.py").write_text(LISTENING)
     return Home(principal="agent")
 
 

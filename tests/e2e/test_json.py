@@ -10,18 +10,12 @@ import pytest
 
 from tests.documents import document_in, lines_in
 from tests.e2e.user import LAUNCH, User
-from tests.typist import InProcess
 from trmcloud.core.control.run_state import State
 from trmcloud.core.errors import Outcome
 from trmcloud.core.money import Usd
 
 KILLED = ("-m", "tests.e2e.killed_launch")
 """A program for a user: it is killed between the record of a launch and what it would rent."""
-
-
-@pytest.fixture
-def user(typist: InProcess) -> InProcess:
-    return typist
 
 
 def failed(user: User, *arguments: str, code: int) -> Any:
@@ -116,8 +110,7 @@ def test_a_followed_launch_is_lines_and_ends_with_the_run(user: User) -> None:
 
 
 def test_a_command_of_ones_own_prints_lines_too(in_project: User) -> None:
-    assert in_project.cwd is not None
-    (in_project.cwd / "train.py").write_text("print('val_loss 1.0')\n")
+    (in_project.here / "train.py").write_text("print('val_loss 1.0')\n")
     words = ("run", "local", "--rate", "3.60", "--budget", "0.10", "-y", "--json")
     out = in_project.run(*words, "--", "python3", "train.py", "--json", code=30)
     launched, *_, ended = lines_in(out)

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import http.client
 import json
 import sqlite3
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from tests.e2e.serving import UiServer
+from tests.e2e.on_page import Serving
 from tests.e2e.user import LAUNCH, User, until
-from tests.typist import InProcess
 from trmcloud.api import Home
 from trmcloud.app import grants
 from trmcloud.core.control.run_state import RunState
@@ -30,11 +27,6 @@ from trmcloud.core.errors import (
 from trmcloud.pod.machine import processes
 
 AGENT = "agent"
-
-
-@pytest.fixture
-def user(typist: InProcess) -> InProcess:
-    return typist
 
 
 def launched(user: User, name: str, *more: str, steps: int = 400) -> RunState:
@@ -171,35 +163,24 @@ def test_what_is_clicked_is_done_to_the_run_that_was_shown(user: User) -> None:
     pytest.importorskip("uvicorn", reason="the extra `ui`")
     user.hold()
     first = launched(user, "night")
-    page = UiServer(user)
+    page = Serving(user)
     try:
-        status, seen = ask(page, "GET", "/api/runs/night/foreseen?verb=stop")
+        status, seen = page.ask("/api/runs/night/foreseen?verb=stop")
         assert status == 200, seen
         user.run("stop", "--now", "-y", first.run_id)
         second = launched(user, "night")
         wish = {"verb": "stop", "agreed": "1"}
-        status, told = ask(page, "POST", "/api/runs/night/do", wish)
+        status, told = page.ask("/api/runs/night/do", wish)
         assert (status, second.run_id in told["error"]) == (422, True), told
-        status, told = ask(page, "POST", f"/api/runs/{first.run_id}/do", wish)
+        status, told = page.ask(f"/api/runs/{first.run_id}/do", wish)
         assert (status, first.run_id in told["error"]) == (409, True), told
         assert is_untouched(user, second)
-        status, told = ask(page, "POST", f"/api/runs/{second.run_id}/do", wish)
+        status, told = page.ask(f"/api/runs/{second.run_id}/do", wish)
         assert status == 202, told
         # No page is open: the click alone sees to it.
         until(lambda: not living(user, second), within_s=60, what="it has ended")
     finally:
         page.kill()
-
-
-def ask(page: UiServer, method: str, path: str, body: Any = None) -> tuple[int, Any]:
-    connection = http.client.HTTPConnection("127.0.0.1", page.port, timeout=60)
-    headers = {"Authorization": f"Bearer {page.token}", "Content-Type": "application/json"}
-    connection.request(method, path, json.dumps(body) if body is not None else None, headers)
-    answer = connection.getresponse()
-    try:
-        return answer.status, json.loads(answer.read())
-    finally:
-        connection.close()
 
 
 def test_mcps_tools_act_on_the_grants_own_run_of_a_name(user: User) -> None:

@@ -23,7 +23,6 @@ from mcp import MCPError
 from tests.e2e import hostile_agent, impatient
 from tests.e2e.agents import (
     RECIPE,
-    TRAINS,
     Agent,
     connected,
     end_launchers,
@@ -41,6 +40,7 @@ from tests.e2e.test_sweep import SCRIPT
 from tests.e2e.user import ROOT, User, kill, until
 from tests.standins.runpod import catalog
 from tests.standins.runpod.standin import StandIn
+from tests.standins.scripts import LISTENING
 from trmcloud.api import Home
 from trmcloud.core.control.run_state import RunState, State
 from trmcloud.core.money import Usd
@@ -51,9 +51,7 @@ from trmcloud.pod.machine import processes
 ENDED = (State.SETTLING, State.SETTLED, State.CLOSED)
 LONG = ("python3", "train.py", "100000")
 TOKEN = "hf_" + "Ab" * 17
-READING = {
-    "grant", "prices", "status", "logs", "metrics", "report",
-}  # fmt: skip
+READING = {"grant", "prices", "status", "logs", "metrics", "report"}
 
 
 @pytest.fixture(autouse=True)
@@ -293,6 +291,10 @@ def test_tools_say_what_they_do(agent: Agent) -> None:
     assert not {name for name in found if "raise" in name or name == "approve"}
 
 
+LOCALLY: dict[str, Any] = {
+    "recipe": "trm-tiny", "phase": "fast", "hardware": "local", "rate": "36", "budget": "0.60",
+    "data": "python-stdlib",
+}  # fmt: skip
 WRONG: list[tuple[str, dict[str, Any], str, str]] = [
     ("plan", {"budgett": "1"}, 'no argument "budgett"', "did you mean budget?"),
     ("plan", {"accept_exposure": "5"}, 'no argument "accept_exposure"', ""),
@@ -328,20 +330,7 @@ WRONG: list[tuple[str, dict[str, Any], str, str]] = [
     ("plan_sweep", {**SWEEP_OF_COMMAND, "folder": ".."}, "outside the project", "inside the"),
     ("plan_sweep", {**SWEEP_OF_COMMAND, "command": ["python3"]}, "{lr} is not in", "add --lr"),
     ("plan_sweep", {**SPACE, "env": ["HOME"]}, 'no argument "env"', ""),
-    (
-        "plan_sweep",
-        {
-            "recipe": "trm-tiny",
-            "phase": "fast",
-            "hardware": "local",
-            "rate": "36",
-            "budget": "0.60",
-            "data": "python-stdlib",
-            "space": ["lr=1:"],
-        },
-        "",
-        "",
-    ),
+    ("plan_sweep", {**LOCALLY, "space": ["lr=1:"]}, "", ""),
     ("sweep", {"quote": "p-0000", "idempotency_key": "k"}, "no quote 'p-0000'", "call plan"),
     ("sweep", {"quote": "p-0000", "idempotency_key": "k", "budget": "9"}, "no argument", ""),
     ("try", {}, "try needs the argument command", "command:"),
@@ -628,7 +617,7 @@ def test_a_quote_whose_price_rose_is_refused_with_the_new_one(
 
 def test_an_agent_rents_within_its_grant(lodger: User, runpod: StandIn) -> None:
     """Where two kill layers are verified; without, its owner alone can accept the exposure."""
-    script(lodger, TRAINS.replace("0.05", "0.2"))
+    script(lodger, LISTENING.replace("0.05", "0.2"))
     hurried(lodger)
     owner = give(lodger, "2")
     wish = RENTED

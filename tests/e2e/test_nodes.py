@@ -34,7 +34,7 @@ def why_not() -> str:
 
 
 _WHY_NOT = why_not()
-pytestmark = pytest.mark.skipif(bool(_WHY_NOT), reason=_WHY_NOT)
+pytestmark = [pytest.mark.more, pytest.mark.skipif(bool(_WHY_NOT), reason=_WHY_NOT)]
 
 
 @contextlib.contextmanager
@@ -152,10 +152,6 @@ def test_the_loss_of_one_ends_the_other_at_once(nodes: list[Node]) -> None:
     assert "attempt 2" not in head.said()
 
 
-LONGER = pytest.mark.skipif("TRMCLOUD_E2E_NODES" not in os.environ, reason="opt-in: make e2e-nodes")
-
-
-@LONGER
 def test_a_cut_cable_ends_both(nodes: list[Node]) -> None:
     """Nothing tells of it: each trainer stands still, and its own agent ends it."""
     subprocess.run(["ip", "-n", nodes[1].namespace, "link", "set", "eth0", "down"], check=True)
@@ -164,7 +160,6 @@ def test_a_cut_cable_ends_both(nodes: list[Node]) -> None:
     assert all("killing the trainer: no step for" in node.said() for node in nodes)
 
 
-@LONGER
 def test_told_to_land_on_one_both_do_and_both_go_on_from_what_the_first_saved(
     nodes: list[Node],
 ) -> None:

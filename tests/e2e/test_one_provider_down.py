@@ -46,15 +46,8 @@ def test_without_its_key_it_is_told_in_one_line_and_all_else_works(keyless: Rent
     assert "as far as could be seen" in out
     visit, _ = said(keyless, "admin", "guard", "status", code=3)
     assert "it reached local" in visit
-    for command in (
-        ("stop", "-y", rented),
-        ("resume", rented),
-        (
-            "admin",
-            "volumes",
-        ),
-    ):
-        _, err = said(keyless, *command, code=15)
+    for command in (f"stop -y {rented}", f"resume {rented}", "admin volumes"):
+        _, err = said(keyless, *command.split(), code=15)
         assert "error: there is no RunPod key" in err
         assert "  try: export RUNPOD_API_KEY=" in err
     # This machine trains on without it.

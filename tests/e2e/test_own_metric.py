@@ -41,7 +41,6 @@ def test_it_is_named_in_every_screen_page_receipt_and_document(in_project: User)
     own = ("--metric", "val_acc", "--best", "max", "--checkpoints", "out", "--budget", "0.30")
     told = {"run": user.run("run", "local", *RATE, *own, "--", "python3", "train.py")}
     run_id = user.only_run().run_id
-    assert user.cwd is not None
     other = ("--budget", "0.10", "--name", "other", "--", "python3", "-c", "pass")
     user.run("run", "local", *RATE, *other, code=NO_CHECKPOINT_CODE)
     for words in (
@@ -53,7 +52,7 @@ def test_it_is_named_in_every_screen_page_receipt_and_document(in_project: User)
         told[" ".join(words)] = user.run(*words)
     told["report --csv"] = told["report --csv"].partition("\n")[2]  # a column is of recipes
     told["fetch --json"] = user.run("fetch-best", run_id, "--into", "again", "--json")
-    told["receipt"] = (user.cwd / "receipt.html").read_text().split("<script")[0]
+    told["receipt"] = (user.here / "receipt.html").read_text().split("<script")[0]
     receipt = told["receipt"]
     home = Home(user.home)
     state, run = home._find(run_id), home.run(run_id)

@@ -69,13 +69,12 @@ def python(folder: Path, *words: str) -> str:
 
 @pytest.mark.parametrize("script", OPENED)
 def test_the_best_comes_home_with_its_own_metric_and_opens(user: User, script: str) -> None:
-    assert user.cwd is not None
     commands = written.commands_in(PAGE.name, PAGE.read_text(encoding="utf-8"))
     [typed] = [c for c in commands if c.words[0] == "run" and "-y" in c.words and script in c.words]
     out = user.run(*typed.words, code=Outcome.FINISHED.exit_code, within_s=500)
     user.run("fetch-best", "--into", "best")
-    [own] = (user.cwd / "best" / "own").iterdir()
-    path = user.cwd / "best" / "manifest.json"
+    [own] = (user.here / "best" / "own").iterdir()
+    path = user.here / "best" / "manifest.json"
     manifest = from_json(path.read_bytes(), str(path))
     name = typed.words[typed.words.index("--metric") + 1]
     [work] = user.home.glob("runs/*/train/work")
@@ -93,6 +92,6 @@ def test_the_best_comes_home_with_its_own_metric_and_opens(user: User, script: s
     assert logged == best(row[name] for row in rows)
     carried = manifest.extra["metric"]
     assert (carried["name"], carried["value"]) == (name, pytest.approx(logged, rel=1e-3)), out
-    opened, _, right = python(user.cwd, "ask.py", str(own)).partition(": ")
+    opened, _, right = python(user.here, "ask.py", str(own)).partition(": ")
     assert opened == OPENED[script]
     assert int(right.split("; ")[1].split()[0]) > 260, "the base has about 200 of 400"

@@ -10,7 +10,6 @@ import pytest
 
 from tests.e2e.user import TINY, User
 from trmcloud.app.reasons import sentence
-from trmcloud.core.contract import manifest as mf
 from trmcloud.core.errors import Outcome
 from trmcloud.core.money import ZERO, Usd
 
@@ -26,8 +25,7 @@ def test_a_budget_that_binds(trainee: User) -> None:
     assert len(trainee.metrics("eval")) >= 2
 
     fetched = trainee.json("fetch-best", "--into", "best", "--json")
-    best = mf.pick_best(trainee.checkpoints().values())
-    assert best is not None
+    best = trainee.best()
     assert (fetched["checkpoint"], fetched["sha256"]) == (best.label, best.sha256)
 
     scored = trainee.json("eval", "best", "--json")["values"]
@@ -39,10 +37,8 @@ def test_a_budget_that_binds(trainee: User) -> None:
     other.write_text(inspect.getsource(inspect)[:20_000])
     assert trainee.json("eval", "best", "--data", "other.py", "--json")["values"]["tokens"] > 1000
 
-    arguments = ("sample", "best", "--prompt", "def f", "--max-tokens", "8")
-    sampled = trainee.run(*arguments)
-    assert sampled.startswith("def f")
-    assert trainee.json(*arguments, "--seed", "0", "--json")["text"] == sampled.removesuffix("\n")
+    sampled = trainee.json("sample", "best", "--prompt", "def f", "--max-tokens", "8", "--json")
+    assert sampled["text"].startswith("def f")
 
 
 def test_a_run_that_landed_is_topped_up_from_before_its_cooldown(trainee: User) -> None:
@@ -111,14 +107,12 @@ def test_a_dense_recipe_from_its_small_table_to_its_report(trainee: User) -> Non
     card = (folder / "README.md").read_text()
     assert all(each in card for each in (fetched["sha256"], run.plan.id, "text.py"))
     assert f"| bill | {run.settled}, final |" in card or "| bill so far |" in card
-    again = trainee.run("fetch-best", "best", "--to", "hf", "--into", "again")
-    assert again.startswith("exported as LlamaForCausalLM")
-    assert "not empty" in trainee.fails("fetch-best", "--to", "hf", "--into", "again", code=8)
 
 
 _SEGMENTS = ("sequence=88", "question_tokens=24", "plan_tokens=24", "execution_tokens=40")
 
 
+@pytest.mark.more
 @pytest.mark.parametrize(
     ("recipe", "lengths", "left_out", "parts"),
     [
@@ -127,10 +121,9 @@ _SEGMENTS = ("sequence=88", "question_tokens=24", "plan_tokens=24", "execution_t
             "1 texts to train on and 0 to validate on have a question, plan or",
             ["plan", "execution"],
         ),
-        pytest.param(
+        (
             "bd3lm-small", ("sequence=64", "block=8"),
             "1 texts to train on and 0 to validate on are longer than a row of 64 tokens", [],
-            marks=pytest.mark.more,
         ),
     ],
 )  # fmt: skip

@@ -8,18 +8,10 @@ import signal
 import subprocess
 import sys
 
-import pytest
-
 from tests.e2e.test_crashes import BUDGET, LAUNCH
 from tests.e2e.user import User, kill, until
-from tests.typist import InProcess
 from trmcloud.core.contract.pod_contract import ENV_POD, PodName
 from trmcloud.pod.machine import processes
-
-
-@pytest.fixture
-def user(typist: InProcess) -> InProcess:
-    return typist
 
 
 def test_a_pod_of_a_lost_ledger_is_left_until_its_hard_stop_and_then_ended(user: User) -> None:

@@ -67,7 +67,6 @@ def test_a_command_needs_no_training_extra(user: User, tmp_path: Path) -> None:
     folder.mkdir()
     (folder / "sitecustomize.py").write_text(HIDES_TORCH)
     user.environment["PYTHONPATH"] = f"{folder}:{user.env()['PYTHONPATH']}"
-    user.warm = False
     user.run("resume", run.run_id, "--budget", "0.04", "-y", code=LANDED)
 
 

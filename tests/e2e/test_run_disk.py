@@ -54,8 +54,7 @@ def small_disk(at: Path) -> Iterator[None]:
 
 @pytest.fixture
 def user(in_project: User) -> User:
-    assert in_project.cwd is not None
-    (in_project.cwd / "train.py").write_text(FILLING, encoding="utf-8")
+    (in_project.here / "train.py").write_text(FILLING, encoding="utf-8")
     return in_project
 
 
@@ -65,10 +64,9 @@ def text_of(shown: str) -> str:
 
 def check_best(user: User) -> None:
     """What existed before the disk was full is at home, and whole."""
-    assert user.cwd is not None
     shown = user.run("fetch-best", "--into", "best")
     assert "fetched and verified" in shown
-    assert (user.cwd / "best" / "own" / "step-10.pt").read_bytes() == b"kept" * 1000
+    assert (user.here / "best" / "own" / "step-10.pt").read_bytes() == b"kept" * 1000
 
 
 SAVES = ("--checkpoints", "out", "--metric", "val_loss", "--", "python3", "train.py")
@@ -100,8 +98,7 @@ def test_one_that_fills_the_disk_ends_with_its_best_at_home(
 def test_one_that_writes_five_gigabytes(user: User) -> None:
     if shutil.disk_usage(user.folder).free < 25e9:
         pytest.skip("25 GB of disk are needed")
-    assert user.cwd is not None
-    (user.cwd / "train.py").write_text(
+    (user.here / "train.py").write_text(
         "import os\nos.makedirs('out')\n"
         "with open('out/step_5.pt', 'wb') as file:\n"
         "    for _ in range(5000): file.write(os.urandom(1_000_000))\n"
@@ -112,4 +109,4 @@ def test_one_that_writes_five_gigabytes(user: User) -> None:
     assert "spent $" in shown
     assert not user.live_pods()
     print(user.run("fetch-best", "--into", "best", within_s=300))
-    assert (user.cwd / "best" / "own" / "step_5.pt").stat().st_size == 5_000_000_000
+    assert (user.here / "best" / "own" / "step_5.pt").stat().st_size == 5_000_000_000

@@ -57,7 +57,7 @@ def typed(
 
 
 def test_a_script_imports_from_the_repository_around_its_folder(user: User) -> None:
-    top = user.cwd
+    top = user.here
     assert top is not None
     write(
         top,
@@ -141,8 +141,7 @@ def index(user: User, tmp_path: Path) -> Path:
 def test_packages_are_installed_beside_the_images_own_torch(
     user: User, index: Path, text: str, greeting: str, torch: str
 ) -> None:
-    assert user.cwd is not None
-    write(user.cwd, {"train.py": INSPECTS, "requirements.txt": text})
+    write(user.here, {"train.py": INSPECTS, "requirements.txt": text})
     out = typed(user, "--pip", "requirements.txt")
     log = log_of(user)
     assert f"GREETING {greeting} TORCH {torch}" in log
@@ -196,12 +195,11 @@ with open("out/step-1.pt", "wb") as file:
 
 
 def test_manifest_and_receipt_say_what_was_run(user: User) -> None:
-    assert user.cwd is not None
     user.environment["PATH"] = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
-    write(user.cwd, {"train.py": SAVES, "words/a.txt": "to be"})
-    git(user.cwd, "init", "-q")
-    git(user.cwd, "add", "train.py")
-    git(user.cwd, "commit", "-qm", "first")
+    write(user.here, {"train.py": SAVES, "words/a.txt": "to be"})
+    git(user.here, "init", "-q")
+    git(user.here, "add", "train.py")
+    git(user.here, "commit", "-qm", "first")
     typed(user, "--data", "words", "--checkpoints", "out", code=0, words=("--lr", "3"))
     [path] = user.home.glob("runs/*/train/checkpoints/*/manifest.json")
     manifest = json.loads(path.read_text())
@@ -210,7 +208,7 @@ def test_manifest_and_receipt_say_what_was_run(user: User) -> None:
     [code] = user.home.glob("code/*/code.tar")
     assert about["code_sha256"] == hashlib.sha256(code.read_bytes()).hexdigest()
     commit = subprocess.run(
-        ["git", "-C", str(user.cwd), "rev-parse", "HEAD"], capture_output=True, text=True
+        ["git", "-C", str(user.here), "rev-parse", "HEAD"], capture_output=True, text=True
     )
     assert about["git_commit"] == commit.stdout.strip()
     assert about["dirty"] is True, "words/ is not in the commit"
@@ -220,13 +218,13 @@ def test_manifest_and_receipt_say_what_was_run(user: User) -> None:
     receipt = user.json("report", "--html", "receipt.html", "--json")["receipt"]
     [row] = receipt["account"]["checkpoints"]["all"]
     assert row["provenance"] == about
-    page = (user.cwd / "receipt.html").read_text()
+    page = (user.here / "receipt.html").read_text()
     assert "python3 train.py --lr 3" in page
     assert "with changes" in page
 
 
 def test_a_failed_command_shows_its_last_lines_and_what_was_not_sent(user: User) -> None:
-    top = user.cwd
+    top = user.here
     assert top is not None
     text = "for n in range(30): print('line', n)\nopen('data/train.bin')\n"
     write(top, {"train.py": text, "data/train.bin": "x", ".gitignore": "*.bin\n"})

@@ -53,16 +53,14 @@ def run(user: User, text: str, *options: str, code: int = 0) -> str:
 
 def fetched(user: User) -> Path:
     """The file or folder that ``fetch-best`` brings, under its own name."""
-    assert user.cwd is not None
     user.run("fetch-best", "--into", "best")
-    [found] = (user.cwd / "best" / "own").iterdir()
+    [found] = (user.here / "best" / "own").iterdir()
     return found
 
 
 def metric(user: User) -> dict[str, object]:
     """The metric in the fetched checkpoint's manifest."""
-    assert user.cwd is not None
-    path = user.cwd / "best" / "manifest.json"
+    path = user.here / "best" / "manifest.json"
     told = from_json(path.read_text(), str(path)).extra.get("metric", {})
     assert isinstance(told, dict)
     return told
@@ -88,10 +86,9 @@ def test_one_that_names_its_best_itself_and_tells_no_metric(user: User) -> None:
 
 
 def test_one_that_works_in_another_folder(user: User, tmp_path: Path) -> None:
-    assert user.cwd is not None
     other = tmp_path / "elsewhere"
     other.mkdir()
-    (user.cwd / "train.py").write_text(scripts.LEAVING, encoding="utf-8")
+    (user.here / "train.py").write_text(scripts.LEAVING, encoding="utf-8")
     options = ("--rate", "3.60", "--budget", "0.20", "--checkpoint-gb", "0.01", "-y")
     train = ("--", "python3", "train.py", str(other))
     shown = user.run("run", "local", *options, *train, code=NO_CHECKPOINT_CODE)
@@ -109,9 +106,8 @@ def test_one_whose_final_model_lies_beside_the_named_folder(user: User) -> None:
     )
     shown = run(user, text, "--metric", "val_loss", "--checkpoints", "logs")
     assert "left out other files: 1 beside the named places" in " ".join(shown.split())
-    assert user.cwd is not None
     user.run("fetch-best", "--step", "0", "--into", "rest")
-    [archive] = (user.cwd / "rest" / "own").iterdir()
+    [archive] = (user.here / "rest" / "own").iterdir()
     with tarfile.open(archive) as found:
         assert found.getnames() == ["final.pt"]
 

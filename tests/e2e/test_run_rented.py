@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from tests.e2e.test_run import script
 from tests.e2e.user import User, until
 from tests.standins.runpod.standin import StandIn
 
@@ -36,18 +37,12 @@ def rented(lodger: User, runpod: StandIn) -> tuple[User, StandIn]:
     return lodger, runpod
 
 
-def script(user: User, text: str) -> None:
-    assert user.cwd is not None
-    (user.cwd / "train.py").write_text(text, encoding="utf-8")
-
-
 def test_a_strangers_script_trains_on_a_rented_pod(rented: tuple[User, StandIn]) -> None:
     user, standin = rented
     script(user, ENDING)
-    assert user.cwd is not None
-    (user.cwd / ".env").write_text("SECRET=never-leaves")
-    (user.cwd / "data" / "tiny").mkdir(parents=True)
-    (user.cwd / "data" / "tiny" / "words.txt").write_text("to be or not")
+    (user.here / ".env").write_text("SECRET=never-leaves")
+    (user.here / "data" / "tiny").mkdir(parents=True)
+    (user.here / "data" / "tiny" / "words.txt").write_text("to be or not")
     user.environment["TOKEN"] = "open-sesame"
     image = ("--image", "somebody/trainer:7")
     command = ("--env", "TOKEN", "--data", "data/tiny", *image, "-y", "--", "python3", "train.py")
@@ -73,7 +68,7 @@ def test_a_strangers_script_trains_on_a_rented_pod(rented: tuple[User, StandIn])
     assert {path.name for path in holders} <= {"train.log"}, "the script printed it"
     fetched = user.run("fetch-best", "--into", "best")
     assert "step-00000060: fetched and verified" in fetched
-    assert (user.cwd / "best" / "own" / "step-60.pt").stat().st_size == 5000
+    assert (user.here / "best" / "own" / "step-60.pt").stat().st_size == 5000
     assert "val_loss        1.667 by the pod's report\n" in fetched
     assert "opening it      unknown: treat it as code" in fetched
     assert "val_loss 1.667 by the pod's report" in user.run("status", run.run_id)

@@ -47,12 +47,11 @@ def user(tmp_path: Path) -> Iterator[User]:
 def test_it_is_told_in_time_saves_and_its_best_comes_home(
     user: User, name: str, metric: str
 ) -> None:
-    assert user.cwd is not None
     if (
         name == "train_lightning.py"
     ):  # it validates as it ends, and keeps a second file if that is best
         (user.folder / "bin" / "step_s").write_text("0")
-    shutil.copy(ROOT / "docs" / "guide" / "your-own" / name, user.cwd)
+    shutil.copy(ROOT / "docs" / "guide" / "your-own" / name, user.here)
     words = ("--checkpoints", "out", "--metric", metric, "-y", "--", "python", name)
     out = user.run("run", "local", *OPTIONS, *words, code=Outcome.LANDED.exit_code)
     [told] = user.json("status", user.only_run().run_id, "--json")["runs"]
@@ -70,7 +69,7 @@ def test_it_is_told_in_time_saves_and_its_best_comes_home(
     assert max(each.step for each in made) >= beat["step"], "it saved when it was told"
     fetched = user.run("fetch-best", "--into", "best")
     assert f"step-{best.step:08d}: fetched and verified" in fetched
-    [own] = (user.cwd / "best" / "own").iterdir()
+    [own] = (user.here / "best" / "own").iterdir()
     done = subprocess.run(
         [str(OWN / "bin" / "python"), "-c", WHAT_IT_HOLDS[name], str(own)],
         capture_output=True,

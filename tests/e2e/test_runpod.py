@@ -11,7 +11,6 @@ import pytest
 
 from tests.e2e.runpod_user import ACCEPT, BILLED_AFTER_S, LAUNCH, RentedUser, in_hand
 from tests.e2e.user import until
-from trmcloud.core.contract import manifest as mf
 from trmcloud.core.control.run_state import RunState, State
 from trmcloud.core.errors import Outcome
 from trmcloud.core.money import ZERO
@@ -40,8 +39,7 @@ def test_plan_launch_land_at_the_budget_fetch_report(rented: RentedUser) -> None
     assert rented.live() == []
     assert ZERO < run.settled <= run.cap
     assert 0 < rented.billed() <= float(run.cap)
-    best = mf.pick_best(rented.checkpoints().values())
-    assert best is not None
+    best = rented.best()
     assert best.step == run.phases["fast"].step
     fetched = rented.json("fetch-best", "--into", str(rented.folder / "best"), "--json")
     assert fetched["sha256"] == best.sha256
@@ -115,6 +113,5 @@ def test_the_command_is_killed_in_every_phase_of_one_run(rented: RentedUser) -> 
     assert len(rented.truth()) == 1
     assert run.settled <= run.cap
     assert rented.billed() == pytest.approx(float(run.settled), abs=2e-6)
-    best = mf.pick_best(rented.checkpoints().values())
-    assert best is not None
+    best = rented.best()
     assert best.step == 400

@@ -36,15 +36,6 @@ def ended(user: RentedUser, outcome: Outcome) -> RunState:
     return run
 
 
-# -- pods that come late, twice, too dear, or never start: on paper --------------------------------
-
-
-# -- pods that run, and are not what they should be ------------------------------------------------
-
-
-# -- in mid-training -------------------------------------------------------------------------------
-
-
 def training(user: RentedUser, *more: str, steps: int = 500) -> subprocess.Popen[str]:
     """A launch whose first checkpoint is here."""
     launch = begin(user, *more, steps=steps)
@@ -122,19 +113,8 @@ def test_detached_through_both_phases_with_the_terminal_gone(rented: RentedUser)
     """The window is closed as soon as there is a pod: the command still sends what it needs, and
     its agent ends it."""
     arguments = (
-        "--steps",
-        "150",
-        "--budget",
-        "0.90",
-        "--volume",
-        "--volume-days",
-        "2",
-        "--volume-then",
-        "delete-fetched",
-        "--region",
-        "EU-RO-1",
-        "-d",
-        "-y",
+        *("--steps", "150", "--budget", "0.90", "--volume", "--volume-days", "2"),
+        *("--volume-then", "delete-fetched", "--region", "EU-RO-1", "-d", "-y"),
     )
     launch = rented.start(*LAUNCH[:4], *arguments, *rented.data, *ACCEPT)
     until(lambda: bool(rented.live()), what="a pod")
@@ -157,17 +137,8 @@ def test_detached_through_both_phases_with_the_terminal_gone(rented: RentedUser)
     (held,) = told["volumes"]
     assert Usd(told["spent_usd"]) + Usd(held["reserved_usd"]) <= run.cap
     rented.clock.advance(2 * 86_400.0)
-    for words in (
-        ("status",),
-        ("status", run.run_id),
-        ("budget", "show"),
-        ("report",),
-        (
-            "admin",
-            "volumes",
-        ),
-    ):
-        shown = rented.run(*words)
+    for words in ("status", f"status {run.run_id}", "budget show", "report", "admin volumes"):
+        shown = rented.run(*words.split())
         assert "a day beyond every budget since " in shown
         assert f"the checkpoints of {run.run_id} were not fetched" in shown
         assert "trmcloud admin volumes delete EU-RO-1" in shown

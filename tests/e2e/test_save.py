@@ -2,19 +2,11 @@
 
 from __future__ import annotations
 
-import pytest
-
 from tests.e2e.test_crashes import LAUNCH
 from tests.e2e.user import User, until
-from tests.typist import InProcess
 from trmcloud.core.errors import Outcome
 
 RARELY = ("--set", "save_every=100000", "--set", "eval_every=100000")
-
-
-@pytest.fixture
-def user(typist: InProcess) -> InProcess:
-    return typist
 
 
 def test_a_run_is_saved_twice_while_it_trains_and_then_stopped(user: User) -> None:

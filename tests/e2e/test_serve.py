@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import socket
-import time
 import urllib.request
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -14,9 +13,10 @@ import pytest
 
 from tests.documents import document_in
 from tests.e2e.serving import WITHIN_S, Server
-from tests.e2e.user import TINY, User, real_trainer, write_text
+from tests.e2e.user import TINY, User, real_trainer, until, write_text
 from tests.standins.data_host import DataHost
 from tests.standins.data_host import serving as serving_data
+from tests.typist import InProcess
 from trmcloud.core.catalog.eval_tasks import suite_of
 from trmcloud.io.hashing import file_sha256
 from trmcloud.io.requests import send
@@ -38,7 +38,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Iterator[User]:
     """A user with what a server needs of a checkpoint of a few real steps in ``best``."""
     folder = tmp_path_factory.mktemp("trained")
     trainer = real_trainer(folder / "trainer")
-    user = User(folder, trainer=trainer, environment={"OMP_NUM_THREADS": "1"})
+    user = InProcess(folder, trainer=trainer, environment={"OMP_NUM_THREADS": "1"})
     write_text(folder)
     user.run("launch", "local", *TINY, "--steps", "20", "--processes", "1", "--budget", "1", "-y")
     user.run("fetch-best", "--for-inference", "--into", "best")
@@ -64,9 +64,16 @@ class Serving(Server):
     def ended(self) -> str:
         """stderr of a server that ended well, and answers no more."""
         err = super().ended()
-        with pytest.raises(ConnectionRefusedError):
-            socket.create_connection(("127.0.0.1", self.port), timeout=5).close()
+        assert self.is_gone()
         return err
+
+    def is_gone(self) -> bool:
+        """Whether nothing answers at its port."""
+        try:
+            socket.create_connection(("127.0.0.1", self.port), timeout=5).close()
+        except ConnectionRefusedError:
+            return True
+        return False
 
 
 def test_a_run_is_served_until_ctrl_c(trained: User) -> None:
@@ -89,41 +96,25 @@ def test_a_server_does_not_outlive_whoever_started_it(trained: User) -> None:
     assert serving.ask("/health")
     serving.process.kill()  # as the kernel does where memory runs out: nobody is told
     serving.process.wait(WITHIN_S)
-    until = time.monotonic() + WITHIN_S
-    while True:
-        try:
-            socket.create_connection(("127.0.0.1", serving.port), timeout=5).close()
-        except ConnectionRefusedError:
-            break
-        assert time.monotonic() < until, "it still answers"
-        time.sleep(0.1)
+    until(serving.is_gone, what="nothing answers any more")
     serving.process.communicate(timeout=WITHIN_S)  # its half of the pipes is closed, too
 
 
-def test_as_json_it_says_in_one_document_where_it_answers(trained: User) -> None:
-    serving = Serving(trained, "best", "--json")
+def test_as_json_at_any_address_it_says_where_it_answers_and_what_to_mind(trained: User) -> None:
+    """SIGTERM ends the trainer's half of it, too."""
+    serving = Serving(trained, "best", "--json", "--host", "0.0.0.0")
     try:
         told = document_in(serving.shown)
         assert (told["schema"], told["of"]) == ("serving/1", "checkpoint")
-        assert told["url"] == f"http://127.0.0.1:{serving.port}"
-        serving.process.terminate()
-        out, _ = serving.process.communicate(timeout=WITHIN_S)
-        assert (serving.process.returncode, out) == (0, "")
-    finally:
-        serving.process.kill()
-
-
-def test_any_other_address_is_warned_of_and_sigterm_ends_the_trainers_half(trained: User) -> None:
-    serving = Serving(trained, "best", "--host", "0.0.0.0")
-    try:
+        assert told["url"].endswith(f":{serving.port}")
         taken = trained.fails("serve", "best", "--port", str(serving.port), code=2)
         assert f"cannot listen on 127.0.0.1:{serving.port}: address already in use" in taken
         serving.process.terminate()
-        warning = serving.ended()
-        assert warning.startswith(
-            "warning: 0.0.0.0 can be reached from other machines, without encryption"
-        )
-        assert warning.count("\n") == 1
+        out, warning = serving.process.communicate(timeout=WITHIN_S)
+        assert (serving.process.returncode, out) == (0, "")
+        assert serving.is_gone()
+        [warned] = [line for line in warning.splitlines() if line.startswith("warning: ")]
+        assert "0.0.0.0 can be reached from other machines, without encryption" in warned
     finally:
         serving.process.kill()
 

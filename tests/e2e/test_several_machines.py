@@ -27,7 +27,6 @@ from tests.standins.runpod.containers import SYSTEM_PATH
 from tests.standins.runpod.fixture import judged
 from tests.unit.skypilot.rig import stand_in
 from trmcloud.adapters.files import load_data_set
-from trmcloud.core.contract import manifest as mf
 from trmcloud.core.control.run_state import State
 from trmcloud.core.errors import Outcome
 from trmcloud.core.money import ZERO, cost
@@ -147,8 +146,7 @@ def test_two_machines_train_together_until_one_is_lost_and_go_on_anew(sailor: Sa
     sailor.run("stop", "-y", run.run_id)
     sailor.see_out(again, code=21, within_s=120.0)
     assert sailor.live() == []
-    best = mf.pick_best(sailor.checkpoints().values())
-    assert best is not None
+    best = sailor.best()
     fetched = sailor.json("fetch-best", "--into", str(sailor.folder / "best"), "--json")
     assert fetched["sha256"] == best.sha256
     (report,) = sailor.json("report", "--json")["runs"]

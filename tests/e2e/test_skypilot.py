@@ -16,7 +16,6 @@ from tests.e2e.runpod_user import ACCEPT, LAUNCH, RentedUser
 from tests.e2e.user import until
 from tests.standins.downloads import Downloads, downloads
 from tests.unit.skypilot.rig import stand_in
-from trmcloud.core.contract import manifest as mf
 from trmcloud.core.control.run_state import State
 from trmcloud.core.errors import Outcome
 from trmcloud.core.money import ZERO
@@ -63,8 +62,7 @@ def test_plan_launch_land_at_the_budget_fetch_report(rented: RentedUser) -> None
     assert run.outcome is Outcome.LANDED
     assert skyfarer.live() == []
     assert ZERO < run.settled <= run.cap
-    best = mf.pick_best(skyfarer.checkpoints().values())
-    assert best is not None
+    best = skyfarer.best()
     assert best.step == run.phases["fast"].step
     fetched = skyfarer.json("fetch-best", "--into", str(skyfarer.folder / "best"), "--json")
     assert fetched["sha256"] == best.sha256

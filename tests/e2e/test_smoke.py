@@ -135,6 +135,7 @@ def test_killed_in_the_middle_the_next_command_ends_and_settles_it(rented: Rente
     assert verified(rented) == set()
 
 
+@pytest.mark.more
 def test_after_a_smoke_run_a_launch_needs_no_word_and_its_own_books_close(
     rented: RentedUser,
 ) -> None:

@@ -53,8 +53,7 @@ def sweep_words(*more: str, slots: int = 2, eta: int = 2) -> tuple[str, ...]:
 
 @pytest.fixture
 def user(in_project: User) -> User:
-    assert in_project.cwd is not None
-    (in_project.cwd / "train.py").write_text(SCRIPT)
+    (in_project.here / "train.py").write_text(SCRIPT)
     return in_project
 
 
@@ -200,8 +199,7 @@ def moves_of(events: tuple[ev.SweepEvent, ...]) -> list[tuple[Any, ...]]:
 
 def test_it_decides_as_the_executor_without_ray_does(user: User, tmp_path: Path) -> None:
     """On an objective that is the same whenever it is stopped, with one slot and ample money."""
-    assert user.cwd is not None
-    (user.cwd / "train.py").write_text(FLAT)
+    (user.here / "train.py").write_text(FLAT)
     made: dict[str, list[tuple[Any, ...]]] = {}
     replayed = 0
     for where, place in (("here", ()), ("ray", ("--on", "ray"))):

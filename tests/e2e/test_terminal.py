@@ -35,12 +35,9 @@ os.execv(sys.argv[1], sys.argv[1:])
 
 
 class Terminal:
-    """A window in which ``trmcloud`` runs: what it shows, what is typed, and its being closed.
+    """A window in which ``trmcloud`` runs: what it shows, what is typed, and its being closed."""
 
-    ``warm``: forked from a process that has imported it, for who opens a hundred.
-    """
-
-    def __init__(self, user: User, *arguments: str, columns: int = 100, warm: bool = False) -> None:
+    def __init__(self, user: User, *arguments: str, columns: int = 100) -> None:
         self.shown = ""
         self.code: int | None = None
         env, words = user.env() | {"TERM": "xterm-256color"}, [*user.program, *arguments]
@@ -48,26 +45,12 @@ class Terminal:
         fcntl.ioctl(window, termios.TIOCSWINSZ, struct.pack("HHHH", 40, columns, 0, 0))
         try:
             # Its session's leader, with the window as its terminal.
-            if warm and can_warm(words, env):
-                self._process: subprocess.Popen[Any] = Warm(
-                    [sys.executable, *words],
-                    cwd=user.cwd or user.folder,
-                    env=env,
-                    stdin=window,
-                    stdout=window,
-                    stderr=window,
-                    start_new_session=True,
-                )
-            else:
-                self._process = subprocess.Popen(
-                    [sys.executable, "-c", _IN_A_WINDOW, sys.executable, *words],
-                    cwd=user.cwd or user.folder,
-                    env=env,
-                    stdin=window,
-                    stdout=window,
-                    stderr=window,
-                    start_new_session=True,
-                )
+            warm = user.warm and can_warm(words, env)
+            before = () if warm else (sys.executable, "-c", _IN_A_WINDOW)
+            self._process: subprocess.Popen[Any] = (Warm if warm else subprocess.Popen)(
+                [*before, sys.executable, *words], cwd=user.here, env=env,
+                stdin=window, stdout=window, stderr=window, start_new_session=True,
+            )  # fmt: skip
         finally:
             os.close(window)
 
@@ -182,6 +165,7 @@ def test_elsewhere_there_is_no_bar_and_status_says_what_it_leaves_out(user: User
 
 
 def test_ctrl_c_and_stop(user: User, terminal: Desk) -> None:
+    user.warm = False  # one window in which nothing was imported before
     window = terminal(user, *LAUNCH, "--steps", "5000", "-y")
     until(lambda: bool(user.checkpoints()))
     window.types("\x03")

@@ -9,7 +9,6 @@ import shlex
 import signal
 import subprocess
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -51,22 +50,13 @@ for step in range(1000):
 
 
 @pytest.fixture
-def user(tmp_path: Path) -> Iterator[User]:
-    folder = tmp_path / "project"
-    folder.mkdir()
-    subprocess.run(["git", "init", "-q", str(folder)], check=True)
-    made = User(tmp_path, cwd=folder)
-    yield made
-    made.end_everything()
-
-
-def project(user: User) -> Path:
-    assert user.cwd is not None
-    return user.cwd
+def user(in_project: User) -> User:
+    subprocess.run(["git", "init", "-q", str(in_project.here)], check=True)
+    return in_project
 
 
 def script(user: User, text: str, name: str = "train.py") -> None:
-    (project(user) / name).write_text(text, encoding="utf-8")
+    (user.here / name).write_text(text, encoding="utf-8")
 
 
 def tried(user: User, *words: str, code: int = 0) -> dict[str, Any]:
@@ -113,7 +103,7 @@ def test_the_line_that_it_prints_works_as_it_stands(user: User) -> None:
     assert typed.ends() == Outcome.FINISHED.exit_code, typed.shown
     fetched = user.run("fetch-best", "--into", "best")
     assert "fetched and verified" in fetched
-    [own] = (project(user) / "best" / "own").iterdir()
+    [own] = (user.here / "best" / "own").iterdir()
     assert own.read_text() == "120", "the lowest val_loss is that of the last step"
 
 
@@ -138,7 +128,7 @@ def test_its_checks_are_kept_by_code_and_command(user: User) -> None:
     assert len(kept) == 1
     assert json.loads(kept[0].read_text())["code_sha256"] == record["code_sha256"]
     assert "val_loss=" in kept[0].with_suffix(".log").read_text()
-    assert sorted(entry.name for entry in project(user).iterdir()) == [".git", "train.py"]
+    assert sorted(entry.name for entry in user.here.iterdir()) == [".git", "train.py"]
     plan = ("run", "1xH100", "--budget", "5", "--dry-run", "--", "python3")
     assert "  · tried here " in (said := user.run(*plan, "train.py"))
     assert "not known: resumes, gpu" in said
@@ -152,11 +142,11 @@ def test_its_checks_are_kept_by_code_and_command(user: User) -> None:
 
 def test_data_that_git_ignores_is_named_with_what_sends_it(user: User) -> None:
     script(user, READS)
-    data = project(user) / "data" / "shakespeare"
+    data = user.here / "data" / "shakespeare"
     data.mkdir(parents=True)
     (data / "prepare.py").write_text("print()")
     (data / "train.bin").write_bytes(b"to be" * 100)
-    (project(user) / ".gitignore").write_text("*.bin\n")
+    (user.here / ".gitignore").write_text("*.bin\n")
     out = user.run("try", *SHORT, "--", "python3", "train.py", code=FAILED)
     assert "data/shakespeare/train.bin exists here but was not sent: git ignores it\n" in out, out
     assert "    fix: --data data/shakespeare\n" in out
@@ -188,7 +178,7 @@ for step in range(1000):
     time.sleep(0.05)
 """,
     )
-    (project(user) / "requirements.txt").write_text("torch>=2\n# pyyaml\n")
+    (user.here / "requirements.txt").write_text("torch>=2\n# pyyaml\n")
     user.environment |= {"SECRET": "s", "NAMED": "n"}
     made = tried(user, "--env", "NAMED", "--", "python3", "train.py", code=FAILED)
     assert results(made)["starts"] == "passed"
@@ -253,7 +243,7 @@ def test_bad_commands(user: User, text: str, check: str, said: str, code: int) -
 
 def test_a_command_that_is_no_python_is_tried_too(user: User) -> None:
     script(user, 'for i in 1 2 3 4 5 6 7 8 9; do echo "step $i loss=0.$i"; sleep 0.5; done', "run")
-    (project(user) / "run").chmod(0o755)
+    (user.here / "run").chmod(0o755)
     script(user, "", "empty.py")
     made = tried(user, "--", "sh", "./run")
     assert made["checks"]["reads"]["message"] == "no Python process was seen"

@@ -4,7 +4,6 @@ earlier version has kept one, no screen, document, page or receipt shows it.
 
 from __future__ import annotations
 
-import http.client
 import json
 from pathlib import Path
 from typing import Any
@@ -12,9 +11,8 @@ from typing import Any
 import pytest
 
 from tests.documents import document_in
-from tests.e2e.serving import UiServer
+from tests.e2e.on_page import Serving
 from tests.e2e.user import User
-from tests.typist import InProcess
 from trmcloud.api import Home
 from trmcloud.core.errors import ReceiptError, UsageError
 
@@ -29,11 +27,6 @@ open("out/step-30.pt", "w").write("30")
 """
 HERE = ("local", "--rate", "3.60", "--budget", "0.05")
 OWN = ("--checkpoints", "out", "--checkpoint-gb", "0.001", "--metric", "val_loss=([0-9.]+)")
-
-
-@pytest.fixture
-def user(typist: InProcess) -> InProcess:
-    return typist
 
 
 @pytest.fixture
@@ -131,17 +124,11 @@ def test_one_that_an_earlier_version_kept_is_shown_nowhere(
 
 def _page_shows_nothing(user: User, run_id: str) -> None:
     pytest.importorskip("uvicorn", reason="the extra `ui`")
-    page = UiServer(user)
+    page = Serving(user)
     try:
-        for path in (
-            "/api/runs", f"/api/runs/{run_id}", f"/api/runs/{run_id}/launched",
-            f"/api/runs/{run_id}/log",
-        ):  # fmt: skip
-            made = http.client.HTTPConnection("127.0.0.1", page.port, timeout=60)
-            made.request("GET", path, headers={"Authorization": f"Bearer {page.token}"})
-            answer = made.getresponse()
-            assert answer.status == 200, path
-            assert TOKEN.encode() not in answer.read(), path
-            made.close()
+        for path in ("", f"/{run_id}", f"/{run_id}/launched", f"/{run_id}/log"):
+            status, told = page.ask(f"/api/runs{path}")
+            assert status == 200, path
+            assert TOKEN not in json.dumps(told), path
     finally:
         page.kill()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import http.client
-import json
 import os
 import socket
 import time
@@ -14,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.serving import UiServer
+from tests.e2e.on_page import Serving
 from tests.e2e.user import User
 from tests.standins.half_open import half_open_at, no_more_files
 
@@ -25,24 +24,11 @@ WITHIN_S = 60.0
 HALF_OPEN = 1_100
 
 
-class Page(UiServer):
+class Page(Serving):
     """``trmcloud ui`` as a process that may open 1,024 files."""
 
     def __init__(self, user: User) -> None:
         super().__init__(user, limit=no_more_files)
-
-    @property
-    def own(self) -> dict[str, str]:
-        return {"Authorization": f"Bearer {self.token}", "Content-Type": "application/json"}
-
-    def ask(self, method: str, path: str, body: bytes | None = None) -> tuple[int, bytes]:
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=WITHIN_S)
-        try:
-            connection.request(method, path, body, self.own)
-            answer = connection.getresponse()
-            return answer.status, answer.read()
-        finally:
-            connection.close()
 
     def first_byte_s(self, path: str = "/") -> float:
         """From the beginning of a new connection to the first byte of the page."""
@@ -81,7 +67,7 @@ def one_page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
 def listening(page: Page) -> tuple[http.client.HTTPConnection, Callable[[], bytes]]:
     """A stream of news, and what it says next."""
     connection = http.client.HTTPConnection("127.0.0.1", page.port, timeout=WITHIN_S)
-    connection.request("GET", "/api/stream", headers=page.own)
+    connection.request("GET", "/api/stream", headers={"Authorization": f"Bearer {page.token}"})
     answer = connection.getresponse()
     assert answer.status == 200
     return connection, answer.readline
@@ -95,10 +81,10 @@ def test_half_open_connections_without_a_token_leave_the_page_reachable(
     assert line() == b"event: hello\n"
     with half_open_at(page.port, HALF_OPEN) as half_open:
         taken_s = [page.first_byte_s() for _ in range(3)]
-        status, told = page.ask("GET", "/api/runs")
-        assert (status, json.loads(told)["runs"]) == (200, [])
+        status, told = page.ask("/api/runs")
+        assert (status, told["runs"]) == (200, [])
         with ThreadPoolExecutor(6) as pool:  # as a browser does
-            assert set(pool.map(lambda _: page.ask("GET", "/api/runs")[0], range(60))) == {200}
+            assert set(pool.map(lambda _: page.ask("/api/runs")[0], range(60))) == {200}
         files = len(os.listdir(f"/proc/{page.process.pid}/fd"))
         assert files < 512
         assert sum(_is_open(each) for each in half_open) < 300
@@ -153,8 +139,8 @@ DEEP = b"[" * 3_000 + b"]" * 3_000
 )
 def test_no_body_is_answered_by_a_fault_of_the_server(body: bytes, one_page: Page) -> None:
     for path in ("/api/runs/r-none/do", "/api/budgets/month"):
-        status, told = one_page.ask("POST", path, body)
+        status, told = one_page.ask(path, body)
         assert status in (404, 409, 413, 422), told
-        line = json.loads(told)["error"]
+        line = told["error"]
         assert line
         assert line.isprintable()

@@ -11,7 +11,6 @@ import pytest
 from tests.e2e.runpod_user import ACCEPT
 from tests.e2e.user import until
 from tests.e2e.vast_user import VAST_LAUNCH, VastUser, renting_from_vast
-from trmcloud.core.contract import manifest as mf
 from trmcloud.core.control.run_state import State
 from trmcloud.core.errors import Outcome
 from trmcloud.core.money import ZERO
@@ -50,8 +49,7 @@ def test_plan_launch_status_land_fetch_report(renter: VastUser) -> None:
     assert renter.live() == []
     assert ZERO < run.settled <= run.cap
     assert 0 < renter.billed() <= float(run.cap)
-    best = mf.pick_best(renter.checkpoints().values())
-    assert best is not None
+    best = renter.best()
     fetched = renter.json("fetch-best", "--into", str(renter.folder / "best"), "--json")
     assert fetched["sha256"] == best.sha256
     renter.close_books()

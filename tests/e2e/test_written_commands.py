@@ -305,7 +305,7 @@ def as_shipped(reader: User) -> User:
 
 def typed(user: User, words: list[str]) -> tuple[int, str]:
     """Exit code, and what was shown: as on a terminal, where every question is answered with y."""
-    terminal = Terminal(user, *words, warm=True)
+    terminal = Terminal(user, *words)
     try:
         time.sleep(0.2)
         terminal.types("y\n")

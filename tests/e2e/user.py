@@ -102,6 +102,11 @@ class User:
     def home(self) -> Path:
         return self.folder / "trmcloud-home"
 
+    @property
+    def here(self) -> Path:
+        """The folder in which commands are typed."""
+        return self.cwd or self.folder
+
     def env(self) -> dict[str, str]:
         made = {
             "PATH": os.environ["PATH"],
@@ -133,7 +138,7 @@ class User:
         warm = self.warm and not self.wrapper and can_warm(words, env)
         return (Warm if warm else subprocess.Popen)(
             [*self.wrapper, sys.executable, *words],
-            cwd=self.cwd or self.folder,
+            cwd=self.here,
             env=env,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
@@ -220,6 +225,12 @@ class User:
                     assert hashlib.file_digest(content, "sha256").hexdigest() == file.sha256
             found[manifest.label] = manifest
         return found
+
+    def best(self) -> mf.CheckpointManifest:
+        """The best of them; there must be one."""
+        best = mf.pick_best(self.checkpoints().values())
+        assert best is not None
+        return best
 
     def metrics(self, kind: str) -> list[dict[str, Any]]:
         """Lines of that kind that the trainer has written, of every phase."""

@@ -17,6 +17,22 @@ for step in range(1, 100000):
             file.write(os.urandom(5000))
 """
 
+#: Saves every tenth step, and at its end, of which a signal tells it; quick.
+LISTENING = """
+import os, signal, sys, time
+told = []
+signal.signal(signal.SIGTERM, lambda *_: told.append(1))
+os.makedirs("out", exist_ok=True)
+for step in range(1, int(sys.argv[1]) + 1 if len(sys.argv) > 1 else 41):
+    time.sleep(0.05)
+    print(f"step {step} train_loss={5 / step:.4f} val_loss={100 / step:.4f}", flush=True)
+    if step % 10 == 0 or told:
+        with open(f"out/step-{step}.pt", "w") as file:
+            file.write(str(step))
+    if told:
+        break
+"""
+
 #: Hears of its end by the module, saves then, and says how good it is.
 POLITE = """
 import os, trmcloud_job
@@ -82,9 +98,9 @@ LOUD = """
 import os, sys, time
 os.makedirs("out", exist_ok=True)
 line = b"x" * 200 + b"\\x1b[2J\\x1b]0;stolen\\x07\\n"
-for _ in range(400):
+for _ in range(320):
     os.write(1, line * 1000)
-os.write(1, b"y" * 20_000_000)
+os.write(1, b"y" * 2_000_000)
 os.write(1, b"\\nstep 7 val_loss=0.5\\n")
 with open("out/step-7.pt", "wb") as file:
     file.write(b"loud")

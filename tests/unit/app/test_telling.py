@@ -118,6 +118,14 @@ class Rig:
         deliveries = NotifiedFile(self.home, self.reported.append, lambda: self.clock.at)
         return Notifier(context, deliveries, destinations or (OPS,), sender or self.sender)
 
+    def with_news(self, *destinations: Destination, sender: Any = None) -> Notifier:
+        """One that has a gate's verdict to tell."""
+        teller = self.teller(*destinations, sender=sender)
+        teller.derive()
+        self.add(gate())
+        teller.derive()
+        return teller
+
     def state(self, name: str = "ops") -> DeliveryState:
         with NotifiedFile(self.home, self.reported.append).change() as states:
             return states[name]
@@ -196,10 +204,7 @@ def test_one_that_dies_after_the_word_and_before_its_record_tells_it_twice(rig: 
 
 
 def test_who_does_not_take_it_is_asked_ever_more_rarely(rig: Rig) -> None:
-    teller = rig.teller()
-    teller.derive()
-    rig.add(gate())
-    teller.derive()
+    teller = rig.with_news()
     pauses: list[float] = []
     rig.answers = [DeliveryResult(False, "it answered 500")] * 12
     for _ in range(12):
@@ -214,10 +219,7 @@ def test_who_does_not_take_it_is_asked_ever_more_rarely(rig: Rig) -> None:
 
 
 def test_a_receiver_that_says_when_is_taken_at_its_word(rig: Rig) -> None:
-    teller = rig.teller()
-    teller.derive()
-    rig.add(gate())
-    teller.derive()
+    teller = rig.with_news()
     rig.answers = [DeliveryResult(False, "it answered 429", 600.0)]
     rig.told(teller)
     rig.clock.at += 599.0
@@ -227,10 +229,7 @@ def test_a_receiver_that_says_when_is_taken_at_its_word(rig: Rig) -> None:
 
 
 def test_after_three_days_it_is_given_up_and_said_so(rig: Rig) -> None:
-    teller = rig.teller()
-    teller.derive()
-    rig.add(gate())
-    teller.derive()
+    teller = rig.with_news()
     rig.answers = [DeliveryResult(False, "it answered 404")] * 2
     rig.told(teller)
     rig.clock.at += GIVE_UP_AFTER_S
@@ -240,10 +239,7 @@ def test_after_three_days_it_is_given_up_and_said_so(rig: Rig) -> None:
 
 
 def test_a_final_refusal_is_reported_once_and_not_repeated(rig: Rig) -> None:
-    teller = rig.teller()
-    teller.derive()
-    rig.add(gate())
-    teller.derive()
+    teller = rig.with_news()
     rig.answers = [DeliveryResult(False, "it answered 410", is_final=True)]
     assert rig.told(teller) == ["r1/g1/gate/fast"]
     rig.clock.at += 60.0
@@ -259,10 +255,7 @@ def test_one_that_cannot_be_told_here_waits_too(rig: Rig) -> None:
     def sender(destination: Destination) -> Send:
         raise MissingExtra("notifying by ntfy", "notify", "install it")
 
-    teller = rig.teller(PHONE, sender=sender)
-    teller.derive()
-    rig.add(gate())
-    teller.derive()
+    teller = rig.with_news(PHONE, sender=sender)
     assert teller.deliver(PHONE)
     (waiting,) = rig.state("phone").waiting
     assert "needs the 'notify' extra" in waiting.why
@@ -314,10 +307,7 @@ def test_of_a_teams_homes_the_one_that_drives_a_run_tells_of_it(rig: Rig, machin
 
 
 def test_a_ledger_that_was_put_back_tells_nothing_anew(rig: Rig) -> None:
-    teller = rig.teller()
-    teller.derive()
-    rig.add(gate())
-    teller.derive()
+    teller = rig.with_news()
     rig.told(teller)
     with teller.deliveries.change() as states:
         states["ops"] = replace_values(states["ops"], cursor=10_000)

@@ -93,7 +93,8 @@ class SshConnection:
         """Run a shell script (or a list of words) there, with ``content`` as its input.
 
         A connection that drops is made anew once, where ``again`` says that running the command
-        twice does no harm.
+        twice does no harm. Where the second try runs out of time, the first one's error is raised:
+        it is what ssh said, and not that we gave up.
 
         Raises:
             HostKeyChanged, LoginRefused: nothing was run. Dropped: it may have run, or not.
@@ -102,11 +103,16 @@ class SshConnection:
         deadline = time.monotonic() + timeout_s
         try:
             return self._run_once(command, content, deadline, max_bytes)
-        except ConnectionDropped:
+        except ConnectionDropped as first:
             self.close()
             if not again or time.monotonic() >= deadline:
                 raise
-            return self._run_once(command, content, deadline, max_bytes)
+            try:
+                return self._run_once(command, content, deadline, max_bytes)
+            except ConnectionDropped:
+                if time.monotonic() >= deadline:
+                    raise first from None
+                raise
 
     def open(self, command: str, *, own: bool = False, timeout_s: float = 30.0) -> Session:
         """A command whose bytes are read and written as they come; ``own`` gives it a connection
