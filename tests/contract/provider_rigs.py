@@ -14,24 +14,21 @@ import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
-from dataclasses import replace
 from enum import Enum
 from pathlib import Path
 from typing import Any, ClassVar
 
 from tests.contract import huggingface_rig, runpod_rig, vast_rig
+from tests.contract.pod_requests import RATE, request_at
 from tests.standins import web
 from tests.standins.runpod.client import Client
 from tests.standins.runpod.fixture import judged
 from tests.standins.runpod.http_types import problem
 from tests.standins.web import Answer, Asked, CarryOut, Faults, GivenClock
 from tests.unit.skypilot import rig as sky_rig
-from trmcloud.core.contract.pod_contract import Lease, PodName
-from trmcloud.core.money import Usd
 from trmcloud.ports.compute import Compute, PodRequest
 from trmcloud.providers.vast.create import ENV_PIECE
 
-RATE = Usd("0.49")
 WEB_PAGE = b"<html><h1>502 Bad Gateway</h1></html>"
 
 
@@ -113,14 +110,7 @@ class Rig(ABC):
         return len(self.faults.asked(self.LIST))
 
     def request(self, generation: int = 1, **more: Any) -> PodRequest:
-        now = self.now()
-        name = str(PodName("0a1b2c3d", "r1", generation, int(now) + 3600))
-        lease = Lease(
-            run_id="r1", pod_name=name, epoch=1, granted_at=now, soft_stop_at=now + 3000,
-            hard_stop_at=now + 3600, landing_s=60.0, phases=(), fits_budget=True,
-            min_useful_s=10.0, hold=True,
-        )  # fmt: skip
-        return replace(PodRequest(name, "L4", 1, RATE, lease, ()), **more)
+        return request_at(self.now(), "L4", generation, holds=True, **more)
 
     def named(self, name: str, *, cross: bool = False) -> list[Any]:
         pods = self.compute.cross_listed() if cross else self.compute.list_pods()

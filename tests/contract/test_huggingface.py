@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.contract.huggingface_rig import HOST_KEY, RATE, HubRig, another, hub_rig, job_request
+from tests.contract.huggingface_rig import RATE, HubRig, another, hub_rig, job_request
+from tests.contract.pod_requests import HOST_KEY
 from tests.standins.huggingface.hub import TOKEN
 from trmcloud.core.contract.pod_contract import ENV_HOST_KEY
 from trmcloud.core.contract.trainer_contract import PhaseJob

@@ -341,17 +341,6 @@ def test_a_wrong_password_is_not_shown(home: Path) -> None:
 # -- several homes -------------------------------------------------------------------------------
 
 
-def test_two_homes_share_a_cap(postgres_url: str, tmp_path: Path) -> None:
-    ada, bob = (PostgresLedger(postgres_url, tmp_path / name) for name in ("ada", "bob"))
-    ada.set_cap(ev.CapSet("account", "", Usd(5)), AT)
-    ada.open_run("r1", plan(), Usd(3), WHO, AT)
-    with pytest.raises(BudgetRefused):
-        bob.open_run("r2", plan(), Usd(3), WHO, AT)
-    bob.open_run("r2", plan(), Usd(2), WHO, AT)
-    with pytest.raises(BudgetRefused):
-        ada.open_run("r3", plan(), Usd(1), WHO, AT)
-
-
 def test_a_heartbeats_age_is_told_by_the_databases_clock(postgres_url: str, tmp_path: Path) -> None:
     ahead = AT + 86_400.0
     ada = PostgresLedger(postgres_url, tmp_path / "ada", wall=lambda: ahead)
@@ -443,18 +432,6 @@ def test_a_database_with_another_ledger_is_not_taken_for_the_same(
     with pytest.raises(LedgerError, match="this home has used") as caught:
         ledger.read()
     one_line(caught.value)
-
-
-def test_a_stale_controller_cannot_beat_itself_back(ledger: PostgresLedger) -> None:
-    old = ledger.open_run("r1", plan(), Usd(3), WHO, AT)
-    new = ledger.take_over("r1", WHO, AT)
-    for use in (lambda: ledger.beat("r1", old, AT), lambda: ledger.append("r1", old, [], AT)):
-        with pytest.raises(StaleEpoch):
-            use()
-    ledger.release("r1", old)
-    driver = ledger.driver("r1")
-    assert driver is not None
-    assert (driver.epoch, driver.controller) == (new, WHO)
 
 
 def test_a_transactions_number_alone_proves_no_commit(

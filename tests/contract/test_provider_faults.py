@@ -96,6 +96,24 @@ def test_a_fault_that_no_request_reached_is_told(rig: Rig) -> None:
     rig.lift_unreached()
 
 
+@every
+def test_machines_are_told_apart_run_at_their_rate_and_end_twice(rig: Rig) -> None:
+    first, second = rig.request(), rig.request(2)
+    made = [rig.compute.create(first), rig.compute.create(second)]
+    (pod,) = rig.named(first.name)
+    assert (pod.pod_id, pod.rate, pod.status) == (made[0], RATE, "creating")
+    rig.on(900)
+    assert [pod.status for pod in rig.named(first.name)] == ["running"]
+    assert rig.compute.create(first) == made[0], "a name is given to one machine alone"
+    assert rig.compute.terminate(made[0]) is True
+    rig.on(60)
+    assert rig.named(first.name) == []
+    for named in (made[0], first.name):
+        rig.compute.terminate(named)
+    assert [pod.pod_id for pod in rig.named(second.name)] == [made[1]]
+    assert rig.living() == [second.name]
+
+
 # -- creates whose result is not known ----------------------------------------------------------
 
 

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from tests.contract.runpod_rig import A100, HOST_KEY, Clocked, Rig, build, request
+from tests.contract.pod_requests import HOST_KEY, request
+from tests.contract.runpod_rig import A100, Clocked, Rig, build
 from tests.standins.runpod import oracle
 from tests.standins.runpod.client import Client
 from tests.standins.runpod.standin import StandIn
@@ -23,8 +24,6 @@ from trmcloud.core.contract import pod_contract as contract
 from trmcloud.core.contract.trainer_contract import load_job
 from trmcloud.core.control.balance import Billing
 from trmcloud.core.errors import (
-    AmbiguousCreate,
-    NotFoundError,
     NotSupported,
     PaymentRequired,
     ProviderError,
@@ -37,26 +36,7 @@ from trmcloud.providers.runpod import offers
 from trmcloud.providers.runpod.checkup import check_account
 from trmcloud.providers.runpod.compute import RunPodVolumes
 
-# -- runpod compute -----------------------------------------------------------------------------
-# RunPod's adapter makes and ends pods, against the stand-in on a clock that the test moves.
-
-
 # -- creating -------------------------------------------------------------------------------------
-
-
-def test_a_pod_is_made_seen_and_ended(rig: Rig) -> None:
-    wanted = request(rig)
-    pod_id = rig.compute.create(wanted)
-    (seen,) = rig.compute.list_pods()
-    assert (seen.pod_id, seen.name, seen.rate) == (pod_id, wanted.name, Usd("0.49"))
-    assert seen.status == "creating"
-    assert seen.made_at == rig.clock()
-    rig.on(5)
-    (seen,) = rig.compute.list_pods()
-    assert seen.status == "running"
-    rig.compute.terminate(pod_id)
-    assert rig.compute.list_pods() == ()
-    assert rig.standin.control.live() == []
 
 
 def test_what_a_pod_is_asked_for_is_what_the_contract_takes(rig: Rig) -> None:
@@ -99,10 +79,6 @@ def test_what_a_pod_is_told(rig: Rig) -> None:
 
 
 def test_money_that_is_not_there(rig: Rig) -> None:
-    rig.standin.control.set_balance(0.2)
-    with pytest.raises(PaymentRequired, match="hour") as caught:
-        rig.compute.create(request(rig))
-    assert caught.value.exit_code == 14
     rig.standin.control.set_balance(1000)
     rig.compute.create(request(rig, "B200", gpus=8))
     with pytest.raises(PaymentRequired):
@@ -115,23 +91,6 @@ def test_a_request_that_is_wrong(rig: Rig) -> None:
     with pytest.raises(NotSupported, match="A10G"):
         rig.compute.create(request(rig, "A10G"))
     assert rig.standin.control.live() == []
-
-
-def test_a_pod_that_comes_after_its_create_was_answered_is_found(rig: Rig) -> None:
-    rig.standin.control.set(create_late=1)
-    wanted = request(rig)
-    with pytest.raises(AmbiguousCreate):
-        rig.compute.create(wanted)
-    rig.on(120)
-    (seen,) = rig.compute.list_pods()
-    assert seen.name == wanted.name
-    assert rig.compute.create(wanted) == seen.pod_id
-    assert len(rig.standin.control.live()) == 1
-    rig.compute.terminate(wanted.name)
-    assert rig.standin.control.live() == []
-
-
-# -- ending ---------------------------------------------------------------------------------------
 
 
 # -- What RunPod's adapter says of its pods, whatever the stand-in's lists say ------------------
@@ -308,15 +267,6 @@ def test_a_volume_is_made_once_and_used_again(rig: Rig) -> None:
         volumes.delete(made.volume_id)
     volumes.delete(elsewhere.volume_id)
     assert volumes.ours() == [grown]
-
-
-def test_a_volume_of_somebody_elses_is_left_alone(rig: Rig) -> None:
-    foreign = rig.api.create_volume("my-data", 10, "EU-RO-1")
-    volumes = RunPodVolumes(rig.api, LEDGER)
-    assert volumes.ensure("EU-RO-1", 10).volume_id != foreign.id
-    with pytest.raises(NotFoundError):
-        volumes.delete(foreign.id)
-    assert {row.id for row in rig.api.volumes()} >= {foreign.id}
 
 
 def test_the_reaper_sees_and_ends_only_volumes_of_this_ledger(rig: Rig) -> None:

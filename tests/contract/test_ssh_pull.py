@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import threading
-import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -292,20 +291,6 @@ def test_two_pulls_at_once_bring_it_once(pod: SshPod, tmp_path: Path) -> None:
     assert not (tmp_path / ".to.lock").exists()
 
 
-def test_two_checkpoints_at_once_do_not_disturb_each_other(pod: SshPod, tmp_path: Path) -> None:
-    files = [written(pod.root / f"optimizer-{i}.safetensors", BIG // 2, seed=i) for i in (1, 2)]
-    threads = [
-        threading.Thread(target=bring, args=(pod, file), kwargs={"into": tmp_path / file.name})
-        for file in files
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    for file in files:
-        assert sha256_of(tmp_path / file.name / file.name) == file.sha256
-
-
 def test_too_little_room_here_is_said_before_anything_comes(pod: SshPod, tmp_path: Path) -> None:
     if os.geteuid() != 0:
         pytest.skip("only root may mount a small file system")
@@ -337,17 +322,6 @@ def test_too_little_room_here_is_said_before_anything_comes(pod: SshPod, tmp_pat
         assert sha256_of(small / "to" / little.name) == little.sha256
     finally:
         subprocess.run(["umount", "-l", str(small)], check=True)
-
-
-def test_a_slow_pod_is_waited_for(pod: SshPod, tmp_path: Path) -> None:
-    file = written(pod.root / "weights.safetensors", 2 << 20)
-    replace_dd(pod, tmp_path, 0.1)
-    told: list[int] = []
-    begun = time.monotonic()
-    bring(pod, file, into=tmp_path / "to", progress=lambda done, _: told.append(done))
-    assert time.monotonic() - begun > 1
-    assert len(set(told)) >= 2, "progress is told on the way"
-    assert sha256_of(tmp_path / "to" / file.name) == file.sha256
 
 
 # -- Staging on a pod: resumed, verified there, and never twice --------------------------------

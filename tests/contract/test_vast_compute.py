@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from tests.contract.runpod_rig import keys
-from tests.contract.vast_rig import Rig, build, request, vast
+from tests.contract.pod_requests import keys, request
+from tests.contract.vast_rig import Rig, build, vast
 from tests.standins.vast.world import Instance
 from trmcloud.adapters.request_budget import RequestBudget
 from trmcloud.core.catalog.providers import traits_of

@@ -15,7 +15,6 @@ from trmcloud.core.errors import ProviderError, ProviderRefused
 from trmcloud.core.money import Usd
 from trmcloud.providers.skypilot.clusters import (
     ASK_EVERY_S,
-    BUSY_AT_MOST_S,
     LIST_FRESH_S,
     Biller,
     Clusters,
@@ -59,18 +58,6 @@ def asked_after(sky: SlowSky, wait_s: float) -> bool:
     sky.at += wait_s
     table.rows()
     return sky.asked > before
-
-
-def test_a_busy_machine_is_asked_less_often_yet_within_bounds(sky: SlowSky) -> None:
-    assert not asked_after(sky, LIST_FRESH_S + 1)
-    assert asked_after(sky, BUSY_AT_MOST_S)
-    sky.took_s = 1.0
-    assert asked_after(sky, LIST_FRESH_S)
-
-
-def test_what_has_exited_is_looked_at_again_however_busy_the_machine_is(sky: SlowSky) -> None:
-    sky.said = EXITED
-    assert asked_after(sky, LIST_FRESH_S)
 
 
 # -- what it says ------------------------------------------------------------------------------
