@@ -28,6 +28,7 @@ from tests.contract.ledger_file import (
     open_run,
 )
 from tests.documents import document_in
+from tests.narrowing import not_none
 from tests.plans import a_candidate, plan_json
 from trmcloud.adapters.ledger.records import VERSION
 from trmcloud.adapters.ledger.sqlite import SqliteLedger
@@ -341,8 +342,7 @@ def test_a_backup_that_went_on_by_itself_is_noticed(path: Path, tmp_path: Path) 
     with pytest.raises(LedgerDamaged, match="restored from a backup"):
         ledger_at(path).read()
     assert ledger_at(path).accept_restored(AT + 5)
-    restored = ledger_at(path).read().restored
-    assert restored is not None
+    restored = not_none(ledger_at(path).read().restored)
     assert restored.since == AT, "since its first record: what it shares is not known"
 
 

@@ -4,18 +4,17 @@ refusal."""
 from __future__ import annotations
 
 import hashlib
-import http.server
 import importlib.util
-import threading
 import time
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import pytest
 
 from tests.contract.s3_bucket import SMALL_BYTES, request, stored
+from tests.standins.loopback import Handler, serving_at
 from tests.standins.s3 import BUCKET, CANARY, S3
 from trmcloud.adapters.s3 import settings
 from trmcloud.adapters.s3.bucket import S3Bucket
@@ -176,39 +175,26 @@ def test_without_boto3_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> No
     assert told.value.next_step == install_command("s3")
 
 
-class _Moody(http.server.BaseHTTPRequestHandler):
+class _Moody(Handler):
     """Answers every request of a kind as it is told."""
 
-    protocol_version = "HTTP/1.1"
     said: ClassVar[dict[str, tuple[int, str, dict[str, str]]]] = {}
     once: ClassVar[dict[str, tuple[int, str, dict[str, str]]]] = {}
 
-    def _answer(self) -> None:
-        self.rfile.read(int(self.headers.get("Content-Length") or 0))
+    def do_GET(self) -> None:
+        self.read_body()
         usual = self.said.get(self.command, (200, "", {}))
         status, code, headers = self.once.pop(self.command, usual)
         body = f"<Error><Code>{code}</Code><Message>{CANARY}</Message></Error>" if code else ""
-        self.send_response(status)
-        for name, value in headers.items():
-            self.send_header(name, value)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        if self.command != "HEAD":
-            self.wfile.write(body.encode())
+        self.answer(status, body.encode(), headers=headers)
 
-    do_GET = do_PUT = do_HEAD = do_DELETE = do_POST = _answer
-
-    def log_message(self, *args: Any) -> None:
-        pass
+    do_PUT = do_HEAD = do_DELETE = do_POST = do_GET
 
 
 @pytest.fixture(scope="module")
 def moody_url() -> Iterator[str]:
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), _Moody)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    yield f"http://127.0.0.1:{server.server_port}"
-    server.shutdown()
-    server.server_close()
+    with serving_at(_Moody) as port:
+        yield f"http://127.0.0.1:{port}"
 
 
 @pytest.fixture

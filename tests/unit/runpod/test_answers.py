@@ -9,6 +9,7 @@ from typing import Any
 import httpx2 as httpx
 import pytest
 
+from tests.narrowing import not_none
 from tests.unit.runpod.conftest import Scripted, pod_record, problem, said
 from trmcloud.core.control.balance import AccountBalance
 from trmcloud.core.control.observation import PodSeen, PodStatus
@@ -71,13 +72,29 @@ def test_pages_that_lead_in_a_circle_are_no_list(runpod: Scripted) -> None:
 
 def test_a_pod_is_read_by_its_id(runpod: Scripted) -> None:
     runpod.answers = [said(200, pod_record())]
-    pod = runpod.api().pod("abc123")
-    assert pod is not None
-    assert pod.id == "abc123"
+    assert not_none(runpod.api().pod("abc123")).id == "abc123"
     assert asked(runpod) == ("GET", "/v2/pods/abc123", {})
 
 
+def test_bills_are_asked_for_by_the_hour_of_one_pod_or_of_all(runpod: Scripted) -> None:
+    runpod.answers = [said(200, {"records": []})]
+    hours = {
+        "startTime": "1970-01-01T00:00:01Z", "endTime": "1970-01-01T00:00:02Z",
+        "bucketSize": "hour",
+    }  # fmt: skip
+    for more, of_one in (({"pod_id": "abc123"}, {"podId": "abc123"}), ({}, {})):
+        runpod.asked.clear()
+        assert runpod.api().billing(starts_at=1.0, ends_at=2.0, **more) == []
+        assert asked(runpod) == ("GET", "/v2/billing/pods", hours | of_one)
+
+
 # -- creates and ends --------------------------------------------------------------------------
+
+
+def test_the_end_of_a_volume_that_is_gone_is_no_error(runpod: Scripted) -> None:
+    runpod.answers = [said(204), problem(404, "no such volume")]
+    api = runpod.api()
+    assert [api.delete_volume("v1") for _ in range(2)] == [True, False]
 
 
 def test_an_end_that_was_tried_both_ways_is_not_tried_a_third_time(runpod: Scripted) -> None:
