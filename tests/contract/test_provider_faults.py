@@ -663,8 +663,7 @@ def test_what_is_not_billed_yet_is_never_nothing(rig: Rig) -> None:
     assert bill.amount >= cost(RATE, 1800)
     for _ in range(3):
         rig.on(4 * 3600)
-        bill = rig.compute.bill(pod_id)
-    assert bill is not None
+        bill = not_none(rig.compute.bill(pod_id))
     assert bill.final
     assert bill.amount >= cost(RATE, 1800)
     assert bill.amount > ZERO

@@ -63,7 +63,10 @@ def with_sdk(standin: StandIn, script: str) -> dict[str, Any]:
 
 
 def test_the_sdk_reads_ends_and_is_refused(runpod_on_paper: StandIn) -> None:
-    more = {"mounts": {"persistent": {"size": 20, "path": "/workspace"}}, "env": {"A": "b c"}}
+    more: dict[str, Any] = {
+        "mounts": {"persistent": {"size": 20, "path": "/workspace"}},
+        "env": {"A": "b c"},
+    }
     made = Client(runpod_on_paper).rent("by-v2", args="sleep 600", **more)
     seen = with_sdk(runpod_on_paper, TALK)
     assert [pod["name"] for pod in seen["listed"]] == ["by-v2"]
