@@ -81,6 +81,14 @@ def test_an_sqlite_file_of_somebody_else_is_damage(path: Path) -> None:
         ledger_at(path).read()
 
 
+def test_a_name_that_is_no_text_is_damage(path: Path) -> None:
+    """SQLite quotes it as it is."""
+    open_run(path)
+    path.write_bytes(path.read_bytes().replace(b"tableevents", b"table\xe5vents"))
+    with pytest.raises(LedgerDamaged, match="codec"):
+        ledger_at(path).read()
+
+
 @pytest.mark.parametrize(
     "statement",
     [
