@@ -14,25 +14,24 @@ import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
-from dataclasses import replace
 from enum import Enum
 from pathlib import Path
 from typing import Any, ClassVar
 
 from tests.contract import huggingface_rig, runpod_rig, vast_rig
+from tests.contract.pod_requests import RATE, request_at
 from tests.standins import web
 from tests.standins.runpod.client import Client
 from tests.standins.runpod.fixture import judged
 from tests.standins.runpod.http_types import problem
 from tests.standins.web import Answer, Asked, CarryOut, Faults, GivenClock
 from tests.unit.skypilot import rig as sky_rig
-from trmcloud.core.contract.pod_contract import Lease, PodName
-from trmcloud.core.money import Usd
 from trmcloud.ports.compute import Compute, PodRequest
 from trmcloud.providers.vast.create import ENV_PIECE
 
-RATE = Usd("0.49")
 WEB_PAGE = b"<html><h1>502 Bad Gateway</h1></html>"
+BROKEN = web.answered(503, WEB_PAGE, "text/html")
+TAKEN = web.answered(200, '{"success": true}')
 
 
 class Fault(Enum):
@@ -69,6 +68,11 @@ class Fault(Enum):
 
 Injections = Mapping[Fault, Callable[..., web.Fault]]
 Reasons = Mapping[Fault, str]
+
+
+def carried_out(asked: Asked, carry_out: CarryOut) -> Answer:
+    """Strike a request whose fault lies in the seller's state."""
+    return carry_out()
 
 
 class Rig(ABC):
@@ -113,14 +117,7 @@ class Rig(ABC):
         return len(self.faults.asked(self.LIST))
 
     def request(self, generation: int = 1, **more: Any) -> PodRequest:
-        now = self.now()
-        name = str(PodName("0a1b2c3d", "r1", generation, int(now) + 3600))
-        lease = Lease(
-            run_id="r1", pod_name=name, epoch=1, granted_at=now, soft_stop_at=now + 3000,
-            hard_stop_at=now + 3600, landing_s=60.0, phases=(), fits_budget=True,
-            min_useful_s=10.0, hold=True,
-        )  # fmt: skip
-        return replace(PodRequest(name, "L4", 1, RATE, lease, ()), **more)
+        return request_at(self.now(), "L4", generation, holds=True, **more)
 
     def named(self, name: str, *, cross: bool = False) -> list[Any]:
         pods = self.compute.cross_listed() if cross else self.compute.list_pods()
@@ -192,15 +189,9 @@ class HttpRig(Rig):
 
     # -- faults ---------------------------------------------------------------------------------
 
-    def create_fails(self) -> web.Fault:
-        return web.Fault(self.CREATE, web.answered(503, WEB_PAGE, "text/html"), times=math.inf)
-
     def create_lost(self) -> web.Fault:
         spoilt = Answer(502, WEB_PAGE, "text/html")
         return web.Fault(self.CREATE, web.after_it_was_done(lambda answer: spoilt))
-
-    def create_dropped(self) -> web.Fault:
-        return web.Fault(self.CREATE, web.lost)
 
     def create_garbled(self, body: bytes) -> web.Fault:
         def spoil(answer: Answer) -> Answer:
@@ -252,9 +243,6 @@ class HttpRig(Rig):
         answer = self.refusal(401, "no such key")
         return web.Fault(".*", lambda asked, carry_out: answer, times=math.inf)
 
-    def list_fails(self, times: float = math.inf) -> web.Fault:
-        return web.Fault(self.LIST, web.answered(502, WEB_PAGE, "text/html"), times)
-
     def list_garbled(self, body: bytes) -> web.Fault:
         def spoil(answer: Answer) -> Answer:
             return Answer(200, body or answer.body[: len(answer.body) // 2])
@@ -271,8 +259,7 @@ class HttpRig(Rig):
 
     def list_cut(self) -> web.Fault:
         self.small_pages()
-        refuse = web.answered(503, WEB_PAGE, "text/html")
-        return web.Fault(self.LIST, refuse, times=math.inf, spare=1)
+        return web.Fault(self.LIST, BROKEN, times=math.inf, spare=1)
 
     @abstractmethod
     def small_pages(self) -> None:
@@ -286,9 +273,6 @@ class HttpRig(Rig):
 
         return web.Fault(self.LIST, web.changed(spoil), times)
 
-    def one_fails(self) -> web.Fault:
-        return web.Fault(self.ONE, web.answered(503, WEB_PAGE, "text/html"), times=math.inf)
-
     def status_new(self) -> web.Fault:
         def spoil(data: Any) -> Any:
             for row in self.rows(data):
@@ -296,12 +280,6 @@ class HttpRig(Rig):
             return data
 
         return web.Fault(self.LIST, web.changed(spoil), times=math.inf)
-
-    def twin(self) -> web.Fault:
-        return web.Fault(self.CREATE, self.twice)
-
-    def end_fails(self) -> web.Fault:
-        return web.Fault(self.END, web.answered(503, WEB_PAGE, "text/html"), times=math.inf)
 
     def end_forbidden(self) -> web.Fault:
         answer = self.refusal(403, "you may not")
@@ -311,17 +289,10 @@ class HttpRig(Rig):
         answer = self.refusal(404, "not found")
         return web.Fault(self.END, lambda asked, carry_out: answer, times=math.inf)
 
-    def end_in_vain(self) -> web.Fault:
-        taken = web.answered(200, '{"success": true}')
-        return web.Fault(self.END, taken, times=math.inf)
-
-    def bill_fails(self) -> web.Fault:
-        return web.Fault(self.BILL, web.answered(503, WEB_PAGE, "text/html"), times=math.inf)
-
     def foreign_machine(self) -> web.Fault:
         """It is seen by the next list."""
         self.foreign_id = self.foreign()
-        return web.Fault(self.LIST, lambda asked, carry_out: carry_out(), times=math.inf)
+        return web.Fault(self.LIST, carried_out, times=math.inf)
 
     foreign_id: str
 
@@ -342,28 +313,31 @@ class HttpRig(Rig):
 
 
 _HTTP: Injections = {
-    Fault.CREATE_FAILS: HttpRig.create_fails,
+    Fault.CREATE_FAILS: lambda rig: web.Fault(rig.CREATE, BROKEN, math.inf),
     Fault.CREATE_LOST: HttpRig.create_lost,
-    Fault.CREATE_DROPPED: HttpRig.create_dropped,
+    Fault.CREATE_DROPPED: lambda rig: web.Fault(rig.CREATE, web.lost),
     Fault.CREATE_GARBLED: HttpRig.create_garbled,
     Fault.CREATE_REFUSED: HttpRig.create_refused,
     Fault.CREATE_THROTTLED: HttpRig.create_throttled,
     Fault.UNPLUGGED: HttpRig.unplugged,
     Fault.THROTTLED: HttpRig.throttled,
     Fault.KEY_REVOKED: HttpRig.key_revoked,
-    Fault.LIST_FAILS: HttpRig.list_fails,
+    Fault.LIST_FAILS: lambda rig, times=math.inf: web.Fault(rig.LIST, BROKEN, times),
     Fault.LIST_GARBLED: HttpRig.list_garbled,
     Fault.LIST_ROW_UNNAMED: HttpRig.list_row_unnamed,
     Fault.LIST_CUT: HttpRig.list_cut,
     Fault.LIST_OMITS: HttpRig.list_omits,
     Fault.STATUS_NEW: HttpRig.status_new,
-    Fault.TWIN: HttpRig.twin,
+    Fault.TWIN: lambda rig: web.Fault(rig.CREATE, rig.twice),
     Fault.FOREIGN: HttpRig.foreign_machine,
-    Fault.END_FAILS: HttpRig.end_fails,
+    Fault.END_FAILS: lambda rig: web.Fault(rig.END, BROKEN, math.inf),
     Fault.END_FORBIDDEN: HttpRig.end_forbidden,
     Fault.END_NOT_FOUND: HttpRig.end_not_found,
-    Fault.END_IN_VAIN: HttpRig.end_in_vain,
-    Fault.BILL_FAILS: HttpRig.bill_fails,
+    Fault.END_IN_VAIN: lambda rig: web.Fault(rig.END, TAKEN, math.inf),
+    Fault.BILL_FAILS: lambda rig: web.Fault(rig.BILL, BROKEN, math.inf),
+}
+_ONE_FAILS: Injections = {
+    Fault.ONE_FAILS: lambda rig: web.Fault(rig.ONE, BROKEN, math.inf),
 }
 
 
@@ -420,7 +394,7 @@ class RunPodRig(HttpRig):
 
     def no_money(self) -> web.Fault:
         self.standin.control.set_balance(0.2)
-        return web.Fault(self.CREATE, lambda asked, carry_out: carry_out())
+        return web.Fault(self.CREATE, carried_out)
 
     def price_rose(self) -> web.Fault:
         def dearer(data: Any) -> Any:
@@ -443,10 +417,7 @@ class RunPodRig(HttpRig):
 
     def bill_late(self) -> web.Fault:
         self.standin.control.set(billing_lag_s=1e9)
-        return web.Fault(self.BILL, lambda asked, carry_out: carry_out(), times=math.inf)
-
-    def log_gone(self) -> web.Fault:
-        return web.Fault("GET /v2/pods/[^/]+/logs", web.answered(404), times=math.inf)
+        return web.Fault(self.BILL, carried_out, times=math.inf)
 
     CAN: ClassVar[Injections] = {
         **_HTTP,
@@ -455,7 +426,7 @@ class RunPodRig(HttpRig):
         Fault.PRICE_ROSE: price_rose,
         Fault.BILLED_DEARER: billed_dearer,
         Fault.BILL_LATE: bill_late,
-        Fault.LOG_GONE: log_gone,
+        Fault.LOG_GONE: lambda rig: web.Fault("GET .*/logs", web.answered(404, "{}"), math.inf),
     }
     LACKS: ClassVar[Reasons] = {
         Fault.ONE_FAILS: "what its list omits is looked for in a second list, not by its id"
@@ -529,16 +500,16 @@ class VastRig(HttpRig):
 
     def no_capacity(self) -> web.Fault:
         self.standin.set(taken=99)
-        return web.Fault(self.CREATE, lambda asked, carry_out: carry_out(), times=math.inf)
+        return web.Fault(self.CREATE, carried_out, times=math.inf)
 
     def no_money(self) -> web.Fault:
         self.standin.world.credit = 0.0
-        return web.Fault(self.CREATE, lambda asked, carry_out: carry_out())
+        return web.Fault(self.CREATE, carried_out)
 
     def price_rose(self) -> web.Fault:
         for host in self.standin.world.hosts:
             host.dph_base *= 2
-        return web.Fault(self.PRICES, lambda asked, carry_out: carry_out())
+        return web.Fault(self.PRICES, carried_out)
 
     def billed_dearer(self) -> web.Fault:
         def dearer(data: Any) -> Any:
@@ -550,11 +521,11 @@ class VastRig(HttpRig):
 
     def bill_late(self) -> web.Fault:
         self.standin.set(no_charges=True)
-        return web.Fault(self.BILL, lambda asked, carry_out: carry_out(), times=math.inf)
+        return web.Fault(self.BILL, carried_out, times=math.inf)
 
     CAN: ClassVar[Injections] = {
         **_HTTP,
-        Fault.ONE_FAILS: HttpRig.one_fails,
+        **_ONE_FAILS,
         Fault.NO_CAPACITY: no_capacity,
         Fault.NO_MONEY: no_money,
         Fault.PRICE_ROSE: price_rose,
@@ -613,18 +584,15 @@ class HuggingFaceRig(HttpRig):
 
     def no_capacity(self) -> web.Fault:
         self.hub.knobs.no_capacity = True
-        return web.Fault(self.CREATE, lambda asked, carry_out: carry_out())
+        return web.Fault(self.CREATE, carried_out)
 
     def no_money(self) -> web.Fault:
         self.hub.knobs.credits_usd = 0.0
-        return web.Fault(self.CREATE, lambda asked, carry_out: carry_out())
+        return web.Fault(self.CREATE, carried_out)
 
     def price_rose(self) -> web.Fault:
         self.hub.hardware["l4x1"]["unitCostMicroUSD"] *= 2
-        return web.Fault(self.PRICES, lambda asked, carry_out: carry_out(), times=math.inf)
-
-    def log_gone(self) -> web.Fault:
-        return web.Fault("GET .*/logs", web.answered(404, "{}"), times=math.inf)
+        return web.Fault(self.PRICES, carried_out, times=math.inf)
 
     def boots_badly(self, pod_id: str) -> None:
         self.on(10)
@@ -641,12 +609,12 @@ class HuggingFaceRig(HttpRig):
 
     CAN: ClassVar[Injections] = {
         **_HTTP,
-        Fault.ONE_FAILS: HttpRig.one_fails,
+        **_ONE_FAILS,
         Fault.NO_CAPACITY: no_capacity,
         Fault.NO_MONEY: no_money,
         Fault.PRICE_ROSE: price_rose,
         Fault.BILLED_DEARER: price_rose,
-        Fault.LOG_GONE: log_gone,
+        Fault.LOG_GONE: lambda rig: web.Fault("GET .*/logs", web.answered(404, "{}"), math.inf),
     }
     LACKS: ClassVar[Reasons] = {
         Fault.BILL_LATE: "it keeps no record of charges: a bill is reckoned from the job"
@@ -659,6 +627,12 @@ class HuggingFaceRig(HttpRig):
 def printed(code: int, text: str, complaint: str = "") -> Callable[[Asked, CarryOut], Answer]:
     """End with ``code``, print so, and carry nothing out."""
     return lambda asked, carry_out: Answer(code, text.encode(), headers={"said": complaint})
+
+
+NO_MACHINE = "sky.exceptions.ResourcesUnavailableError: nothing at this price"
+SOLD_OUT, RESET = printed(1, "", NO_MACHINE), printed(1, "", "Connection reset")
+NOTHING, ENDING = printed(0, "[]"), printed(0, "Terminating cluster...done")
+NO_LOG = printed(1, "", "RuntimeError: no log")
 
 
 class SkyPilotRig(Rig):
@@ -694,9 +668,6 @@ class SkyPilotRig(Rig):
         down = printed(1, "", "sky.exceptions.ApiServerConnectionError: Could not connect")
         self.faults.put(web.Fault("sky api status -a .*", down))
 
-    def create_fails(self) -> web.Fault:
-        return web.Fault(self.CREATE, printed(1, "", "Connection reset"), times=math.inf)
-
     def create_lost(self) -> web.Fault:
         self._also_forgotten()
         said = Answer(1, b"", headers={"said": "Connection reset"})
@@ -706,18 +677,13 @@ class SkyPilotRig(Rig):
         self._also_forgotten()
         return web.Fault(self.CREATE, web.after_it_was_done(lambda answer: Answer(0, body)))
 
-    def no_capacity(self) -> web.Fault:
-        said = "sky.exceptions.ResourcesUnavailableError: nothing at this price"
-        return web.Fault(self.CREATE, printed(1, "", said), times=math.inf)
-
     def price_rose(self) -> web.Fault:
         """Its catalogue is held against the limit that the task carries."""
 
         def strike(asked: Asked, carry_out: CarryOut) -> Answer:
             task = json.loads(Path(asked.path.split()[-1]).read_text())
             assert task["resources"]["max_hourly_cost"] == float(RATE.plain())
-            said = "sky.exceptions.ResourcesUnavailableError: nothing at this price"
-            return Answer(1, headers={"said": said})
+            return SOLD_OUT(asked, carry_out)
 
         return web.Fault(self.CREATE, strike)
 
@@ -726,40 +692,16 @@ class SkyPilotRig(Rig):
         down = printed(1, "", "sky.exceptions.ApiServerConnectionError: Could not connect")
         return web.Fault("sky status .* -r .*", down, times=math.inf)
 
-    def list_garbled(self, body: bytes) -> web.Fault:
-        return web.Fault(self.LIST, printed(0, body.decode()), times=math.inf)
-
-    def list_omits(self, name: str, times: float = math.inf) -> web.Fault:
-        return web.Fault(self.LIST, printed(0, "[]"), times)
-
     def status_new(self) -> web.Fault:
         def spoil(data: Any) -> Any:
             return [row | {"status": "A_NEW_WORD", "init_kind": None} for row in data]
 
         return web.Fault(self.LIST, web.changed(spoil), times=math.inf)
 
-    def foreign_machine(self) -> web.Fault:
-        return web.Fault(self.LIST, lambda asked, carry_out: carry_out())
-
-    def end_fails(self) -> web.Fault:
-        return web.Fault("sky down .*", printed(1, "", "Connection reset"), times=math.inf)
-
     def end_not_found(self) -> web.Fault:
         said = printed(0, "Cluster(s) not found (tip: see `sky status`).")
-        self.faults.put(web.Fault("sky api status (?!-a).*", printed(0, "[]"), times=math.inf))
+        self.faults.put(web.Fault("sky api status (?!-a).*", NOTHING, math.inf))
         return web.Fault("sky down .*", said, times=math.inf)
-
-    def end_in_vain(self) -> web.Fault:
-        return web.Fault("sky down .*", printed(0, "Terminating cluster...done"), times=math.inf)
-
-    def bill_fails(self) -> web.Fault:
-        return web.Fault("sky cost-report .*", printed(1, "", "Connection reset"), times=math.inf)
-
-    def bill_late(self) -> web.Fault:
-        return web.Fault("sky cost-report .*", printed(0, "[]"), times=math.inf)
-
-    def log_gone(self) -> web.Fault:
-        return web.Fault("sky api logs .*", printed(1, "", "RuntimeError: no log"), times=math.inf)
 
     def boots_badly(self, pod_id: str) -> None:
         self._rig.set(none_left="no quota")
@@ -770,22 +712,24 @@ class SkyPilotRig(Rig):
         return next((pod.never_made for pod in self.compute.list_pods()), "")
 
     CAN: ClassVar[Injections] = {
-        Fault.CREATE_FAILS: create_fails,
+        Fault.CREATE_FAILS: lambda rig: web.Fault(rig.CREATE, RESET, math.inf),
         Fault.CREATE_LOST: create_lost,
         Fault.CREATE_GARBLED: create_garbled,
-        Fault.NO_CAPACITY: no_capacity,
+        Fault.NO_CAPACITY: lambda rig: web.Fault(rig.CREATE, SOLD_OUT, math.inf),
         Fault.PRICE_ROSE: price_rose,
         Fault.LIST_FAILS: list_fails,
-        Fault.LIST_GARBLED: list_garbled,
-        Fault.LIST_OMITS: list_omits,
+        Fault.LIST_GARBLED: lambda rig, body: web.Fault(
+            rig.LIST, printed(0, body.decode()), math.inf
+        ),
+        Fault.LIST_OMITS: lambda rig, name, times=math.inf: web.Fault(rig.LIST, NOTHING, times),
         Fault.STATUS_NEW: status_new,
-        Fault.FOREIGN: foreign_machine,
-        Fault.END_FAILS: end_fails,
+        Fault.FOREIGN: lambda rig: web.Fault(rig.LIST, carried_out),
+        Fault.END_FAILS: lambda rig: web.Fault("sky down .*", RESET, math.inf),
         Fault.END_NOT_FOUND: end_not_found,
-        Fault.END_IN_VAIN: end_in_vain,
-        Fault.BILL_FAILS: bill_fails,
-        Fault.BILL_LATE: bill_late,
-        Fault.LOG_GONE: log_gone,
+        Fault.END_IN_VAIN: lambda rig: web.Fault("sky down .*", ENDING, math.inf),
+        Fault.BILL_FAILS: lambda rig: web.Fault("sky cost-report .*", RESET, math.inf),
+        Fault.BILL_LATE: lambda rig: web.Fault("sky cost-report .*", NOTHING, math.inf),
+        Fault.LOG_GONE: lambda rig: web.Fault("sky api logs .*", NO_LOG, math.inf),
     }
     LACKS: ClassVar[Reasons] = {
         Fault.CREATE_DROPPED: "a command that ended early looks like one that failed",

@@ -1,4 +1,4 @@
-"""One suite for every provider of the registry, on its stand-in where it has one, and simulated."""
+"""What ``test_provider_faults`` asks of sellers, asked of this machine and a simulated one."""
 
 from __future__ import annotations
 
@@ -12,15 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.contract.huggingface_rig import hub_rig
-from tests.contract.runpod_rig import Clocked, build
-from tests.contract.vast_rig import vast
+from tests.contract.pod_requests import RATE, request_at
+from tests.contract.provider_rigs import RIGS
+from tests.narrowing import not_none
 from tests.sim.oracle.invariants import Invariants
-from tests.unit.skypilot.rig import Rig
-from trmcloud.core.contract.pod_contract import Lease, PodName
 from trmcloud.core.control.observation import PodSeen
 from trmcloud.core.errors import ProviderRefused
-from trmcloud.core.money import ZERO, Usd, cost
+from trmcloud.core.money import ZERO, cost
 from trmcloud.ports.compute import Compute, PodRequest
 from trmcloud.providers.protocol import Site
 from trmcloud.providers.registry import ROWS, Providers
@@ -28,8 +26,9 @@ from trmcloud.sim.world.controllers import Process
 from trmcloud.sim.world.world import SimWorld
 
 ROOT = Path(__file__).resolve().parents[2]
-RATE = Usd("0.49")
 SIMULATED = "simulated"
+UNRIGGED = [name for name in ROWS if name not in RIGS]
+"""This machine, and what ``scripts/new_provider.py`` has just written."""
 _NUMBERS = itertools.count()
 
 
@@ -46,15 +45,7 @@ class Ground:
     """Another one's for each: pods of this machine are known by name, whoever started them."""
 
     def request(self, generation: int = 1) -> PodRequest:
-        """A pod that trains nothing and is held for an hour."""
-        now = self.now()
-        name = str(PodName(self.ledger, "r1", generation, int(now) + 3600))
-        lease = Lease(
-            run_id="r1", pod_name=name, epoch=1, granted_at=now, soft_stop_at=now + 3000,
-            hard_stop_at=now + 3600, landing_s=60.0, phases=(), fits_budget=True,
-            min_useful_s=10.0, hold=True,
-        )  # fmt: skip
-        return PodRequest(name=name, sku="L4", gpus=1, rate=RATE, lease=lease, jobs=())
+        return request_at(self.now(), "L4", generation, ledger=self.ledger, holds=True)
 
     @property
     def is_real(self) -> bool:
@@ -72,23 +63,9 @@ class Ground:
             self.on(step_s)
 
 
-@pytest.fixture(params=(*ROWS, SIMULATED))
+@pytest.fixture(params=(*UNRIGGED, SIMULATED))
 def ground(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Ground]:
-    if request.param == "runpod":
-        clocked: Clocked = request.getfixturevalue("runpod_and_clock")
-        rig = build(clocked)
-        yield Ground(rig.compute, rig.clock, rig.on)
-    elif request.param == "skypilot":
-        sky = Rig(tmp_path)
-        yield Ground(sky.compute(), lambda: sky.now, sky.on)
-    elif request.param == "huggingface":
-        with hub_rig() as jobs:
-            jobs.hub.hardware["l4x1"] |= {"unitCostMicroUSD": 490_000, "unitLabel": "hour"}
-            yield Ground(jobs.compute, jobs.clock, jobs.on)
-    elif request.param == "vast":
-        with vast(tmp_path) as own:
-            yield Ground(own.compute, own.clock, own.on)
-    elif request.param != SIMULATED:
+    if request.param != SIMULATED:
         site = Site(tmp_path, {}, str, lambda: ROOT / "model", lambda: [str(ROOT)])
         compute = Providers(site)[request.param].compute(request.param)
         yield Ground(compute)
@@ -147,8 +124,7 @@ def test_a_bill_becomes_final_and_is_what_its_time_cost(ground: Ground) -> None:
         return bill is not None and bill.final
 
     ground.until(final, 4000, "its bill is never final")
-    bill = ground.compute.bill(pod_id)
-    assert bill is not None
+    bill = not_none(ground.compute.bill(pod_id))
     assert bill.pod_id == pod_id
     # Disks come on top of the rate where machines are rented.
     assert ZERO < bill.amount <= cost(RATE, life_s * 1.05 + 2)
@@ -179,7 +155,7 @@ def test_pods_are_told_apart_by_their_names(ground: Ground) -> None:
 
 # The simulated provider takes a name twice, as RunPod itself does: a controller that relied on its
 # adapter to ask only once would show there.
-@pytest.mark.parametrize("ground", ROWS, indirect=True)
+@pytest.mark.parametrize("ground", UNRIGGED, indirect=True)
 def test_a_name_is_given_to_one_pod_alone(ground: Ground) -> None:
     wanted = ground.request()
     made = ground.compute.create(wanted)

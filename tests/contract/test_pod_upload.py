@@ -312,16 +312,6 @@ def test_a_folder_is_fetched_verified_and_put_in_place(root: Path, store: Any) -
     assert (Path(folder) / "train.bin").read_bytes() == data
 
 
-def a_folder(root: Path, store: Any, name: str) -> bk.FolderGet:
-    """One that lies in the bucket, to be brought."""
-    data = hashlib.shake_128(name.encode()).digest(5000)
-    key = PLACE.key("data", name, "train.bin")
-    store.put_object(Bucket=BUCKET, Key=key, Body=data)
-    url = store.generate_presigned_url("get_object", Params={"Bucket": BUCKET, "Key": key})
-    file = bk.FileGet("train.bin", len(data), hashlib.sha256(data).hexdigest(), (url,))
-    return bk.FolderGet(str(root / "data" / name), (file,))
-
-
 def test_where_the_furthest_is_damaged_the_one_before_is_taken(root: Path, store: Any) -> None:
     """And is left where it is, where the furthest came: but not what is to lie beside that."""
     data = hashlib.shake_128(b"weights").digest(5000)

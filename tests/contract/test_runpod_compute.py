@@ -10,7 +10,9 @@ from typing import Any
 
 import pytest
 
-from tests.contract.runpod_rig import A100, HOST_KEY, Clocked, Rig, build, request
+from tests.contract.pod_requests import HOST_KEY, request
+from tests.contract.runpod_rig import A100, Clocked, Rig, build
+from tests.narrowing import not_none
 from tests.standins.runpod import oracle
 from tests.standins.runpod.client import Client
 from tests.standins.runpod.standin import StandIn
@@ -23,8 +25,6 @@ from trmcloud.core.contract import pod_contract as contract
 from trmcloud.core.contract.trainer_contract import load_job
 from trmcloud.core.control.balance import Billing
 from trmcloud.core.errors import (
-    AmbiguousCreate,
-    NotFoundError,
     NotSupported,
     PaymentRequired,
     ProviderError,
@@ -37,26 +37,7 @@ from trmcloud.providers.runpod import offers
 from trmcloud.providers.runpod.checkup import check_account
 from trmcloud.providers.runpod.compute import RunPodVolumes
 
-# -- runpod compute -----------------------------------------------------------------------------
-# RunPod's adapter makes and ends pods, against the stand-in on a clock that the test moves.
-
-
 # -- creating -------------------------------------------------------------------------------------
-
-
-def test_a_pod_is_made_seen_and_ended(rig: Rig) -> None:
-    wanted = request(rig)
-    pod_id = rig.compute.create(wanted)
-    (seen,) = rig.compute.list_pods()
-    assert (seen.pod_id, seen.name, seen.rate) == (pod_id, wanted.name, Usd("0.49"))
-    assert seen.status == "creating"
-    assert seen.made_at == rig.clock()
-    rig.on(5)
-    (seen,) = rig.compute.list_pods()
-    assert seen.status == "running"
-    rig.compute.terminate(pod_id)
-    assert rig.compute.list_pods() == ()
-    assert rig.standin.control.live() == []
 
 
 def test_what_a_pod_is_asked_for_is_what_the_contract_takes(rig: Rig) -> None:
@@ -99,10 +80,6 @@ def test_what_a_pod_is_told(rig: Rig) -> None:
 
 
 def test_money_that_is_not_there(rig: Rig) -> None:
-    rig.standin.control.set_balance(0.2)
-    with pytest.raises(PaymentRequired, match="hour") as caught:
-        rig.compute.create(request(rig))
-    assert caught.value.exit_code == 14
     rig.standin.control.set_balance(1000)
     rig.compute.create(request(rig, "B200", gpus=8))
     with pytest.raises(PaymentRequired):
@@ -117,39 +94,22 @@ def test_a_request_that_is_wrong(rig: Rig) -> None:
     assert rig.standin.control.live() == []
 
 
-def test_a_pod_that_comes_after_its_create_was_answered_is_found(rig: Rig) -> None:
-    rig.standin.control.set(create_late=1)
-    wanted = request(rig)
-    with pytest.raises(AmbiguousCreate):
-        rig.compute.create(wanted)
-    rig.on(120)
-    (seen,) = rig.compute.list_pods()
-    assert seen.name == wanted.name
-    assert rig.compute.create(wanted) == seen.pod_id
-    assert len(rig.standin.control.live()) == 1
-    rig.compute.terminate(wanted.name)
-    assert rig.standin.control.live() == []
-
-
-# -- ending ---------------------------------------------------------------------------------------
-
-
 # -- What RunPod's adapter says of its pods, whatever the stand-in's lists say ------------------
 
 
 def test_many_pods_take_one_look(runpod_and_clock: Clocked) -> None:
     rig = build(runpod_and_clock)
     rig.standin.control.set_balance(10_000)
-    wanted = [request(rig, generation=number) for number in range(1, 51)]
+    wanted = [request(rig, generation=number) for number in range(1, 21)]
     for one in wanted:
         rig.compute.create(one)
     rig.on(30)
     rig.standin.requests.clear()
-    assert len(rig.compute.list_pods()) == 50
+    assert len(rig.compute.list_pods()) == 20
     for one in wanted:
         rig.on(0.15)
         assert rig.compute.address_of(one.name) is not None
-    assert len(rig.compute.list_pods()) == 50
+    assert len(rig.compute.list_pods()) == 20
     assert rig.asked() == ["GET /v2/pods"] * 2, "the second after two seconds, for the list's sake"
 
 
@@ -170,8 +130,7 @@ def test_an_address_comes_when_the_port_does(rig: Rig) -> None:
     rig.on(5)
     assert rig.compute.address_of(wanted.name) is None
     rig.on(30)
-    address = rig.compute.address_of(wanted.name)
-    assert address is not None
+    address = not_none(rig.compute.address_of(wanted.name))
     (seen,) = rig.compute.list_pods()
     assert (seen.host, seen.port) == address
     assert rig.compute.address_of("trmc-0a1b2c3d-r2-g1-1800003600") is None
@@ -195,22 +154,19 @@ def truth(rig: Rig, pod_id: str) -> float:
 
 def test_the_bill_is_what_the_records_say(rig: Rig) -> None:
     pod_id = rig.compute.create(request(rig))
-    for _ in range(60):
-        rig.on(30)
+    for _ in range(12):
+        rig.on(150)
         rig.compute.list_pods()
-    live = rig.compute.bill(pod_id)
-    assert live is not None
+    live = not_none(rig.compute.bill(pod_id))
     assert not live.final
     assert float(live.amount) == pytest.approx((0.49 + DISK_USD_H) * 0.5, rel=0.01)
     rig.compute.terminate(pod_id)
     rig.on(3)
     assert rig.compute.list_pods() == ()
-    early = rig.compute.bill(pod_id)
-    assert early is not None
+    early = not_none(rig.compute.bill(pod_id))
     assert not early.final, "a list may omit a pod for a moment"
     rig.on(300)
-    final = rig.compute.bill(pod_id)
-    assert final is not None
+    final = not_none(rig.compute.bill(pod_id))
     assert final.final
     assert float(final.amount) == pytest.approx(truth(rig, pod_id), abs=2e-6)
 
@@ -218,22 +174,18 @@ def test_the_bill_is_what_the_records_say(rig: Rig) -> None:
 def test_records_that_come_late_are_waited_for(rig: Rig, tmp_path: Path) -> None:
     rig.standin.control.set(billing_lag_s=900.0)
     pod_id = rig.compute.create(request(rig))
-    for _ in range(120):
-        rig.on(60)
+    for _ in range(24):
+        rig.on(300)
         rig.compute.list_pods()
     rig.compute.terminate(pod_id)
     ended, paid = rig.clock(), truth(rig, pod_id)
-    waited = 0
-    while waited < 200:
+    for _ in range(200):
         rig.on(30)
-        waited += 1
-        bill = rig.compute.bill(pod_id)
-        assert bill is not None
+        bill = not_none(rig.compute.bill(pod_id))
         assert float(bill.amount) >= paid - 1e-6, "never less than it cost"
         if bill.final:
             break
     assert rig.clock() - ended >= 870
-    assert bill is not None
     assert float(bill.amount) == pytest.approx(paid, abs=2e-6)
 
 
@@ -246,13 +198,11 @@ def test_a_later_controller_knows_the_pod(runpod_and_clock: Clocked, tmp_path: P
     second.api.delete_pod(pod_id)
     paid = truth(second, pod_id)
     second.on(7200)
-    bill = second.compute.bill(pod_id)
-    assert bill is not None
+    bill = not_none(second.compute.bill(pod_id))
     assert not bill.final, "when it ended within two hours nobody knows: its records may yet grow"
     third = build(runpod_and_clock, notes=tmp_path / "notes")
     third.on(1900)
-    bill = third.compute.bill(pod_id)
-    assert bill is not None
+    bill = not_none(third.compute.bill(pod_id))
     assert bill.final
     assert bill is not None
     assert float(bill.amount) == pytest.approx(paid, abs=2e-6)
@@ -271,14 +221,11 @@ def test_the_account(rig: Rig) -> None:
 
 
 def test_the_balance_counts_other_pods_of_the_account_too(rig: Rig) -> None:
-    before = rig.compute.balance()
-    assert before is not None
-    assert before.spending == ZERO
+    assert not_none(rig.compute.balance()).spending == ZERO
     Client(rig.standin).rent("somebody-elses")
     rig.compute.create(request(rig))
     rig.on(60)
-    told = rig.compute.balance()
-    assert told is not None
+    told = not_none(rig.compute.balance())
     assert told.spending is not None
     assert told.spending > Usd("0.49"), "ours is a part of it"
 
@@ -308,15 +255,6 @@ def test_a_volume_is_made_once_and_used_again(rig: Rig) -> None:
         volumes.delete(made.volume_id)
     volumes.delete(elsewhere.volume_id)
     assert volumes.ours() == [grown]
-
-
-def test_a_volume_of_somebody_elses_is_left_alone(rig: Rig) -> None:
-    foreign = rig.api.create_volume("my-data", 10, "EU-RO-1")
-    volumes = RunPodVolumes(rig.api, LEDGER)
-    assert volumes.ensure("EU-RO-1", 10).volume_id != foreign.id
-    with pytest.raises(NotFoundError):
-        volumes.delete(foreign.id)
-    assert {row.id for row in rig.api.volumes()} >= {foreign.id}
 
 
 def test_the_reaper_sees_and_ends_only_volumes_of_this_ledger(rig: Rig) -> None:

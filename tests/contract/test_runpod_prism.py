@@ -8,20 +8,17 @@ import json
 import os
 import re
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import httpx2 as httpx
 import pytest
 
-from tests.contract.runpod_rig import A100, keys
+from tests.contract.pod_requests import keys, request_at
+from tests.contract.runpod_rig import A100
 from tests.standins import prism
 from tests.standins.runpod.oracle import ENV_OPENAPI
-from trmcloud.core.contract import pod_contract as contract
-from trmcloud.core.contract.trainer_contract import PhaseJob
 from trmcloud.core.errors import FinalRefusal, ProviderError
-from trmcloud.core.money import Usd
 from trmcloud.pod.agent.terminate import ways_of
 from trmcloud.ports.compute import PodRequest
 from trmcloud.providers.runpod import offers, secrets
@@ -95,16 +92,7 @@ def side(judge: str) -> Iterator[Side]:
 
 
 def wanted(**more: Any) -> PodRequest:
-    name = str(contract.PodName("0a1b2c3d", "r1", 1, int(AT) + 3600))
-    lease = contract.Lease(
-        run_id="r1", pod_name=name, epoch=1, granted_at=AT, soft_stop_at=AT + 3000,
-        hard_stop_at=AT + 3600, landing_s=60.0,
-        phases=(contract.PhaseLease("fast", 0.0, 100.0, 1e15),), fits_budget=True,
-        min_useful_s=10.0,
-    )  # fmt: skip
-    job = PhaseJob("r1", "fast", {"steps": 3}, "/d", "/o", processes=1)
-    plain = PodRequest(name=name, sku="L4", gpus=1, rate=Usd("0.49"), lease=lease, jobs=(job,))
-    return replace(plain, **more)
+    return request_at(AT, **more)
 
 
 CREATES = {

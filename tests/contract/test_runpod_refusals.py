@@ -75,13 +75,6 @@ def test_an_account_that_cannot_rent_is_told_before_anything_is_reserved(
     assert renter.ledger().runs == {}
 
 
-def test_a_spend_limit_below_the_rate(renter: RentedUser) -> None:
-    renter.standin.control.world.spend_limit = 0.5
-    err = renter.refused(*launch_of(renter), code=14)
-    assert "spend limit is $0.50/h" in err
-    assert "$0.69/h more does not fit" in err
-
-
 def not_started(user: RentedUser, *more: str, code: int = Outcome.NOT_STARTED.exit_code) -> str:
     out = user.run(*launch_of(user, *more), code=code)
     run = user.only_run()
@@ -89,11 +82,6 @@ def not_started(user: RentedUser, *more: str, code: int = Outcome.NOT_STARTED.ex
     assert run.settled == run.reserved == ZERO
     assert user.truth() == []
     return out
-
-
-def test_a_key_that_may_only_read(renter: RentedUser) -> None:
-    renter.standin.control.set(read_only=True)
-    assert "does not permit this for this key or account" in not_started(renter)
 
 
 def test_no_capacity_anywhere_offers_the_next_best_plan(renter: RentedUser) -> None:

@@ -115,7 +115,7 @@ def test_the_edge_turns_pythons_own_name_away(runpod_on_paper: StandIn) -> None:
 
 def test_knobs_refuse_names_and_types_that_are_none() -> None:
     knobs = Knobs()
-    for wrong in ({"creat_500": 1}, {"create_500": "1"}, {"no_capacity": "L4"}, {"down": 1}):
+    for wrong in ({"delete_nop": 1}, {"delete_noop": "1"}, {"no_capacity": "L4"}, {"down": 1}):
         with pytest.raises(ValueError, match=r"knob|takes"):
             knobs.set({"delete_s": 1.0} | wrong)
         assert knobs == Knobs()

@@ -113,24 +113,6 @@ def test_damage_in_the_bucket_fails(bucket: S3Bucket, s3: S3, tmp_path: Path, pr
         bucket.fetch(found, ["weights.safetensors"], tmp_path / "back", silent)
 
 
-def test_a_half_is_no_checkpoint(bucket: S3Bucket, s3: S3, tmp_path: Path, prefix: str) -> None:
-    good = stored(bucket, tmp_path, 10, 1.0, slot=0)
-    for number, (step, spoil) in enumerate(((20, b""), (30, b"not JSON"), (40, None)), start=1):
-        stored(bucket, tmp_path, step, 0.5, slot=number)
-        at = f"{prefix}/runs/r1/fast/g1-slot-{number}"
-        if spoil is None:
-            s3.client.put_object(Bucket=BUCKET, Key=f"{at}/optimizer.safetensors", Body=b"cut")
-        else:
-            s3.client.put_object(Bucket=BUCKET, Key=f"{at}/manifest.json", Body=spoil)
-    shelf = bucket.checkpoints("r1")
-    assert [one.manifest for one in shelf.whole] == [good]
-    whys = dict(shelf.half)
-    assert len(whys) == 3
-    assert "never completed" in whys["fast/g1-slot-1"]
-    assert "no JSON" in whys["fast/g1-slot-2"]
-    assert "optimizer.safetensors is missing or incomplete" in whys["fast/g1-slot-3"]
-
-
 def test_hostile_names_are_refused(bucket: S3Bucket, s3: S3, tmp_path: Path, prefix: str) -> None:
     made = stored(bucket, tmp_path, 10, 1.0)
     evil = mf.to_json(made).replace("optimizer.safetensors", "../../x.safetensors")
@@ -139,9 +121,6 @@ def test_hostile_names_are_refused(bucket: S3Bucket, s3: S3, tmp_path: Path, pre
     shelf = bucket.checkpoints("r1")
     assert shelf.whole == ()
     assert "name is not what it should be" in shelf.half[0][1]
-    other = mf.to_json(replace(made, run_id="r9"))
-    s3.client.put_object(Bucket=BUCKET, Key=key, Body=other.encode())
-    assert "another checkpoint" in bucket.checkpoints("r1").half[0][1]
 
 
 def test_deleting_takes_the_manifest_first_and_nothing_else(
@@ -270,7 +249,6 @@ LAKEFS = (405, "ERRLakeFSNotSupported")
 """As lakeFS answers (treeverse/lakeFS#8422)."""
 NO_RIGHT = (403, "AccessDenied")
 """AWS itself, where the policy has no s3:ListBucketMultipartUploads."""
-NO_SUCH_CALL = (404, "")
 WEB_PAGE = (200, "<!doctype html><p>welcome")
 
 
@@ -320,7 +298,7 @@ def unfinished(s3: S3, prefix: str) -> list[str]:
     return [upload["Key"] for upload in listed if prefix in upload["Key"]]
 
 
-@pytest.mark.parametrize("answer", [NOT_IMPLEMENTED, LAKEFS, NO_RIGHT, NO_SUCH_CALL, WEB_PAGE])
+@pytest.mark.parametrize("answer", [NOT_IMPLEMENTED, NO_RIGHT, WEB_PAGE])
 def test_large_files_are_sent_where_unfinished_uploads_are_not_listed(
     bucket: S3Bucket, s3: S3, prefix: str, data: StageItem, answer: tuple[int, str]
 ) -> None:

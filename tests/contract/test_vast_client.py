@@ -15,7 +15,8 @@ from typing import Any
 
 import pytest
 
-from tests.contract.vast_rig import Rig, request, vast
+from tests.contract.pod_requests import request
+from tests.contract.vast_rig import Rig, vast
 from tests.standins.vast.routes import Logged
 from trmcloud.providers.vast.offers import query
 

@@ -22,8 +22,9 @@ import tempfile
 import time
 import traceback
 from collections import Counter
-from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 
 from tests.crash.history import read_rows, violations
@@ -230,11 +231,10 @@ class Torture:
             )
             ledger.know(self._known)
             log = Log(self._folder / f"log-{number}")
-            # The clocks of its machines are minutes apart.
-            skew_s = rng.uniform(-600, 600)
             who = ControllerId(name, os.getpid(), str(number))
-            work: Callable[..., None] = _client if name.startswith("client") else _controller
-            work(ledger, log, rng, who, skew_s, self._folder / "closing")
+            skew_s = rng.uniform(-600, 600)
+            worker = Worker(ledger, log, rng, who, skew_s, self._folder / "closing")
+            (worker.reserve if name.startswith("client") else worker.control)()
             code = 0
         except BaseException:
             traceback.print_exc()
@@ -242,88 +242,74 @@ class Torture:
             os._exit(code)
 
 
-def _client(
-    ledger: PostgresLedger,
-    log: Log,
-    rng: random.Random,
-    who: ControllerId,
-    skew_s: float,
-    closing: Path,
-) -> None:
-    """Reserve money for one run after another, and leave each to the controllers."""
-    number = 0
-    while not closing.exists():
-        number += 1
-        run_id = f"r-{who.pid_started}-{number}"
-        planned = ev.RunPlanned(plan_json(), Usd(2), f"p{rng.randrange(4)}")
-        try:
-            epoch = ledger.open_run(run_id, planned, RESERVED, who, _now(skew_s))
-            log.acknowledged(run_id, "RunPlanned", "Reserved")
-            ledger.release(run_id, epoch)
-        except BudgetRefused:
-            log.refused()
-            time.sleep(rng.uniform(3.0, 8.0))
-        except LedgerError:
-            time.sleep(0.2)
-    while True:
-        time.sleep(1.0)
+@dataclass
+class Worker:
+    """One process of the torture; the clocks of its machines are ``skew_s`` apart."""
 
+    ledger: PostgresLedger
+    log: Log
+    rng: random.Random
+    who: ControllerId
+    skew_s: float
+    closing: Path
 
-def _controller(
-    ledger: PostgresLedger,
-    log: Log,
-    rng: random.Random,
-    who: ControllerId,
-    skew_s: float,
-    closing: Path,
-) -> None:
-    """Drive runs that have no driver, or whose driver's lease is over, to their end."""
-    live: list[str] = []
-    while True:
-        try:
-            live = [run.run_id for run in present_runs(ledger.read().runs) if run.live]
-            rng.shuffle(live)
-            for run_id in live[:20]:
-                _drive(ledger, log, rng, who, skew_s, run_id)
-        except (LedgerError, IllegalTransition):
-            time.sleep(0.1)
-        if not live:
-            time.sleep(0.2)
+    def reserve(self) -> None:
+        """Reserve money for one run after another, and leave each to the controllers."""
+        for number in count(1):
+            if self.closing.exists():
+                break
+            run_id = f"r-{self.who.pid_started}-{number}"
+            planned = ev.RunPlanned(plan_json(), Usd(2), f"p{self.rng.randrange(4)}")
+            try:
+                epoch = self.ledger.open_run(run_id, planned, RESERVED, self.who, self.now())
+                self.log.acknowledged(run_id, "RunPlanned", "Reserved")
+                self.ledger.release(run_id, epoch)
+            except BudgetRefused:
+                self.log.refused()
+                time.sleep(self.rng.uniform(3.0, 8.0))
+            except LedgerError:
+                time.sleep(0.2)
+        while True:
+            time.sleep(1.0)
 
+    def control(self) -> None:
+        """Drive runs that have no driver, or whose driver's lease is over, to their end."""
+        live: list[str] = []
+        while True:
+            try:
+                live = [run.run_id for run in present_runs(self.ledger.read().runs) if run.live]
+                self.rng.shuffle(live)
+                for run_id in live[:20]:
+                    self._drive(run_id)
+            except (LedgerError, IllegalTransition):
+                time.sleep(0.1)
+            if not live:
+                time.sleep(0.2)
 
-def _drive(
-    ledger: PostgresLedger,
-    log: Log,
-    rng: random.Random,
-    who: ControllerId,
-    skew_s: float,
-    run_id: str,
-) -> None:
-    driver = ledger.driver(run_id)
-    if driver is None:
-        return
-    age_s = AT + time.monotonic() - driver.beat_at
-    if driver.controller is not None and age_s < STALE_S:
-        return
-    epoch = ledger.take_over(run_id, who, _now(skew_s))
-    records = ledger.records(run_id)
-    done, steps = len(records) - 2, 0
-    for events in LIFE:
-        steps += len(events)
-        if steps <= done:
-            continue
-        try:
-            ledger.append(run_id, epoch, events, _now(skew_s))
-        except StaleEpoch:
+    def _drive(self, run_id: str) -> None:
+        driver = self.ledger.driver(run_id)
+        if driver is None:
             return
-        log.acknowledged(run_id, *(type(event).__name__ for event in events))
-        if rng.random() < 0.2:
-            ledger.beat(run_id, epoch, _now(skew_s))
-    ledger.release(run_id, epoch)
+        age_s = AT + time.monotonic() - driver.beat_at
+        if driver.controller is not None and age_s < STALE_S:
+            return
+        epoch = self.ledger.take_over(run_id, self.who, self.now())
+        done, steps = len(self.ledger.records(run_id)) - 2, 0
+        for events in LIFE:
+            steps += len(events)
+            if steps <= done:
+                continue
+            try:
+                self.ledger.append(run_id, epoch, events, self.now())
+            except StaleEpoch:
+                return
+            self.log.acknowledged(run_id, *(type(event).__name__ for event in events))
+            if self.rng.random() < 0.2:
+                self.ledger.beat(run_id, epoch, self.now())
+        self.ledger.release(run_id, epoch)
 
-
-def _now(skew_s: float) -> float:
-    return AT + time.monotonic() % 1e6 + skew_s
+    def now(self) -> float:
+        return AT + time.monotonic() % 1e6 + self.skew_s
 
 
 def main() -> None:

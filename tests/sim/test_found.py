@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from tests.narrowing import not_none
 from tests.sim.drawing import draw
 from tests.sim.faults import arm_all
 from tests.sim.kept import KEPT, Kept
@@ -343,8 +344,7 @@ def test_a_controller_tells_a_pod_that_lost_its_disk_what_it_had_finished() -> N
 def test_an_agent_killed_before_it_reports_a_phases_end_does_not_train_it_again() -> None:
     """It has forgotten the trainer by then; what that wrote last is still there."""
     made, pod = pod_at_work()
-    trainer = pod.trainer
-    assert trainer is not None
+    trainer = not_none(pod.trainer)
     assert trainer.ends_at is not None
     made.queue.run_until(trainer.ends_at - 0.1, lambda: None, lambda: None)
     pod.trap("report")
@@ -406,13 +406,11 @@ def test_a_person_can_end_by_name_what_a_list_has_and_nothing_else() -> None:
 def test_a_report_is_dated_by_the_pods_clock_and_heard_by_the_true_one() -> None:
     made, pod = pod_at_work()
     link = Process(made, made.laptop, "user").world.links["runpod"]
-    first = link.report(pod.name)
-    assert first is not None
+    assert link.report(pod.name) is not None
     pod.machine.offset_s -= 86_400.0
     pod.rented.hidden_until = made.queue.now + 3000.0
     made.queue.now += 300.0
-    later = link.report(pod.name)
-    assert later is not None
+    later = not_none(link.report(pod.name))
     assert later.at == pytest.approx(made.queue.now - 86_400.0)
     assert pod.rented.heard
     pod.stop_agent()

@@ -124,28 +124,8 @@ time.sleep(4)
 """
 
 #: Saves each epoch and evaluates then, as many a loop does.
-SAVES_FIRST = """
-import os, time
-os.makedirs("out")
-for epoch, loss in enumerate((5.0, 1.0, 4.0)):
-    print(f"epoch {epoch} training")
-    time.sleep(1.2)
-    with open(f"out/state-{'abc'[epoch]}.bin", "w") as file:
-        file.write(f"real {loss} " * 999)
-    time.sleep(1.2)
-    print(f"epoch {epoch} val_acc {1 / loss:.3f} val_loss={loss}")
-"""
 
 #: Its loss becomes NaN and then infinite; it saves all the same.
-DIVERGING = """
-import os, time
-os.makedirs("out")
-for step, loss in ((1, "2.5"), (2, "nan"), (3, "inf")):
-    print(f"step {step} val_loss={loss}")
-    with open(f"out/step-{step}.pt", "w") as file:
-        file.write(f"loss {loss} " * 999)
-    time.sleep(3)
-"""
 
 #: Writes the next one over the last, too often for a copy.
 OVERWRITING = """
@@ -158,27 +138,8 @@ for step in range(1, 9):
 """
 
 #: Deletes what it saved.
-DELETING = """
-import os, time
-os.makedirs("out")
-with open("out/step-5.pt", "w") as file:
-    file.write("short-lived" * 99)
-print("step 5 val_loss=0.5")
-time.sleep(5)
-os.remove("out/step-5.pt")
-"""
 
 #: Saves as spaCy does: what it measured stands in the model's own files alone.
-OWN_FILES = """
-import json, os, time
-for name, score in (("model-best", 0.75), ("model-last", 0.5)):
-    os.makedirs(f"output/{name}/textcat")
-    for part in ("config.cfg", "tokenizer", "textcat/model"):
-        open(f"output/{name}/{part}", "wb").write(name.encode() * 100)
-    with open(f"output/{name}/meta.json", "w") as file:
-        json.dump({"performance": {"cats_score": score}}, file)
-time.sleep(3)
-"""
 
 #: Works and saves in a folder outside its own.
 LEAVING = """
@@ -190,27 +151,8 @@ time.sleep(3)
 """
 
 #: Prints bytes of no text, much more, and at its very end its only value.
-HASTY = """
-import os, sys
-for number in range(400):
-    sys.stdout.buffer.write(os.urandom(5000))
-for number in range(8000):
-    print("a line of no number" + " and more of it" * 20)
-open("model_1.pt", "wb").write(b"hasty" * 100)
-print("step 1 val_loss=0.125", flush=True)
-"""
 
 #: Changes its folder, and prints what is no text.
-WANDERING = """
-import os, time
-os.makedirs("far/away")
-os.chdir("far/away")
-os.write(1, bytes(range(256)) * 400)
-with open("weights.pt", "w") as file:
-    file.write("far" * 999)
-print("\\nstep 3 val_loss=0.25")
-time.sleep(3)
-"""
 
 #: Leaves a daemon behind, and nothing else.
 DAEMON = """
@@ -233,29 +175,6 @@ time.sleep(1)
 """
 
 #: Files as transformers' Trainer leaves them: checkpoints, a final model, and its arguments.
-TRAINER = """
-import json, os, time
-def lay(folder, weights, *others):
-    os.makedirs(folder, exist_ok=True)
-    header = json.dumps({"w": {"dtype": "U8", "shape": [len(weights)], "data_offsets":
-                               [0, len(weights)]}}).encode()
-    with open(f"{folder}/model.safetensors", "wb") as file:
-        file.write(len(header).to_bytes(8, "little") + header + weights)
-    for name in ("config.json", "training_args.bin", *others):
-        with open(f"{folder}/{name}", "w") as file:
-            file.write("{}")
-history = []
-for step, loss in ((20, 2.5), (40, 1.25), (60, 1.75)):
-    time.sleep(1)
-    history.append({"step": step, "eval_loss": loss})
-    print({"eval_loss": str(loss), "epoch": step / 20})
-    lay(f"out/checkpoint-{step}", bytes([step]) * 500, "optimizer.pt", "rng_state.pth")
-    with open(f"out/checkpoint-{step}/trainer_state.json", "w") as file:
-        json.dump({"global_step": step, "log_history": history}, file)
-    time.sleep(2)
-lay("out", bytes([60]) * 500)
-print({"train_runtime": 9.0})
-"""
 
 OWN_BEST = """
 import os, pathlib, sys, time
@@ -273,24 +192,3 @@ sys.exit(sys.argv[1])
 """
 """Names its best and its last, and prints no metric; exits with what stands for its
 argument."""
-
-RESULTS_CSV = """
-import os, pathlib, time
-out = pathlib.Path("runs/train")
-weights = out / "weights"
-weights.mkdir(parents=True)
-rows = ["epoch,train/box_loss,metrics/mAP50-95(B)"]
-best = 0
-for epoch, value in enumerate((0.125, 0.5, 0.25), 1):
-    rows.append(f"{epoch},{2.5 / epoch},{value}")
-    (out / "results.csv").write_text("".join(f"{row}\\n" for row in rows))
-    for name in ("last.pt", "best.pt")[: 1 + (value > best)]:
-        (weights / "new").write_text(f"epoch {epoch}" + " optimizer" * 100)
-        os.replace(weights / "new", weights / name)
-    best = max(best, value)
-    time.sleep(3)
-for path in sorted(weights.iterdir()):
-    path.write_text(path.read_text().replace(" optimizer", ""))
-"""
-"""Writes its metric to ``results.csv`` alone, and removes the optimizer from its best and its last
-at its end, as Ultralytics does."""

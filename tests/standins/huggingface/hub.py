@@ -61,13 +61,9 @@ class Knobs:
     """Jobs that no list has."""
     loses_answers: int = 0
     """So many creates are carried out and answered with 502."""
-    fails_creates: int = 0
-    """So many are answered with 502 and not carried out."""
     no_capacity: bool = False
     refuses_cancels: int = 0
     page: int = 100
-    gpu_shown: str = ""
-    """The GPU that a job's machine has, in nvidia-smi's words; '': the one that was rented."""
 
 
 @dataclass
@@ -162,9 +158,6 @@ class Hub:
             raise Refused(402, "Pre-paid credit balance is insufficient")
         if knobs.no_capacity:
             raise Refused(503, f"There is no capacity for {flavor} at the moment")
-        if knobs.fails_creates > 0:
-            knobs.fails_creates -= 1
-            raise Refused(502, "Bad Gateway")
         timeout = wanted if wanted is not None else DEFAULT_TIMEOUT_S
         shown: int | None = timeout
         if knobs.recorded_timeout != -1:

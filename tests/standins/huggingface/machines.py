@@ -103,7 +103,7 @@ class JobMachines(RealMachines):
         image_env: Mapping[str, str] | None = None,
         reach: Sequence[int] = (),
     ) -> None:
-        super().__init__(folder, Knobs(), now, list, keep, image_env or {}, reach)
+        super().__init__(folder, Knobs(), now, keep, image_env or {}, reach)
         self.hub: Hub = None  # type: ignore[assignment]
         self.user_key, self.gateway_key = self._folder / "user_key", self._folder / "gateway_key"
         for path in (self.user_key, self.gateway_key):
@@ -117,7 +117,7 @@ class JobMachines(RealMachines):
         command = commands.Command(
             ("env", "-u", _HOST_MARK), (*job.spec["command"], *job.spec.get("arguments", ()))
         )
-        shown = self.hub.knobs.gpu_shown or _GPUS.get(chip["model"], "")
+        shown = _GPUS.get(chip["model"], "")
         pod = Pod(
             id=job.id, name=job.name, created_at=job.made_at, visible_at=job.made_at,
             body={"args": command.args, "env": {}, "ports": [f"{GATEWAY_PORT}/tcp"]},

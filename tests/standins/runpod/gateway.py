@@ -65,8 +65,6 @@ class Gateway:
 
     def _answer(self, asked: Asked) -> Answer:
         knobs = self._world.knobs
-        if knobs.unreachable or (knobs.self_down and asked.who not in ("", "account")):
-            return Answer(0, drop=True)
         agent = asked.headers.get("user-agent", "")
         if not agent or agent.startswith(TURNED_AWAY):
             return Answer(403, b"error code: 1010", "text/plain")

@@ -18,16 +18,6 @@ from tests.standins.runpod.rest import by_whom, stamp
 from tests.standins.runpod.world import Context, Refused
 from tests.standins.web import Answer, Asked
 
-DEPLOY_INPUT = frozenset(
-    {
-        *("name", "imageName", "gpuTypeId", "gpuCount", "cloudType", "containerDiskInGb"),
-        *("volumeInGb", "volumeMountPath", "networkVolumeId", "ports", "env", "dockerArgs"),
-        *("startSsh", "startJupyter", "supportPublicIp", "minVcpuCount", "minMemoryInGb"),
-        *("minDownload", "minUpload", "allowedCudaVersions", "minCudaVersion", "cudaVersion"),
-        *("dataCenterId", "countryCode", "templateId", "containerRegistryAuthId", "deployCost"),
-        *("compliance", "stopAfter", "terminateAfter"),
-    }
-)
 DESIRED = {
     "PROVISIONING": "RUNNING",
     "STARTING": "RUNNING",
@@ -49,12 +39,8 @@ class GraphQL:
     def __init__(self, world: Context) -> None:
         self._world = world
         self._resolvers: dict[str, dict[str, Resolver]] = {
-            "query": {"myself": self._myself, "pod": self._pod, "gpuTypes": self._gpu_types},
-            "mutation": {
-                "podFindAndDeployOnDemand": self._deploy,
-                "podTerminate": self._terminate,
-                "updateUserSettings": self._settings,
-            },
+            "query": {"myself": self._myself, "pod": self._pod},
+            "mutation": {"podTerminate": self._terminate},
         }
 
     def answer(self, asked: Asked) -> Answer:
@@ -73,7 +59,7 @@ class GraphQL:
         except GraphQLError as error:
             return _errors(error.message, "GRAPHQL_PARSE_FAILED")
         known = self._resolvers[kind]
-        if not asked.who and [field.name for field in fields] != ["gpuTypes"]:
+        if not asked.who:
             return Answer(401, b'{"message": "Unauthorized"}')
         if self._world.knobs.use("graphql_errors"):
             return _errors(
@@ -104,19 +90,11 @@ class GraphQL:
             raise Wrong("Unauthorized", "UNAUTHORIZED")
         world = self._world
         pods = [self._shown(pod) for pod in world.listed()]
-        volumes = [
-            {"id": v.id, "name": v.name, "size": v.size, "dataCenterId": v.data_center}
-            for v in world.volumes.values()
-        ]
         return {
             "id": "user_standin",
-            "email": None,
-            "pubKey": "\n".join(world.ssh_keys) or None,
             "clientBalance": round(world.balance, 6),
             "currentSpendPerHr": round(world.rate(), 6),
             "spendLimit": world.spend_limit,
-            "networkVolumes": volumes,
-            "podTemplates": [],
             "pods": [] if world.knobs.use("list_empty") else pods,
         }
 
@@ -128,102 +106,17 @@ class GraphQL:
         except Refused:
             return None
 
-    def _gpu_types(self, given: Mapping[str, Any], asked: Asked) -> list[dict[str, Any]]:
-        kinds = [gpu for gpu in catalog.GPUS if given.get("id") in (None, gpu.id)]
-        return [
-            {
-                "id": gpu.id,
-                "displayName": gpu.name,
-                "manufacturer": gpu.manufacturer,
-                "memoryInGb": gpu.memory_gb,
-                "cudaCores": 0,
-                "maxGpuCount": gpu.max_secure,
-                "secureCloud": gpu.secure > 0,
-                "communityCloud": gpu.community > 0,
-                "securePrice": gpu.secure,
-                "communityPrice": gpu.community,
-                "secureSpotPrice": None,
-                "communitySpotPrice": None,
-                "oneWeekPrice": None,
-                "oneMonthPrice": None,
-                "threeMonthPrice": None,
-                "lowestPrice": {
-                    "minimumBidPrice": None,
-                    "uninterruptablePrice": gpu.secure,
-                    "minVcpu": 8,
-                    "minMemory": 64,
-                    "stockStatus": gpu.stock.title(),
-                },
-            }
-            for gpu in kinds
-        ]
-
     # -- mutations -------------------------------------------------------------------------
-
-    def _deploy(self, given: Mapping[str, Any], asked: Asked) -> dict[str, Any]:
-        self._may_write(asked)
-        unknown = set(given) - DEPLOY_INPUT
-        if unknown:
-            raise Wrong(
-                f'Field "{min(unknown)}" is not defined by type "PodFindAndDeployOnDemandInput".'
-            )
-        knobs = self._world.knobs
-        if knobs.use("create_500"):
-            raise Wrong("Something went wrong.", "INTERNAL_SERVER_ERROR")
-        body = self._as_rest(given)
-        clouds = {"ALL": ("SECURE", "COMMUNITY")}.get(str(given.get("cloudType", "ALL")))
-        for cloud in clouds or (given["cloudType"],):
-            try:
-                pod = self._world.create({**body, "cloud": cloud})
-                break
-            except Refused as error:
-                refused = error
-        else:
-            raise refused
-        if knobs.use("create_500_but_made"):
-            raise Wrong("Something went wrong.", "INTERNAL_SERVER_ERROR")
-        return self._shown(pod)
-
-    def _as_rest(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        """The same wish in v2's words; the timers have none."""
-        places = [given["dataCenterId"]] if given.get("dataCenterId") else []
-        body: dict[str, Any] = {
-            "name": given.get("name", ""),
-            "image": given.get("imageName", ""),
-            "args": given.get("dockerArgs", ""),
-            "disk": given.get("containerDiskInGb") or 10,
-            "env": {pair["key"]: pair["value"] for pair in given.get("env") or []},
-            "ports": [port for port in (given.get("ports") or "").split(",") if port],
-            "gpu": {"id": given.get("gpuTypeId", ""), "count": given.get("gpuCount") or 1},
-            "dataCenterIds": places,
-            "startSsh": bool(given.get("startSsh")),
-        }
-        for name in ("minCudaVersion", "allowedCudaVersions"):
-            if given.get(name):
-                body["gpu"][name] = given[name]
-        path = given.get("volumeMountPath") or "/runpod-volume"
-        if given.get("networkVolumeId"):
-            body["mounts"] = {"network": [{"volumeId": given["networkVolumeId"], "path": path}]}
-        elif given.get("volumeInGb"):
-            body["mounts"] = {"persistent": {"size": max(10, given["volumeInGb"]), "path": path}}
-        return body
 
     def _terminate(self, given: Mapping[str, Any], asked: Asked) -> None:
         pod_id = str(given.get("podId"))
         self._may_end(pod_id, asked)
         knobs = self._world.knobs
-        if knobs.use("delete_500"):
-            raise Wrong("Something went wrong.", "INTERNAL_SERVER_ERROR")
         if knobs.use("delete_noop"):
             return
-        if knobs.use("delete_404") or pod_id not in self._world.pods:
+        if pod_id not in self._world.pods:
             raise Wrong("pod not found to terminate", "RUNPOD")
         self._world.delete(pod_id, by=by_whom(asked))
-
-    def _settings(self, given: Mapping[str, Any], asked: Asked) -> dict[str, Any]:
-        self._may_write(asked)
-        self._world.ssh_keys[:] = [key for key in str(given.get("pubKey") or "").split("\n") if key]
-        return {"id": "user_standin", "pubKey": given.get("pubKey")}
 
     def _may_write(self, asked: Asked) -> None:
         if asked.who != "account" or self._world.knobs.read_only:

@@ -56,37 +56,21 @@ class Knobs:
     billing_lag_s: float = 0.0
 
     # -- creates ---------------------------------------------------------------------------
-    create_500: int = 0
-    """Answers 500 and makes nothing."""
-    create_500_but_made: int = 0
-    create_dropped_but_made: int = 0
-    """Makes the pod and closes the connection without an answer."""
-    create_late: int = 0
-    """Answers 504; the pod appears ``create_late_s`` later."""
-    create_late_s: float = 60.0
     no_capacity: list[str] = field(default_factory=list)
     """GPU ids, or "id@data centre", or "*"."""
-    no_capacity_detail: str = ""
     forbidden_gpus: list[str] = field(default_factory=list)
     """GPU ids whose pool this account may not use: 403."""
-    create_throttled: int = 0
-    """Creates that are answered 429, with ``retry_after_s``."""
     create_refused: int = 0
     """The status of every create while it is not 0, such as 413: nothing is made."""
     lands_in: str = ""
     """The data centre that pods are put in, whatever was asked for."""
-    boot_error: bool = False
     boot_log: list[str] = field(default_factory=list)
     """What the host says instead of starting the containers of pods made from now on, which stay
     RUNNING without an address and without a process, as users report."""
     boot_log_gpus: list[str] = field(default_factory=list)
     """GPU ids whose pods that befalls; none: all."""
-    boot_log_container: list[str] = field(default_factory=list)
-    """What the containers of pods that do start print first."""
     logs_status: int = 0
     """The status of every answer for a log, while it is not 0."""
-    price_factor: float = 1.0
-    """The billed rate over the list price."""
 
     # -- lists and deletes ----------------------------------------------------------------
     list_page: int = 0
@@ -108,17 +92,12 @@ class Knobs:
     """Names of pods that v2's list does not show; GraphQL's does."""
     delete_noop: int = 0
     """Answers 204 and does nothing."""
-    delete_404: int = 0
-    """Answers 404 and does nothing."""
-    delete_500: int = 0
 
     # -- the API itself --------------------------------------------------------------------
     down: bool = False
     """Every answer is 503."""
     down_until: float = 0.0
     """The same until then, by the stand-in's clock; ``control.down(seconds)`` sets it."""
-    unreachable: bool = False
-    """Connections are closed without an answer."""
     errors_502: int = 0
     throttle: int = 0
     throttled_until: float = 0.0
@@ -170,8 +149,6 @@ class Knobs:
     self_graphql: bool = True
     self_action: bool = True
     self_delete: bool = True
-    self_down: bool = False
-    """The API does not answer pods at all."""
 
     def set(self, values: Mapping[str, Any]) -> None:
         """Turn knobs; a name or type that is none raises ValueError and turns nothing."""

@@ -53,14 +53,12 @@ class RealMachines:
         folder: Path,
         knobs: Knobs,
         now: Callable[[], float],
-        ssh_keys: Callable[[], list[str]],
         keep: Sequence[Path] = (),
         image_env: Mapping[str, str] = MappingProxyType({}),
         reach: Sequence[int] = (),
     ) -> None:
         self._folder, self._knobs, self._now = folder.resolve(), knobs, now
         self._keep, self._image_env = tuple(keep), image_env
-        self._ssh_keys = ssh_keys
         self.api_url, self.reach = "", tuple(reach)
         self._containers: dict[str, containers.Container] = {}
         (self._folder / "logs").mkdir(parents=True, exist_ok=True)
@@ -161,7 +159,5 @@ class RealMachines:
             given["RUNPOD_TCP_PORT_22"] = str(public_ssh)
         if pod.volume_id:
             given["RUNPOD_VOLUME_ID"] = pod.volume_id
-        if pod.body.get("startSsh") and self._ssh_keys():
-            given["PUBLIC_KEY"] = "\n".join(self._ssh_keys())
         wished: dict[str, str] = pod.body.get("env", {})
         return given | dict(self._image_env) | wished

@@ -59,10 +59,9 @@ class Pod:
     running_at: float = 0.0
     started_at: float | None = None
     ssh_after_s: float = 0.0
-    stuck: str = ""
-    """"error" ends in ERROR, "unstarted" in RUNNING with nothing in it."""
+    stuck: bool = False
+    """It ends in RUNNING with nothing in it."""
     host_says: list[str] = field(default_factory=list)
-    prints: list[str] = field(default_factory=list)
     deleted_at: float | None = None
     """When a delete was accepted."""
     gone_at: float | None = None

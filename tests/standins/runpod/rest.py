@@ -109,21 +109,7 @@ class Rest:
             answer = problem(knobs.create_refused, "refused by a knob")
             answer.forced = True
             return answer
-        if knobs.use("create_throttled"):
-            answer = problem(429, "rate limit exceeded for the minute window")
-            answer.headers["Retry-After"] = str(knobs.retry_after_s)
-            return answer
-        if knobs.use("create_500"):
-            return problem(500, "internal server error")
-        if knobs.use("create_late"):
-            self._world.create_later(body, knobs.create_late_s)
-            return problem(504, "upstream request timeout")
-        pod = self._world.create(body)
-        if knobs.use("create_500_but_made"):
-            return problem(500, "internal server error")
-        if knobs.use("create_dropped_but_made"):
-            return Answer(0, drop=True)
-        return reply(self.shown(pod), 201)
+        return reply(self.shown(self._world.create(body)), 201)
 
     def _get(self, asked: Asked, pod_id: str) -> Answer:
         return reply(self.shown(self._world.find(pod_id)))
@@ -136,12 +122,7 @@ class Rest:
         return nothing()
 
     def _spoilt_delete(self) -> Answer | None:
-        knobs = self._world.knobs
-        if knobs.use("delete_500"):
-            return problem(500, "internal server error")
-        if knobs.use("delete_404"):
-            return problem(404, "pod not found")
-        return nothing() if knobs.use("delete_noop") else None
+        return nothing() if self._world.knobs.use("delete_noop") else None
 
     def _action(self, asked: Asked, pod_id: str) -> Answer:
         body = asked.json()
@@ -198,7 +179,7 @@ class Rest:
         early = self._world.knobs.says_running and pod.status in ("PROVISIONING", "STARTING")
         status = "RUNNING" if early else pod.status
         ssh = next(((host, public) for private, host, public in mapped if private == 22), None)
-        if pod.stuck == "unstarted":
+        if pod.stuck:
             ssh = None
         shown: dict[str, Any] = {
             "id": pod.id,

@@ -73,13 +73,13 @@ def running(
     ``reach``: ports of this machine's loopback that pods can connect to, beside the API's.
     """
     now: Callable[[], float] = clock if clock is not None else time.time
-    knobs, keys = Knobs(), list[str]()
+    knobs = Knobs()
     machines: RealMachines | OnPaper = OnPaper()
     if real_pods:
-        machines = RealMachines(folder, knobs, now, lambda: keys, keep, image_env, reach)
+        machines = RealMachines(folder, knobs, now, keep, image_env, reach)
     world = Context(
         knobs=knobs, now=now, machines=machines, api_key=api_key, balance=balance,
-        spend_limit=spend_limit, seed=seed, ssh_keys=keys,
+        spend_limit=spend_limit, seed=seed,
     )  # fmt: skip
     gateway = Gateway(world, quotas, judge)
     control = Control(world, gateway, clock.advance if clock is not None else None)

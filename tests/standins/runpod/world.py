@@ -6,7 +6,6 @@ that owns the clock owns the world, and one that does not sees real time pass.
 
 from __future__ import annotations
 
-import contextlib
 import random
 import threading
 from collections.abc import Callable, Sequence
@@ -53,7 +52,6 @@ class Context:
         balance: float,
         spend_limit: float = 80.0,
         seed: int = 0,
-        ssh_keys: list[str] | None = None,
     ) -> None:
         self.lock = threading.RLock()
         self.knobs, self.now, self.machines = knobs, now, machines
@@ -63,11 +61,9 @@ class Context:
         self.gone: dict[str, Pod] = {}
         self.volumes: dict[str, Volume] = {}
         self.gone_volumes: dict[str, Volume] = {}
-        self.ssh_keys = [] if ssh_keys is None else ssh_keys
         self.opened_at = now()
         self.charged = 0.0
         self._ticked_at = self.opened_at
-        self._late: list[tuple[float, dict[str, Any]]] = []
         self._random = random.Random(seed)
 
     # -- money -----------------------------------------------------------------------------
@@ -102,7 +98,7 @@ class Context:
         gpu, cloud, place = self._placed(body)
         place = self.knobs.lands_in or place
         gpu_count = int(body["gpu"].get("count", 1))
-        rate = round(gpu.price(cloud) * gpu_count * self.knobs.price_factor, 6)
+        rate = round(gpu.price(cloud) * gpu_count, 6)
         persistent = int((body.get("mounts", {}).get("persistent") or {}).get("size", 0))
         disk = billing.disk_rate(int(body.get("disk", 50)), persistent)
         if self.paid_in - self.spent(at) < rate + disk:
@@ -124,9 +120,8 @@ class Context:
             gpu_count=gpu_count,
             cuda=self._cuda(body),
             ssh_after_s=self.knobs.ssh_after_s,
-            stuck=self._stuck(body),
+            stuck=self._stuck(gpu.id),
             host_says=list(self.knobs.boot_log),
-            prints=list(self.knobs.boot_log_container),
             inside={
                 "fewer_gpus": self.knobs.fewer_gpus,
                 "shown_gpu": self.knobs.shown_gpu,
@@ -139,16 +134,9 @@ class Context:
         self.pods[pod.id] = pod
         return pod
 
-    def _stuck(self, body: dict[str, Any]) -> str:
+    def _stuck(self, gpu_id: str) -> bool:
         knobs = self.knobs
-        gpu = body.get("gpu", {}).get("id", "")
-        if knobs.boot_log and (not knobs.boot_log_gpus or gpu in knobs.boot_log_gpus):
-            return "unstarted"
-        return "error" if knobs.boot_error else ""
-
-    def create_later(self, body: dict[str, Any], after_s: float) -> None:
-        """A create that was answered with a failure and happens all the same."""
-        self._late.append((self.now() + after_s, body))
+        return bool(knobs.boot_log) and gpu_id in (knobs.boot_log_gpus or [gpu_id])
 
     def find(self, pod_id: str) -> Pod:
         self.settle()
@@ -258,10 +246,6 @@ class Context:
         self.delete(pod.id, by)
 
     def _advance(self, at: float) -> None:
-        for due in [item for item in self._late if item[0] <= at]:
-            self._late.remove(due)
-            with contextlib.suppress(Refused):
-                self.create(due[1])
         for pod in list(self.pods.values()):
             if pod.gone_at is not None:
                 if pod.gone_at <= at:
@@ -273,18 +257,12 @@ class Context:
                 pod.status = "STARTING"
                 pod.say(pod.starting_at, "system", f"create container {pod.body.get('image', '')}")
             if pod.status == "STARTING" and pod.running_at <= at:
-                if pod.stuck == "error":
-                    pod.status = "ERROR"
-                    pod.say(pod.running_at, "system", "error: container could not be created")
-                    continue
                 pod.status, pod.started_at = "RUNNING", pod.running_at
                 pod.say(pod.running_at, "system", f"start container for {pod.id}: begin")
-                if pod.stuck == "unstarted":
+                if pod.stuck:
                     for line in pod.host_says:
                         pod.say(pod.running_at, "system", line)
                     continue
-                for line in pod.prints:
-                    pod.say(pod.running_at, "container", line)
                 self.machines.boot(pod)
 
     def _boot(self, pod: Pod, at: float) -> None:
@@ -346,7 +324,7 @@ class Context:
             free = [place for place in offered if not self.sold_out(gpu.id, place)]
         few = int(asked.get("count", 1)) > gpu.most(cloud)
         if few or not free or self._cuda(body) is None:
-            raise Refused(400, self.knobs.no_capacity_detail or NO_CAPACITY)
+            raise Refused(400, NO_CAPACITY)
         return gpu, cloud, free[0]
 
     def _places(self, body: dict[str, Any], cloud: str) -> list[str]:

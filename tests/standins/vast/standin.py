@@ -123,7 +123,7 @@ def running(
     now: Callable[[], float] = clock if clock is not None else time.time
     machines: _Machines | OnPaper = OnPaper()
     if real_pods:
-        machines = _Machines(folder, ContainerKnobs(), now, list, keep, image_env, reach)
+        machines = _Machines(folder, ContainerKnobs(), now, keep, image_env, reach)
     world = World(now=now, machines=machines, account_key=api_key, credit=credit)
     routes = Routes(world)
     faults = Faults()

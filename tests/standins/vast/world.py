@@ -116,9 +116,6 @@ class Knobs:
     """New instances stay in ``loading`` with this message of their host."""
     taken: int = 0
     """So many of the next creates find that their offer is gone."""
-    lost_answers: int = 0
-    """So many of the next creates are done, and answered with 502."""
-    dropped_answers: int = 0
     throttle: int = 0
     retry_after: str = ""
     list_omits: int = 0
@@ -127,13 +124,11 @@ class Knobs:
     """Instances that no list shows, though they run."""
     down: bool = False
     revoked: bool = False
-    charges_lag_s: float = 0.0
     no_charges: bool = False
     shown: str = ""
     """The GPU that every host shows in truth."""
     self_refused: bool = False
     """The instance's own key is refused."""
-    stops_at_zero: bool = True
 
 
 @dataclass
@@ -232,7 +227,7 @@ class World:
             if each.intended == "running":
                 each.gpu_s += max(0.0, now - each.counted_at)
             each.counted_at = now
-        if self.knobs.stops_at_zero and self.left() <= 0:
+        if self.left() <= 0:
             for each in self.living():
                 if each.intended == "running":
                     each.intended, each.actual = "stopped", "exited"
@@ -269,11 +264,10 @@ class World:
         self.settle()
         if self.knobs.no_charges:
             return []
-        known = self.now() - self.knobs.charges_lag_s
         rows = []
         for each in self.instances.values():
             end = each.ended_at if each.ended_at is not None else self.now()
-            if each.made_at > known or end < since or each.made_at > until:
+            if end < since or each.made_at > until:
                 continue
             rows.append(
                 {

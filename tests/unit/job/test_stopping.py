@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from scripts.pages import CONTRACT, contract_page
+from tests.narrowing import not_none
 from trmcloud.core.catalog.hardware import GPUS
 from trmcloud.core.contract import command_terms as contract
 from trmcloud.core.contract.command import Command
@@ -89,8 +90,7 @@ def test_a_child_of_a_child_in_a_session_of_its_own_is_found() -> None:
 
 
 def test_a_new_process_is_the_newest() -> None:
-    before = process.newest_pid()
-    assert before is not None
+    before = not_none(process.newest_pid())
     subprocess.run(["true"], check=True)
     assert process.newest_pid() != before
 
@@ -144,8 +144,7 @@ def test_the_warm_up_is_left_out() -> None:
         probing.stepped(step, now)
         if probing.done:
             break
-    measured = probing.measured()
-    assert measured is not None
+    measured = not_none(probing.measured())
     assert measured.steps == pytest.approx(40, abs=4)
     assert measured.fast_s == measured.step_s == measured.slow_s == pytest.approx(0.25)
     assert measured.memory_bytes > 1_000_000
@@ -259,9 +258,7 @@ def test_a_line_that_says_nothing_is_passed_over(line: bytes) -> None:
 @pytest.mark.parametrize("metric", ["loss[= ]([0-9.naif]+)", "loss"])
 def test_nan_is_read_as_what_it_is(metric: str) -> None:
     for line in (b"step 3 loss=nan", b"step 3 loss=inf"):
-        found = reader(metric).read(line)
-        assert found is not None
-        assert not math.isfinite(found.metrics["loss"])
+        assert not math.isfinite(not_none(reader(metric).read(line)).metrics["loss"])
 
 
 @pytest.mark.parametrize(
@@ -303,8 +300,7 @@ def loaded(monkeypatch: pytest.MonkeyPatch, **environment: str) -> ModuleType:
         monkeypatch.delenv(name, raising=False)
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
-    found = importlib.util.spec_from_file_location("trmcloud_job", MODULE)
-    assert found is not None
+    found = not_none(importlib.util.spec_from_file_location("trmcloud_job", MODULE))
     assert found.loader is not None
     module = importlib.util.module_from_spec(found)
     found.loader.exec_module(module)

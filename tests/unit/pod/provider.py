@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Mapping
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from contextlib import ExitStack
 from typing import Any
+
+from tests.standins.loopback import Handler, serving_at
 
 
 class Provider:
@@ -18,30 +19,19 @@ class Provider:
         self.otherwise: tuple[int, str, dict[str, str]] = (404, '{"title": "Not Found"}', {})
         provider = self
 
-        class Handler(BaseHTTPRequestHandler):
-            def answer(self) -> None:
-                length = int(self.headers.get("Content-Length") or 0)
-                body = _read(self.rfile.read(length))
+        class Scripted(Handler):
+            def do_GET(self) -> None:
+                body = _read(self.read_body())
                 provider.asked.append((self.command, self.path, dict(self.headers), body))
                 key = (self.command, self.path)
                 code, text, headers = provider.answers.get(key, provider.otherwise)
-                self.send_response(code)
-                for name, value in headers.items():
-                    self.send_header(name, value)
-                content = b"" if code == 204 else text.encode()
-                self.send_header("Content-Length", str(len(content)))
-                self.end_headers()
-                self.wfile.write(content)
+                self.answer(code, b"" if code == 204 else text.encode(), headers=headers)
 
-            do_GET = do_POST = do_PUT = do_DELETE = answer
+            do_POST = do_PUT = do_DELETE = do_GET
 
-            def log_message(self, format: str, *args: Any) -> None:
-                pass
-
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
-        self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
-        self._thread.start()
+        with ExitStack() as stack:
+            self.url = f"http://127.0.0.1:{stack.enter_context(serving_at(Scripted))}"
+            self.close = stack.pop_all().close
 
     def answer(self, method: str, path: str, code: int, text: str = "", **headers: str) -> None:
         self.answers[method, path] = (code, text, headers)
@@ -49,11 +39,6 @@ class Provider:
     def points_to(self, url: str, code: int) -> None:
         """Everything that no answer was given for is said to lie there."""
         self.otherwise = (code, "", {"Location": url})
-
-    def close(self) -> None:
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join()
 
 
 def _read(content: bytes) -> Any:

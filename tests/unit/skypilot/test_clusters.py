@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tests.narrowing import not_none
 from tests.unit.skypilot.rig import NAME
 from tests.unit.skypilot.said import SaidSky
 from trmcloud.adapters.pod_history import Sightings
@@ -15,7 +16,6 @@ from trmcloud.core.errors import ProviderError, ProviderRefused
 from trmcloud.core.money import Usd
 from trmcloud.providers.skypilot.clusters import (
     ASK_EVERY_S,
-    BUSY_AT_MOST_S,
     LIST_FRESH_S,
     Biller,
     Clusters,
@@ -59,18 +59,6 @@ def asked_after(sky: SlowSky, wait_s: float) -> bool:
     sky.at += wait_s
     table.rows()
     return sky.asked > before
-
-
-def test_a_busy_machine_is_asked_less_often_yet_within_bounds(sky: SlowSky) -> None:
-    assert not asked_after(sky, LIST_FRESH_S + 1)
-    assert asked_after(sky, BUSY_AT_MOST_S)
-    sky.took_s = 1.0
-    assert asked_after(sky, LIST_FRESH_S)
-
-
-def test_what_has_exited_is_looked_at_again_however_busy_the_machine_is(sky: SlowSky) -> None:
-    sky.said = EXITED
-    assert asked_after(sky, LIST_FRESH_S)
 
 
 # -- what it says ------------------------------------------------------------------------------
@@ -361,8 +349,7 @@ def test_nothing_to_rent_is_told_with_where_to_look_it_up() -> None:
 
 def test_a_reason_is_cut_and_what_was_asked_for_is_left_out() -> None:
     _, launches = asked(launch("FAILED"), logs=f"  {NONE_LEFT} {'x' * 500}")
-    why = launches.why_none(NAME)
-    assert why is not None
+    why = not_none(launches.why_none(NAME))
     assert why.startswith(
         "sky.exceptions.ResourcesUnavailableError: Failed to acquire resources. x"
     )

@@ -15,12 +15,10 @@ from trmcloud.core.errors import (
     ConnectionDropped,
     NoCapacity,
     NotSupported,
-    ProviderError,
     ProviderRefused,
 )
 from trmcloud.core.money import Usd, cost
 from trmcloud.ports.compute import ProviderLimit
-from trmcloud.providers.skypilot.clusters import Clusters
 from trmcloud.providers.skypilot.command import find_sky
 from trmcloud.providers.skypilot.compute import EXITED_FOR_S
 from trmcloud.providers.skypilot.traits import RUNPOD_BY_SKYPILOT
@@ -89,16 +87,6 @@ def test_what_is_not_plainly_there_may_spend(rig: Rig, row: dict[str, str], stat
     assert [pod.status for pod in rig.compute().list_pods()] == [status]
 
 
-def test_a_row_that_cannot_be_refreshed_is_still_listed_and_not_believed(rig: Rig) -> None:
-    rig.compute().create(request())
-    rig.row(status="UP")
-    rig.set(fail={" -r": "KeyError: 'EXITED'"})
-    assert [pod.status for pod in rig.compute().list_pods()] == ["unknown"]
-    rig.set(fail={"status": "sky.exceptions.ApiServerConnectionError: Could not connect"})
-    with pytest.raises(ProviderError, match="API server is down"):
-        rig.compute().list_pods()
-
-
 def test_a_pod_that_has_exited_is_unknown_at_once_and_ended_when_it_stays_so(rig: Rig) -> None:
     """SkyPilot 0.14.1 shows its row as it was, and only warns."""
     rig.compute().create(request())
@@ -119,36 +107,6 @@ def test_a_pod_that_has_exited_is_unknown_at_once_and_ended_when_it_stays_so(rig
     assert NAME not in rig.told()["clusters"]
     rig.set(exited=[])
     assert rig.compute().list_pods() == ()
-
-
-def test_a_pod_that_later_versions_call_stopped_is_ended_when_it_stays_so(rig: Rig) -> None:
-    """SkyPilot's versions after 0.14 say STOPPED of a RunPod pod that has exited."""
-    rig.compute().create(request())
-    rig.on(60.0)
-    assert [pod.status for pod in rig.compute().list_pods()] == ["running"]
-    rig.row(status="STOPPED")
-    rig.on(30.0)
-    assert [pod.status for pod in rig.compute().list_pods()] == ["unknown"], "it may be restarting"
-    rig.row(status="UP")
-    rig.on(30.0)
-    assert [pod.status for pod in rig.compute().list_pods()] == ["running"], "it was"
-    for _ in range(2):
-        rig.row(status="STOPPED")
-        rig.on(EXITED_FOR_S + 10.0)
-        rig.compute().list_pods()
-    assert NAME not in rig.told()["clusters"]
-
-
-def test_a_laptop_that_slept_while_it_asked_asks_again_within_a_minute(rig: Rig) -> None:
-    rig.compute().create(request())
-    rig.on(60.0)
-    asleep = iter([0.0, 7200.0])
-    clusters = Clusters(rig.sky, now=lambda: rig.now + next(asleep, 7200.0))
-    clusters.rows()
-    lists = [words for words in rig.told()["asked"] if words[0] == "status"]
-    rig.now += 61.0
-    clusters.rows()
-    assert len([w for w in rig.told()["asked"] if w[0] == "status"]) == len(lists) + 1
 
 
 def test_another_clouds_silence_ends_nothing(rig: Rig) -> None:
