@@ -208,15 +208,17 @@ class Home:
         if principal is not None:
             grants.require_principal(principal)
         self._uses_machine = uses_machine
-        whom = principal or context.principal
+        whom = principal or context.caller.principal
         self._context = replace(
-            context, unasked=frozenset(unasked), principal=whom, is_bound=bool(whom)
+            context,
+            machines=replace(context.machines, unasked=frozenset(unasked)),
+            caller=replace(context.caller, principal=whom, is_bound=bool(whom)),
         )
 
     @property
     def principal(self) -> str:
         """Whom it acts for; empty: the ledger's owner."""
-        return self._context.principal
+        return self._context.caller.principal
 
     @property
     def context(self) -> Context:
@@ -425,7 +427,7 @@ class Home:
         context, plan = self._context, self._loaded(plan_id)
         check_launchable(context, plan)
         grants.require_allowed(context, plan)
-        new = RunState("", project=context.project, cap=plan.reservation)
+        new = RunState("", project=context.caller.project, cap=plan.reservation)
         require_money(context.ledger.read(), new, plan.reservation, context.wall())
         return plan
 
@@ -456,7 +458,7 @@ class Home:
     def budgets(self) -> tuple[Line, ...]:
         """Return the caps, spending and holds of account, month and project."""
         context = self._context
-        return context.ledger.read().lines_for(context.project, context.wall())
+        return context.ledger.read().lines_for(context.caller.project, context.wall())
 
     def events(
         self, run_id: str | None = None, *, after: int = 0, follow: bool = True

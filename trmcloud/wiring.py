@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from trmcloud.adapters.ledger.place import (
     ENV_LEDGER,
@@ -20,7 +20,7 @@ from trmcloud.adapters.ledger.place import (
 )
 from trmcloud.adapters.local.machine import SystemClock, ThreadWorkers
 from trmcloud.adapters.local.run_files import IntentFiles, LocalRunFiles, intent_folders
-from trmcloud.app.context import Context, UnreachableProvider
+from trmcloud.app.context import Buckets, Caller, Context, PodInputs
 from trmcloud.app.home import (
     bound_principal,
     bundle_root,
@@ -28,6 +28,8 @@ from trmcloud.app.home import (
     families_folder,
     home_dir,
 )
+from trmcloud.app.machines import Machines, UnreachableProvider
+from trmcloud.app.run_notes import HomeNotes
 from trmcloud.core.catalog.providers import (
     TRAITS,
     direct,
@@ -51,12 +53,12 @@ if TYPE_CHECKING:
     from trmcloud.app.smoke_watch import SmokeSetting
     from trmcloud.app.trial import TrialGround
     from trmcloud.core.catalog.offers import Offer
-    from trmcloud.core.contract.pod_contract import AgentReport
     from trmcloud.core.control.balance import Funds
     from trmcloud.core.control.run_state import RunState
     from trmcloud.core.money import Usd
     from trmcloud.ports.bucket import Bucket
-    from trmcloud.ports.compute import StageItem
+    from trmcloud.ports.compute import PodItems
+    from trmcloud.ports.machine import RunFiles, RunNotes
     from trmcloud.ports.notices import BackgroundNotifier, Board, Deliveries, Destination, Send
     from trmcloud.providers.protocol import Provider
 
@@ -164,7 +166,7 @@ def build_smoke(provider: str) -> tuple[Context, SmokeSetting]:
     from trmcloud.wiring_plans import known_offers
 
     context, providers = _build()
-    if provider not in context.computes:
+    if provider not in context.machines.computes:
         raise no_smoke(provider)
     return context, providers[provider].smoke(provider, known_offers)
 
@@ -172,7 +174,8 @@ def build_smoke(provider: str) -> tuple[Context, SmokeSetting]:
 def _build(named: Path | None = None) -> tuple[Context, Providers]:
     home = home_dir(os.environ) if named is None else named.absolute()
     close_home(os.environ)
-    clock, files = SystemClock(), LocalRunFiles(home)
+    clock, notes = SystemClock(), HomeNotes(home)
+    files = LocalRunFiles(home, shares_ledger=bool(ledger_url(home, os.environ)))
     ledger = open_ledger(
         home,
         os.environ,
@@ -196,47 +199,33 @@ def _build(named: Path | None = None) -> tuple[Context, Providers]:
         home=home,
         clock=clock,
         ledger=ledger,
-        computes=LazyAdapters(providers, lambda provider, name: provider.compute(name)),
-        links=LazyAdapters(providers, lambda provider, name: provider.link(name)),
-        files=files,
-        who=who,
-        is_alive=is_alive,
-        project=os.environ.get(ENV_PROJECT, "default"),
-        principal=principal,
-        configured_bucket=os.environ.get("TRMCLOUD_BUCKET", ""),
-        is_bound=bool(principal),
-        workers=ThreadWorkers(),
-        stage_items=lambda run: _stage_items(home, files, run)[0],
-        bucket_items=lambda run: _stage_items(home, files, run)[1],
-        bucket=cache(_bucket),
-        folder_on_pod=_folder_on_pod,
-        needs=lambda name: providers[name].needs(),
-        trainer_path=python_path,
-        was_used=lambda name: providers[name].was_used(name),
-        pod_webhook=lambda: pod_webhook(home),
-        backup_trouble=ledger.backup_trouble,
-        hurried_ledger=lambda: _hurried(ledger),
         intents=IntentFiles(home, intent_folders(os.environ)),
-        note_machine=partial(_note_machine, home),
-        is_elsewhere=partial(_is_elsewhere, home, bool(ledger_url(home, os.environ))),
+        files=files,
+        notes=notes,
+        workers=ThreadWorkers(),
+        machines=Machines(
+            computes=LazyAdapters(providers, lambda provider, name: provider.compute(name)),
+            links=LazyAdapters(providers, lambda provider, name: provider.link(name)),
+            needs=lambda name: providers[name].needs(),
+            was_used=lambda name: providers[name].was_used(name),
+        ),
+        buckets=Buckets(cache(_bucket)),
+        caller=Caller(
+            controller=who,
+            is_alive=is_alive,
+            project=os.environ.get(ENV_PROJECT, "default"),
+            principal=principal,
+            is_bound=bool(principal),
+            bucket=os.environ.get("TRMCLOUD_BUCKET", ""),
+        ),
+        pods=PodInputs(
+            items=lambda run: _pod_items(home, files, notes, run),
+            folder=_folder_on_pod,
+            trainer_path=python_path,
+            webhook=lambda: pod_webhook(home),
+        ),
     )
     return world, providers
-
-
-def _hurried(ledger: RecordedLedger) -> Any:
-    from trmcloud.adapters.ledger.hurried import HurriedLedger
-
-    return HurriedLedger(ledger)
-
-
-def _is_elsewhere(home: Path, is_shared: bool, run_id: str) -> bool:
-    return is_shared and not (home / "runs" / run_id).is_dir()
-
-
-def _note_machine(home: Path, run: RunState, report: AgentReport) -> None:
-    from trmcloud.app.machine_history import note_machine
-
-    note_machine(home, run, report)
 
 
 def providers_of(home: Path, environ: Mapping[str, str], ledger_id: Callable[[], str]) -> Providers:
@@ -310,17 +299,10 @@ def offers_for_errand(now: float) -> tuple[Sequence[Offer], Usd]:
     return ground.offers(now), ground.disk_rate
 
 
-def _stage_items(
-    home: Path, files: LocalRunFiles, run: RunState
-) -> tuple[Sequence[StageItem], Sequence[StageItem]]:
-    """(what is sent to the run's pod from here, what it fetches from its bucket)"""
-    from trmcloud.app.pod_request import read_launch_note
-    from trmcloud.app.staging import stage_items, through_bucket
+def _pod_items(home: Path, files: RunFiles, notes: RunNotes, run: RunState) -> PodItems:
+    from trmcloud.app.staging import pod_items
 
-    note = read_launch_note(home, run.run_id)
-    items = stage_items(files, note, trainer_package(), run, home)
-    fetched = through_bucket(run, items)
-    return tuple(item for item in items if item not in fetched), fetched
+    return pod_items(files, notes.launch(run.run_id), trainer_package(), run, home)
 
 
 def _bucket(place: str) -> Bucket:

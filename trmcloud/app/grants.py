@@ -146,7 +146,7 @@ def grants(context: Context) -> tuple[GrantAccount, ...]:
     return tuple(
         account_of(ledger, each, now)
         for name, each in ledger.grants.items()
-        if context.principal in ("", name)
+        if context.caller.principal in ("", name)
     )
 
 
@@ -154,7 +154,7 @@ def approvals(context: Context) -> tuple[ApprovalRequest, ...]:
     """Requests for approval, the earliest first; as in ``grants``."""
     known = context.ledger.read().approvals.values()
     return tuple(
-        request_of(each) for each in known if context.principal in ("", each.asked.principal)
+        request_of(each) for each in known if context.caller.principal in ("", each.asked.principal)
     )
 
 
@@ -273,9 +273,9 @@ def _written(context: Context, principal: str, event: ev.GrantEvent) -> GrantAcc
 
 
 def require_owner(context: Context) -> None:
-    if context.principal:
+    if context.caller.principal:
         raise GrantRefused(
-            f"{context.principal} cannot change caps or grants",
+            f"{context.caller.principal} cannot change caps or grants",
             next_step="ask the ledger's owner for approval",
         )
 
@@ -302,14 +302,14 @@ def ask(context: Context, why: str, wish: Mapping[str, Any]) -> ApprovalRequest:
         UsageError: nothing is asked for that the grant does not allow. NotFoundError: there is no
             grant. GrantRefused: too many requests are open, or were made today.
     """
-    if not context.principal:
+    if not context.caller.principal:
         raise UsageError("the ledger's owner needs no approval")
     if "hardware" in wish:
         named = tuple(parse_hardware(each).text for each in wish["hardware"])
         wish = {**wish, "hardware": named}
     event = ev.ApprovalAsked(
         id=f"a-{secrets.token_hex(4)}",
-        principal=context.principal,
+        principal=context.caller.principal,
         why=why.strip()[:_MOST_WORDS],
         **wish,
     )
@@ -335,16 +335,16 @@ def require_allowed(context: Context, plan: Plan) -> None:
     Raises:
         GrantRefused: it does not.
     """
-    if not context.principal:
+    if not context.caller.principal:
         return
     ledger, now = context.ledger.read(), context.wall()
-    found = standing_of(ledger, context.principal, now)
+    found = standing_of(ledger, context.caller.principal, now)
     if isinstance(found, GrantRefusal):
         raise GrantRefused(found.why, next_step=found.allowed)
     run = RunState(
         "",
         recorded_plan=RecordedPlan(plan_to_json(plan)),
-        principal=context.principal,
+        principal=context.caller.principal,
         grant=found.number,
     )
     require_bucket(context, plan.spec.bucket)
@@ -359,7 +359,7 @@ def require_wish(context: Context, wish: Mapping[str, Any]) -> None:
         GrantRefused: an option that is the owner's alone.
     """
     for name, gives in NOT_FOR_PRINCIPALS.items():
-        if context.principal and wish.get(name):
+        if context.caller.principal and wish.get(name):
             raise GrantRefused(
                 f"{name}: a grant does not cover {gives}", next_step=f"leave out {name}"
             )
@@ -372,10 +372,11 @@ def require_bucket(context: Context, bucket: str) -> None:
         GrantRefused: ``bucket``, an s3:// place, is written with the owner's key, and is neither
             the configured one nor one of the grant's.
     """
-    grant = context.ledger.read().grants.get(context.principal) if context.principal else None
+    principal = context.caller.principal
+    grant = context.ledger.read().grants.get(principal) if principal else None
     if grant is None or not bucket:
         return
-    refused = refuse_bucket(grant, bucket, context.configured_bucket)
+    refused = refuse_bucket(grant, bucket, context.caller.bucket)
     if refused is not None:
         raise GrantRefused(refused.why, next_step=refused.allowed)
 
@@ -395,7 +396,7 @@ def require_paying(context: Context, run: RunState) -> RunState:
     Raises:
         ConflictError: the owner has resumed the run since, and pays for it.
     """
-    if context.principal and run.principal != context.principal:
+    if context.caller.principal and run.principal != context.caller.principal:
         raise ConflictError(
             f"{run.run_id} was resumed by {run.principal or 'the owner'}, who pays for it",
             next_step="start a run of your own",

@@ -192,11 +192,11 @@ class Notifier:
         a cap where a run of its own may reach it: a team would be told as often as it has homes."""
         context = self.context
         if notice.run_id:
-            return not context.is_elsewhere(notice.run_id) or self._drives(notice.run_id)
+            return not context.files.is_elsewhere(notice.run_id) or self._drives(notice.run_id)
         if notice.kind is not NoticeKind.CAP:
             return True
         live = [run for run in present_runs(ledger.runs) if run.live]
-        elsewhere = [run for run in live if context.is_elsewhere(run.run_id)]
+        elsewhere = [run for run in live if context.files.is_elsewhere(run.run_id)]
         return (
             len(elsewhere) < len(live)
             or not live
@@ -207,7 +207,7 @@ class Notifier:
         """Whether a process of this machine drives it now, as a server does for others' runs."""
         driver = self.context.ledger.driver(run_id)
         who = driver.controller if driver is not None else None
-        return who is not None and who.host == self.context.who.host
+        return who is not None and who.host == self.context.caller.controller.host
 
     def _try(self, destination: Destination, waiting: QueuedNotice) -> DeliveryResult:
         try:
