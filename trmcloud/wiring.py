@@ -18,7 +18,12 @@ from trmcloud.adapters.ledger.place import (
     open_ledger,
     secrets_of_ledger,
 )
-from trmcloud.adapters.local.machine import SystemClock, ThreadWorkers
+from trmcloud.adapters.local.machine import (
+    SystemClock,
+    ThreadWorkers,
+    is_controller_alive,
+    this_controller,
+)
 from trmcloud.adapters.local.run_files import IntentFiles, LocalRunFiles, intent_folders
 from trmcloud.app.context import Buckets, Caller, Context, PodInputs
 from trmcloud.app.home import (
@@ -39,8 +44,7 @@ from trmcloud.core.catalog.providers import (
 from trmcloud.core.errors import LedgerError, NotFoundError, TrmcloudError, UsageError
 from trmcloud.core.spec.settings import FAMILIES
 from trmcloud.io.families import FamilyFolders
-from trmcloud.pod.machine import processes
-from trmcloud.ports.ledger import ControllerId, Restoration
+from trmcloud.ports.ledger import Restoration
 from trmcloud.providers.protocol import Site, no_smoke
 from trmcloud.providers.registry import Providers
 
@@ -110,19 +114,10 @@ def move_ledger(to: str) -> LedgerMove:
     Raises:
         UsageError: no such place. ConflictError: another ledger is there. LedgerError, MissingExtra
     """
-    from trmcloud.adapters.ledger.moving import move_to_database, move_to_file
+    from trmcloud.adapters.ledger.moving import move_to
 
     close_home(os.environ)
-    home = home_dir(os.environ)
-    if to == "sqlite":
-        return move_to_file(home, os.environ)
-    url = to or os.environ.get(ENV_LEDGER, "")
-    if not url:
-        raise UsageError(
-            "the place to move the ledger to is missing",
-            next_step="trmcloud admin ledger move --to postgresql://HOST/DATABASE",
-        )
-    return move_to_database(home, url)
+    return move_to(to, home_dir(os.environ), os.environ)
 
 
 def migrate_ledger() -> tuple[int, int]:
@@ -183,17 +178,6 @@ def _build(named: Path | None = None) -> tuple[Context, Providers]:
         on_restored=lambda done: _tell_restored(home, ledger, done),
     )
     providers = providers_of(home, os.environ, lambda: ledger.ledger_id)
-    here = os.uname().nodename + ":" + processes.boot_id()
-    who = ControllerId(here, os.getpid(), processes.started(os.getpid()) or "")
-
-    def is_alive(controller: ControllerId) -> bool | None:
-        if controller.host != here:
-            return None
-        if processes.alive(controller.pid, controller.pid_started):
-            # One that is stopped may wake any moment, or never: its last beat has to tell.
-            return None if processes.stopped(controller.pid) else True
-        return False
-
     principal = bound_principal(os.environ)
     world = Context(
         home=home,
@@ -211,8 +195,8 @@ def _build(named: Path | None = None) -> tuple[Context, Providers]:
         ),
         buckets=Buckets(cache(_bucket)),
         caller=Caller(
-            controller=who,
-            is_alive=is_alive,
+            controller=this_controller(),
+            is_alive=is_controller_alive,
             project=os.environ.get(ENV_PROJECT, "default"),
             principal=principal,
             is_bound=bool(principal),
@@ -444,19 +428,12 @@ def build_notifier(context: Context) -> Notifier | None:
 
     None where there is no destination, or the list cannot be read: that stops no command.
     """
-    if not (context.home / "notify.json").exists():
-        return None
-    from trmcloud.adapters.notify.senders import read_destinations
-    from trmcloud.app.notifications import Notifier
-    from trmcloud.core.errors import NotifyError
-    from trmcloud.core.values import replace
-
-    try:
-        destinations = read_destinations(context.home)
-    except NotifyError:
-        return None
+    destinations = _known_destinations(context.home)
     if not destinations:
         return None
+    from trmcloud.app.notifications import Notifier
+    from trmcloud.core.values import replace
+
     own = replace(context, ledger=open_ledger(context.home, os.environ))
     return Notifier(own, deliveries_of(context.home), destinations, sender_of)
 
@@ -495,15 +472,22 @@ def sender_of(destination: Destination) -> Send:
 
 def pod_webhook(home: Path) -> str:
     """``webhook.json`` for a pod; '' where no destination is to be told from there."""
-    if not (home / "notify.json").exists():
+    destinations = _known_destinations(home)
+    if not destinations:
         return ""
+    from trmcloud.app.notifications import webhook_of
+
+    return webhook_of(destinations)
+
+
+def _known_destinations(home: Path) -> tuple[Destination, ...]:
+    """None where there is no list, or it cannot be read: that stops no command."""
+    if not (home / "notify.json").exists():
+        return ()
     from trmcloud.adapters.notify.senders import read_destinations
-    from trmcloud.core.contract.notices import Webhook
-    from trmcloud.core.contract.records import dump
     from trmcloud.core.errors import NotifyError
 
     try:
-        chosen = next((d for d in read_destinations(home) if d.on_pod), None)
+        return read_destinations(home)
     except NotifyError:
-        return ""
-    return "" if chosen is None else dump(Webhook(chosen.where, chosen.secret, chosen.only))
+        return ()

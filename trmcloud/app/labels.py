@@ -42,9 +42,6 @@ class Labels:
     request: str = ""
 
 
-NO_LABELS = Labels()
-
-
 def labels_of(command: str, request: LaunchRequest, *more: Any) -> Labels:
     """Return the labels of a launch; ``more`` are requests beside ``request``.
 

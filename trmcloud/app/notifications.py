@@ -15,8 +15,16 @@ from trmcloud.app.narration import Narrator, words_of
 from trmcloud.app.reap import last_visit
 from trmcloud.app.run_queries import report_of
 from trmcloud.app.trainings import find_symptoms
-from trmcloud.core.contract.notices import TROUBLE_PATH, Notice, NoticeKind, body_of, is_wanted
+from trmcloud.core.contract.notices import (
+    TROUBLE_PATH,
+    Notice,
+    NoticeKind,
+    Webhook,
+    body_of,
+    is_wanted,
+)
 from trmcloud.core.contract.pod_contract import AgentReport
+from trmcloud.core.contract.records import dump
 from trmcloud.core.control.budget import LedgerState
 from trmcloud.core.control.events import Record
 from trmcloud.core.control.grants import money_of
@@ -238,6 +246,13 @@ class Notifier:
                     for each in made:
                         what = each.rule.value
                         yield finding_notice(ledger.ledger_id, run, phase, what, each.step, now)
+
+
+def webhook_of(destinations: Sequence[Destination]) -> str:
+    """Return ``webhook.json`` for a pod: the first destination that is to be told from there; ''
+    where none is."""
+    chosen = next((each for each in destinations if each.on_pod), None)
+    return "" if chosen is None else dump(Webhook(chosen.where, chosen.secret, chosen.only))
 
 
 def _bounded(standing: Sequence[str], notices: Sequence[Notice]) -> list[Notice]:
