@@ -59,7 +59,7 @@ from trmcloud.app.trial_checks import Check, RequestedMachine
 from trmcloud.core.catalog.hardware import find_gpu
 from trmcloud.core.catalog.offers import Offer
 from trmcloud.core.contract.command import shown_metric
-from trmcloud.core.control.bookkeeping import require_money, run_of_key
+from trmcloud.core.control.bookkeeping import require_money, require_principal, run_of_key
 from trmcloud.core.control.budget import Line
 from trmcloud.core.control.reason import ReasonKind
 from trmcloud.core.control.report import RunReport
@@ -206,13 +206,12 @@ class Home:
     ) -> None:
         context = build_context(Path(path) if path is not None else None)
         if principal is not None:
-            grants.require_principal(principal)
+            require_principal(principal)
         self._uses_machine = uses_machine
-        whom = principal or context.caller.principal
         self._context = replace(
             context,
             machines=replace(context.machines, unasked=frozenset(unasked)),
-            caller=replace(context.caller, principal=whom, is_bound=bool(whom)),
+            caller=replace(context.caller, principal=principal or context.caller.principal),
         )
 
     @property

@@ -199,7 +199,6 @@ def _build(named: Path | None = None) -> tuple[Context, Providers]:
             is_alive=is_controller_alive,
             project=os.environ.get(ENV_PROJECT, "default"),
             principal=principal,
-            is_bound=bool(principal),
             bucket=os.environ.get("TRMCLOUD_BUCKET", ""),
         ),
         pods=PodInputs(

@@ -50,11 +50,13 @@ class Caller:
     project: str = "default"
     principal: str = ""
     """Whom this process acts for, under a grant; empty: the ledger's owner."""
-    is_bound: bool = False
-    """Whether the process shows and steers the principal's runs alone, and changes no cap: a shell
-    whose environment names one, or a ``Home`` of one."""
     bucket: str = ""
     """The s3:// place of TRMCLOUD_BUCKET, which every principal may use; empty: none."""
+
+    @property
+    def is_bound(self) -> bool:
+        """Whether the process shows and steers the principal's runs alone, and changes no cap."""
+        return bool(self.principal)
 
 
 @dataclass(frozen=True)

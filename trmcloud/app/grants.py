@@ -16,7 +16,6 @@ from trmcloud.core.control.grants import (
     DEFAULT_IDLE_S,
     GrantRefusal,
     day_of,
-    is_principal,
     left_in,
     live_runs,
     money_of,
@@ -281,18 +280,6 @@ def require_owner(context: Context) -> None:
 
 
 # -- by the principal ------------------------------------------------------------------------------
-
-
-def require_principal(name: str) -> None:
-    """
-    Raises:
-        UsageError: no principal has such a name.
-    """
-    if not is_principal(name):
-        raise UsageError(
-            f"{name[:80]!r} is no name of a principal",
-            next_step="up to 64 letters, digits and ._@-: research-agent; owner is taken",
-        )
 
 
 def ask(context: Context, why: str, wish: Mapping[str, Any]) -> ApprovalRequest:
