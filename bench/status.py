@@ -133,7 +133,7 @@ def _rent() -> None:
         while driver.step().state is not State.BOOTING:
             assert time.monotonic() < until, "its pod is listed"
             time.sleep(0.1)
-    while not all(pod.port for pod in world.computes["runpod"].list_pods()):
+    while not all(pod.port for pod in world.machines.computes["runpod"].list_pods()):
         assert time.monotonic() < until, "every pod has an address"
         time.sleep(0.5)
     for driver in drivers:

@@ -59,7 +59,7 @@ from trmcloud.app.trial_checks import Check, RequestedMachine
 from trmcloud.core.catalog.hardware import find_gpu
 from trmcloud.core.catalog.offers import Offer
 from trmcloud.core.contract.command import shown_metric
-from trmcloud.core.control.bookkeeping import require_money, run_of_key
+from trmcloud.core.control.bookkeeping import require_money, require_principal, run_of_key
 from trmcloud.core.control.budget import Line
 from trmcloud.core.control.reason import ReasonKind
 from trmcloud.core.control.report import RunReport
@@ -206,17 +206,18 @@ class Home:
     ) -> None:
         context = build_context(Path(path) if path is not None else None)
         if principal is not None:
-            grants.require_principal(principal)
+            require_principal(principal)
         self._uses_machine = uses_machine
-        whom = principal or context.principal
         self._context = replace(
-            context, unasked=frozenset(unasked), principal=whom, is_bound=bool(whom)
+            context,
+            machines=replace(context.machines, unasked=frozenset(unasked)),
+            caller=replace(context.caller, principal=principal or context.caller.principal),
         )
 
     @property
     def principal(self) -> str:
         """Whom it acts for; empty: the ledger's owner."""
-        return self._context.principal
+        return self._context.caller.principal
 
     @property
     def context(self) -> Context:
@@ -425,7 +426,7 @@ class Home:
         context, plan = self._context, self._loaded(plan_id)
         check_launchable(context, plan)
         grants.require_allowed(context, plan)
-        new = RunState("", project=context.project, cap=plan.reservation)
+        new = RunState("", project=context.caller.project, cap=plan.reservation)
         require_money(context.ledger.read(), new, plan.reservation, context.wall())
         return plan
 
@@ -456,7 +457,7 @@ class Home:
     def budgets(self) -> tuple[Line, ...]:
         """Return the caps, spending and holds of account, month and project."""
         context = self._context
-        return context.ledger.read().lines_for(context.project, context.wall())
+        return context.ledger.read().lines_for(context.caller.project, context.wall())
 
     def events(
         self, run_id: str | None = None, *, after: int = 0, follow: bool = True

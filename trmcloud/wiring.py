@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from trmcloud.adapters.ledger.place import (
     ENV_LEDGER,
@@ -18,9 +18,14 @@ from trmcloud.adapters.ledger.place import (
     open_ledger,
     secrets_of_ledger,
 )
-from trmcloud.adapters.local.machine import SystemClock, ThreadWorkers
+from trmcloud.adapters.local.machine import (
+    SystemClock,
+    ThreadWorkers,
+    is_controller_alive,
+    this_controller,
+)
 from trmcloud.adapters.local.run_files import IntentFiles, LocalRunFiles, intent_folders
-from trmcloud.app.context import Context, UnreachableProvider
+from trmcloud.app.context import Buckets, Caller, Context, PodInputs
 from trmcloud.app.home import (
     bound_principal,
     bundle_root,
@@ -28,6 +33,8 @@ from trmcloud.app.home import (
     families_folder,
     home_dir,
 )
+from trmcloud.app.machines import Machines, UnreachableProvider
+from trmcloud.app.run_notes import HomeNotes
 from trmcloud.core.catalog.providers import (
     TRAITS,
     direct,
@@ -37,8 +44,7 @@ from trmcloud.core.catalog.providers import (
 from trmcloud.core.errors import LedgerError, NotFoundError, TrmcloudError, UsageError
 from trmcloud.core.spec.settings import FAMILIES
 from trmcloud.io.families import FamilyFolders
-from trmcloud.pod.machine import processes
-from trmcloud.ports.ledger import ControllerId, Restoration
+from trmcloud.ports.ledger import Restoration
 from trmcloud.providers.protocol import Site, no_smoke
 from trmcloud.providers.registry import Providers
 
@@ -51,12 +57,12 @@ if TYPE_CHECKING:
     from trmcloud.app.smoke_watch import SmokeSetting
     from trmcloud.app.trial import TrialGround
     from trmcloud.core.catalog.offers import Offer
-    from trmcloud.core.contract.pod_contract import AgentReport
     from trmcloud.core.control.balance import Funds
     from trmcloud.core.control.run_state import RunState
     from trmcloud.core.money import Usd
     from trmcloud.ports.bucket import Bucket
-    from trmcloud.ports.compute import StageItem
+    from trmcloud.ports.compute import PodItems
+    from trmcloud.ports.machine import RunFiles, RunNotes
     from trmcloud.ports.notices import BackgroundNotifier, Board, Deliveries, Destination, Send
     from trmcloud.providers.protocol import Provider
 
@@ -108,19 +114,10 @@ def move_ledger(to: str) -> LedgerMove:
     Raises:
         UsageError: no such place. ConflictError: another ledger is there. LedgerError, MissingExtra
     """
-    from trmcloud.adapters.ledger.moving import move_to_database, move_to_file
+    from trmcloud.adapters.ledger.moving import move_to
 
     close_home(os.environ)
-    home = home_dir(os.environ)
-    if to == "sqlite":
-        return move_to_file(home, os.environ)
-    url = to or os.environ.get(ENV_LEDGER, "")
-    if not url:
-        raise UsageError(
-            "the place to move the ledger to is missing",
-            next_step="trmcloud admin ledger move --to postgresql://HOST/DATABASE",
-        )
-    return move_to_database(home, url)
+    return move_to(to, home_dir(os.environ), os.environ)
 
 
 def migrate_ledger() -> tuple[int, int]:
@@ -164,7 +161,7 @@ def build_smoke(provider: str) -> tuple[Context, SmokeSetting]:
     from trmcloud.wiring_plans import known_offers
 
     context, providers = _build()
-    if provider not in context.computes:
+    if provider not in context.machines.computes:
         raise no_smoke(provider)
     return context, providers[provider].smoke(provider, known_offers)
 
@@ -172,7 +169,8 @@ def build_smoke(provider: str) -> tuple[Context, SmokeSetting]:
 def _build(named: Path | None = None) -> tuple[Context, Providers]:
     home = home_dir(os.environ) if named is None else named.absolute()
     close_home(os.environ)
-    clock, files = SystemClock(), LocalRunFiles(home)
+    clock, notes = SystemClock(), HomeNotes(home)
+    files = LocalRunFiles(home, shares_ledger=bool(ledger_url(home, os.environ)))
     ledger = open_ledger(
         home,
         os.environ,
@@ -180,63 +178,37 @@ def _build(named: Path | None = None) -> tuple[Context, Providers]:
         on_restored=lambda done: _tell_restored(home, ledger, done),
     )
     providers = providers_of(home, os.environ, lambda: ledger.ledger_id)
-    here = os.uname().nodename + ":" + processes.boot_id()
-    who = ControllerId(here, os.getpid(), processes.started(os.getpid()) or "")
-
-    def is_alive(controller: ControllerId) -> bool | None:
-        if controller.host != here:
-            return None
-        if processes.alive(controller.pid, controller.pid_started):
-            # One that is stopped may wake any moment, or never: its last beat has to tell.
-            return None if processes.stopped(controller.pid) else True
-        return False
-
     principal = bound_principal(os.environ)
     world = Context(
         home=home,
         clock=clock,
         ledger=ledger,
-        computes=LazyAdapters(providers, lambda provider, name: provider.compute(name)),
-        links=LazyAdapters(providers, lambda provider, name: provider.link(name)),
-        files=files,
-        who=who,
-        is_alive=is_alive,
-        project=os.environ.get(ENV_PROJECT, "default"),
-        principal=principal,
-        configured_bucket=os.environ.get("TRMCLOUD_BUCKET", ""),
-        is_bound=bool(principal),
-        workers=ThreadWorkers(),
-        stage_items=lambda run: _stage_items(home, files, run)[0],
-        bucket_items=lambda run: _stage_items(home, files, run)[1],
-        bucket=cache(_bucket),
-        folder_on_pod=_folder_on_pod,
-        needs=lambda name: providers[name].needs(),
-        trainer_path=python_path,
-        was_used=lambda name: providers[name].was_used(name),
-        pod_webhook=lambda: pod_webhook(home),
-        backup_trouble=ledger.backup_trouble,
-        hurried_ledger=lambda: _hurried(ledger),
         intents=IntentFiles(home, intent_folders(os.environ)),
-        note_machine=partial(_note_machine, home),
-        is_elsewhere=partial(_is_elsewhere, home, bool(ledger_url(home, os.environ))),
+        files=files,
+        notes=notes,
+        workers=ThreadWorkers(),
+        machines=Machines(
+            computes=LazyAdapters(providers, lambda provider, name: provider.compute(name)),
+            links=LazyAdapters(providers, lambda provider, name: provider.link(name)),
+            needs=lambda name: providers[name].needs(),
+            was_used=lambda name: providers[name].was_used(name),
+        ),
+        buckets=Buckets(cache(_bucket)),
+        caller=Caller(
+            controller=this_controller(),
+            is_alive=is_controller_alive,
+            project=os.environ.get(ENV_PROJECT, "default"),
+            principal=principal,
+            bucket=os.environ.get("TRMCLOUD_BUCKET", ""),
+        ),
+        pods=PodInputs(
+            items=lambda run: _pod_items(home, files, notes, run),
+            folder=_folder_on_pod,
+            trainer_path=python_path,
+            webhook=lambda: pod_webhook(home),
+        ),
     )
     return world, providers
-
-
-def _hurried(ledger: RecordedLedger) -> Any:
-    from trmcloud.adapters.ledger.hurried import HurriedLedger
-
-    return HurriedLedger(ledger)
-
-
-def _is_elsewhere(home: Path, is_shared: bool, run_id: str) -> bool:
-    return is_shared and not (home / "runs" / run_id).is_dir()
-
-
-def _note_machine(home: Path, run: RunState, report: AgentReport) -> None:
-    from trmcloud.app.machine_history import note_machine
-
-    note_machine(home, run, report)
 
 
 def providers_of(home: Path, environ: Mapping[str, str], ledger_id: Callable[[], str]) -> Providers:
@@ -310,17 +282,10 @@ def offers_for_errand(now: float) -> tuple[Sequence[Offer], Usd]:
     return ground.offers(now), ground.disk_rate
 
 
-def _stage_items(
-    home: Path, files: LocalRunFiles, run: RunState
-) -> tuple[Sequence[StageItem], Sequence[StageItem]]:
-    """(what is sent to the run's pod from here, what it fetches from its bucket)"""
-    from trmcloud.app.pod_request import read_launch_note
-    from trmcloud.app.staging import stage_items, through_bucket
+def _pod_items(home: Path, files: RunFiles, notes: RunNotes, run: RunState) -> PodItems:
+    from trmcloud.app.staging import pod_items
 
-    note = read_launch_note(home, run.run_id)
-    items = stage_items(files, note, trainer_package(), run, home)
-    fetched = through_bucket(run, items)
-    return tuple(item for item in items if item not in fetched), fetched
+    return pod_items(files, notes.launch(run.run_id), trainer_package(), run, home)
 
 
 def _bucket(place: str) -> Bucket:
@@ -462,19 +427,12 @@ def build_notifier(context: Context) -> Notifier | None:
 
     None where there is no destination, or the list cannot be read: that stops no command.
     """
-    if not (context.home / "notify.json").exists():
-        return None
-    from trmcloud.adapters.notify.senders import read_destinations
-    from trmcloud.app.notifications import Notifier
-    from trmcloud.core.errors import NotifyError
-    from trmcloud.core.values import replace
-
-    try:
-        destinations = read_destinations(context.home)
-    except NotifyError:
-        return None
+    destinations = _known_destinations(context.home)
     if not destinations:
         return None
+    from trmcloud.app.notifications import Notifier
+    from trmcloud.core.values import replace
+
     own = replace(context, ledger=open_ledger(context.home, os.environ))
     return Notifier(own, deliveries_of(context.home), destinations, sender_of)
 
@@ -513,15 +471,22 @@ def sender_of(destination: Destination) -> Send:
 
 def pod_webhook(home: Path) -> str:
     """``webhook.json`` for a pod; '' where no destination is to be told from there."""
-    if not (home / "notify.json").exists():
+    destinations = _known_destinations(home)
+    if not destinations:
         return ""
+    from trmcloud.app.notifications import webhook_of
+
+    return webhook_of(destinations)
+
+
+def _known_destinations(home: Path) -> tuple[Destination, ...]:
+    """None where there is no list, or it cannot be read: that stops no command."""
+    if not (home / "notify.json").exists():
+        return ()
     from trmcloud.adapters.notify.senders import read_destinations
-    from trmcloud.core.contract.notices import Webhook
-    from trmcloud.core.contract.records import dump
     from trmcloud.core.errors import NotifyError
 
     try:
-        chosen = next((d for d in read_destinations(home) if d.on_pod), None)
+        return read_destinations(home)
     except NotifyError:
-        return ""
-    return "" if chosen is None else dump(Webhook(chosen.where, chosen.secret, chosen.only))
+        return ()

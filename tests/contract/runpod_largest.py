@@ -29,6 +29,7 @@ from trmcloud.providers.runpod.compute import RunPodCompute
 from trmcloud.providers.runpod.create import boot_payload
 from trmcloud.providers.runpod.http import Http
 from trmcloud.providers.runpod.secrets import ENV_API, ENV_GRAPHQL, pod_environment
+from trmcloud.sim.world.store import SimNotes
 
 NOW = 1_795_000_000.123456
 RECIPES = ("trm", "trm-tiny", "bd3lm", "hdp")
@@ -66,8 +67,10 @@ def _request(plan: Any, candidate: Any) -> PodRequest:
     note = {"data_dir": "", "initial_weights": "/weights", "data": data.to_json()}
     world = SimpleNamespace(
         home=Path("/home"),
-        notes={RUN: note},
-        folder_on_pod=lambda kind, folder: f"{contract.POD_ROOT}/{kind}/{'0' * 24}",
+        notes=SimNotes({RUN: note}),
+        pods=SimpleNamespace(
+            folder=lambda kind, folder: f"{contract.POD_ROOT}/{kind}/{'0' * 24}",
+        ),
     )
     run = RunState(RUN, epoch=9_999)
     made = pod_request(cast(Any, world), run, plan, generation, 9_999, Instant(NOW, 0.0))

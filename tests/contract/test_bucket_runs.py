@@ -17,7 +17,7 @@ from trmcloud.app.checkpoints import bucket_grants, fetching
 from trmcloud.app.checkpoints import sources as bc
 from trmcloud.app.checkpoints.bucket_grants import checkpoints_to_resume
 from trmcloud.app.checkpoints.inventory import plan_pruning
-from trmcloud.app.context import Context, bucket_at, is_quiet
+from trmcloud.app.context import Buckets, Context, is_quiet
 from trmcloud.app.launch_checks import check_loss
 from trmcloud.app.observer import BucketReport
 from trmcloud.app.reap import Did
@@ -107,7 +107,11 @@ def test_what_is_pulled_goes_on_to_a_store_without_pods(world: Context, bucketed
 def close_a_run(world: Context, bucketed: Plan) -> None:
     """r1 has had a pod with grants, and is over."""
     epoch = world.ledger.open_run(
-        "r1", ev.RunPlanned(plan_to_json(bucketed), Usd(5), "default"), Usd(1), world.who, 100.0
+        "r1",
+        ev.RunPlanned(plan_to_json(bucketed), Usd(5), "default"),
+        Usd(1),
+        world.caller.controller,
+        100.0,
     )
     candidate = bucketed.candidates[0].id
     events: list[ev.RunEvent] = [
@@ -137,7 +141,7 @@ def test_a_bucket_that_was_down_is_asked_again_by_who_lives(world: Context, buck
             return ()
 
     clock = SimpleNamespace(now=lambda: Instant(wall, wall, "boot"))
-    lives_on = replace(world, clock=clock, bucket=lambda place: Down())  # type: ignore[arg-type, return-value]
+    lives_on = replace(world, clock=clock, buckets=Buckets(lambda place: Down()))  # type: ignore[arg-type, return-value]
     run = world.ledger.read().runs["r1"]
     said = []
     for wall in (4000.0, 4001.0, 4599.0, 4600.0, 4300.0, 5199.0, 5200.0):  # noqa: B007
@@ -153,7 +157,7 @@ def test_what_a_pod_was_not_granted_is_deleted_and_its_rent_is_counted(
     """Once all that was signed has ended: till then whoever has it could store it again."""
     close_a_run(world, bucketed)
     place = parse_place(bucketed.spec.bucket)
-    bucket_at(world, bucketed.spec.bucket).claim("r1", world.ledger.ledger_id)
+    world.buckets.at(bucketed.spec.bucket).claim("r1", world.ledger.ledger_id)
     large = place.run("r1", "fast", "g1-slot-0", "state.json")
     fine = place.run("r1", "fast", "g1-slot-0", "weights.safetensors")
     for key, size in ((large, (64 << 20) + 1), (fine, 1000)):
@@ -161,7 +165,7 @@ def test_what_a_pod_was_not_granted_is_deleted_and_its_rent_is_counted(
 
     def at(wall: float) -> tuple[list[Did], RunState]:
         clock = SimpleNamespace(now=lambda: Instant(wall, wall, "boot"))
-        there = replace(world, clock=clock, listed={}, unswept={})
+        there = replace(build_context(), clock=clock)
         return reconcile(there), there.ledger.read().runs["r1"]
 
     said, run = at(3600.0 + AFTER_HARD_STOP_S)
@@ -243,7 +247,7 @@ def test_a_bucket_that_is_down_is_asked_again_by_the_next_command(
             asked.append(run_id)
             raise ProviderError("503")
 
-    world = replace(world, bucket=lambda place: Down())  # type: ignore[arg-type,return-value]
+    world = replace(world, buckets=Buckets(lambda place: Down()))  # type: ignore[arg-type,return-value]
     world = replace(world, clock=SimpleNamespace(now=lambda: Instant(100.0, 100.0, "boot")))
     assert bucket_grants.oversized_objects(world, run) is None
     assert bucket_grants.oversized_objects(world, replace(run, run_id="r2")) is None

@@ -74,7 +74,7 @@ def ground(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Ground]:
     else:
         world = SimWorld(random.Random(7), ("runpod",))
         Invariants(world)
-        simulated = Process(world, world.laptop, "launch").world.computes["runpod"]
+        simulated = Process(world, world.laptop, "launch").world.machines.computes["runpod"]
 
         def on(seconds: float) -> None:
             world.queue.run_until(world.queue.now + seconds, world.accrue, world.look)

@@ -20,6 +20,7 @@ from trmcloud.adapters.ledger.sqlite import SqliteLedger
 from trmcloud.app import reap
 from trmcloud.app.context import Context
 from trmcloud.app.doctor import Finding
+from trmcloud.app.machines import Machines
 from trmcloud.core.clock import Instant
 from trmcloud.core.contract import pod_contract as contract
 from trmcloud.core.contract.trainer_contract import load_job
@@ -371,8 +372,8 @@ def test_reap_finds_what_the_first_list_omits(rig: Rig, tmp_path: Path) -> None:
     unused: Any = None
     world = Context(
         home=tmp_path, clock=Here(), ledger=SqliteLedger(tmp_path / "ledger.db"),  # type: ignore[arg-type]
-        computes={"runpod": rig.compute}, links={}, files=unused, who=unused, is_alive=unused,
-        project="p", workers=unused, stage_items=unused, folder_on_pod=unused,
+        intents=unused, files=unused, notes=unused, workers=unused, buckets=unused, caller=unused,
+        machines=Machines({"runpod": rig.compute}, {}), pods=unused,
     )  # fmt: skip
     wanted: PodRequest = request(rig)
     rig.compute.create(wanted)

@@ -28,11 +28,13 @@ from tests.standins.runpod.standin import StandIn
 from tests.unit.pod.leases import a_lease, job_of
 from trmcloud.adapters.ledger.sqlite import SqliteLedger
 from trmcloud.app import launching
-from trmcloud.app.context import Context
+from trmcloud.app.context import Buckets, Caller, Context
 from trmcloud.app.drive import RunDriver
+from trmcloud.app.machines import Machines
 from trmcloud.app.packing import POD_ENTRY
 from trmcloud.app.pod_request import LaunchData
 from trmcloud.app.reasons import sentence
+from trmcloud.app.run_notes import HomeNotes
 from trmcloud.app.short_rentals import make_smoke_plan
 from trmcloud.core.catalog.providers import traits_of
 from trmcloud.core.clock import Instant
@@ -66,6 +68,8 @@ from trmcloud.providers.runpod.create import (
 )
 from trmcloud.providers.runpod.http import Http, compact
 from trmcloud.providers.runpod.offers import live_offers
+from trmcloud.sim.world.clocks import KeptIntents
+from trmcloud.sim.world.store import SimFiles
 
 # -- runpod create ------------------------------------------------------------------------------
 # What a create holds: it fits RunPod's limit, and its command starts on the poorest of images.
@@ -408,11 +412,12 @@ class Launch:
     def __init__(self, rig: Rig, folder: Path) -> None:
         self.rig = rig
         unused: Any = None
+        links: Any = {"runpod": _Silent()}
         self.world = Context(
             home=folder, clock=_Clock(rig), ledger=SqliteLedger(folder / "ledger.db"),
-            computes={"runpod": rig.compute}, links={"runpod": _Silent()},  # type: ignore[dict-item]
-            files=unused, who=ControllerId("here", 1, "boot"), is_alive=lambda who: True,
-            project="p", workers=_Idle(), stage_items=unused, folder_on_pod=unused,  # type: ignore[arg-type]
+            intents=KeptIntents(), files=SimFiles(), notes=HomeNotes(folder), workers=_Idle(),  # type: ignore[arg-type]
+            machines=Machines({"runpod": rig.compute}, links), buckets=Buckets(),
+            caller=Caller(ControllerId("here", 1, "boot"), lambda who: True), pods=unused,
         )  # fmt: skip
         self._driver: RunDriver | None = None
 

@@ -23,7 +23,8 @@ from tests.contract.vast_rig import vast
 from tests.standins.web import GivenClock
 from trmcloud.adapters.ledger.sqlite import SqliteLedger
 from trmcloud.app import launching, reap
-from trmcloud.app.context import Context
+from trmcloud.app.context import Buckets, Caller, Context, PodInputs
+from trmcloud.app.machines import Machines
 from trmcloud.app.pod_request import LaunchData
 from trmcloud.app.reconciling import continue_waits, reconcile
 from trmcloud.core.clock import Instant
@@ -32,10 +33,11 @@ from trmcloud.core.errors import Outcome
 from trmcloud.core.money import ZERO
 from trmcloud.core.spec.plan import Plan
 from trmcloud.options import LaunchRequest
-from trmcloud.ports.compute import Compute
+from trmcloud.ports.compute import Compute, PodItems
 from trmcloud.ports.ledger import ControllerId
 from trmcloud.ports.machine import Clock
-from trmcloud.sim.world.store import SimFiles
+from trmcloud.sim.world.clocks import KeptIntents
+from trmcloud.sim.world.store import SimFiles, SimNotes
 from trmcloud.wiring_plans import build_planner
 
 HOUR_S = 3600.0
@@ -112,16 +114,17 @@ def context_of(
         home=home,
         clock=HandClock(seller),
         ledger=SqliteLedger(home / "ledger.db"),
-        computes={seller.provider: compute or seller.compute},
-        links={seller.provider: nothing},
+        intents=KeptIntents(),
         files=SimFiles(),
-        who=ControllerId("here", number if who == "command" else 1_000, who),
-        is_alive=lambda controller: True,
-        project="p",
+        notes=SimNotes(),
         workers=nothing,
-        stage_items=lambda run: (),
-        folder_on_pod=lambda kind, folder: f"/workspace/{kind}",
-        notes={},
+        machines=Machines({seller.provider: compute or seller.compute}, {seller.provider: nothing}),
+        buckets=Buckets(),
+        caller=Caller(
+            ControllerId("here", number if who == "command" else 1_000, who),
+            lambda controller: True,
+        ),
+        pods=PodInputs(lambda run: PodItems(), lambda kind, folder: f"/workspace/{kind}"),
     )
 
 

@@ -9,7 +9,6 @@ Each place is marked by a word of its own, so that whoever looks can tell that i
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,17 +18,16 @@ import trmcloud.providers.registry  # noqa: F401  fills the traits
 from tests.plans import a_candidate, plan_json
 from tests.reasons import quoted
 from trmcloud.adapters.local.run_files import LocalRunFiles
-from trmcloud.app.context import BalanceReading
+from trmcloud.app.machines import Machines
 from trmcloud.cli.views.run_bar import RunBar
 from trmcloud.cli.views.streams import forgive_streams
-from trmcloud.core.clock import UnknownSince
 from trmcloud.core.contract import pod_contract as contract
 from trmcloud.core.contract.pod_contract import AgentReport
 from trmcloud.core.contract.trainer_contract import Heartbeat
 from trmcloud.core.control import events as ev
 from trmcloud.core.control.events import ActionKey, FailureKind
 from trmcloud.core.control.run_state import ActionState, Generation, RunState, State
-from trmcloud.core.errors import HostKeyChanged, LinkError
+from trmcloud.core.errors import HostKeyChanged, LinkError, ProviderError
 from trmcloud.core.money import Usd
 from trmcloud.core.spec.plan import RecordedPlan
 
@@ -55,9 +53,6 @@ class Context:
     running: dict[ActionKey, tuple[int, int]] = field(default_factory=dict)
     trouble: LinkError | None = None
     troubles: dict[str, Exception] = field(default_factory=dict)
-    unasked: frozenset[str] = frozenset()
-    listed: dict[str, Any] = field(default_factory=dict)
-    balances: dict[str, BalanceReading] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.files = LocalRunFiles(self.home)
@@ -67,10 +62,18 @@ class Context:
         self.workers = SimpleNamespace(
             running=lambda: frozenset(self.running), progress=self.running.get
         )
-        self.links: Mapping[str, Any] = {"runpod": Link(self)}
+        link: Any = Link(self)
+        self.machines = Machines({}, {"runpod": link})
 
     def wall(self) -> float:
         return self.now
+
+
+class Account:
+    """Its balance cannot be read."""
+
+    def balance(self) -> None:
+        raise ProviderError(words("balance"))
 
 
 class Link:
@@ -156,7 +159,7 @@ def main() -> None:
         show(run)
         made = ActionState("create", AT, AT + 1, FailureKind.AMBIGUOUS, words("create"))
         run = replace(run, state=State.RENTING, actions={ActionKey("r-1", 3, "create", 1): made})
-        world.listed["runpod"] = UnknownSince(AT, words("list"))
+        world.machines.lists.fail("runpod", ProviderError(words("list")), AT)
         show(run, 2)
         run = replace(run, state=State.BOOTING)
         world.trouble = LinkError(words("line-boot"), next_step=words("line-next"))
@@ -165,7 +168,8 @@ def main() -> None:
         show(run, 2)
         world.trouble = None
         run = replace(run, state=State.RUNNING)
-        world.balances["runpod"] = BalanceReading(AT, trouble=words("balance"))
+        account: Any = Account()
+        world.machines.balances.read("runpod", account, AT)
         show(run)
         world.trouble = LinkError(words("line"))
         show(run, 3)

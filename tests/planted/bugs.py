@@ -310,7 +310,7 @@ BUGS: tuple[Bug, ...] = (
         "        if action.verb == TERMINATE:", timing=True),
     Bug("every failed create is a refusal", DRIVE,
         "self._fail(action, FailureKind.AMBIGUOUS, str(error))", "self._fail(action, FailureKind.REFUSED, str(error))", timing=True),
-    Bug("no list means an empty list", WORLD, "seen = UnknownSince(at, str(error))", "seen = DatedFact((), at)", timing=True),
+    Bug("no list means an empty list", "app/machines.py", "return self.lists.fail(provider, error, now)", "return DatedFact((), now)", timing=True),
     Bug("an end is asked for by whoever slept since it was decided on", DRIVE,
         "            self._require_timely(decided)\n", "", timing=True),
     Bug("a driver sweeps no orphans", DRIVE, "elif _is_due(self._swept_at, self._idle_every_s() if waiting else _SWEEP_EVERY_S, now):", "elif False:", timing=True),
@@ -331,7 +331,7 @@ BUGS: tuple[Bug, ...] = (
     Bug("a stale controller does not notice", DRIVE,
         "    context.ledger.append(run_id, epoch, ev.stamp_events(events, now), now.wall)\n",
         "    try:\n        context.ledger.append(run_id, epoch, ev.stamp_events(events, now), now.wall)\n    except StaleEpoch:\n        pass\n", timing=True),
-    Bug("reaper ends nothing", REAP, "context.computes[provider].terminate(orphan.pod.pod_id)", "pass"),
+    Bug("reaper ends nothing", REAP, "context.machines.computes[provider].terminate(orphan.pod.pod_id)", "pass"),
     Bug("one provider error ends the reaper's round", REAP, "except ProviderError as error:\n            said.append(f\"could not end", "except ValueError as error:\n            said.append(f\"could not end", timing=True),
     Bug("a resumed run reserves its whole cap", LAUNCH, "left = line.remaining or ZERO", "left = whole"),
     # -- several machines -------------------------------------------------------------------
@@ -525,14 +525,14 @@ BUGS: tuple[Bug, ...] = (
     Bug("a bucket is swept from the first hard stop on", SAFE, "over_s = now - max(granted)", "over_s = now - min(granted)", timing=True),
     Bug("a bucket that was down counts as swept", LIMITS,
         """    except TrmcloudError:
-        context.unswept[run.bucket] = context.wall()
+        context.buckets.fail(run.bucket, context.wall())
         return None
 """,
         """    except TrmcloudError:
         return ()
 """, timing=True),
-    Bug("a bucket that was down is never asked again by a command that stayed", LIMITS,
-        "if asked_at is not None and 0 <= context.wall() - asked_at < _ASK_AGAIN_S:", "if asked_at is not None:", timing=True),
+    Bug("a bucket that was down is never asked again by a command that stayed", WORLD,
+        "return at is not None and 0 <= now - at < within_s", "return at is not None", timing=True),
     Bug("what lies beyond the grants costs nothing", LIMITS, "sum(size for _, size in found)", "len(found)"),
     Bug("a pod is anybody's to end at its hard stop", GOVERN, "owner.hard_stop_at + _kill_latency_s(owner.provider)", "owner.hard_stop_at", timing=True),
     Bug("a stopped watchdog is waited for until the kill latency is used up", PROVIDERS, "return 0.0 if watchdog_stopped else 1.0", "return 3.0"),

@@ -405,7 +405,7 @@ def test_a_person_can_end_by_name_what_a_list_has_and_nothing_else() -> None:
 
 def test_a_report_is_dated_by_the_pods_clock_and_heard_by_the_true_one() -> None:
     made, pod = pod_at_work()
-    link = Process(made, made.laptop, "user").world.links["runpod"]
+    link = Process(made, made.laptop, "user").world.machines.links["runpod"]
     assert link.report(pod.name) is not None
     pod.machine.offset_s -= 86_400.0
     pod.rented.hidden_until = made.queue.now + 3000.0

@@ -108,7 +108,7 @@ class Users(UserActions):
             world = process.world
             ask(process)
             if not is_driven(world, world.ledger.driver(wish.run_id)):
-                epoch = world.ledger.take_over(wish.run_id, world.who, world.wall())
+                epoch = world.take_over(wish.run_id)
                 process.drive(RunDriver(world, wish.run_id, epoch))
 
         def ask(process: Process) -> None:

@@ -13,8 +13,8 @@ import pytest
 
 from trmcloud.adapters.local.run_files import IntentFiles, intent_folders
 from trmcloud.app import doctor
-from trmcloud.app.context import Need
 from trmcloud.app.kill_layers import verified_layers
+from trmcloud.app.machines import Need
 from trmcloud.app.reap import ReapFindings, last_visit, note_visit
 from trmcloud.core.catalog.offers import Offer
 from trmcloud.core.control.events import LayerVerified

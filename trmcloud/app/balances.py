@@ -9,46 +9,29 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from zlib import crc32
 
-from trmcloud.app.context import BalanceReading, Context, UnreachableProvider
+from trmcloud.app.context import Context
+from trmcloud.app.machines import UnreachableProvider
 from trmcloud.core.catalog.providers import find_traits
 from trmcloud.core.control import balance as rules
 from trmcloud.core.control.balance import INVOICED, Billing, Funds, require_funds
 from trmcloud.core.control.reason import Reason
 from trmcloud.core.control.run_book import present_runs
 from trmcloud.core.control.run_state import IllegalTransition, RunState
-from trmcloud.core.errors import LedgerError, ProviderError
+from trmcloud.core.errors import LedgerError
 from trmcloud.core.spec.plan import Plan
 from trmcloud.core.spec.spec import IGNORE
-from trmcloud.core.values import replace
 
 AT_LAUNCH_S = 60.0
 """The greatest age of a reading that a launch is checked by."""
 
 
-def read_balance(context: Context, provider: str, at_most_s: float = 0.0) -> BalanceReading:
-    """Read an account's balance now, or return the reading of less than ``at_most_s`` ago. After a
-    failure the last balance that was read stands beside its reason."""
-    now = context.wall()
-    known = context.balances.get(provider)
-    if known is not None and 0 <= now - known.asked_at < at_most_s:
-        return known
-    before = known or BalanceReading(now)
-    try:
-        account = context.computes[provider].balance()
-        made = BalanceReading(now, account, now)
-    except ProviderError as error:
-        made = replace(before, asked_at=now, trouble=str(error))
-    context.balances[provider] = made
-    return made
-
-
 def can_tell(context: Context, provider: str) -> bool:
     """Whether there is an account at ``provider`` that can be asked from here."""
-    traits = find_traits(provider)
-    rented = traits is not None and traits.rented
-    if not rented or provider in context.unasked or provider not in context.computes:
+    traits, machines = find_traits(provider), context.machines
+    if traits is None or not traits.rented or provider in machines.unasked:
         return False
-    return not isinstance(context.computes[provider], UnreachableProvider)
+    there = machines.computes
+    return provider in there and not isinstance(there[provider], UnreachableProvider)
 
 
 def read_funds(
@@ -58,7 +41,7 @@ def read_funds(
     are empty where its API has no balance. ``but``: a run whose reservation is left out."""
     if not can_tell(context, provider):
         return None, ""
-    reading = read_balance(context, provider, at_most_s)
+    reading = context.machines.read_balance(provider, context.wall(), at_most_s)
     if reading.trouble or reading.account is None:
         return None, f"not read: {reading.trouble}" if reading.trouble else ""
     if reading.account.billing is Billing.POSTPAID:
@@ -112,10 +95,10 @@ def balances_due(context: Context) -> list[tuple[str, Reason]]:
 def _judge(
     context: Context, provider: str, runs: Iterable[RunState], watched: Iterable[RunState]
 ) -> list[tuple[str, Reason]]:
-    share = crc32(f"{context.who} {provider}".encode()) / 2**32
+    share = crc32(f"{context.caller.controller} {provider}".encode()) / 2**32
     every_s = rules.look_every_s(share)
-    before = context.balances.get(provider)
-    reading = read_balance(context, provider, every_s)
+    before = context.machines.balances.last(provider)
+    reading = context.machines.read_balance(provider, context.wall(), every_s)
     if reading.account is None:
         return []
     outlook = rules.outlook_of(provider, reading.account, runs, reading.read_at)

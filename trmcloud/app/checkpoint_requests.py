@@ -9,7 +9,7 @@ from trmcloud.app import grants, short_rentals
 from trmcloud.app.checkpoints import fetching
 from trmcloud.app.checkpoints.fetching import BestCheckpoint, FetchedCheckpoint
 from trmcloud.app.checkpoints.saving import Place, SaveRequest, SaveWaiter, request_save
-from trmcloud.app.context import Context, require_reach, run_by_id
+from trmcloud.app.context import Context, run_by_id
 from trmcloud.app.launching import follow_or_drive
 from trmcloud.core.catalog.offers import Offer
 from trmcloud.core.control.run_state import RunState
@@ -51,7 +51,7 @@ def save(
         return None
     state = run_by_id(context, asked.run_id)
     if state.generation is not None:
-        require_reach(context, state.generation.provider)
+        context.machines.require_reach(state.generation.provider)
     waiting = SaveWaiter(context, asked, wait_s)
     state = follow_or_drive(context, asked.run_id, waiting.is_over, _nothing)
     return state, waiting.place(state)

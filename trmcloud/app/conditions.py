@@ -70,7 +70,7 @@ def conditions_of(context: Context, run: RunState, now: float) -> list[Condition
     if bucket := bucket_trouble(context, run):
         found.append(Condition(BUCKET, f"{bucket}; retrying", bucket))
     provider = run.generation.provider if run.generation is not None else ""
-    reading = context.balances.get(provider)
+    reading = context.machines.balances.last(provider)
     if reading is not None and reading.trouble:
         text = f"the {provider} balance could not be read, retrying: {reading.trouble}"
         found.append(Condition(UNREAD, text))

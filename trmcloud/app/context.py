@@ -1,16 +1,16 @@
-"""Everything a use case may touch: the ports, filled in by ``wiring``; and a provider out of
-reach.
-"""
+"""Everything that a use case may touch: the ports in small groups, filled in by ``wiring``; and the
+runs that it may show."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
+from typing import TYPE_CHECKING
 
+from trmcloud.app.machines import Machines
 from trmcloud.core.catalog.hardware import LOCAL
-from trmcloud.core.clock import DatedFact, Maybe, UnknownSince
+from trmcloud.core.clock import UnknownSince
 from trmcloud.core.control import bookkeeping, ledger_facts
 from trmcloud.core.control.actions import owes_sweep
 from trmcloud.core.control.billing import awaiting_bill
@@ -24,186 +24,142 @@ from trmcloud.core.control.run_book import (
     present_runs,
     terms_in_use,
 )
-from trmcloud.core.errors import (
-    LinkError,
-    NotFoundError,
-    NotSupported,
-    ProviderError,
-    ProviderRefused,
-    TrmcloudError,
-)
+from trmcloud.core.errors import NotFoundError, NotSupported
 from trmcloud.core.values import dataclass, replace
-from trmcloud.ports.compute import Compute, PodLink
 
 if TYPE_CHECKING:
-    from trmcloud.core.contract.pod_contract import AgentReport
-    from trmcloud.core.control.balance import AccountBalance
-    from trmcloud.core.control.observation import PodSeen
     from trmcloud.core.control.run_state import RunState
-    from trmcloud.core.money import Usd
     from trmcloud.ports.bucket import Bucket
-    from trmcloud.ports.compute import StageItem
+    from trmcloud.ports.compute import PodItems
     from trmcloud.ports.ledger import ControllerId, Intents, Ledger
-    from trmcloud.ports.machine import Clock, RunFiles, Workers
+    from trmcloud.ports.machine import Clock, RunFiles, RunNotes, Workers
 
 Tags = Sequence[tuple[str, str]]
 _NEWEST = 4
 """Of so many records of launches the newest launch is looked for: clocks of a team differ."""
 
 
-class Need(NamedTuple):
-    """One program or right. ``missing``: it is not there, or does not work; ``detail`` says how."""
+@dataclass(frozen=True)
+class Caller:
+    """For whom this process acts, and by which name the ledger knows it."""
 
-    name: str
-    detail: str
-    missing: bool = False
-    fix: str = ""
+    controller: ControllerId
+    is_alive: Callable[[ControllerId], bool | None]
+    """Whether a controller's process lives; None where it cannot be told: it is on another machine,
+    or is stopped."""
+    project: str = "default"
+    principal: str = ""
+    """Whom this process acts for, under a grant; empty: the ledger's owner."""
+    bucket: str = ""
+    """The s3:// place of TRMCLOUD_BUCKET, which every principal may use; empty: none."""
+
+    @property
+    def is_bound(self) -> bool:
+        """Whether the process shows and steers the principal's runs alone, and changes no cap."""
+        return bool(self.principal)
 
 
 @dataclass(frozen=True)
-class BalanceReading:
-    """One process's reading of an account's balance: ``account`` was read last at
-    ``read_at``, and ``trouble`` why it could not be read at ``asked_at`` (both epoch s)."""
+class PodInputs:
+    """What trainers get from this machine, on a pod or here."""
 
-    asked_at: float
-    account: AccountBalance | None = None
-    read_at: float = 0.0
-    trouble: str = ""
+    items: Callable[[RunState], PodItems]
+    """Returns what a pod of the run needs from this machine before it can train."""
+    folder: Callable[[str, Path], str]
+    """Returns a local folder's path on a rented pod, by its kind (data, weights)."""
+    trainer_path: Callable[[], Sequence[str]] = list
+    """Returns the paths from which a process of this machine imports ``trmcloud`` and the
+    trainer."""
+    webhook: Callable[[], str] = str
+    """``webhook.json``, for a pod whose agent is to send notifications by itself; '' for none."""
+
+
+class Buckets:
+    """The buckets of runs; each is connected when it is first asked for something."""
+
+    def __init__(self, connect: Callable[[str], Bucket] | None = None) -> None:
+        self._connect = connect
+        self._failed_at: dict[str, float] = {}
+
+    def at(self, place: str) -> Bucket:
+        """Return the bucket that s3://… names."""
+        if self._connect is None:
+            raise NotSupported(f"there are no credentials here for {place}")
+        return self._connect(place)
+
+    def fail(self, place: str, now: float) -> None:
+        """Record that a bucket did not answer: it is not asked for every run."""
+        self._failed_at[place] = now
+
+    def succeed(self, place: str) -> None:
+        self._failed_at.pop(place, None)
+
+    def has_failed(self, place: str, now: float, within_s: float) -> bool:
+        """Whether a bucket did not answer this process less than ``within_s`` ago."""
+        at = self._failed_at.get(place)
+        return at is not None and 0 <= now - at < within_s
 
 
 @dataclass(frozen=True)
 class Context:
-    """The ports of one trmcloud home. ``is_alive`` says whether a controller's process lives."""
+    """The ports of one trmcloud home, and the folder where it keeps its files."""
 
     home: Path
     clock: Clock
     ledger: Ledger
-    computes: Mapping[str, Compute]
-    links: Mapping[str, PodLink]
+    intents: Intents
+    """The stops that users requested while the ledger could not be written."""
     files: RunFiles
-    who: ControllerId
-    is_alive: Callable[[ControllerId], bool | None]
-    """None where it cannot be told: the process is on another machine, or is stopped."""
-    project: str
+    notes: RunNotes
     workers: Workers
-    stage_items: Callable[[RunState], Sequence[StageItem]]
-    """Returns the items that a pod of the run needs from this machine before it can train."""
-    folder_on_pod: Callable[[str, Path], str]
-    """Returns a local folder's path on a rented pod, by its kind (data, weights)."""
-    needs: Callable[[str], Sequence[Need]] = lambda provider: ()
-    """Returns a provider's needs of this machine for renting, the missing ones marked."""
-    was_used: Callable[[str], bool] = lambda provider: True
-    """Whether this home has traces of a provider's pods, independent of its ledger."""
-    bucket_items: Callable[[RunState], Sequence[StageItem]] = lambda run: ()
-    """Of what a pod needs, the part that it fetches from the run's bucket by itself."""
-    bucket: Callable[[str], Bucket] | None = None
-    """The bucket that s3://… names; connected when it is first asked for something."""
-    notes: MutableMapping[str, Mapping[str, Any]] | None = None
-    """Launch notes by their runs' ids, where they are not kept below ``home``."""
-    trainer_path: Callable[[], Sequence[str]] = list
-    """Returns the paths from which a process of this machine imports ``trmcloud`` and the
-    trainer."""
-    pod_webhook: Callable[[], str] = lambda: ""
-    """``webhook.json``, for a pod whose agent is to send notifications by itself; '' for none."""
-    backup_trouble: Callable[[], str] = lambda: ""
-    """Why a loss of the ledger's file would lose a run that has ended; empty where it would not."""
-    is_elsewhere: Callable[[str], bool] = lambda run_id: False
-    """Whether a run was launched from another home that shares the ledger: its files, keys and
-    local pods are there, so that no look from here takes it over."""
-    note_machine: Callable[[RunState, AgentReport], None] = lambda run, report: None
-    """Adds what an agent reports of its machine to the run's history on this one."""
-    listed: dict[str, Maybe[tuple[PodSeen, ...]]] = field(default_factory=dict)
-    """The last answer of each provider's list to ``list_pods``."""
-    balances: dict[str, BalanceReading] = field(default_factory=dict)
-    """The last reading of each provider's balance by ``read_balance``."""
+    machines: Machines
+    buckets: Buckets
+    caller: Caller
+    pods: PodInputs
     troubles: dict[str, Exception] = field(default_factory=dict)
     """Why a run, by its id, could not be brought up to date by the last ``reconcile``."""
-    unasked: frozenset[str] = frozenset()
-    """Providers that this command leaves alone: what is known of their pods is what was heard."""
-    hurried_ledger: Callable[[], Ledger] | None = None
-    """Makes this ledger anew for one command that ends pods: it is waited for a moment in all, and
-    then raises at once; see ``hurried``."""
-    intents: Intents | None = None
-    """The stops that users requested while the ledger could not be written."""
-    principal: str = ""
-    """Whom this process acts for, under a grant; empty: the ledger's owner."""
-    is_bound: bool = False
-    """Whether the process shows and steers the principal's runs alone, and changes no cap: a shell
-    whose environment names one, or a ``Home`` of one."""
-    configured_bucket: str = ""
-    """The s3:// place of TRMCLOUD_BUCKET, which every principal may use; empty: none."""
-    unswept: dict[str, float] = field(default_factory=dict)
-    """When this process asked a bucket in vain: one that is down is not asked for every run."""
 
     def wall(self) -> float:
         return self.clock.now().wall
 
+    def take_over(self, run_id: str) -> int:
+        """Become the run's driver, and return the new epoch."""
+        return self.ledger.take_over(run_id, self.caller.controller, self.wall())
+
 
 def hurried(context: Context) -> Context:
     """Return the context for ending pods: its ledger keeps nobody waiting."""
-    if context.hurried_ledger is None:
-        return context
-    return replace(context, ledger=context.hurried_ledger())
-
-
-def bucket_at(context: Context, place: str) -> Bucket:
-    if context.bucket is None:
-        raise NotSupported(f"there are no credentials here for {place}")
-    return context.bucket(place)
-
-
-def list_pods(
-    context: Context, provider: str, at_most_s: float = 0.0
-) -> Maybe[tuple[PodSeen, ...]]:
-    """List the provider's pods now, or return the list of less than ``at_most_s`` ago; or the
-    reason why they are unknown."""
-    at = context.wall()
-    if provider in context.unasked:
-        return UnknownSince(at, "it was not queried")
-    known = context.listed.get(provider)
-    if isinstance(known, DatedFact) and 0 <= at - known.at < at_most_s:
-        return known
-    try:
-        seen: Maybe[tuple[PodSeen, ...]] = DatedFact(
-            tuple(context.computes[provider].list_pods()), at
-        )
-    except ProviderError as error:
-        seen = UnknownSince(at, str(error))
-    context.listed[provider] = seen
-    return seen
+    return replace(context, ledger=context.ledger.hurried())
 
 
 def providers_in_use(context: Context) -> tuple[str, ...]:
     """This machine, and each provider that this home ever asked for a pod: only they can have one.
     Those that are left alone are not among them."""
     used = _ever_used(context)
-    return tuple(n for n in used if n not in context.unasked) if context.unasked else tuple(used)
+    return (
+        tuple(n for n in used if n not in context.machines.unasked)
+        if context.machines.unasked
+        else tuple(used)
+    )
 
 
 def has_unasked_provider(context: Context) -> bool:
     """Whether a provider that may have a pod of ours is not asked."""
-    return bool(context.unasked) and any(name in context.unasked for name in _ever_used(context))
+    return bool(context.machines.unasked) and any(
+        name in context.machines.unasked for name in _ever_used(context)
+    )
 
 
 def _ever_used(context: Context) -> list[str]:
     used = terms_in_use(context.ledger.read().runs, PROVIDER)
-    known = dict.fromkeys((*context.computes, *sorted(used)))
-    there = (n for n in known if n in context.computes)
-    return [n for n in there if n == LOCAL or n in used or context.was_used(n)]
+    known = dict.fromkeys((*context.machines.computes, *sorted(used)))
+    there = (n for n in known if n in context.machines.computes)
+    return [n for n in there if n == LOCAL or n in used or context.machines.was_used(n)]
 
 
 def is_unasked(context: Context, run: RunState) -> bool:
     """Whether no provider is asked about the run's present pod."""
-    return run.generation is not None and run.generation.provider in context.unasked
-
-
-def unreached_providers(context: Context) -> tuple[tuple[str, str], ...]:
-    """(provider, why) of each whose list was asked for last without an answer."""
-    return tuple(
-        (name, seen.why)
-        for name, seen in sorted(context.listed.items())
-        if isinstance(seen, UnknownSince) and seen.why
-    )
+    return run.generation is not None and run.generation.provider in context.machines.unasked
 
 
 def is_quiet(context: Context) -> bool:
@@ -218,7 +174,7 @@ def is_quiet(context: Context) -> bool:
     if any(not due.why_kept for due in ledger_facts.due_volumes(ledger, context.wall())):
         return False
     for name in providers_in_use(context):
-        seen = list_pods(context, name)
+        seen = context.machines.list_pods(name, context.wall())
         if isinstance(seen, UnknownSince) or any(not pod.gone for pod in seen.value):
             return False
     return True
@@ -226,7 +182,7 @@ def is_quiet(context: Context) -> bool:
 
 def shows(context: Context, run: RunState) -> bool:
     """Whether the process may see a run: where its shell is bound, one of that principal."""
-    return not context.is_bound or context.principal in (run.principal, run.creator)
+    return not context.caller.is_bound or context.caller.principal in (run.principal, run.creator)
 
 
 def shown_runs(context: Context) -> dict[str, RunState]:
@@ -244,7 +200,7 @@ def shown_present_runs(context: Context) -> list[RunState]:
 
 def newest_shown_run(context: Context, tags: Tags = ()) -> RunState | None:
     """Return the run that was launched last, of those that may be shown and have all ``tags``."""
-    if not context.is_bound and not tags:
+    if not context.caller.is_bound and not tags:
         found: Iterable[RunState] = newest_runs(context.ledger.read().runs, _NEWEST)
     else:
         found = _shown_with(context, tags)
@@ -253,7 +209,7 @@ def newest_shown_run(context: Context, tags: Tags = ()) -> RunState | None:
 
 def count_shown_runs(context: Context, tags: Tags = ()) -> int:
     """Return the number of runs that may be shown and have all ``tags``."""
-    if not context.is_bound and not tags:
+    if not context.caller.is_bound and not tags:
         return len(context.ledger.read().runs)
     return len(_shown_with(context, tags))
 
@@ -278,7 +234,7 @@ def find_run(context: Context, name: str | None) -> RunState:
     if name is None:
         newest = newest_shown_run(context)
         if newest is None:
-            who = f"{context.principal} has" if context.is_bound else "there are"
+            who = f"{context.caller.principal} has" if context.caller.is_bound else "there are"
             raise NotFoundError(
                 f"{who} no runs yet",
                 next_step="trmcloud launch local --recipe trm-tiny --budget 0.06 --rate 3.60",
@@ -292,11 +248,11 @@ def find_run(context: Context, name: str | None) -> RunState:
     if named:
         return max(named, key=lambda run: (run.live, run.created_at))
     require_whole(context.ledger.read(), name)
-    shown = sorted(shown_runs(context) if context.is_bound else runs)
+    shown = sorted(shown_runs(context) if context.caller.is_bound else runs)
     known = ", ".join(shown[-5:])
-    if context.is_bound:
+    if context.caller.is_bound:
         raise NotFoundError(
-            f"{context.principal} has no run {name:.80}", next_step=known or "launch one"
+            f"{context.caller.principal} has no run {name:.80}", next_step=known or "launch one"
         )
     raise NotFoundError(f"no run {name!r}", next_step=f"trmcloud status (runs: {known or 'none'})")
 
@@ -308,47 +264,3 @@ def run_by_id(context: Context, run_id: str) -> RunState:
         NotFoundError: there is none. RunQuarantined: its records are damaged.
     """
     return require_run(context.ledger.read(), run_id)
-
-
-# A provider that is out of reach: it has no key here, or its client is not installed. This class
-# stands in the adapter's place, so that every question is answered like that of a provider that
-# does not answer.
-
-
-class UnreachableProvider(Compute, PodLink):
-    """``Compute`` and ``PodLink`` of a provider whose adapters could not be made; ``error`` is
-    why."""
-
-    def __init__(self, error: TrmcloudError) -> None:
-        self.error = error
-
-    def _refuse(self, *args: Any, **kwargs: Any) -> NoReturn:
-        if isinstance(self.error, ProviderError):
-            raise self.error
-        raise ProviderRefused(str(self.error), next_step=self.error.next_step)
-
-    create = list_pods = terminate = bill = balance = kept_volumes = _refuse
-
-    def require_account(self, rate: Usd) -> None:
-        raise self.error
-
-    def report(self, pod_name: str) -> AgentReport | None:
-        return None
-
-    def trouble(self, pod_name: str) -> LinkError | None:
-        return LinkError(str(self.error), next_step=self.error.next_step)
-
-    def _cut(self, *args: Any, **kwargs: Any) -> NoReturn:
-        raise LinkError(str(self.error), next_step=self.error.next_step)
-
-    grant = send_orders = stage = pull = fetch = manifest = _cut
-
-
-def require_reach(context: Context, provider: str) -> None:
-    """
-    Raises:
-        TrmcloudError: the provider cannot be had from here at all, and why.
-    """
-    compute = context.computes.get(provider)
-    if isinstance(compute, UnreachableProvider):
-        raise compute.error

@@ -10,8 +10,9 @@ import tempfile
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from trmcloud.app.context import Context, Need
+from trmcloud.app.context import Context
 from trmcloud.app.home import make_home
+from trmcloud.app.machines import Need
 from trmcloud.core.catalog.hardware import LocalMachine
 from trmcloud.core.catalog.offers import FRESH_DAYS, Offer
 from trmcloud.core.catalog.providers import TRAITS, direct
@@ -135,7 +136,7 @@ def _ledger(context: Context) -> Finding:
         names = [*state.quarantined, *(f"record {lost.seq}" for lost in state.unread)]
         text = f"{state.ledger_id}: damaged: {', '.join(names)}"
         return Finding("ledger", "bad", text, "trmcloud admin ledger check")
-    if trouble := context.backup_trouble():
+    if trouble := context.ledger.backup_trouble():
         fix = "free some disk space, then: trmcloud admin ledger backups --make"
         return Finding("ledger", "warn", f"{state.ledger_id}: {trouble}", fix)
     return Finding("ledger", "ok", f"{state.ledger_id}: {len(state.runs)} runs, {live} live")

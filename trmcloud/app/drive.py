@@ -15,10 +15,9 @@ from trmcloud.app import reap
 from trmcloud.app.balances import balances_due
 from trmcloud.app.checkpoints.bucket_grants import give_grants
 from trmcloud.app.checkpoints.sources import pull
-from trmcloud.app.context import Context, list_pods
+from trmcloud.app.context import Context
 from trmcloud.app.observer import Observer, final_bills
 from trmcloud.app.pod_request import SEND_WITHIN_S, command_variables, pod_request
-from trmcloud.app.stock import note_outcomes
 from trmcloud.core import codec
 from trmcloud.core.catalog.hardware import LOCAL
 from trmcloud.core.catalog.providers import traits_of
@@ -92,7 +91,7 @@ from trmcloud.core.spec.boots import ASK_EVERY_S
 from trmcloud.core.spec.plan import Plan
 from trmcloud.core.values import replace
 from trmcloud.io.files import read_small, write_atomic
-from trmcloud.ports.compute import Throttled
+from trmcloud.ports.compute import PodLink, Throttled
 from trmcloud.ports.machine import Progress, WorkDone
 
 _BEAT_EVERY_S = 2.0
@@ -281,7 +280,7 @@ class RunDriver:
                 continue
             with suppress(TrmcloudError):
                 pod = each.pod_id or each.pod_name
-                self.context.computes[each.provider].terminate(pod)
+                self.context.machines.computes[each.provider].terminate(pod)
 
     def _has_gone(self, generation: Generation) -> bool:
         """Whether lists have been without its pod for as long as proves that."""
@@ -289,14 +288,14 @@ class RunDriver:
         if not _is_due(self._listed_at, _LIST_EVERY_S, now):
             return False
         self._listed_at = now
-        listed = list_pods(self.context, generation.provider)
+        listed = self.context.machines.list_pods(generation.provider, self.context.wall())
         if isinstance(listed, UnknownSince) or generation.pod_id is None:
             return False
         pods = [pod for pod in listed.value if pod.name == generation.pod_name]
         if any(not pod.gone for pod in pods):
             self._missed_at = None
             return False
-        report = self.context.links[generation.provider].report(generation.pod_name)
+        report = self._link(generation).report(generation.pod_name)
         if self._missed_at is None:
             self._missed_at, self._missed_heard_at = now, report.at if report is not None else 0.0
         before = self._missed_heard_at, self._missed_at
@@ -495,7 +494,7 @@ class RunDriver:
         earlier, here = unreported(run), run.generation
         if earlier is None or here is None:
             return run
-        link = self.context.links[here.provider]
+        link = self._link(here)
         with suppress(LinkError):
             report = link.left_behind(here.pod_name, earlier.pod_name)
             self._heard = True
@@ -576,7 +575,7 @@ class RunDriver:
         generation, context = run.generation, self.context
         if generation is None or generation.number != action.generation:
             return
-        link, pod_name = context.links[generation.provider], generation.pod_name
+        link, pod_name = self._link(generation), generation.pod_name
         self._append(ev.ActionStarted(action.id, action.verb))
         plan = run.plan
         if action.verb == PULL:
@@ -600,7 +599,7 @@ class RunDriver:
             self._give_webhook(generation)
             if given := command_variables(run.spec.command):
                 link.give_environment(pod_name, dump(given))
-            link.stage(pod_name, context.stage_items(run), progress)
+            link.stage(pod_name, context.pods.items(run).sent, progress)
 
         context.workers.start(action.key, stage)
 
@@ -613,7 +612,7 @@ class RunDriver:
         try:
             orders = orders_for(run, generation, self.epoch)
             if orders.finished or orders.save or orders.hard_stop_at:
-                link = self.context.links[generation.provider]
+                link = self._link(generation)
                 link.send_orders(generation.pod_name, orders)
         except TrmcloudError as error:
             self._fail(action, FailureKind.ERROR, str(error))
@@ -653,7 +652,7 @@ class RunDriver:
         generation = next((g for g in run.present if g.number == action.generation), None)
         if generation is None:
             return replace(done, detail="overtaken")
-        compute = self.context.computes[generation.provider]
+        compute = self.context.machines.computes[generation.provider]
         if action.verb == CREATE:
             request = pod_request(self.context, run, run.plan, generation, self.epoch, decided)
             done = replace(done, detail=compute.create(request))
@@ -662,7 +661,7 @@ class RunDriver:
             return done
         if action.verb in (LAND, SAVE):
             orders = orders_for(run, generation, self.epoch)
-            self.context.links[generation.provider].send_orders(generation.pod_name, orders)
+            self._link(generation).send_orders(generation.pod_name, orders)
         elif action.verb == TERMINATE:
             self._require_timely(decided)
             if not generation.stands_by:  # the other machine's transfers go on
@@ -671,12 +670,15 @@ class RunDriver:
             done = replace(done, taken=taken)
         return replace(done, reason=action.reason)
 
+    def _link(self, generation: Generation) -> PodLink:
+        return self.context.machines.links[generation.provider]
+
     def _give_webhook(self, generation: Generation) -> None:
         """Nothing that a run needs: where it cannot be given, this process tells alone."""
-        text = self.context.pod_webhook()
+        text = self.context.pods.webhook()
         if text:
             with suppress(TrmcloudError):
-                self.context.links[generation.provider].give_webhook(generation.pod_name, text)
+                self._link(generation).give_webhook(generation.pod_name, text)
 
     def _require_timely(self, decided: Instant) -> None:
         """Refuse an order to end a pod that was decided too long ago, as after a sleep of this
@@ -697,7 +699,7 @@ class RunDriver:
             append_events(self.context, self.run_id, self.epoch, *events)
         except NotFoundError:
             raise self._forgotten() from None
-        note_outcomes(self.context, self._known, events, self.context.wall())
+        self.context.notes.add_creates(self._known, events, self.context.wall())
 
 
 def _progress_in(path: Path) -> SeenProgress | None:

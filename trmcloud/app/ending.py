@@ -13,8 +13,9 @@ from dataclasses import field
 from datetime import datetime, timezone
 
 from trmcloud.app import reap
-from trmcloud.app.context import Context, UnreachableProvider, hurried, providers_in_use
+from trmcloud.app.context import Context, hurried, providers_in_use
 from trmcloud.app.drive import RunDriver
+from trmcloud.app.machines import UnreachableProvider
 from trmcloud.app.run_queries import is_driven
 from trmcloud.core.catalog.providers import is_brokered, load_all, traits_of
 from trmcloud.core.contract.pod_contract import PodName, parse_pod_name
@@ -78,7 +79,7 @@ class _Ending:
 
     def end(self, provider: str, pod_name: str, pod_id: str | None) -> None:
         try:
-            self.context.computes[provider].terminate(pod_id or pod_name)
+            self.context.machines.computes[provider].terminate(pod_id or pod_name)
             self.asked.append((provider, pod_name))
         except (TrmcloudError, OSError) as error:
             self.failed.append((provider, pod_name, _reason_of(error)))
@@ -170,7 +171,7 @@ def end_run(patient: Context, run_id: str, quick: Context | None = None) -> Name
         recorded = _record(hurried(patient), run_id)
         if not recorded:
             kept_at = _keep(context, run_id, at, tuple(name for _, name in ending.asked)) or kept_at
-        elif context.intents is not None:
+        else:
             context.intents.drop(Intent(run_id, "", at))
     ended = tuple(dict.fromkeys(ending.asked))
     left = tuple(each for each in ending.failed if each[:2] not in ended)
@@ -185,13 +186,13 @@ def _with_its_pod(context: Context, run: RunState) -> RunState:
     """
     generation = run.generation
     unknown = generation is not None and generation.open and generation.pod_id is None
-    if context.is_elsewhere(run.run_id):
+    if context.files.is_elsewhere(run.run_id):
         return run
     if not run.live or not unknown or is_driven(context, context.ledger.driver(run.run_id)):
         return run
     # Whatever is in the way of this must not be in the way of the end.
     with suppress(TrmcloudError, OSError):
-        epoch = context.ledger.take_over(run.run_id, context.who, context.wall())
+        epoch = context.take_over(run.run_id)
         run = RunDriver(context, run.run_id, epoch, errands=False).step()
         context.ledger.release(run.run_id, epoch)
     return run
@@ -240,8 +241,7 @@ def fold_intents(context: Context) -> None:
     Raises:
         LedgerError: it still cannot be.
     """
-    for intent in context.intents.kept() if context.intents is not None else ():
-        assert context.intents is not None
+    for intent in context.intents.kept():
         ledger = context.ledger.read()
         run = ledger.runs.get(intent.run_id)
         if intent.ledger not in ("", ledger.ledger_id) or run is None:
@@ -264,16 +264,15 @@ def _lists(
     wide = everywhere or in_use is None
     if wide:
         load_all()
-    others = tuple(
-        name for name in context.computes if not is_brokered(name) or context.was_used(name)
-    )
+    machines = context.machines
+    others = [n for n in machines.computes if not is_brokered(n) or machines.was_used(n)]
     known = in_use or ()
     for name in dict.fromkeys((*known, *others) if wide else known):
         try:
-            compute = context.computes[name]
+            compute = context.machines.computes[name]
             listed = tuple(compute.list_pods())
         except TrmcloudError as error:
-            keyless = isinstance(context.computes.get(name), UnreachableProvider)
+            keyless = isinstance(context.machines.computes.get(name), UnreachableProvider)
             if name in known or not (keyless and isinstance(error, AuthError)):
                 yield name, str(error)
         except OSError as error:
@@ -344,8 +343,6 @@ def _wish(context: Context, run_id: str, done: Intent | None = None) -> None:
 
 
 def _keep(context: Context, run_id: str, at: float, pods: tuple[str, ...]) -> str:
-    if context.intents is None:
-        return ""
     ledger = _readable(context)
     own = ledger.ledger_id if ledger is not None and ledger.runs else ""
     return context.intents.keep(Intent(run_id, own, at, pods))

@@ -14,7 +14,6 @@ from pathlib import Path, PurePosixPath
 
 from trmcloud.app.context import Context
 from trmcloud.app.ignore_rules import IGNORE_NAME
-from trmcloud.app.pod_request import read_launch_note
 from trmcloud.app.trial_facts import folders_around, missing_module, places_of_module
 from trmcloud.core.contract import pod_contract as contract
 from trmcloud.core.contract.command import CODE_NAME, PHASE, Command
@@ -56,7 +55,7 @@ def failure_of(context: Context, run: RunState) -> Failure | None:
     lines = last_lines(path)
     missing, fix = "", ""
     with suppress(DataError, OSError):
-        note = read_launch_note(context.home, run.run_id)
+        note = context.notes.launch(run.run_id)
         if here := str(note.get("here", "")):
             sent = _sent(Path(str(note.get("code", ""))))
             missing, fix = missing_in(lines, run.spec.command, Path(here), sent)

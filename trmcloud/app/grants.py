@@ -16,7 +16,6 @@ from trmcloud.core.control.grants import (
     DEFAULT_IDLE_S,
     GrantRefusal,
     day_of,
-    is_principal,
     left_in,
     live_runs,
     money_of,
@@ -146,7 +145,7 @@ def grants(context: Context) -> tuple[GrantAccount, ...]:
     return tuple(
         account_of(ledger, each, now)
         for name, each in ledger.grants.items()
-        if context.principal in ("", name)
+        if context.caller.principal in ("", name)
     )
 
 
@@ -154,7 +153,7 @@ def approvals(context: Context) -> tuple[ApprovalRequest, ...]:
     """Requests for approval, the earliest first; as in ``grants``."""
     known = context.ledger.read().approvals.values()
     return tuple(
-        request_of(each) for each in known if context.principal in ("", each.asked.principal)
+        request_of(each) for each in known if context.caller.principal in ("", each.asked.principal)
     )
 
 
@@ -273,26 +272,14 @@ def _written(context: Context, principal: str, event: ev.GrantEvent) -> GrantAcc
 
 
 def require_owner(context: Context) -> None:
-    if context.principal:
+    if context.caller.principal:
         raise GrantRefused(
-            f"{context.principal} cannot change caps or grants",
+            f"{context.caller.principal} cannot change caps or grants",
             next_step="ask the ledger's owner for approval",
         )
 
 
 # -- by the principal ------------------------------------------------------------------------------
-
-
-def require_principal(name: str) -> None:
-    """
-    Raises:
-        UsageError: no principal has such a name.
-    """
-    if not is_principal(name):
-        raise UsageError(
-            f"{name[:80]!r} is no name of a principal",
-            next_step="up to 64 letters, digits and ._@-: research-agent; owner is taken",
-        )
 
 
 def ask(context: Context, why: str, wish: Mapping[str, Any]) -> ApprovalRequest:
@@ -302,14 +289,14 @@ def ask(context: Context, why: str, wish: Mapping[str, Any]) -> ApprovalRequest:
         UsageError: nothing is asked for that the grant does not allow. NotFoundError: there is no
             grant. GrantRefused: too many requests are open, or were made today.
     """
-    if not context.principal:
+    if not context.caller.principal:
         raise UsageError("the ledger's owner needs no approval")
     if "hardware" in wish:
         named = tuple(parse_hardware(each).text for each in wish["hardware"])
         wish = {**wish, "hardware": named}
     event = ev.ApprovalAsked(
         id=f"a-{secrets.token_hex(4)}",
-        principal=context.principal,
+        principal=context.caller.principal,
         why=why.strip()[:_MOST_WORDS],
         **wish,
     )
@@ -335,16 +322,16 @@ def require_allowed(context: Context, plan: Plan) -> None:
     Raises:
         GrantRefused: it does not.
     """
-    if not context.principal:
+    if not context.caller.principal:
         return
     ledger, now = context.ledger.read(), context.wall()
-    found = standing_of(ledger, context.principal, now)
+    found = standing_of(ledger, context.caller.principal, now)
     if isinstance(found, GrantRefusal):
         raise GrantRefused(found.why, next_step=found.allowed)
     run = RunState(
         "",
         recorded_plan=RecordedPlan(plan_to_json(plan)),
-        principal=context.principal,
+        principal=context.caller.principal,
         grant=found.number,
     )
     require_bucket(context, plan.spec.bucket)
@@ -359,7 +346,7 @@ def require_wish(context: Context, wish: Mapping[str, Any]) -> None:
         GrantRefused: an option that is the owner's alone.
     """
     for name, gives in NOT_FOR_PRINCIPALS.items():
-        if context.principal and wish.get(name):
+        if context.caller.principal and wish.get(name):
             raise GrantRefused(
                 f"{name}: a grant does not cover {gives}", next_step=f"leave out {name}"
             )
@@ -372,10 +359,11 @@ def require_bucket(context: Context, bucket: str) -> None:
         GrantRefused: ``bucket``, an s3:// place, is written with the owner's key, and is neither
             the configured one nor one of the grant's.
     """
-    grant = context.ledger.read().grants.get(context.principal) if context.principal else None
+    principal = context.caller.principal
+    grant = context.ledger.read().grants.get(principal) if principal else None
     if grant is None or not bucket:
         return
-    refused = refuse_bucket(grant, bucket, context.configured_bucket)
+    refused = refuse_bucket(grant, bucket, context.caller.bucket)
     if refused is not None:
         raise GrantRefused(refused.why, next_step=refused.allowed)
 
@@ -395,7 +383,7 @@ def require_paying(context: Context, run: RunState) -> RunState:
     Raises:
         ConflictError: the owner has resumed the run since, and pays for it.
     """
-    if context.principal and run.principal != context.principal:
+    if context.caller.principal and run.principal != context.caller.principal:
         raise ConflictError(
             f"{run.run_id} was resumed by {run.principal or 'the owner'}, who pays for it",
             next_step="start a run of your own",

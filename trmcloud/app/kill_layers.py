@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from trmcloud.app.context import Context, is_unasked, list_pods
+from trmcloud.app.context import Context, is_unasked
 from trmcloud.app.reap import GuardVisit, last_visit
 from trmcloud.app.run_queries import is_driven, last_report, newest_beat
 from trmcloud.core.catalog.hardware import LOCAL
@@ -83,7 +83,7 @@ def guards_of(context: Context, run: RunState) -> Guards:
     if is_unasked(context, run):
         report = last_report(context, run)
     else:
-        report = context.links[generation.provider].report(generation.pod_name)
+        report = context.machines.links[generation.provider].report(generation.pod_name)
     pod = _pod(context, run)
     visit = last_visit(context)
     # Where asking takes seconds, a mere look does not ask.
@@ -106,7 +106,7 @@ def guards_of(context: Context, run: RunState) -> Guards:
     names = dict.fromkeys((*traits.kill_layers, *traits.independent_layers))
     seen |= _own_limits(context, generation.provider, generation.pod_name)
     known = _verified(context, traits, now)
-    lapsing = context.computes[generation.provider].lapsing(
+    lapsing = context.machines.computes[generation.provider].lapsing(
         generation.hard_stop_at, generation.pod_name
     )
     layers = []
@@ -125,7 +125,7 @@ def guards_of(context: Context, run: RunState) -> Guards:
 def home_of(context: Context, run: RunState, driver: Driver | None) -> str:
     """``on ada-laptop, by ada``: the machine and the person that a run of another home belongs to,
     as far as the ledger says; empty for a run of this home."""
-    if not context.is_elsewhere(run.run_id):
+    if not context.files.is_elsewhere(run.run_id):
         return ""
     who = driver.controller if driver is not None else None
     host = one_line(who.host.partition(":")[0]) if who is not None else ""
@@ -136,12 +136,12 @@ def home_of(context: Context, run: RunState, driver: Driver | None) -> str:
 
 def _own_limits(context: Context, provider: str, pod_name: str) -> dict[str, Layer]:
     """The provider's own, where it can be asked which of them stand."""
-    if provider in context.unasked:
+    if provider in context.machines.unasked:
         names = traits_of(provider).kill_layers
         return {n: Layer(n, ABSENT, _NOT_ASKED) for n in names if n in ("autostop", "shutdown")}
     return {
         limit.layer: Layer(limit.layer, ARMED if limit.armed else ABSENT, limit.detail)
-        for limit in context.computes[provider].own_limits(pod_name)
+        for limit in context.machines.computes[provider].own_limits(pod_name)
     }
 
 
@@ -211,7 +211,7 @@ def _reaper(visit: GuardVisit | None, provider: str, now: float) -> Layer:
 
 def _elsewhere(context: Context, visit: GuardVisit | None, provider: str, now: float) -> Layer:
     name = "guard-elsewhere"
-    if visit is None or visit.machine == context.who.host.partition(":")[0]:
+    if visit is None or visit.machine == context.caller.controller.host.partition(":")[0]:
         return Layer(name, ABSENT, "no reaper of another machine shares this home")
     reaper = _reaper(visit, provider, now)
     state = VERIFIED if reaper.state == ARMED else reaper.state
@@ -266,7 +266,7 @@ def _overshoot(
 def _pod(context: Context, run: RunState) -> Maybe[PodSeen | None]:
     generation = run.generation
     assert generation is not None
-    pods = list_pods(context, generation.provider, _SHOWN_S)
+    pods = context.machines.list_pods(generation.provider, context.wall(), _SHOWN_S)
     if not isinstance(pods, DatedFact):
         return pods
     mine = [p for p in pods.value if p.name == generation.pod_name and not p.gone]

@@ -42,9 +42,6 @@ class Labels:
     request: str = ""
 
 
-NO_LABELS = Labels()
-
-
 def labels_of(command: str, request: LaunchRequest, *more: Any) -> Labels:
     """Return the labels of a launch; ``more`` are requests beside ``request``.
 
@@ -124,11 +121,11 @@ def find_earlier(context: Context, labels: Labels) -> RunState | None:
     earlier = run_of_key(ledger, labels.key)
     if earlier is None:
         if labels.name:
-            require_free_name(ledger, labels.name, context.principal)
+            require_free_name(ledger, labels.name, context.caller.principal)
         return None
-    if context.principal and earlier.creator != context.principal:
+    if context.caller.principal and earlier.creator != context.caller.principal:
         raise UsageError(
-            f"the idempotency key {labels.key!r:.60} is not {context.principal}'s",
+            f"the idempotency key {labels.key!r:.60} is not {context.caller.principal}'s",
             next_step="use another key",
         )
     if earlier.keys[labels.key] != labels.request:

@@ -125,7 +125,7 @@ def find_started(context: Context, labels: Labels) -> Earlier | None:
         return None
     if not is_left_alone(context, run):
         return Earlier(run)
-    epoch = context.ledger.take_over(run.run_id, context.who, context.wall())
+    epoch = context.take_over(run.run_id)
     return Earlier(run, RunDriver(context, run.run_id, epoch))
 
 
@@ -255,7 +255,7 @@ class Launch:
     def _quoted(self) -> Plan | None:
         if not self.wish.quote:
             return None
-        return load_plan(self.context.home, self.wish.quote, 0.0, self.context.principal)
+        return load_plan(self.context.home, self.wish.quote, 0.0, self.context.caller.principal)
 
     def check(self, prepared: Prepared) -> None:
         """
@@ -357,7 +357,7 @@ that a door asks before it begins."""
 def _silenced(context: Context, asked: CommandRequest | None) -> CommandRequest | None:
     """A principal's command counts as hung after no longer than its grant lets a run idle: its pod
     sees to that without any process here."""
-    if asked is None or not context.principal:
+    if asked is None or not context.caller.principal:
         return asked
     idle_s = next((each.idle_s for each in grants.grants(context)), 0.0)
     return replace(asked, silent=min(asked.silent, idle_s)) if idle_s else asked

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from trmcloud.app.balances import check_balance
-from trmcloud.app.context import Context, bucket_at
+from trmcloud.app.context import Context
 from trmcloud.app.kill_layers import verified_layers
 from trmcloud.core.catalog.hardware import LOCAL
 from trmcloud.core.catalog.providers import direct, require_rented, traits_of
@@ -29,7 +29,7 @@ def check_needs(context: Context, provider: str) -> None:
     Raises:
         MissingTool: this machine could not reach what it would rent from ``provider``.
     """
-    for need in context.needs(provider):
+    for need in context.machines.needs(provider):
         if need.missing:
             raise MissingTool(
                 "this machine could not reach a rented machine, so nothing was rented: "
@@ -82,7 +82,7 @@ def check_launchable(context: Context, plan: Plan) -> None:
             f"this version cannot rent spot machines at {candidate.provider}",
             next_step="leave out --spot, or choose a cloud: --provider aws",
         )
-    if candidate.provider not in context.computes:
+    if candidate.provider not in context.machines.computes:
         raise NotSupported(
             f"this version cannot rent {candidate.hardware} at {candidate.provider}: it can only "
             "plan with that cloud",
@@ -169,7 +169,7 @@ def check_capped(context: Context, plan: Plan, *, confirmed: bool) -> None:
         return
     if not plan.reservation and first_candidate(plan).rate == ZERO:
         return
-    if context.ledger.read().has_cap(context.project, context.wall()):
+    if context.ledger.read().has_cap(context.caller.project, context.wall()):
         return
     raise BudgetRefused(
         "no budget is set: this would spend without a limit",
@@ -220,7 +220,7 @@ def check_bucket(context: Context, spec: RunSpec) -> None:
             and deleted in.
     """
     if spec.bucket:
-        bucket_at(context, spec.bucket).check()
+        context.buckets.at(spec.bucket).check()
 
 
 def check_exposure(context: Context, plan: Plan, accepted: Usd | None) -> None:
@@ -238,7 +238,7 @@ def check_exposure(context: Context, plan: Plan, accepted: Usd | None) -> None:
         rates[candidate.provider] = max(known, candidate.reserved_rate)
     for provider, rate in rates.items():
         verified = verified_layers(context, provider)
-        lapsed = context.computes[provider].lapsing(now + last_s[provider])
+        lapsed = context.machines.computes[provider].lapsing(now + last_s[provider])
         counted = {key: at for key, at in verified.items() if key[1] not in lapsed}
         exposed = unaccepted_exposure(traits_of(provider), counted, rate, accepted, now)
         if exposed is not None:
@@ -328,6 +328,6 @@ def require_account(context: Context, provider: str, rate: Usd) -> None:
     Raises:
         ProviderError: ``provider`` would rent nothing to this account at ``rate`` (USD/h) now.
     """
-    compute = context.computes.get(provider)
+    compute = context.machines.computes.get(provider)
     if compute is not None:
         compute.require_account(rate)

@@ -8,7 +8,7 @@ from typing import Any
 
 from trmcloud.app.balances import AT_LAUNCH_S, read_funds
 from trmcloud.app.conditions import SMOKE
-from trmcloud.app.context import Context, require_reach, run_by_id
+from trmcloud.app.context import Context, run_by_id
 from trmcloud.app.data import need_training_extra
 from trmcloud.app.drive import RunDriver, append_events
 from trmcloud.app.launch_checks import (
@@ -20,7 +20,7 @@ from trmcloud.app.launch_checks import (
     require_account,
     require_own_machine,
 )
-from trmcloud.app.pod_request import LaunchData, drop_launch_note, write_launch_note
+from trmcloud.app.pod_request import LaunchData, write_launch_note
 from trmcloud.app.reconciling import reconcile
 from trmcloud.app.run_queries import is_driven
 from trmcloud.app.steering import changed_settings, known_checkpoints
@@ -96,21 +96,21 @@ def start(
     planned = ev.RunPlanned(
         plan=plan_to_json(plan),
         cap=plan.cap or ZERO,
-        project=context.project,
+        project=context.caller.project,
         detached=detached,
         name=name,
         tags=tags,
         key=key,
         request=request,
-        principal=context.principal,
+        principal=context.caller.principal,
     )
     try:
         epoch = context.ledger.open_run(
-            run_id, planned, plan.reservation, context.who, context.wall()
+            run_id, planned, plan.reservation, context.caller.controller, context.wall()
         )
     except Exception:
         # Not where it is killed or interrupted right here: it may have been opened.
-        drop_launch_note(context, run_id)
+        context.notes.drop_launch(run_id)
         raise
     if plan.spec.wait_s:
         wait_from_now(context, plan, run_id, epoch, plan.spec.wait_s, plan.spec.max_rate)
@@ -193,11 +193,11 @@ def carry_on(context: Context, checked: RunState | Continuation) -> RunDriver:
         ConflictError, KeyUsed, BudgetRefused: what it found has changed since.
     """
     if isinstance(checked, RunState):
-        epoch = context.ledger.take_over(checked.run_id, context.who, context.wall())
+        epoch = context.take_over(checked.run_id)
         return RunDriver(context, checked.run_id, epoch)
     run, amount = checked.after, checked.after.reserved
     epoch = context.ledger.reopen_run(
-        run.run_id, checked.reopened, amount, context.who, context.wall()
+        run.run_id, checked.reopened, amount, context.caller.controller, context.wall()
     )
     if checked.wait_s:
         wait_from_now(context, run.plan, run.run_id, epoch, checked.wait_s, checked.most_rate)
@@ -250,7 +250,7 @@ def check_resume(
     run = require_run(ledger, run_id)
     if run.live:
         if run.generation is not None:
-            require_reach(context, run.generation.provider)
+            context.machines.require_reach(run.generation.provider)
         if settings or accept_change or processes or balance or fit_balance or wait_s:
             raise UsageError(
                 f"{run.run_id} has not ended: its settings cannot be changed",
@@ -316,7 +316,7 @@ def check_resume(
         balance="" if policy == run.spec.balance else policy,
         key=key,
         request=request,
-        principal=context.principal,
+        principal=context.caller.principal,
     )
     after, now = run, context.wall()
     for event in (reopened, ev.Reserved(amount)):
@@ -360,7 +360,7 @@ def follow_or_drive(
     """Until ``done``: drive the run where no process does, else watch while another one does."""
     while True:
         if not is_driven(context, context.ledger.driver(run_id)):
-            epoch = context.ledger.take_over(run_id, context.who, context.wall())
+            epoch = context.take_over(run_id)
             driver = RunDriver(context, run_id, epoch)
             try:
                 run = driver.until(done, watch)
@@ -421,7 +421,7 @@ def _may_follow(context: Context, plan: Plan, name: str, first: str) -> bool:
     rented through a program is taken for there only where the user named it."""
     provider = plan.candidate(name).provider
     named = provider == first or provider in plan.spec.providers
-    return provider in context.computes and (named or not is_brokered(provider))
+    return provider in context.machines.computes and (named or not is_brokered(provider))
 
 
 def _new_run_id(context: Context) -> str:

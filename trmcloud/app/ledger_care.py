@@ -33,9 +33,10 @@ def line_of(context: Context, level: str, key: str = "") -> Line:
     """
     if level not in LEVELS[:-1]:
         raise UsageError(f"there is no budget level {level!r}", next_step=", ".join(LEVELS[:-1]))
+    project = context.caller.project
     if level == PROJECT_MONTH:
-        return _project_month_line(context, key or context.project)
-    default = {"account": "", "month": month_of(context.wall()), "project": context.project}[level]
+        return _project_month_line(context, key or project)
+    default = {"account": "", "month": month_of(context.wall()), "project": project}[level]
     return context.ledger.read().line(level, key or default)
 
 
@@ -68,9 +69,9 @@ def set_cap(context: Context, line: Line, cap: Usd) -> Line:
     Raises:
         GrantRefused: the process's environment names a principal.
     """
-    if context.is_bound:
+    if context.caller.is_bound:
         raise GrantRefused(
-            f"{context.principal} cannot change caps or grants",
+            f"{context.caller.principal} cannot change caps or grants",
             next_step="ask the ledger's owner for approval",
         )
     context.ledger.set_cap(CapSet(line.level, line.key, cap), context.wall())

@@ -15,8 +15,16 @@ from trmcloud.app.narration import Narrator, words_of
 from trmcloud.app.reap import last_visit
 from trmcloud.app.run_queries import report_of
 from trmcloud.app.trainings import find_symptoms
-from trmcloud.core.contract.notices import TROUBLE_PATH, Notice, NoticeKind, body_of, is_wanted
+from trmcloud.core.contract.notices import (
+    TROUBLE_PATH,
+    Notice,
+    NoticeKind,
+    Webhook,
+    body_of,
+    is_wanted,
+)
 from trmcloud.core.contract.pod_contract import AgentReport
+from trmcloud.core.contract.records import dump
 from trmcloud.core.control.budget import LedgerState
 from trmcloud.core.control.events import Record
 from trmcloud.core.control.grants import money_of
@@ -192,11 +200,11 @@ class Notifier:
         a cap where a run of its own may reach it: a team would be told as often as it has homes."""
         context = self.context
         if notice.run_id:
-            return not context.is_elsewhere(notice.run_id) or self._drives(notice.run_id)
+            return not context.files.is_elsewhere(notice.run_id) or self._drives(notice.run_id)
         if notice.kind is not NoticeKind.CAP:
             return True
         live = [run for run in present_runs(ledger.runs) if run.live]
-        elsewhere = [run for run in live if context.is_elsewhere(run.run_id)]
+        elsewhere = [run for run in live if context.files.is_elsewhere(run.run_id)]
         return (
             len(elsewhere) < len(live)
             or not live
@@ -207,7 +215,7 @@ class Notifier:
         """Whether a process of this machine drives it now, as a server does for others' runs."""
         driver = self.context.ledger.driver(run_id)
         who = driver.controller if driver is not None else None
-        return who is not None and who.host == self.context.who.host
+        return who is not None and who.host == self.context.caller.controller.host
 
     def _try(self, destination: Destination, waiting: QueuedNotice) -> DeliveryResult:
         try:
@@ -238,6 +246,13 @@ class Notifier:
                     for each in made:
                         what = each.rule.value
                         yield finding_notice(ledger.ledger_id, run, phase, what, each.step, now)
+
+
+def webhook_of(destinations: Sequence[Destination]) -> str:
+    """Return ``webhook.json`` for a pod: the first destination that is to be told from there; ''
+    where none is."""
+    chosen = next((each for each in destinations if each.on_pod), None)
+    return "" if chosen is None else dump(Webhook(chosen.where, chosen.secret, chosen.only))
 
 
 def _bounded(standing: Sequence[str], notices: Sequence[Notice]) -> list[Notice]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from trmcloud.app.context import Context, bucket_at, list_pods
+from trmcloud.app.context import Context
 from trmcloud.core.clock import DatedFact, Maybe, UnknownSince
 from trmcloud.core.contract.pod_contract import AgentReport, load_report
 from trmcloud.core.contract.records import ContractError
@@ -23,10 +23,10 @@ def final_bills(context: Context, run: RunState) -> tuple[ev.Billed, ...]:
     """Those that have come since the run was settled by an estimate."""
     bills = {}
     for generation in awaiting_bill(run):
-        if generation.provider in context.unasked:
+        if generation.provider in context.machines.unasked:
             continue
         with suppress(TrmcloudError):  # what cannot be asked now is asked another time
-            compute = context.computes[generation.provider]
+            compute = context.machines.computes[generation.provider]
             bill = compute.bill(generation.pod_id or generation.pod_name)
             if bill is not None:
                 bills[generation.number] = bill
@@ -83,7 +83,7 @@ class BucketReport:
 
     def _ask(self, context: Context, run: RunState, generation: Generation) -> None:
         try:
-            bucket = bucket_at(context, run.bucket)
+            bucket = context.buckets.at(run.bucket)
             text = bucket.last_report(run.run_id, generation.number)
             if text != self._text or text is None:
                 self._text, self._word = text, None
@@ -124,14 +124,11 @@ class Observer:
         if generation is None:
             nothing = UnknownSince(now, "nothing was rented yet")
             return Observation(pods=nothing, report=nothing, bill=nothing)
-        asks = generation.open and generation.provider not in self.context.unasked
+        asks = generation.open and generation.provider not in self.context.machines.unasked
         if generation.pod_id is not None and asks:
-            self.context.computes[generation.provider].expect(generation.pod_id)
-        pods = list_pods(
-            self.context,
-            generation.provider,
-            self.list_age_s if list_age_s is None else list_age_s,
-        )
+            self.context.machines.computes[generation.provider].expect(generation.pod_id)
+        at_most_s = self.list_age_s if list_age_s is None else list_age_s
+        pods = self.context.machines.list_pods(generation.provider, now, at_most_s)
         if generation.number != self._generation:
             self._generation, self._absent_lists = generation.number, 0
             self._stranger_at, self._heard_at = None, now
@@ -141,17 +138,17 @@ class Observer:
         booting = run.state is State.BOOTING
         unknown = UnknownSince(now)
         report: Maybe[AgentReport] = unknown
-        link = self.context.links[generation.provider]
+        link = self.context.machines.links[generation.provider]
         found = link.report(generation.pod_name)
         trouble = link.trouble(generation.pod_name) if found is None and booting else None
         if found is not None:
             report = DatedFact(found, found.at)
-            self.context.note_machine(run, found)
+            self.context.notes.add_machine(run, found)
         bill: Maybe[Bill] = unknown
         unbilled = False
         if run.state is State.SETTLING or generation.missed_at is not None:
             try:
-                compute = self.context.computes[generation.provider]
+                compute = self.context.machines.computes[generation.provider]
                 billed = compute.bill(generation.pod_id or generation.pod_name)
                 bill = DatedFact(billed, now) if billed is not None else bill
                 unbilled = billed is None
@@ -197,9 +194,9 @@ class Observer:
 
     def _boot_trouble(self, generation: Generation) -> BootTrouble | None:
         """Read the provider's own log about a pod whose agent was not heard."""
-        if generation.pod_id is None or generation.provider in self.context.unasked:
+        if generation.pod_id is None or generation.provider in self.context.machines.unasked:
             return None
-        return self.context.computes[generation.provider].boot_trouble(generation.pod_id)
+        return self.context.machines.computes[generation.provider].boot_trouble(generation.pod_id)
 
     def _stranger_s(self, trouble: LinkError | None, now: float) -> float:
         """For how long this process has met another machine at a booting pod's address."""

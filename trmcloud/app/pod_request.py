@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import os
-import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -31,7 +29,7 @@ from trmcloud.core.control.continuing import hours_left_s
 from trmcloud.core.control.renting import make_lease, phases_to_run
 from trmcloud.core.control.run_state import Generation, RunState
 from trmcloud.core.control.waiting import allows_waiting
-from trmcloud.core.errors import DataError, ProviderRefused
+from trmcloud.core.errors import ProviderRefused
 from trmcloud.core.planner.memory import stored_bytes
 from trmcloud.core.spec.plan import Candidate, PhasePlan, Plan
 from trmcloud.core.spec.settings import CHAT
@@ -39,11 +37,9 @@ from trmcloud.core.spec.spec import DataSource, RunSpec, growing_key
 from trmcloud.core.spec.sweep_wish import leased_command
 from trmcloud.core.storage import work_gb
 from trmcloud.core.values import dataclass
-from trmcloud.io.files import write_atomic
 from trmcloud.ports.bucket import CacheRequest
 from trmcloud.ports.compute import PodRequest
 
-LAUNCH_NAME = "launch.json"
 SCORING_MARGIN = 1.5
 """Seconds that scoring may take ÷ those that are planned at P50; the landing reserve has as many,
 or more."""
@@ -114,35 +110,7 @@ def write_launch_note(
         note["chat_dir"] = data.chat
     if data.tasks:
         note["tasks_dir"] = data.tasks
-    if context.notes is not None:
-        context.notes[run_id] = note
-        return
-    folder = context.home / contract.RUNS_DIR / run_id
-    folder.mkdir(parents=True, exist_ok=True)
-    write_atomic(folder / LAUNCH_NAME, json.dumps(note))
-
-
-def drop_launch_note(context: Context, run_id: str) -> None:
-    """Of a run that was not opened after all."""
-    if context.notes is not None:
-        context.notes.pop(run_id, None)
-    else:
-        shutil.rmtree(context.home / contract.RUNS_DIR / run_id, ignore_errors=True)
-
-
-def read_launch_note(home: Path, run_id: str) -> dict[str, Any]:
-    path = home / contract.RUNS_DIR / run_id / LAUNCH_NAME
-    try:
-        note = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        note = None
-    if not isinstance(note, dict) or not {"data_dir", "initial_weights"} <= set(note):
-        raise DataError(
-            f"the note of {run_id} is missing or damaged: the place of its data is not known",
-            where=str(path),
-            next_step="launch a new run from these weights with --from",
-        )
-    return note
+    context.notes.put_launch(run_id, note)
 
 
 def pod_request(
@@ -160,27 +128,27 @@ def pod_request(
     """
     candidate = plan.candidate(generation.candidate_id)
     phases = phases_to_run(run, candidate)
-    note = _note(context, run)
+    note = context.notes.launch(run.run_id)
     first = candidate.phases[0].name if candidate.phases else ""
     rented = candidate.provider != LOCAL
     weights = note["initial_weights"]
     runs_dir = context.home / contract.RUNS_DIR
     if rented:
         runs_dir = Path(contract.POD_ROOT) / contract.RUNS_DIR
-        weights = context.folder_on_pod(WEIGHTS_DIR, Path(weights)) if weights else ""
+        weights = context.pods.folder(WEIGHTS_DIR, Path(weights)) if weights else ""
     data = LaunchData.of_note(note)
     data_dir, making = _data(context, run, candidate, data, weights)
     room_gb = disk_gb(candidate, data)
     volume_gb = min(room_gb, candidate.volume_gb or room_gb)  # no more than its reserved rent
     chat_dir, chat_weights = data.chat, ""
     if rented and chat_dir:
-        chat_dir = context.folder_on_pod(contract.DATA_DIR, Path(chat_dir))
+        chat_dir = context.pods.folder(contract.DATA_DIR, Path(chat_dir))
         if trained := weights_for_chat(context.files, run):
-            chat_weights = context.folder_on_pod(WEIGHTS_DIR, Path(trained))
+            chat_weights = context.pods.folder(WEIGHTS_DIR, Path(trained))
     last = candidate.phases[-1] if candidate.phases else None
     code_dir = data.code
     if rented and code_dir:
-        code_dir = context.folder_on_pod(CODE_DIR, Path(code_dir))
+        code_dir = context.pods.folder(CODE_DIR, Path(code_dir))
     jobs = tuple(
         PhaseJob(
             run_id=run.run_id,
@@ -250,7 +218,7 @@ def _scoring(
     goal = plan.spec.goal
     if goal is None or not goal.suite or not folder:
         return {}
-    there = context.folder_on_pod(TASKS_DIR, Path(folder)) if rented else folder
+    there = context.pods.folder(TASKS_DIR, Path(folder)) if rented else folder
     within_s = SCORING_MARGIN * phase.parts_s.get("scoring", 0.0)
     return ScoringJob(goal.suite, there, within_s).to_json()
 
@@ -288,7 +256,7 @@ def _require_wanted(
 def tokens_of(context: Context, run: RunState, candidate: Candidate) -> CacheRequest | None:
     """Return the request for the tokens that a rented machine makes and keeps in the run's bucket;
     None where it makes none, or none that are worth keeping."""
-    source = LaunchData.of_note(_note(context, run)).source
+    source = LaunchData.of_note(context.notes.launch(run.run_id)).source
     data_set = source.data_set if source is not None else None
     if source is None or data_set is None or not candidate.phases:
         return None
@@ -302,12 +270,6 @@ def tokens_of(context: Context, run: RunState, candidate: Candidate) -> CacheReq
     )
 
 
-def _note(context: Context, run: RunState) -> Mapping[str, Any]:
-    if context.notes is not None:
-        return context.notes[run.run_id]
-    return read_launch_note(context.home, run.run_id)
-
-
 def _data(
     context: Context, run: RunState, candidate: Candidate, data: LaunchData, weights: str
 ) -> tuple[str, DataJob | None]:
@@ -319,7 +281,7 @@ def _data(
     if data.source is None or not candidate.phases:
         # A plan without phases trains on nothing; the empty path would be the working folder.
         if rented and data.folder:
-            return context.folder_on_pod(contract.DATA_DIR, Path(data.folder)), None
+            return context.pods.folder(contract.DATA_DIR, Path(data.folder)), None
         return data.folder, None
     root = Path(contract.POD_ROOT) if rented else context.home
     tokenizer = f"{weights}/{contract.DATA_TOKENIZER_NAME}" if weights else ""

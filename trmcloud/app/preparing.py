@@ -16,7 +16,7 @@ from pathlib import Path
 from trmcloud.app import data as data_files
 from trmcloud.app import planning
 from trmcloud.app.checkpoints import fetching
-from trmcloud.app.context import Context, bucket_at, find_run
+from trmcloud.app.context import Context, find_run
 from trmcloud.app.data import resolve_source
 from trmcloud.app.launch_checks import (
     check_account,
@@ -32,7 +32,7 @@ from trmcloud.app.launch_checks import (
     first_candidate,
 )
 from trmcloud.app.planning import Planner
-from trmcloud.app.pod_request import LaunchData, read_launch_note
+from trmcloud.app.pod_request import LaunchData
 from trmcloud.app.staging import data_items
 from trmcloud.core.catalog.datasets import ENV_HOSTS, files_at_commit, hub_files
 from trmcloud.core.catalog.hardware import LOCAL
@@ -135,7 +135,7 @@ def _prepared(
         data, tokens = LaunchData(conversations), None
     goal = plan.spec.goal
     if goal is not None and goal.suite:
-        path = context.trainer_path()
+        path = context.pods.trainer_path()
         tasks = data_files.fetch_tasks(context.home, goal.suite, path, progress)
         data = replace(data, tasks=str(tasks))
     if not saved:
@@ -229,7 +229,7 @@ def _conversations(
     data_files.need_data_extra()
     source = inputs.data_source(_conversations_name(plan, request))
     folder, meta = data_files.prepare_data(
-        context.home, source, last.settings, context.trainer_path(), progress
+        context.home, source, last.settings, context.pods.trainer_path(), progress
     )
     told = f"{int(meta['conversations']):,} conversations to train on, "
     progress(f"{told}{int(meta['validation_conversations']):,} for validation", 0, 0)
@@ -270,7 +270,7 @@ def _changed(context: Context, state: LedgerState, before: DataPinned, now: Data
     since = "its last use here"
     for run_id in reversed(tuple(state.runs)):
         with suppress(TrmcloudError, KeyError, TypeError, ValueError):
-            used = LaunchData.of_note(read_launch_note(context.home, run_id)).source
+            used = LaunchData.of_note(context.notes.launch(run_id)).source
             at = used.data_set if used is not None and used.name == before.source else None
             files = hub_files(at) if at is not None else None
             if files is not None and files.revision == before.revision:
@@ -310,7 +310,7 @@ def upload_data(context: Context, ready: PreparedLaunch, progress: Progress) -> 
     plan = ready.plan
     alone = plan.spec.nodes == 1  # several machines are sent it one by one
     if alone and plan.spec.pod_uploads and first_candidate(plan).provider != LOCAL:
-        bucket = bucket_at(context, plan.spec.bucket)
+        bucket = context.buckets.at(plan.spec.bucket)
         for item in data_items(ready.data.folder, ready.initial_weights, ready.data.chat):
             bucket.send(item, progress)
 
@@ -349,7 +349,7 @@ def ready_data(
         DataError: the data cannot be had or used, or there is no room for it.
     """
     folder, meta = data_files.prepare_data(
-        context.home, source, settings, context.trainer_path(), progress,
+        context.home, source, settings, context.pods.trainer_path(), progress,
         tokenizer=tokenizer, tokens=tokens,
     )  # fmt: skip
     return folder, int(meta["train_tokens"]), int(meta["validation_tokens"])
@@ -357,7 +357,8 @@ def ready_data(
 
 def _load(context: Context, request: LaunchRequest) -> Plan:
     refuse_changes(request)
-    plan = planning.load_plan(context.home, request.hardware, context.wall(), context.principal)
+    principal = context.caller.principal
+    plan = planning.load_plan(context.home, request.hardware, context.wall(), principal)
     if plan.spec.sweep is not None:
         raise UsageError(
             f"plan {plan.id} is for a sweep, and launch trains once",

@@ -79,7 +79,7 @@ class Probe:
 
     def measure(self, data: Path, environ: Mapping[str, str]) -> MeasuredSpeed:
         """Train fifty steps, and keep what they took for later plans."""
-        path = self._context.trainer_path()
+        path = self._context.pods.trainer_path()
         found = probe_local(self._settings, self._machine, self._processes, data, path, environ)
         measurements.record_probe(self._context.home, found)
         return found

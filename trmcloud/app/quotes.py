@@ -46,7 +46,7 @@ def require_quote(context: Context, planner: Planner, plan_id: str) -> None:
         QuoteRefused: it has expired, or what it would rent costs more by now or is not offered.
         UsageError, NotFoundError: there is no such plan.
     """
-    quoted = planning.load_plan(context.home, plan_id, 0.0, context.principal)
+    quoted = planning.load_plan(context.home, plan_id, 0.0, context.caller.principal)
     if context.wall() > quoted.expires_at:
         why = f"quote {plan_id} has expired"
         raise QuoteRefused(why, planner.save(planner.plan(quoted.spec)))
@@ -62,7 +62,7 @@ def require_same(context: Context, planner: Planner, quote: str, plan: Plan) -> 
     Raises:
         QuoteRefused, NotFoundError: as above. UsageError: the quote is for something else.
     """
-    quoted = planning.load_plan(context.home, quote, 0.0, context.principal)
+    quoted = planning.load_plan(context.home, quote, 0.0, context.caller.principal)
     if _wish(quoted) != _wish(plan):
         raise UsageError(
             f"quote {quote} is for another command or other options",
@@ -114,11 +114,11 @@ def require_tried(context: Context, plan: Plan, code: Path, words: Sequence[str]
             been probed, and would reserve more than a probe.
     """
     command = plan.spec.command
-    if not context.principal or command is None:
+    if not context.caller.principal or command is None:
         return
     from trmcloud.app.trial import find_trial  # a launch without a grant needs none of it
 
-    trial = find_trial(context.home, code, words, context.principal)
+    trial = find_trial(context.home, code, words, context.caller.principal)
     if trial is None:
         first = f" at the sweep's first point: {shlex.join(words)}" if plan.spec.sweep else ""
         raise GrantRefused(
@@ -148,8 +148,8 @@ def require_tried(context: Context, plan: Plan, code: Path, words: Sequence[str]
 
 def _was_probed(context: Context, plan: Plan, words: Sequence[str]) -> bool:
     """Whether a probe of these words and the same files, by the same principal, came to its end."""
-    runs = find_runs(context.ledger.read().runs, PAYER, context.principal)
-    return any(_is_probe_of(run, plan, words, context.principal) for run in runs)
+    runs = find_runs(context.ledger.read().runs, PAYER, context.caller.principal)
+    return any(_is_probe_of(run, plan, words, context.caller.principal) for run in runs)
 
 
 def _is_probe_of(run: RunState, plan: Plan, words: Sequence[str], principal: str) -> bool:

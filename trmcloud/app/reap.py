@@ -7,15 +7,11 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import field
 
-from trmcloud.app.context import (
-    Context,
-    UnreachableProvider,
-    has_unasked_provider,
-    providers_in_use,
-)
+from trmcloud.app.context import Context, has_unasked_provider, providers_in_use
+from trmcloud.app.machines import UnreachableProvider
 from trmcloud.app.reasons import sentence
 from trmcloud.core.catalog.providers import is_brokered, load_all
-from trmcloud.core.clock import DatedFact, UnknownSince
+from trmcloud.core.clock import DatedFact
 from trmcloud.core.contract.pod_contract import parse_pod_name
 from trmcloud.core.control import bookkeeping, ledger_facts
 from trmcloud.core.control import events as ev
@@ -71,29 +67,27 @@ def look(context: Context, *, own_only: bool = False, list_age_s: float = 0.0) -
     orphans: list[tuple[str, Orphan]] = []
     unreachable: list[tuple[str, str]] = []
     charged: list[ev.StrayCharged] = []
-    lists: dict[str, tuple[PodSeen, ...]] = {}
+    pods: dict[str, tuple[PodSeen, ...]] = {}
+    lists = context.machines.lists
     in_use = providers_in_use(context)
     # A ledger that has forgotten runs may have forgotten whom it rented from; but asking what
     # is rented through a program may start a server: not where this home has no trace of it.
     everywhere = not own_only or bookkeeping.is_charge_pending(context.ledger.read())
     if everywhere:
         load_all()
-    others = [n for n in context.computes if n not in in_use and not is_brokered(n)]
+    others = [n for n in context.machines.computes if n not in in_use and not is_brokered(n)]
     for provider in (*in_use, *others) if everywhere else in_use:
-        compute = context.computes[provider]
+        compute = context.machines.computes[provider]
         try:
             # Listed before the ledger is read: a run launched in between owns its pod.
-            known = context.listed.get(provider)
-            if not (isinstance(known, DatedFact) and 0 <= context.wall() - known.at < list_age_s):
-                known = DatedFact(tuple(compute.list_pods()), context.wall())
-            context.listed[provider], listed = known, known.value
+            listed = lists.read(provider, compute, context.wall(), list_age_s).value
         except ProviderError as error:
             # Without a key it is no account of ours, unless it was one. A key that is refused is
             # reported for any provider: the pods that it was meant to end are out of reach.
             keyless = isinstance(compute, UnreachableProvider) and isinstance(error, AuthError)
             if provider in in_use or not keyless:
                 unreachable.append((provider, str(error)))
-                context.listed[provider] = UnknownSince(context.wall(), str(error))
+                lists.fail(provider, error, context.wall())
             continue
         if not own_only:
             # Not on every sweep of a driver: it is one more question, for what hardly ever is.
@@ -102,14 +96,14 @@ def look(context: Context, *, own_only: bool = False, list_age_s: float = 0.0) -
             except ProviderError as error:
                 unreachable.append((provider, f"the second list: {error}"))
         ledger, now = context.ledger.read(), context.wall()
-        lists[provider] = listed
+        pods[provider] = listed
         found = govern(ledger, DatedFact(listed, now), now).orphans
         ending = {orphan.pod.pod_id for orphan in found}
         charged += bookkeeping.make_charges(ledger, provider, listed, now, ending)
         orphans += [
             (provider, orphan) for orphan in found if not own_only or _is_own(context, orphan)
         ]
-    return ReapFindings(tuple(orphans), tuple(unreachable), tuple(charged), lists)
+    return ReapFindings(tuple(orphans), tuple(unreachable), tuple(charged), pods)
 
 
 def end(context: Context, found: ReapFindings) -> list[Did]:
@@ -120,7 +114,7 @@ def end(context: Context, found: ReapFindings) -> list[Did]:
     said: list[Did] = []
     for provider, orphan in found.orphans:
         try:
-            context.computes[provider].terminate(orphan.pod.pod_id)
+            context.machines.computes[provider].terminate(orphan.pod.pod_id)
             said.append(EndedOrphan(provider, orphan))
         except ProviderError as error:
             said.append(f"could not end {orphan.pod.name} on {provider}: {error}")
@@ -144,11 +138,11 @@ def sweep(context: Context, list_age_s: float = 0.0) -> list[Did]:
     said = [*end(context, found), *end_volumes(context)]
     ledger = context.ledger.read()
     for stray in bookkeeping.orphans_awaiting_bill(ledger):
-        if stray.provider in context.unasked:
+        if stray.provider in context.machines.unasked:
             continue
         with suppress(ProviderError, KeyError):
             billed = bookkeeping.orphan_bill(
-                stray, context.computes[stray.provider].bill(stray.pod_id)
+                stray, context.machines.computes[stray.provider].bill(stray.pod_id)
             )
             if billed is not None:
                 _note(context, billed)
@@ -169,10 +163,10 @@ def end_volumes(context: Context) -> list[str]:
     to that. A line for each; those that go on are told where money is shown."""
     said = []
     for due in ledger_facts.due_volumes(context.ledger.read(), context.wall()):
-        if due.why_kept or due.provider in context.unasked:
+        if due.why_kept or due.provider in context.machines.unasked:
             continue
         try:
-            compute = context.computes[due.provider]
+            compute = context.machines.computes[due.provider]
             said.append(_end_volume(context, compute, due))
         except ProviderError as error:
             said.append(f"could not delete the network volume in {due.place}: {error}")
@@ -217,7 +211,8 @@ def note_visit(context: Context, every_s: float, found: ReapFindings) -> None:
     """Leave word that the reaper ran by its timer, and whom it reached."""
     failed = {provider for provider, _ in found.unreachable}
     reached = [p for p in providers_in_use(context) if p not in failed]
-    note = {"at": context.wall(), "host": context.who.host, "every_s": every_s, "reached": reached}
+    host = context.caller.controller.host
+    note = {"at": context.wall(), "host": host, "every_s": every_s, "reached": reached}
     write_atomic(context.home / GUARD_NOTE_NAME, json.dumps(note))
 
 

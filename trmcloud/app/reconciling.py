@@ -49,7 +49,7 @@ def _reconcile(context: Context) -> list[reap.Did]:
     said: list[reap.Did] = []
     fold_intents(context)
     land_overdrawn(context)
-    context.listed.clear()
+    context.machines.lists.clear()
     context.troubles.clear()
     for run in present_runs(context.ledger.read().runs):
         run_id = run.run_id
@@ -91,9 +91,7 @@ def continue_waits(context: Context) -> list[str]:
         run_id = run.run_id
         if not is_left_waiting(context, run):
             continue
-        driver = RunDriver(
-            context, run_id, context.ledger.take_over(run_id, context.who, context.wall())
-        )
+        driver = RunDriver(context, run_id, context.take_over(run_id))
 
         def done(state: RunState, driver: RunDriver = driver) -> bool:
             has_ended = state.state in (State.ENDING, State.SETTLING)
@@ -121,7 +119,7 @@ def is_left_waiting(context: Context, run: RunState) -> bool:
     starts = (State.RESERVED, State.RENTING, State.BOOTING, State.RUNNING)
     if not allows_waiting(run) or run.state not in starts or run.trains:
         return False
-    if is_unasked(context, run) or context.is_elsewhere(run.run_id):
+    if is_unasked(context, run) or context.files.is_elsewhere(run.run_id):
         return False
     return not is_driven(context, context.ledger.driver(run.run_id))
 
@@ -129,7 +127,7 @@ def is_left_waiting(context: Context, run: RunState) -> bool:
 def _look_after(context: Context, run: RunState) -> RunState:
     """The run once it is brought up to date, if it has no driver."""
     run_id = run.run_id
-    if context.is_elsewhere(run_id):
+    if context.files.is_elsewhere(run_id):
         return run
     facts: tuple[ev.RunEvent, ...] = () if run.live else final_bills(context, run)
     beyond = oversized_objects(context, run)
@@ -138,7 +136,7 @@ def _look_after(context: Context, run: RunState) -> RunState:
         pin_tokens(context, run)
     if not (run.live or facts) or is_driven(context, context.ledger.driver(run_id)):
         return run
-    epoch = context.ledger.take_over(run_id, context.who, context.wall())
+    epoch = context.take_over(run_id)
     if facts:
         context.ledger.append(run_id, epoch, facts, context.wall())
     if beyond and delete_oversized(context, run, beyond):

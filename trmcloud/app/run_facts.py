@@ -273,7 +273,7 @@ def _shown_at(context: Context, run: RunState, now: float) -> float | None:
     generation = run.generation
     if generation is None:
         return None
-    listed = context.listed.get(generation.provider)
+    listed = context.machines.lists.last(generation.provider)
     if isinstance(listed, DatedFact):
         return listed.at
     report = last_report(context, run)

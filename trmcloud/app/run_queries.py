@@ -128,11 +128,11 @@ def link_trouble(context: Context, run: RunState) -> LinkError | None:
     generation = run.generation
     if generation is None or generation.provider == LOCAL or generation.missed_at is not None:
         return None
-    if generation.provider in context.unasked:
+    if generation.provider in context.machines.unasked:
         return None
     if run.state not in (State.BOOTING, State.RUNNING, State.ENDING) or ending_was_asked(run):
         return None
-    link = context.links[generation.provider]
+    link = context.machines.links[generation.provider]
     trouble = link.trouble(generation.pod_name)
     if run.state is not State.BOOTING or isinstance(trouble, HostKeyChanged):
         return trouble
@@ -148,9 +148,9 @@ def boot_trouble(context: Context, run: RunState) -> str:
     generation = run.generation
     if run.state is not State.BOOTING or generation is None or generation.pod_id is None:
         return ""
-    if generation.provider in context.unasked or ending_was_asked(run):
+    if generation.provider in context.machines.unasked or ending_was_asked(run):
         return ""
-    trouble = context.computes[generation.provider].boot_trouble(generation.pod_id)
+    trouble = context.machines.computes[generation.provider].boot_trouble(generation.pod_id)
     return trouble.text if trouble is not None else ""
 
 
@@ -160,14 +160,14 @@ def has_answered(context: Context, run: RunState) -> bool:
     generation = run.generation
     if generation is None or generation.missed_at is not None or ending_was_asked(run):
         return False
-    link = context.links[generation.provider]
+    link = context.machines.links[generation.provider]
     return link.trouble(generation.pod_name) is None
 
 
 def is_listed_as_running(context: Context, run: RunState) -> bool:
     """Whether the provider's list showed the run's pod as running, when it was last asked for."""
     generation = run.generation
-    pods = context.listed.get(generation.provider) if generation is not None else None
+    pods = context.machines.lists.last(generation.provider) if generation is not None else None
     if generation is None or not isinstance(pods, DatedFact):
         return False
     return any(p.name == generation.pod_name and p.status is PodStatus.RUNNING for p in pods.value)
@@ -192,7 +192,7 @@ def waits_for(context: Context, run: RunState) -> WaitState | None:
     provider = generation.provider if generation is not None else chosen.provider if chosen else ""
     if not provider or not run.live:
         return None
-    pods = context.listed.get(provider)
+    pods = context.machines.lists.last(provider)
     if pods is None:
         pods = UnknownSince(context.wall())
     return controller.waits_for(run, traits_of(provider), pods)
@@ -208,7 +208,7 @@ def by_hand(context: Context, run: RunState) -> list[str]:
     generation = run.generation
     if generation is None or not generation.open or not is_brokered(generation.provider):
         return []
-    return list(context.computes[generation.provider].by_hand(generation.pod_name))
+    return list(context.machines.computes[generation.provider].by_hand(generation.pod_name))
 
 
 def _label(name: str) -> str:
@@ -224,7 +224,7 @@ def is_driven(context: Context, driver: Driver | None) -> bool:
     """Whether a live controller drives the run now."""
     if driver is None or driver.controller is None:
         return False
-    alive = context.is_alive(driver.controller)
+    alive = context.caller.is_alive(driver.controller)
     if alive is None:
         return context.wall() - driver.beat_at < _STALE_DRIVER_S
     return alive

@@ -425,7 +425,7 @@ def _machine_notes(context: Context, run: RunState) -> Iterator[views.Note]:
     if run.live and via:
         yield note("host_key", f"the pod's key is pinned; {via}'s first hop is not")
     if run.live and generation is not None and is_brokered(generation.provider):
-        if told := context.computes[generation.provider].on_machine(generation.pod_name):
+        if told := context.machines.computes[generation.provider].on_machine(generation.pod_name):
             yield note("on_machine", told)
         yield from (note("by_hand", line) for line in by_hand(context, run))
     if run.stop is not None and run.live:

@@ -217,8 +217,9 @@ def start(context: Context, run: RunState, candidate: Candidate) -> RunDriver:
     check_needs(context, candidate.provider)
     amount = candidate.worst_case
     cap = max(run.cap, line.settled + line.reserved + amount)
-    reopened = ev.Reopened(cap, candidate_to_json(candidate), principal=context.principal)
-    epoch = context.ledger.reopen_run(run.run_id, reopened, amount, context.who, context.wall())
+    reopened = ev.Reopened(cap, candidate_to_json(candidate), principal=context.caller.principal)
+    who = context.caller.controller
+    epoch = context.ledger.reopen_run(run.run_id, reopened, amount, who, context.wall())
     return RunDriver(context, run.run_id, epoch)
 
 

@@ -92,7 +92,7 @@ class Smoke:
             PaymentRequired: the balance is empty.
         """
         check_needs(self._context, self._ground.provider)
-        compute = self._context.computes[self._ground.provider]
+        compute = self._context.machines.computes[self._ground.provider]
         pods = compute.list_pods()
         self._account = account = self._ground.account()
         shown = str(account.balance) if account.balance is not None else "not reported"
@@ -491,7 +491,8 @@ class Smoke:
         if run.generation is None or run.generation.pod_id is None:
             return None
         try:
-            bill = self._context.computes[self._ground.provider].bill(run.generation.pod_id)
+            compute = self._context.machines.computes[self._ground.provider]
+            bill = compute.bill(run.generation.pod_id)
         except ProviderError:
             return None
         return (bill.amount, bill.final) if bill is not None else None
@@ -534,7 +535,7 @@ class Smoke:
 
     def _abandon(self) -> None:
         """The user, or an error, wants no more of it: whatever was rented is told to end."""
-        compute = self._context.computes[self._ground.provider]
+        compute = self._context.machines.computes[self._ground.provider]
         for driver in self._drivers:
             generation = driver.run().generation
             if generation is None or not generation.open:

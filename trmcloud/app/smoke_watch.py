@@ -149,13 +149,13 @@ class PodWatch:
     def _list(self) -> list[PodSeen] | None:
         """The pods of its id in the provider's list; None where there is no list."""
         try:
-            pods = self._context.computes[self._provider].list_pods()
+            pods = self._context.machines.computes[self._provider].list_pods()
         except ProviderError:
             return None
         return [pod for pod in pods if pod.pod_id == self._pod_id]
 
     def _cross_listed(self) -> bool:
-        compute = self._context.computes[self._provider]
+        compute = self._context.machines.computes[self._provider]
         try:
             pods = compute.cross_listed()
         except ProviderError:

@@ -25,7 +25,7 @@ from trmcloud.core.control.run_state import RunState
 from trmcloud.core.errors import DataError
 from trmcloud.core.spec.settings import SINGLE_PHASE
 from trmcloud.io.hashing import file_sha256
-from trmcloud.ports.compute import StageItem
+from trmcloud.ports.compute import PodItems, StageItem
 from trmcloud.ports.machine import RunFiles
 
 CODE_DIR, WEIGHTS_DIR, TOKENIZER_DIR, TASKS_DIR = "code", "weights", "tokenizer", "tasks"
@@ -99,6 +99,19 @@ def stage_items(
         items.append(tokenizer)
     items += _to_go_on_from(files, run)
     return tuple(items)
+
+
+def pod_items(
+    files: RunFiles, note: Mapping[str, Any], trainer: Path, run: RunState, home: Path
+) -> PodItems:
+    """Return ``stage_items`` by their ways to the pod.
+
+    Raises:
+        DataError: something of it is missing here.
+    """
+    items = stage_items(files, note, trainer, run, home)
+    fetched = through_bucket(run, items)
+    return PodItems(tuple(item for item in items if item not in fetched), fetched)
 
 
 def through_bucket(run: RunState, items: Sequence[StageItem]) -> tuple[StageItem, ...]:

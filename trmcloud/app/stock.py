@@ -21,7 +21,6 @@ from trmcloud.core.values import dataclass, replace
 from trmcloud.io.files import read_small, write_atomic
 
 if TYPE_CHECKING:
-    from trmcloud.app.context import Context
     from trmcloud.core.control import events as ev
     from trmcloud.core.control.run_state import Generation, RunState
 
@@ -52,10 +51,10 @@ class StockLine:
 
 
 def note_outcomes(
-    context: Context, run: RunState | None, happened: Iterable[ev.RunEvent], now: float
+    home: Path, run: RunState | None, happened: Iterable[ev.RunEvent], now: float
 ) -> None:
     """Write a line for each event that says what came of a create. ``run`` is as it was before."""
-    if run is None or context.notes is not None:
+    if run is None:
         return
     by_number = {each.number: each for each in run.generations}
     for event in happened:
@@ -64,7 +63,7 @@ def note_outcomes(
         candidate = run.candidate(generation.candidate_id) if generation and outcome else None
         if generation is not None and candidate is not None and candidate.provider != LOCAL:
             took_s = max(0.0, now - generation.intended_at)
-            _append(context.home / STOCK_NAME, _line(candidate, now, outcome, took_s))
+            _append(home / STOCK_NAME, _line(candidate, now, outcome, took_s))
 
 
 def read_stock(home: Path) -> tuple[StockLine, ...]:

@@ -101,7 +101,7 @@ def end_now(
         NotFoundError, LedgerError: no run or pod was found. ConflictError: it has ended.
     """
     # Whose run it is, is not known before one is chosen: a principal ends none then.
-    named = name if is_run_id(name) and not context.is_bound else ""
+    named = name if is_run_id(name) and not context.caller.is_bound else ""
     quick, agreed = hurried(context), False
     try:
         run = choose(quick)
@@ -119,6 +119,6 @@ def end_now(
             ended = end_run(context, named, quick)
             if ended.asked or ended.failed or ended.listed.unreachable:
                 return EndedByName(named, ended, error)
-        if not named and not context.is_bound and isinstance(error, LedgerError):
+        if not named and not context.caller.is_bound and isinstance(error, LedgerError):
             error.next_step = "give the run's id: trmcloud stop --now r-1f3a9c"
         raise

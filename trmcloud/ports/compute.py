@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from trmcloud.core.catalog.torch_builds import POD_BUILD
 from trmcloud.core.contract import pod_contract as contract
@@ -41,6 +41,14 @@ class StageItem:
     local: Path
     remote: str
     sha256: Mapping[str, str]
+
+
+class PodItems(NamedTuple):
+    """What a pod needs before it trains: sent to it from here, and fetched by itself from the run's
+    bucket."""
+
+    sent: Sequence[StageItem] = ()
+    fetched: Sequence[StageItem] = ()
 
 
 class PodLink(ABC):

@@ -180,6 +180,13 @@ class Ledger(Protocol):
         False where it is no older copy: nothing was written.
         """
 
+    def backup_trouble(self) -> str:
+        """Why a loss of the ledger would lose a run that has ended; empty where it would not."""
+
+    def hurried(self) -> Ledger:
+        """Return this ledger for one command that ends pods: it is waited for a moment in all, and
+        then raises at once."""
+
 
 class ChainedLedger(Protocol):
     """A ledger whose records can be shown with their places in its chain."""

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
 
 from trmcloud.core.values import dataclass
 
@@ -13,8 +13,10 @@ if TYPE_CHECKING:
     from trmcloud.core.catalog.offers import Offer
     from trmcloud.core.clock import Instant
     from trmcloud.core.contract.manifest import CheckpointManifest
+    from trmcloud.core.contract.pod_contract import AgentReport
     from trmcloud.core.contract.trainer_contract import Heartbeat
-    from trmcloud.core.control.events import ActionKey, DataPinned
+    from trmcloud.core.control.events import ActionKey, DataPinned, RunEvent
+    from trmcloud.core.control.run_state import RunState
     from trmcloud.core.errors import TrmcloudError
     from trmcloud.core.spec.recipe import Recipe
     from trmcloud.core.spec.spec import DataSource
@@ -99,6 +101,33 @@ class RunFiles(Protocol):
 
     def logs(self, run_id: str, phase: str) -> str:
         """Path of the phase's log on this machine."""
+
+    def is_elsewhere(self, run_id: str) -> bool:
+        """Whether a run was launched from another home that shares the ledger: its files, keys and
+        local pods are there, so that no look from here takes it over."""
+
+
+class RunNotes(Protocol):
+    """What is kept about runs beside the ledger."""
+
+    def launch(self, run_id: str) -> Mapping[str, Any]:
+        """Return the facts beside the plan that a controller needs after a crash.
+
+        Raises:
+            DataError: they are missing or damaged.
+        """
+
+    def put_launch(self, run_id: str, note: Mapping[str, Any]) -> None: ...
+
+    def drop_launch(self, run_id: str) -> None:
+        """Delete the note of a run that was not opened after all."""
+
+    def add_machine(self, run: RunState, report: AgentReport) -> None:
+        """Add what an agent reports of its machine to the run's history."""
+
+    def add_creates(self, run: RunState | None, events: Iterable[RunEvent], now: float) -> None:
+        """Add a line for each event that says what came of a create; ``run`` is as it was before
+        the events."""
 
 
 # What plans are made from, wherever it is kept: recipes, prices, data sets, this machine.

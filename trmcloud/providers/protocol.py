@@ -29,8 +29,8 @@ from trmcloud.core.values import dataclass
 
 if TYPE_CHECKING:
     from trmcloud.adapters.prices.tables import Source
-    from trmcloud.app.context import Need
     from trmcloud.app.doctor import Finding
+    from trmcloud.app.machines import Need
     from trmcloud.app.smoke_watch import SmokeSetting
     from trmcloud.core.catalog.offers import Offer
     from trmcloud.core.money import Usd

@@ -11,6 +11,7 @@ import pytest
 from tests import registered  # noqa: F401
 from tests.unit.core.test_balance import AT, CAP, reserved, training
 from trmcloud.app.balances import balances_due, check_balance, read_funds
+from trmcloud.app.machines import Machines
 from trmcloud.core.control import events as ev
 from trmcloud.core.control.balance import LOOK_EVERY_S, AccountBalance, look_every_s
 from trmcloud.core.control.reason import ReasonKind
@@ -18,6 +19,7 @@ from trmcloud.core.control.run_state import RunState
 from trmcloud.core.errors import AuthError, PaymentRequired, ProviderError
 from trmcloud.core.money import Usd
 from trmcloud.core.spec.spec import IGNORE, STOP
+from trmcloud.core.values import replace
 
 
 class Rig:
@@ -30,8 +32,8 @@ class Rig:
         self.runs = {run.run_id: run for run in runs}
         ledger = SimpleNamespace(read=self._ledger, note=lambda event, at: self.noted.append(event))
         self.context: Any = SimpleNamespace(
-            ledger=ledger, computes={"runpod": SimpleNamespace(balance=self._balance)},
-            balances={}, unasked=frozenset(), who="me", wall=lambda: self.now,
+            ledger=ledger, wall=lambda: self.now, caller=SimpleNamespace(controller="me"),
+            machines=Machines({"runpod": SimpleNamespace(balance=self._balance)}, {}),  # type: ignore[dict-item]
         )  # fmt: skip
 
     def _ledger(self) -> Any:
@@ -76,7 +78,7 @@ def test_a_failure_is_kept_beside_what_was_read_before(error: ProviderError) -> 
     rig = Rig(training("r1", STOP, hours=30.0))
     rig.answer = refuse(error)
     assert rig.look() == []
-    assert rig.context.balances["runpod"].trouble == str(error)
+    assert rig.context.machines.balances.last("runpod").trouble == str(error)
     rig.answer = lambda: AccountBalance(Usd(36))  # for ten hours
     assert rig.look(400.0) == []
     assert [low.hours for low in rig.noted] == [24]
@@ -121,7 +123,7 @@ def test_a_launch_counts_what_live_runs_hold() -> None:
 
 def test_a_provider_that_is_left_alone_or_is_this_machine_is_not_read() -> None:
     rig = Rig(training("r1"))
-    rig.context.unasked = frozenset({"runpod"})
+    rig.context.machines = replace(rig.context.machines, unasked=frozenset({"runpod"}))
     rig.look()
     assert read_funds(rig.context, "local") == (None, "")
     assert rig.reads == 0

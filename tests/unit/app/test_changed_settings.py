@@ -13,7 +13,7 @@ from tests.unit.core.manifests import manifest
 from trmcloud.app import launching
 from trmcloud.app import steering as changes
 from trmcloud.app.checkpoints.sources import Listing
-from trmcloud.app.context import Context
+from trmcloud.app.context import Caller, Context
 from trmcloud.app.steering import ChangedSettings, changed_settings
 from trmcloud.core.catalog.hardware import LOCAL
 from trmcloud.core.contract.manifest import CheckpointManifest
@@ -29,6 +29,7 @@ from trmcloud.core.errors import (
     UsageError,
 )
 from trmcloud.core.money import ZERO, Usd
+from trmcloud.ports.ledger import ControllerId
 
 # -- changed settings ---------------------------------------------------------------------------
 # What a run is resumed with: what it was trained with, unless the difference is accepted.
@@ -289,10 +290,9 @@ def test_a_run_reopened_meanwhile_is_not_called_spent(
     monkeypatch.setattr(launching, "is_driven", lambda context, driver: True)
     context: Any = SimpleNamespace(
         ledger=OvertakenLedger(),
-        who=None,
+        caller=Caller(controller=ControllerId("here", 1, ""), is_alive=lambda who: None),
         wall=lambda: 0.0,
-        principal="",
-        is_bound=False,
+        take_over=lambda run_id: 1,
     )
     assert not context.ledger.read().runs["r-1"].live, "as its name was looked up"
     with pytest.raises(ConflictError, match="is running already"):

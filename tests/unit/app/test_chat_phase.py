@@ -24,6 +24,7 @@ from trmcloud.core.spec.plan import Plan
 from trmcloud.core.spec.settings import PHASES
 from trmcloud.core.spec.spec import RunSpec
 from trmcloud.options import LaunchRequest, spec_of
+from trmcloud.sim.world.store import SimNotes
 
 NOW = 1_795_000_000.0
 
@@ -141,8 +142,8 @@ def jobs_of(run: RunState, *manifests: Any) -> dict[str, Any]:
     note = {"data_dir": data.folder, "initial_weights": "", "chat_dir": data.chat}
     assert LaunchData.of_note(note) == data
     world = SimpleNamespace(
-        home=Path("/home"), clock=None, notes={"r-1": note}, files=Files(*manifests),
-        folder_on_pod=lambda kind, folder: f"/pod/{kind}/{folder.name}",
+        home=Path("/home"), clock=None, notes=SimNotes({"r-1": note}), files=Files(*manifests),
+        pods=SimpleNamespace(folder=lambda kind, folder: f"/pod/{kind}/{folder.name}"),
     )  # fmt: skip
     made = pod_request(cast(Any, world), run, plan, generation, 1, Instant(NOW, 500.0, "boot-1"))
     return {job.phase: job for job in made.jobs}

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from trmcloud.app.drive import RunDriver
+from trmcloud.app.machines import Machines
 from trmcloud.core.clock import Instant
 from trmcloud.core.control import bookkeeping
 from trmcloud.core.control import events as ev
@@ -52,19 +53,16 @@ def test_a_driver_whose_run_a_restored_ledger_has_forgotten_stays_and_ends_its_p
             return RUN
 
     pods = [SimpleNamespace(name="pod", gone=False)]
+    compute: Any = SimpleNamespace(
+        list_pods=lambda: pods, terminate=lambda pod: did.append(f"ends {pod}")
+    )
     context: Any = SimpleNamespace(
         wall=lambda: now[0],
         clock=SimpleNamespace(now=lambda: Instant(now[0], now[0], "here")),
         ledger=ledger,
-        computes={
-            "runpod": SimpleNamespace(
-                list_pods=lambda: pods, terminate=lambda pod: did.append(f"ends {pod}")
-            )
-        },
+        machines=Machines({"runpod": compute}, {}),
         workers=SimpleNamespace(cancel=lambda: None),
         troubles={},
-        listed={},
-        unasked=frozenset(),
     )
     driver = Driver(context, "r-1", 1)
     driver.step()
@@ -98,16 +96,14 @@ def test_a_stop_that_another_wrote_is_tried_to_be_acted_on_by_the_ledger_first()
         read=lambda: SimpleNamespace(runs=runs, quarantined={}, unread={}),
         driver=lambda run_id: None,
     )
-    compute = SimpleNamespace(list_pods=list, terminate=lambda pod: did.append(f"ends {pod}"))
+    compute: Any = SimpleNamespace(list_pods=list, terminate=lambda pod: did.append(f"ends {pod}"))
+    link: Any = SimpleNamespace(report=lambda pod_name: None)
     context: Any = SimpleNamespace(
         wall=lambda: now[0],
         ledger=ledger,
-        computes={"runpod": compute},
-        links={"runpod": SimpleNamespace(report=lambda pod_name: None)},
+        machines=Machines({"runpod": compute}, {"runpod": link}),
         workers=SimpleNamespace(cancel=lambda: None),
         troubles={},
-        listed={},
-        unasked=frozenset(),
     )
     driver = Driver(context, "r-1", 1)
     driver.step()

@@ -14,9 +14,9 @@ from trmcloud.app.pod_request import (
     SCORING_MARGIN,
     LaunchData,
     pod_request,
-    read_launch_note,
     write_launch_note,
 )
+from trmcloud.app.run_notes import HomeNotes
 from trmcloud.app.staging import stage_items
 from trmcloud.core.catalog.eval_tasks import SUITES
 from trmcloud.core.clock import Instant
@@ -25,6 +25,7 @@ from trmcloud.core.control.run_state import Generation, RunState
 from trmcloud.core.errors import DataError
 from trmcloud.core.spec.plan import Plan
 from trmcloud.options import request_from
+from trmcloud.sim.world.store import SimNotes
 from trmcloud.wiring_plans import build_planner
 
 NOW = 1_795_000_000.0
@@ -44,9 +45,9 @@ def jobs_of(plan: Plan, note: dict[str, Any]) -> Any:
     )  # fmt: skip
     world = SimpleNamespace(
         home=Path("/home"),
-        notes={"r1": note},
+        notes=SimNotes({"r1": note}),
         files=SimpleNamespace(manifests=lambda run_id: ()),
-        folder_on_pod=lambda kind, folder: f"/workspace/{kind}/{folder.name}",
+        pods=SimpleNamespace(folder=lambda kind, folder: f"/workspace/{kind}/{folder.name}"),
     )
     run = RunState("r1", epoch=1)
     return pod_request(cast(Any, world), run, plan, generation, 1, Instant(NOW, 0.0)).jobs
@@ -77,14 +78,14 @@ def test_a_run_without_a_goal_scores_nothing(tmp_path: Path) -> None:
 
 
 def test_the_note_keeps_the_folder_and_the_pod_is_sent_it(tmp_path: Path) -> None:
-    context = SimpleNamespace(home=tmp_path, notes=None)
+    context = SimpleNamespace(notes=HomeNotes(tmp_path))
     tasks, text = tmp_path / "tasks", tmp_path / "text"
     for folder in (tasks, text):
         folder.mkdir()
         (folder / "a.jsonl").write_text("{}\n")
     made = LaunchData(str(text), tasks=str(tasks))
     write_launch_note(cast(Any, context), "r1", data=made, initial_weights="")
-    note = read_launch_note(tmp_path, "r1")
+    note = context.notes.launch("r1")
     assert LaunchData.of_note(note) == made
     files = SimpleNamespace(manifests=lambda run_id: ())
     trainer = Path(data_files.__file__).parents[2] / "model"

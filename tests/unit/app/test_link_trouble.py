@@ -10,6 +10,7 @@ import pytest
 
 import trmcloud.providers.registry  # noqa: F401 (fills the traits)
 from tests.unit.core.runs import AT, booting
+from trmcloud.app.machines import Machines
 from trmcloud.app.run_queries import link_trouble
 from trmcloud.core.control.run_state import RunState
 from trmcloud.core.errors import ConnectionDropped, HostKeyChanged, LinkError
@@ -30,8 +31,10 @@ def run_at(provider: str) -> RunState:
 
 
 def told(provider: str, after_s: float, trouble: LinkError) -> LinkError | None:
-    link = SimpleNamespace(trouble=lambda pod_name: trouble)
-    context: Any = SimpleNamespace(unasked=(), links={provider: link}, wall=lambda: AT + after_s)
+    link: Any = SimpleNamespace(trouble=lambda pod_name: trouble)
+    context: Any = SimpleNamespace(
+        machines=Machines({}, {provider: link}), wall=lambda: AT + after_s
+    )
     return link_trouble(context, run_at(provider))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,6 +17,8 @@ from tests.reasons import quoted
 from trmcloud import api
 from trmcloud.adapters.local.run_files import LocalRunFiles
 from trmcloud.app.conditions import clock_words
+from trmcloud.app.context import Caller
+from trmcloud.app.machines import Machines
 from trmcloud.app.narration import ROWS, Narrator, Severity, Told
 from trmcloud.app.notifications import due_notices
 from trmcloud.cli.page.shown import marks_json
@@ -31,6 +33,7 @@ from trmcloud.core.control.reason import Reason, ReasonKind, make_reason
 from trmcloud.core.control.run_state import RunState
 from trmcloud.core.errors import LedgerError, LinkError
 from trmcloud.core.money import ZERO, Usd
+from trmcloud.ports.ledger import ControllerId
 
 AT = 1_790_000_000.0
 LEDGER, RUN, SHA = "0a1b2c3d", "r1", "ab" * 32
@@ -162,19 +165,19 @@ class World:
 
     home: Path
     upto: int = len(RECORDS)
-    unasked: frozenset[str] = frozenset()
-    principal: str = ""
-    is_bound: bool = False
-    listed: dict[str, Any] = field(default_factory=dict)
+    caller: Caller = field(
+        default_factory=lambda: Caller(ControllerId("here", 1, ""), lambda who: True)
+    )
+    machines: Machines = field(default_factory=lambda: Machines({}, {}))
     troubles: dict[str, Exception] = field(default_factory=dict)
-    balances: dict[str, Any] = field(default_factory=dict)
     trouble: LinkError | None = None
     later_s: float = 0.0
 
     def __post_init__(self) -> None:
-        link = SimpleNamespace(trouble=lambda name: self.trouble)
-        compute = SimpleNamespace(boot_trouble=lambda pod: None, by_hand=lambda name: [])
-        self.links, self.computes = ({"runpod": x, "vast": x} for x in (link, compute))
+        link: Any = SimpleNamespace(trouble=lambda name: self.trouble)
+        compute: Any = SimpleNamespace(boot_trouble=lambda pod: None, by_hand=lambda name: [])
+        links, computes = ({"runpod": x, "vast": x} for x in (link, compute))
+        self.machines = replace(self.machines, links=links, computes=computes)
         self.files, self.ledger = LocalRunFiles(self.home), self
         self.workers = SimpleNamespace(running=frozenset, progress=lambda key: None)
         self.clock = SimpleNamespace(now=lambda: Instant(AT, 0.0, "here"))

@@ -8,11 +8,13 @@ from typing import Any
 import pytest
 
 from tests.unit.core.runs import AT, a_report, follow, running, the_pod
+from trmcloud.app.machines import Machines
 from trmcloud.app.observer import Observer
 from trmcloud.core.clock import Instant
 from trmcloud.core.contract import pod_contract as contract
 from trmcloud.core.control.observation import PodStatus
 from trmcloud.core.control.run_state import RunState, State
+from trmcloud.sim.world.store import SimNotes
 
 PLAN: Any = SimpleNamespace(spec=SimpleNamespace(pod_uploads=True))
 
@@ -36,19 +38,17 @@ def test_a_twins_old_report_does_not_stand_for_the_word_of_a_pod_that_is_gone(
         return contract.dump(done).encode()
 
     provider = run.generations[0].provider
-    compute = SimpleNamespace(
+    link: Any = SimpleNamespace(report=lambda pod_name: a_report(run))
+    compute: Any = SimpleNamespace(
         list_pods=list, bill=lambda pod_id: None, expect=lambda pod_id: None,
     )  # fmt: skip
     context: Any = SimpleNamespace(
         wall=lambda: AT + 900.0,
         clock=SimpleNamespace(now=lambda: Instant(AT + 900.0, 900.0, "here")),
-        unasked=frozenset(),
-        listed={},
         workers=SimpleNamespace(running=frozenset),
-        note_machine=lambda run, report: None,
-        bucket=lambda place: SimpleNamespace(last_report=last_report),
-        computes={provider: compute},
-        links={provider: SimpleNamespace(report=lambda pod_name: a_report(run))},
+        notes=SimNotes(),
+        buckets=SimpleNamespace(at=lambda place: SimpleNamespace(last_report=last_report)),
+        machines=Machines({provider: compute}, {provider: link}),
     )
     seen = Observer(context).look(run, PLAN)
     assert len(reads) == asked

@@ -24,17 +24,18 @@ from trmcloud.app import kill_layers, launching, planning, preparing
 from trmcloud.app.context import Context
 from trmcloud.app.home import bundle_root
 from trmcloud.app.launch_checks import check_account_key, check_exposure
+from trmcloud.app.machines import Machines
 from trmcloud.app.planning import Planner, rent_from
 from trmcloud.app.pod_request import (
     SEND_WITHIN_S,
     LaunchData,
     disk_gb,
     pod_request,
-    read_launch_note,
     tokens_of,
     write_launch_note,
 )
 from trmcloud.app.preparing import PreparedLaunch
+from trmcloud.app.run_notes import HomeNotes
 from trmcloud.app.staging import stage_items
 from trmcloud.core.catalog.offers import Offer
 from trmcloud.core.catalog.providers import rentable
@@ -67,6 +68,7 @@ from trmcloud.ports.compute import PodRequest
 from trmcloud.providers.local.compute import may_reach_pod
 from trmcloud.providers.skypilot.compute import SkyPilotCompute
 from trmcloud.providers.skypilot.homes import SkyHome
+from trmcloud.sim.world.store import SimNotes
 from trmcloud.wiring import build_context
 from trmcloud.wiring_plans import LocalPlanInputs
 
@@ -107,10 +109,8 @@ class Launch:
         unasked: Any = SimpleNamespace(
             require_account=lambda rate: None, lapsing=lambda until: {}, balance=lambda: None
         )
-        self.context: Context = replace(
-            build_context(), computes={"runpod": unasked}, needs=lambda provider: (),
-            was_used=lambda provider: False,
-        )  # fmt: skip
+        machines = Machines({"runpod": unasked}, {}, was_used=lambda provider: False)
+        self.context: Context = replace(build_context(), machines=machines)
         self.count: Counter[str] = Counter()
         self._counted(monkeypatch, planning, "make_plan", "plans")
         self._counted(monkeypatch, preparing, "check_launchable", "checks")
@@ -341,25 +341,27 @@ def asked_for(
                 }
             )
         ),
-        notes={"r-1": note},
+        notes=SimNotes({"r-1": note}),
         files=files or Files(),
-        folder_on_pod=lambda kind, folder: f"{contract.POD_ROOT}/{kind}/{folder.name}",
+        pods=SimpleNamespace(
+            folder=lambda kind, folder: f"{contract.POD_ROOT}/{kind}/{folder.name}"
+        ),
     )
     return pod_request(cast(Any, world), RUN, plan, generation, 1, Instant(NOW, 500.0, "boot-1"))
 
 
 def test_a_note_says_again_what_was_launched(tmp_path: Path) -> None:
     for data in (LaunchData("/some/folder"), MADE):
-        home = cast(Any, SimpleNamespace(home=tmp_path, notes=None))
+        home = cast(Any, SimpleNamespace(notes=HomeNotes(tmp_path)))
         write_launch_note(home, "r-1", data=data, initial_weights="")
-        assert LaunchData.of_note(read_launch_note(tmp_path, "r-1")) == data
+        assert LaunchData.of_note(HomeNotes(tmp_path).launch("r-1")) == data
 
 
 def test_a_note_of_an_earlier_version_is_read(tmp_path: Path) -> None:
     path = tmp_path / "runs" / "r-1" / "launch.json"
     path.parent.mkdir(parents=True)
     path.write_text(json.dumps({"data_dir": "/data", "initial_weights": ""}))
-    assert LaunchData.of_note(read_launch_note(tmp_path, "r-1")) == LaunchData("/data")
+    assert LaunchData.of_note(HomeNotes(tmp_path).launch("r-1")) == LaunchData("/data")
 
 
 def test_it_is_too_late_by_the_clock_that_nobody_sets() -> None:
@@ -420,7 +422,7 @@ def test_tokens_are_kept_under_one_key_whatever_tokenizer_is_given() -> None:
 
     def kept(data: LaunchData) -> CacheRequest | None:
         note = {"data_dir": data.folder, "data": data.to_json()}
-        world = cast(Any, SimpleNamespace(notes={"r-1": note}))
+        world = cast(Any, SimpleNamespace(notes=SimNotes({"r-1": note})))
         return tokens_of(world, RUN, candidate)
 
     found = kept(MADE)
@@ -509,7 +511,9 @@ def context(tmp_path: Path, user: Path, monkeypatch: pytest.MonkeyPatch) -> Cont
     monkeypatch.setenv("TRMCLOUD_HOME", str(tmp_path / "trm"))
     (tmp_path / "rig").mkdir()
     compute = in_home(Rig(tmp_path / "rig"), SkyHome(tmp_path / "trm", "nebius", user, {}))
-    return replace(build_context(), computes={"nebius": compute, "vast-ai": compute})
+    context = build_context()
+    computes = {"nebius": compute, "vast-ai": compute}
+    return replace(context, machines=replace(context.machines, computes=computes))
 
 
 def planned(context: Context, hardware: str, provider: str) -> Plan:
@@ -571,7 +575,7 @@ def test_a_live_run_shows_no_layer_as_verified_whose_credential_may_lapse(
     monkeypatch.setattr(kill_layers, "_overshoot", lambda *_: kill_layers.MaxOverspend(ZERO, "$0"))
     until = context.wall() + 3 * 86_400
     pod = str(PodName("0a1b2c3d", "r1", 1, int(until)))
-    compute = context.computes["nebius"]
+    compute = context.machines.computes["nebius"]
     assert isinstance(compute, SkyPilotCompute)
     generation = SimpleNamespace(
         open=True, provider="nebius", pod_name=pod, pod_id=pod, agent_at=None, hard_stop_at=until

@@ -24,6 +24,7 @@ from trmcloud.app.measurements import (
 )
 from trmcloud.app.plan_views import own_machine
 from trmcloud.app.planning import HOST_W, Planner, own_hardware
+from trmcloud.app.run_notes import HomeNotes
 from trmcloud.app.trainings import formats_of, judge_target
 from trmcloud.cli.views.health import format_rows
 from trmcloud.cli.views.metrics import target_lines
@@ -195,7 +196,7 @@ def run(**changed: Any) -> Any:
 
 def context(home: Path, *lines: dict[str, Any]) -> Context:
     files = SimpleNamespace(metrics=lambda run_id, phase: list(lines))
-    return cast(Context, SimpleNamespace(home=home, files=files))
+    return cast(Context, SimpleNamespace(home=home, files=files, notes=HomeNotes(home)))
 
 
 LINE = {
@@ -312,7 +313,7 @@ def lines(step_s: Any, rows: int = 30) -> list[dict[str, Any]]:
 
 def context_in(home: Path, logged: list[dict[str, Any]]) -> Context:
     files = SimpleNamespace(metrics=lambda run_id, phase: logged)
-    return cast(Context, SimpleNamespace(home=home, files=files))
+    return cast(Context, SimpleNamespace(home=home, files=files, notes=HomeNotes(home)))
 
 
 @pytest.fixture(autouse=True)

@@ -15,6 +15,7 @@ from trmcloud.adapters.files import load_recipe
 from trmcloud.adapters.local.run_files import LocalRunFiles
 from trmcloud.adapters.prices.tables import load_offers
 from trmcloud.app.ending import NamedPod, PodListing, end_all
+from trmcloud.app.machines import Machines
 from trmcloud.app.reap import EndedOrphan, end, end_volumes, look
 from trmcloud.app.smoke_watch import last_way
 from trmcloud.core.catalog.offers import DAY_S
@@ -49,8 +50,7 @@ class Case:
         self.slept_s = 0.0
         self.context: Any = SimpleNamespace(
             ledger=SimpleNamespace(read=lambda: self.book, note=self.note, ledger_id="abcd1234"),
-            wall=lambda: self.now, unasked=frozenset(), listed={}, owned_elsewhere=frozenset(),
-            computes={"runpod": compute}, hurried_ledger=None,
+            wall=lambda: self.now, machines=Machines({"runpod": compute}, {}),  # type: ignore[dict-item]
         )  # fmt: skip
 
     def note(self, event: ev.Note, at: float) -> None:
@@ -60,6 +60,7 @@ class Case:
 @pytest.fixture
 def case(monkeypatch: pytest.MonkeyPatch) -> Case:
     monkeypatch.setattr("trmcloud.app.reap.providers_in_use", lambda context: ("runpod",))
+    monkeypatch.setattr("trmcloud.app.ending.hurried", lambda context: context)
     return Case()
 
 
@@ -125,8 +126,8 @@ class CaseVolumes:
         self.now = ENDED + 7 * DAY_S
         ledger = SimpleNamespace(read=lambda: self.book.ledger, note=self.note)
         self.world: Any = SimpleNamespace(
-            ledger=ledger, wall=lambda: self.now, unasked=frozenset(),
-            computes={"runpod": self.provider},
+            ledger=ledger, wall=lambda: self.now,
+            machines=Machines({"runpod": self.provider}, {}),  # type: ignore[dict-item]
         )  # fmt: skip
 
     def note(self, event: ev.Note, at: float) -> None:

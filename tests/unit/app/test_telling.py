@@ -22,6 +22,7 @@ from tests.unit.core.runs import AT, running
 from tests.waiting import until
 from trmcloud.adapters.ledger.sqlite import SqliteLedger
 from trmcloud.adapters.local.machine import ThreadWorkers
+from trmcloud.adapters.local.run_files import LocalRunFiles
 from trmcloud.adapters.notify.notified import NAME, NotificationThread, NotifiedFile
 from trmcloud.adapters.notify.senders import write_destinations
 from trmcloud.app import boards, curves
@@ -292,10 +293,11 @@ def test_a_pod_that_invents_trouble_floods_nobody(rig: Rig) -> None:
 @pytest.mark.parametrize("machine", ["here", "there"])
 def test_of_a_teams_homes_the_one_that_drives_a_run_tells_of_it(rig: Rig, machine: str) -> None:
     teller = rig.teller()
+    caller = teller.context.caller
     teller.context = replace(
         teller.context,
-        is_elsewhere=lambda run_id: True,
-        who=replace(teller.context.who, host=machine),
+        files=LocalRunFiles(teller.context.home, shares_ledger=True),
+        caller=replace(caller, controller=replace(caller.controller, host=machine)),
     )
     teller.derive()
     rig.ledger.set_cap(ev.CapSet("account", "", Usd("0.0001")), AT + 1)

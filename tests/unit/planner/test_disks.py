@@ -31,6 +31,7 @@ from trmcloud.core.storage import prices_of
 from trmcloud.ports.compute import PodRequest
 from trmcloud.providers.skypilot.task import make_task
 from trmcloud.sim.world.account import RentedMachine
+from trmcloud.sim.world.store import SimNotes
 from trmcloud.sim.world.world import SimWorld
 
 NOW = 1_795_000_000.0
@@ -52,8 +53,9 @@ def request_of(plan: Plan, candidate: Candidate) -> PodRequest:
     stops = NOW + candidate.soft_stop_s, NOW + candidate.hard_stop_s
     rate = candidate.reserved_rate
     pod = Generation(1, NAME, candidate.provider, candidate.id, rate, *stops, NOW)
-    notes = {"r1": {"data_dir": "/data", "initial_weights": ""}}
-    context = SimpleNamespace(home=Path("/home"), notes=notes, folder_on_pod=lambda *_: "/on-pod")
+    notes = SimNotes({"r1": {"data_dir": "/data", "initial_weights": ""}})
+    pods = SimpleNamespace(folder=lambda *_: "/on-pod")
+    context = SimpleNamespace(home=Path("/home"), notes=notes, pods=pods)
     return pod_request(cast(Any, context), run, plan, pod, 1, Instant(NOW, 0.0))
 
 

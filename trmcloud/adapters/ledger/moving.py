@@ -16,7 +16,7 @@ from typing import Any
 from trmcloud.adapters.ledger.backups import connected
 from trmcloud.adapters.ledger.database import PostgresSession
 from trmcloud.adapters.ledger.file import LedgerFile
-from trmcloud.adapters.ledger.place import FILE, here, keep_url, ledger_url
+from trmcloud.adapters.ledger.place import ENV_LEDGER, FILE, here, keep_url, ledger_url
 from trmcloud.adapters.ledger.postgres import PostgresLedger, PostgresRecords, load, store
 from trmcloud.adapters.ledger.records import (
     MOVED_VERSION,
@@ -44,6 +44,24 @@ class LedgerMove:
     records: int
     source: str
     target: str
+
+
+def move_to(place: str, home: Path, environ: Mapping[str, str]) -> LedgerMove:
+    """Move the home's ledger to its file (``sqlite``), or to the database at a URL: ``place``, else
+    that of ``TRMCLOUD_LEDGER``.
+
+    Raises:
+        UsageError: no such place. ConflictError, LedgerError, MissingExtra: see below.
+    """
+    if place == "sqlite":
+        return move_to_file(home, environ)
+    url = place or environ.get(ENV_LEDGER, "")
+    if not url:
+        raise UsageError(
+            "the place to move the ledger to is missing",
+            next_step="trmcloud admin ledger move --to postgresql://HOST/DATABASE",
+        )
+    return move_to_database(home, url)
 
 
 def move_to_database(

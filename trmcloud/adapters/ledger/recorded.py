@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from trmcloud.adapters.ledger.backups import LedgerBackups
 from trmcloud.adapters.ledger.fold_file import FOLDER, FoldFile, VerifiedLost
@@ -26,7 +26,7 @@ from trmcloud.core.control.ledger_records import Link
 from trmcloud.core.control.run_book import present_runs
 from trmcloud.core.errors import LedgerError
 from trmcloud.core.money import Usd
-from trmcloud.ports.ledger import Backup, ControllerId, Driver, Restoration
+from trmcloud.ports.ledger import Backup, ControllerId, Driver, Ledger, Restoration
 
 _Answer = TypeVar("_Answer")
 _TRIES = 3
@@ -244,6 +244,11 @@ class RecordedLedger(ABC):
     def backups(self) -> Sequence[Backup]:
         """The newest first, each read in full."""
         return self._backups.listed()
+
+    def hurried(self) -> Ledger:
+        from trmcloud.adapters.ledger.hurried import HurriedLedger
+
+        return cast("Ledger", HurriedLedger(self))
 
     def backup_trouble(self) -> str:
         """Why a loss of the ledger would lose a run that has ended, or a pod; empty where it would

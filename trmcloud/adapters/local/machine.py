@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING
 from trmcloud.core.catalog.hardware import LocalMachine, gpu_of
 from trmcloud.core.clock import Instant
 from trmcloud.core.errors import ProviderError, TrmcloudError
+from trmcloud.pod.machine import processes
+from trmcloud.ports.ledger import ControllerId
 from trmcloud.ports.machine import Progress, WorkDone
 
 if TYPE_CHECKING:
@@ -31,6 +33,26 @@ class SystemClock:
 
     def sleep(self, seconds: float) -> None:
         time.sleep(seconds)
+
+
+def _host() -> str:
+    """This machine since it started: ``name:boot id``."""
+    return os.uname().nodename + ":" + processes.boot_id()
+
+
+def this_controller() -> ControllerId:
+    """Return this process, as a ledger names it."""
+    return ControllerId(_host(), os.getpid(), processes.started(os.getpid()) or "")
+
+
+def is_controller_alive(controller: ControllerId) -> bool | None:
+    """Whether a controller's process lives; None where it cannot be told."""
+    if controller.host != _host():
+        return None
+    if processes.alive(controller.pid, controller.pid_started):
+        # One that is stopped may wake any moment, or never: its last beat has to tell.
+        return None if processes.stopped(controller.pid) else True
+    return False
 
 
 def _since_boot() -> float:

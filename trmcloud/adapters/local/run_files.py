@@ -159,8 +159,11 @@ _CHUNK_BYTES = 1 << 22
 class LocalRunFiles:
     """``RunFiles`` over ``<home>/runs``. Everything read is checked as if it were hostile."""
 
-    def __init__(self, home: Path) -> None:
-        self._runs = home / contract.RUNS_DIR
+    def __init__(self, home: Path, *, shares_ledger: bool = False) -> None:
+        self._runs, self._shares_ledger = home / contract.RUNS_DIR, shares_ledger
+
+    def is_elsewhere(self, run_id: str) -> bool:
+        return self._shares_ledger and not (self._runs / run_id).is_dir()
 
     def phases(self, run_id: str) -> Sequence[str]:
         folder = self._runs / run_id

@@ -16,7 +16,7 @@ from trmcloud.adapters.ssh.connection import SshConnection, control_dir
 from trmcloud.adapters.ssh.pull import pull
 from trmcloud.adapters.ssh.push import parcel_of, push, verify
 from trmcloud.adapters.ssh.session import INSTALL_SSH, environment
-from trmcloud.app.context import Need
+from trmcloud.app.machines import Need
 from trmcloud.app.smoke_watch import RoundTrip
 from trmcloud.core.contract.manifest import CheckpointFile
 from trmcloud.core.contract.pod_contract import POD_ROOT

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from math import ceil
 
-from trmcloud.app.context import Context, bucket_at
+from trmcloud.app.context import Context
 from trmcloud.app.pod_request import tokens_of
 from trmcloud.core.catalog.hardware import LOCAL
 from trmcloud.core.contract import manifest as mf
@@ -76,7 +76,7 @@ def pin_tokens(context: Context, run: RunState) -> None:
         return
     with suppress(TrmcloudError, OSError, KeyError, ValueError):
         candidate = run.plan.candidate(generation.candidate_id)
-        pinned_request(context, bucket_at(context, run.bucket), run, candidate)
+        pinned_request(context, context.buckets.at(run.bucket), run, candidate)
 
 
 # How much a run's pods may upload, and what is done about more.
@@ -116,16 +116,15 @@ def oversized_objects(context: Context, run: RunState) -> tuple[tuple[str, int],
     to look, or the bucket does not let itself be asked: then it is tried again in a while."""
     if not owes_sweep(run, context.wall()):
         return None
-    asked_at = context.unswept.get(run.bucket)
-    if asked_at is not None and 0 <= context.wall() - asked_at < _ASK_AGAIN_S:
+    if context.buckets.has_failed(run.bucket, context.wall(), _ASK_AGAIN_S):
         return None
     try:
-        bucket = bucket_at(context, run.bucket)
+        bucket = context.buckets.at(run.bucket)
         found = bucket.oversized(run.run_id, granted_file_bytes(run.plan))
     except TrmcloudError:
-        context.unswept[run.bucket] = context.wall()
+        context.buckets.fail(run.bucket, context.wall())
         return None
-    context.unswept.pop(run.bucket, None)
+    context.buckets.succeed(run.bucket)
     return found
 
 
@@ -144,11 +143,11 @@ def sweep_event(run: RunState, found: Sequence[tuple[str, int]], now: float) -> 
 def delete_oversized(context: Context, run: RunState, found: Sequence[tuple[str, int]]) -> bool:
     """Delete it; whether the bucket did."""
     try:
-        bucket = bucket_at(context, run.bucket)
+        bucket = context.buckets.at(run.bucket)
         bucket.claim(run.run_id, context.ledger.ledger_id)
         bucket.drop([key for key, _ in found])
     except TrmcloudError:
-        context.unswept[run.bucket] = context.wall()
+        context.buckets.fail(run.bucket, context.wall())
         return False
     return True
 
@@ -216,11 +215,11 @@ def give_grants(
         ConflictError: the run's folder in the bucket is another ledger's. LinkError: the pod is out
             of reach. AuthError, ProviderError: the bucket does not allow it.
     """
-    link = context.links[generation.provider]
-    bucket = bucket_at(context, plan.spec.bucket)
+    link = context.machines.links[generation.provider]
+    bucket = context.buckets.at(plan.spec.bucket)
     bucket.claim(run.run_id, context.ledger.ledger_id)
     local = generation.provider == LOCAL
-    folders = [] if local else list(context.bucket_items(run))
+    folders = [] if local else list(context.pods.items(run).fetched)
     for item in folders:
         bucket.send(item, progress)
     root = str(context.home) if local else contract.POD_ROOT

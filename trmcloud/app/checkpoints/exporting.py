@@ -12,7 +12,7 @@ from trmcloud.app.checkpoints.fetching import BestCheckpoint
 from trmcloud.app.checkpoints.sources import wanted_names
 from trmcloud.app.context import Context
 from trmcloud.app.data import prepared_from
-from trmcloud.app.pod_request import LaunchData, read_launch_note
+from trmcloud.app.pod_request import LaunchData
 from trmcloud.core.catalog.datasets import DataSet
 from trmcloud.core.contract.command import RECIPE
 from trmcloud.core.contract.manifest import CheckpointManifest
@@ -114,7 +114,7 @@ def _data_rows(
     taken from the recipe, since another text may have been given in its place."""
     name, data_set = run.spec.data if run is not None else "", None
     with suppress(TrmcloudError):  # a note that is missing or damaged
-        own = LaunchData.of_note(read_launch_note(context.home, manifest.run_id))
+        own = LaunchData.of_note(context.notes.launch(manifest.run_id))
         if own.source is not None:
             name, data_set = own.source.name, own.source.data_set
         elif own.folder:

@@ -10,8 +10,8 @@ from dataclasses import asdict
 from pathlib import Path
 
 from trmcloud.app.checkpoints.bucket_grants import granted_file_bytes, storage_rent
-from trmcloud.app.context import Context, bucket_at
-from trmcloud.app.pod_request import LaunchData, disk_gb, read_launch_note
+from trmcloud.app.context import Context
+from trmcloud.app.pod_request import LaunchData, disk_gb
 from trmcloud.app.run_queries import is_rented, reported_uploads
 from trmcloud.core.catalog.offers import DAY_S
 from trmcloud.core.contract import pod_contract as contract
@@ -179,7 +179,7 @@ class PodSource(CheckpointSource):
     def __init__(self, context: Context, run: RunState, generation: Generation) -> None:
         super().__init__(context, run)
         self._generation = generation
-        self._link = context.links[generation.provider]
+        self._link = context.machines.links[generation.provider]
 
     def _ask(self) -> Listing:
         pod_name, run_id = self._generation.pod_name, self._run.run_id
@@ -211,7 +211,7 @@ class PodSource(CheckpointSource):
         plan = self._run.plan
         if not plan.spec.volume:
             return f"{size_mb:,.1f} MB stay on the pod's disk, and are deleted with the pod"
-        data = LaunchData.of_note(read_launch_note(self._context.home, self._run.run_id))
+        data = LaunchData.of_note(self._context.notes.launch(self._run.run_id))
         size_gb = disk_gb(plan.candidate(self._generation.candidate_id), data)
         per_day = cost(price_per_hour(self._generation.provider, "kept", size_gb), DAY_S)
         return (
@@ -232,7 +232,7 @@ class BucketSource(CheckpointSource):
 
     def _ask(self) -> Listing:
         try:
-            bucket = bucket_at(self._context, self._run.bucket)
+            bucket = self._context.buckets.at(self._run.bucket)
             self.shelf = bucket.checkpoints(self._run.run_id, granted_file_bytes(self._run.plan))
         except TrmcloudError as error:
             return Listing(
@@ -250,7 +250,7 @@ class BucketSource(CheckpointSource):
         stored = self._stored(manifest)
         if stored is None:
             raise CheckpointError(f"{manifest.label} is not in {self._run.bucket}")
-        bucket_at(self._context, self._run.bucket).fetch(stored, names, Path(into), progress)
+        self._context.buckets.at(self._run.bucket).fetch(stored, names, Path(into), progress)
 
     def dropped(self, pruning: Pruning) -> tuple[CheckpointManifest, ...]:
         latest: dict[str, CheckpointManifest] = {}
@@ -274,7 +274,7 @@ class BucketSource(CheckpointSource):
             raise ConflictError(
                 f"{self._run.run_id} is running, and uses its slots again automatically"
             )
-        bucket = bucket_at(self._context, self._run.bucket)
+        bucket = self._context.buckets.at(self._run.bucket)
         bucket.claim(self._run.run_id, self._context.ledger.ledger_id)
         for manifest in self.dropped(pruning):
             if (stored := self._stored(manifest)) is not None:
@@ -346,7 +346,7 @@ def pull(
     progress: Progress,
 ) -> None:
     """A checkpoint from the run's pod; on to a bucket that pods cannot write to themselves."""
-    link, pod_name = context.links[generation.provider], generation.pod_name
+    link, pod_name = context.machines.links[generation.provider], generation.pod_name
     manifest = link.manifest(pod_name, run.run_id, kept)
     names = [file.name for file in manifest.files]
     link.pull(pod_name, run.run_id, manifest, names, progress)
@@ -362,7 +362,7 @@ def _relay(
     manifest: CheckpointManifest,
     progress: Progress,
 ) -> None:
-    bucket = bucket_at(context, plan.spec.bucket)
+    bucket = context.buckets.at(plan.spec.bucket)
     bucket.claim(run.run_id, context.ledger.ledger_id)
     shelf = bucket.checkpoints(run.run_id)
     there = _stored_in(shelf, manifest)

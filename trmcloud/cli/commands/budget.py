@@ -82,7 +82,7 @@ def show(as_json: options.Json = False) -> None:
     """
     context = build_context()
     catch_up(context)
-    lines = context.ledger.read().lines_for(context.project, context.wall())
+    lines = context.ledger.read().lines_for(context.caller.project, context.wall())
     if as_json:
         print_document(budget_lines(lines))
         return

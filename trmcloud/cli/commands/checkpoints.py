@@ -15,8 +15,9 @@ from trmcloud.app import checkpoint_requests, grants, views
 from trmcloud.app.checkpoints import exporting, fetching, inventory
 from trmcloud.app.checkpoints.fetching import BestCheckpoint
 from trmcloud.app.checkpoints.inventory import SourcePruning
-from trmcloud.app.context import Context, UnreachableProvider, require_reach
+from trmcloud.app.context import Context
 from trmcloud.app.data import data_set_names, need_training_extra
+from trmcloud.app.machines import UnreachableProvider
 from trmcloud.app.run_queries import mark_reported
 from trmcloud.app.run_views import fetched_fields, volume_notes
 from trmcloud.app.views import filled
@@ -462,7 +463,7 @@ def delete(
         if not is_confirmed(f"  Delete {own.volume_id} ({what})?"):
             print("nothing was deleted")
             return
-    compute = context.computes[provider]
+    compute = context.machines.computes[provider]
     compute.delete_volume(own.volume_id)
     # Where another one of the same place is left, its rent goes on.
     if all(row.place != own.place for row in compute.kept_volumes()):
@@ -494,8 +495,9 @@ def _there(context: Context) -> list[tuple[str, VolumeSeen]]:
         AuthError: there is no key.
     """
     names = [name for name in rentable() if TRAITS[name].network_volumes]
-    there = [name for name in names if not isinstance(context.computes[name], UnreachableProvider)]
+    computes = context.machines.computes
+    there = [name for name in names if not isinstance(computes[name], UnreachableProvider)]
     for name in there or names:
-        require_reach(context, name)
-    found = [(name, row) for name in there for row in context.computes[name].kept_volumes()]
+        context.machines.require_reach(name)
+    found = [(name, row) for name in there for row in computes[name].kept_volumes()]
     return sorted(found, key=lambda row: (row[1].place, row[1].volume_id))

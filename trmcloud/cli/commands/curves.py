@@ -62,7 +62,7 @@ def _from_pod(context: Context, run: RunState, port: int, *, as_json: bool) -> N
     """Until the pod is gone; a connection that drops is made anew."""
     said = ""
     while (pod := live_pod(run)) is not None:
-        link = context.links[pod.provider]
+        link = context.machines.links[pod.provider]
         try:
             with link.tensorboard(pod.pod_name, port) as runs_still:
                 if as_json:

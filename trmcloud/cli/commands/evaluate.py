@@ -30,7 +30,7 @@ from trmcloud.app.data import (
     prepared_from,
     resolve_source,
 )
-from trmcloud.app.pod_request import LaunchData, read_launch_note
+from trmcloud.app.pod_request import LaunchData
 from trmcloud.app.preparing import pinned_source, ready_data
 from trmcloud.cli import options
 from trmcloud.cli.views.json_output import print_document, print_line
@@ -270,7 +270,7 @@ def _prepared(context: Context, folder: Path, data: str) -> str:
     tokens."""
     manifest = read_manifest(folder)
     try:
-        own = LaunchData.of_note(read_launch_note(context.home, manifest.run_id))
+        own = LaunchData.of_note(context.notes.launch(manifest.run_id))
     except DataError:
         own = LaunchData()
     own_folder = own.chat if own.chat and manifest.phase == CHAT else own.folder
@@ -300,7 +300,7 @@ def _prepared(context: Context, folder: Path, data: str) -> str:
         wanted, tokens = replace(settings, validation_fraction=_SCORED, batch=1), 0
     if manifest.phase == CHAT:
         # Conversations are written in the checkpoint's tokens where they are scored.
-        made, _ = prepare_data(context.home, source, wanted, context.trainer_path(), progress)
+        made, _ = prepare_data(context.home, source, wanted, context.pods.trainer_path(), progress)
     else:
         made, _, _ = ready_data(
             context, source, wanted, progress, tokenizer=tokenizer, tokens=tokens

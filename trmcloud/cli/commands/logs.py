@@ -13,7 +13,7 @@ import typer
 
 from trmcloud.app import views
 from trmcloud.app.checkpoints.sources import live_pod
-from trmcloud.app.context import Context, find_run, require_reach
+from trmcloud.app.context import Context, find_run
 from trmcloud.app.run_queries import data_progress_text, is_rented, last_beat, waits_for_data
 from trmcloud.app.symptoms import TrainingNews
 from trmcloud.cli import options
@@ -50,7 +50,7 @@ def logs(
     log = RunLog(context, phase, as_json=as_json)
     if follow:
         if state.live and state.generation is not None:
-            require_reach(context, state.generation.provider)
+            context.machines.require_reach(state.generation.provider)
         log.print_new(state, lines)
         with only_documents():
             code = look_on(context, state.run_id, as_json=as_json, beside=log)
@@ -219,9 +219,9 @@ def ssh(
         raise ConflictError(
             f"{state.run_id} has no pod now", next_step=f"trmcloud status {state.run_id}"
         )
-    require_reach(context, pod.provider)
+    context.machines.require_reach(pod.provider)
     terminal = sys.stdin.isatty() and sys.stdout.isatty()
-    login = context.links[pod.provider].login(pod.pod_name, words or (), terminal=terminal)
+    login = context.machines.links[pod.provider].login(pod.pod_name, words or (), terminal=terminal)
     if as_json:
         argv = tuple(map(str, login))
         made = views.Login(run=state.run_id, pod=pod.pod_name, provider=pod.provider, argv=argv)

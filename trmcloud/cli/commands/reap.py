@@ -170,7 +170,7 @@ def _judged_id(context: Context, run: str) -> str:
     try:
         return grants.judge_run(hurried(context), run).run_id
     except TrmcloudError:
-        if context.is_bound or not ending.is_run_id(run):
+        if context.caller.is_bound or not ending.is_run_id(run):
             raise
         return run
 

@@ -92,7 +92,8 @@ def _show_once(
 
     context = build_context()
     if not live:
-        context = replace(context, unasked=frozenset(brokered()))
+        machines = replace(context.machines, unasked=frozenset(brokered()))
+        context = replace(context, machines=machines)
     did: list[Did] = []
     if is_quiet(context):
         tell(context)  # of what waits: the run it is about may have ended long ago
@@ -101,7 +102,7 @@ def _show_once(
     if not run and not as_json:
         for hurt in context.ledger.read().quarantined.values():
             print(f"damaged: {hurt_line(hurt)}")
-        if trouble := context.backup_trouble():
+        if trouble := context.ledger.backup_trouble():
             print(trouble, file=sys.stderr)
     if run:
         runs = [find_run(context, run)]

@@ -14,7 +14,6 @@ from trmcloud.app.checkpoints.saving import Place, SaveRequest
 from trmcloud.app.context import (
     Context,
     find_run,
-    require_reach,
     run_by_id,
     shown_present_runs,
 )
@@ -200,7 +199,7 @@ def _follow(context: Context, state: RunState, asked: str, *, detach: bool, as_j
             )
         return
     if state.generation is not None:
-        require_reach(context, state.generation.provider)
+        context.machines.require_reach(state.generation.provider)
     over = OnlyBillPending(context)
     events = EventLines(context, state.run_id) if as_json else None
     with RunBar(context) as bar:

@@ -222,7 +222,7 @@ class Page:
         return {
             "version": self._version,
             "home": shown.as_typed(self._home.context.home),
-            "project": one_line(self._home.context.project),
+            "project": one_line(self._home.context.caller.project),
             "runs": [shown.run_json(run) for run in runs],
             "budgets": [shown.line_json(line) for line in budgets],
             "approvals": [shown.approval_json(each) for each in asked],

@@ -42,8 +42,8 @@ def plan_credential_rows(context: Context, plan: Plan) -> list[tuple[str, str]]:
         ("on the machine", f"{provider}: {one_line(told)}")
         for provider in providers
         if is_brokered(provider)
-        and provider in context.computes
-        and (told := context.computes[provider].on_machine())
+        and provider in context.machines.computes
+        and (told := context.machines.computes[provider].on_machine())
     ]
 
 
@@ -106,7 +106,7 @@ def plan_rows(context: Context, plan: Plan, *, verbose: bool) -> list[tuple[str,
     """(name, text) of each row, in the user's order: hardware, work, money, checkpoints, limits."""
     rows = frozen_rows(plan, plan.recommended, verbose=verbose)
     rows += plan_credential_rows(context, plan)
-    lines = context.ledger.read().lines_for(context.project, context.wall())
+    lines = context.ledger.read().lines_for(context.caller.project, context.wall())
     for line in lines:
         if line.cap is not None:
             rows.append((f"{line.level} {line.key}", f"{line.remaining} of {line.cap} left"))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
-from trmcloud.app.context import Context, unreached_providers
+from trmcloud.app.context import Context
 from trmcloud.core.errors import TrmcloudError
 from trmcloud.core.text import one_line
 
@@ -28,7 +28,7 @@ def unreached_lines(context: Context) -> list[str]:
     """A line for each provider that gave no list: what it rents to us continues, unseen."""
     return [
         one_line(f"{provider} was not checked: {why}")
-        for provider, why in unreached_providers(context)
+        for provider, why in context.machines.lists.unreached()
     ]
 
 

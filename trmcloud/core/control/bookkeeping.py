@@ -412,7 +412,7 @@ def add_grant(
         GrantRefused: the principal has asked too often.
     """
     if isinstance(event, ev.GrantGiven):
-        _require_name(event.principal)
+        require_principal(event.principal)
         _require_terms(event.terms, at)
         mine = ledger.grants.get(event.principal)
         if mine is not None and mine.revoked_at is None:
@@ -444,7 +444,11 @@ def add_grant(
     return extend_ledger(ledger, (record,)), record
 
 
-def _require_name(name: str) -> None:
+def require_principal(name: str) -> None:
+    """
+    Raises:
+        UsageError: no principal has such a name.
+    """
     if not is_principal(name):
         raise UsageError(
             f"{name[:80]!r} is no name of a principal",

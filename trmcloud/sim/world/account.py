@@ -43,7 +43,7 @@ from trmcloud.sim.world.facts import (
 )
 from trmcloud.sim.world.ledger_memory import MemoryLedger
 from trmcloud.sim.world.provider_profiles import STALE_LIST_S, ProviderProfile
-from trmcloud.sim.world.store import SimFiles
+from trmcloud.sim.world.store import SimFiles, SimNotes
 from trmcloud.sim.world.trainer import Shape, SimCommand, SimTrainer, TrainerFault
 
 _P = ParamSpec("_P")
@@ -536,7 +536,7 @@ class World(Protocol):
     processes_made: int
     armed: list[Trap]
     truths: dict[str, TrueCourse]
-    notes: dict[str, Mapping[str, Any]]
+    notes: SimNotes
     commands: list[tuple[Pod, SimCommand]]
     fired: dict[str, int]
     observed_faults: dict[str, int]

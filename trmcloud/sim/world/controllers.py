@@ -11,9 +11,10 @@ from functools import partial
 from pathlib import Path
 
 from trmcloud.app import reap
-from trmcloud.app.context import Context
+from trmcloud.app.context import Buckets, Caller, Context, PodInputs
 from trmcloud.app.drive import RunDriver, land_before_balance_ends
 from trmcloud.app.ending import end_overdue
+from trmcloud.app.machines import Machines
 from trmcloud.app.reconciling import is_left_waiting, reconcile
 from trmcloud.core.catalog.providers import traits_of
 from trmcloud.core.control import events as ev
@@ -33,6 +34,7 @@ from trmcloud.core.errors import (
     TrmcloudError,
 )
 from trmcloud.core.money import Usd
+from trmcloud.ports.compute import PodItems
 from trmcloud.ports.ledger import ControllerId, Driver
 from trmcloud.sim.world.account import Observer, RentedMachine, World
 from trmcloud.sim.world.clocks import Entry, Machine
@@ -82,19 +84,19 @@ class Process:
             home=_HOME,
             clock=machine,
             ledger=LedgerView(self),
-            computes={name: SimCompute(each, self) for name, each in world.accounts.items()},
-            links={name: SimLink(each, self) for name, each in world.accounts.items()},
-            files=world.files,
-            who=self.who,
-            is_alive=self._is_alive,
-            project=project,
-            principal=principal,
-            workers=SimWorkers(self),
-            stage_items=lambda run: (),
-            folder_on_pod=lambda kind, folder: f"/sim/{kind}",
-            notes=world.notes,
             intents=machine.intents,
-            bucket=lambda place: SimBucket(world, self),
+            files=world.files,
+            notes=world.notes,
+            workers=SimWorkers(self),
+            machines=Machines(
+                computes={name: SimCompute(each, self) for name, each in world.accounts.items()},
+                links={name: SimLink(each, self) for name, each in world.accounts.items()},
+            ),
+            buckets=Buckets(lambda place: SimBucket(world, self)),
+            caller=Caller(self.who, self._is_alive, project, principal),
+            pods=PodInputs(
+                items=lambda run: PodItems(), folder=lambda kind, folder: f"/sim/{kind}"
+            ),
         )
         world.processes.append(self)
 
@@ -232,7 +234,7 @@ class Process:
 
     def take_up(self, run_id: str) -> None:
         world = self.world
-        epoch = world.ledger.take_over(run_id, world.who, world.wall())
+        epoch = world.ledger.take_over(run_id, self.who, world.wall())
         self.drive(RunDriver(world, run_id, epoch))
 
     def _drive_on(self, driver: RunDriver) -> None:
@@ -364,6 +366,12 @@ class LedgerView:
     @property
     def ledger_id(self) -> str:
         return self._ledger.ledger_id
+
+    def hurried(self) -> LedgerView:
+        return self
+
+    def backup_trouble(self) -> str:
+        return ""
 
     def read(self) -> LedgerState:
         sim = self._process.sim

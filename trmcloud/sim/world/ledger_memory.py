@@ -31,6 +31,12 @@ class MemoryLedger:
     def ledger_id(self) -> str:
         return self._state.ledger_id
 
+    def hurried(self) -> MemoryLedger:
+        return self
+
+    def backup_trouble(self) -> str:
+        return ""
+
     def read(self) -> LedgerState:
         """All that was written, whatever has become of it since."""
         return self._state

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Any
 
 from trmcloud.core.contract.manifest import CheckpointFile, CheckpointManifest
 from trmcloud.core.contract.pod_contract import AgentReport, CheckpointRef
 from trmcloud.core.contract.records import dump
 from trmcloud.core.contract.trainer_contract import Heartbeat
 from trmcloud.core.control.budget import LedgerState
+from trmcloud.core.control.events import RunEvent
+from trmcloud.core.control.run_state import RunState
 from trmcloud.core.errors import CheckpointError
 from trmcloud.core.values import replace
 
@@ -150,6 +153,24 @@ def make_manifest(
     )
 
 
+class SimNotes:
+    """``RunNotes`` in memory, of launches alone."""
+
+    def __init__(self, launches: Mapping[str, Mapping[str, Any]] | None = None) -> None:
+        self._launches = dict(launches or {})
+        self.launch = self._launches.__getitem__
+        self.put_launch = self._launches.__setitem__
+
+    def drop_launch(self, run_id: str) -> None:
+        self._launches.pop(run_id, None)
+
+    def add_machine(self, run: RunState, report: AgentReport) -> None:
+        pass
+
+    def add_creates(self, run: RunState | None, events: Iterable[RunEvent], now: float) -> None:
+        pass
+
+
 class SimFiles:
     """``RunFiles`` over checkpoints that are kept in memory; every read verifies."""
 
@@ -166,6 +187,9 @@ class SimFiles:
         """All that hostile hosts ever put into the bucket beyond what they were granted."""
         self.refresh: Callable[[str], None] = lambda run_id: None
         """Called before a look, so that a trainer's latest saves are there."""
+
+    def is_elsewhere(self, run_id: str) -> bool:
+        return False
 
     def add(self, run_id: str, made: Checkpoint) -> None:
         self.made += 1

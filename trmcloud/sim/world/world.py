@@ -32,7 +32,7 @@ from trmcloud.sim.world.facts import (
 from trmcloud.sim.world.ledger_memory import MemoryLedger
 from trmcloud.sim.world.pod import SAMPLED_S, SimPod
 from trmcloud.sim.world.provider_profiles import PROFILES
-from trmcloud.sim.world.store import Checkpoint, SimFiles, make_manifest
+from trmcloud.sim.world.store import Checkpoint, SimFiles, SimNotes, make_manifest
 from trmcloud.sim.world.trainer import Shape, SimCommand, SimTrainer, TrainerFault, asks_for
 
 _P = ParamSpec("_P")
@@ -59,7 +59,7 @@ class SimWorld:
         self.truths: dict[str, TrueCourse] = {}
         self.commands: list[tuple[Pod, SimCommand]] = []
         """Of users' own: each attempt, and where it was started."""
-        self.notes: dict[str, Mapping[str, Any]] = {}
+        self.notes = SimNotes()
         self.timeline: list[TimelineEntry] = []
         self.fired: dict[str, int] = {}
         self.observed_faults: dict[str, int] = {}
