@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
 import os
 import random
 import signal
@@ -13,12 +14,14 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Callable
 
 import pytest
 
 from model.command import wait_asleep
 from model.machine.telemetry import Clock
+from model.preparing import crew
 from tests.plans import small_recipe
 from tests.settings import changed
 from tests.waiting import deadline_s
@@ -37,6 +40,16 @@ def _one_thread() -> None:
     import torch
 
     torch.set_num_threads(1)
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _fork_workers() -> None:
+    """Preparations' processes are forked from one that has imported their modules; those that
+    ``model.prepare`` starts as a command are spawned, as a user's are."""
+    forked = multiprocessing.get_context("forkserver")
+    forked.set_forkserver_preload(["tests.model.forked_workers"])
+    contexts = SimpleNamespace(get_context=lambda method: forked)
+    crew.multiprocessing = contexts  # type: ignore[attr-defined]
 
 
 @pytest.fixture

@@ -20,7 +20,6 @@ import torch
 from torch import Tensor
 from torch._inductor import config as inductor
 
-from model.families.cache import Cache, RowCache
 from model.families.dense import Block, Shape
 from model.families.nanochat.model import Nanochat, build
 from model.families.nanochat.plan import Settings
@@ -249,34 +248,6 @@ def test_two_hundred_steps_come_to_the_same_loss(peer: Any, seed: int) -> None:
 
 
 # -- On their own -------------------------------------------------------------------------------
-
-
-def test_a_text_is_decoded_as_it_is_read() -> None:
-    model = ours()
-    ids, _ = batch(3, rows=1)
-    with torch.inference_mode():
-        whole = model._logits(model._state(ids))
-    cache, read = Cache(SHAPE.sequence), []
-    for place, part in enumerate((ids[:, :5], *ids[:, 5:12].split(1, dim=1))):
-        read.append(model.decode(part, cache))
-        torch.testing.assert_close(read[-1][0], whole[0, 4 + place], atol=2e-5, rtol=1e-4)
-
-
-def test_texts_are_decoded_together_as_alone() -> None:
-    model = ours()
-    texts = [batch(seed, rows=1)[0][:, :length] for seed, length in ((1, 4), (2, 9), (3, 1))]
-    rows, follow = RowCache(3, SHAPE.sequence), torch.tensor([[5], [6], [7]])
-    for text in texts:
-        alone = Cache(SHAPE.sequence)
-        model.decode(text, alone)
-        rows.append(alone)
-    for _ in range(2):
-        together = model.decode(follow, rows)
-        texts = [torch.cat((t, f[None]), dim=1) for t, f in zip(texts, follow, strict=True)]
-        for row, text in enumerate(texts):
-            with torch.inference_mode():
-                whole = model._logits(model._state(text))[0, -1]
-            torch.testing.assert_close(together[row], whole, atol=2e-5, rtol=1e-4)
 
 
 def settings_of(**changes: Any) -> Settings:
