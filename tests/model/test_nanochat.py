@@ -267,7 +267,10 @@ def test_a_plan_counts_its_parameters(kv_heads: int) -> None:
 
 
 def test_the_plain_architecture_is_untouched() -> None:
-    model = build(replace(settings_of(), architecture="plain"), torch.device("cpu"))
+    model = build(
+        settings_of(architecture="plain", depth=2, width=64, head_dim=16, vocab_size=100),
+        torch.device("cpu"),
+    )
     assert not isinstance(model, Nanochat)
     assert not any("smear" in name for name, _ in model.named_parameters())
 
@@ -308,32 +311,6 @@ def test_a_linear_cooldown_falls_evenly() -> None:
     assert factors[49] == 1.0
     assert max(falls) - min(falls) < 1e-9
     assert factors[99] == pytest.approx(0.05 + 0.95 / 51)
-
-
-def test_its_state_goes_through_a_checkpoint_bit_for_bit() -> None:
-    shape = replace(SHAPE, kv_heads=2)
-
-    def trained(model: Nanochat, optimizer: Optimizer, first: int, last: int) -> None:
-        for step in range(first, last):
-            model.loss(*batch(step, shape=shape)).loss.backward()
-            optimizer.step(step, 1.0)
-            optimizer.zero_grad()
-
-    model = ours(shape=shape)
-    optimizer = Optimizer(model, RULES)
-    trained(model, optimizer, 0, 3)
-    again = copy.deepcopy(model)
-    resumed = Optimizer(again, RULES)
-    state = {name: tensor.clone() for name, tensor in optimizer.state().items()}
-    assert any(name.startswith("variance.blocks.0.qkv.weight.64") for name in state)
-    resumed.load_state(state)
-    trained(model, optimizer, 3, 5)
-    trained(again, resumed, 3, 5)
-    for one, other in zip(model.parameters(), again.parameters(), strict=True):
-        assert torch.equal(one, other)
-    wrong = {**state, "variance.blocks.0.qkv.weight.64": torch.zeros(3, 3)}
-    with pytest.raises(ValueError, match="has shape"):
-        resumed.load_state(wrong)
 
 
 def test_these_rules_need_muon() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import json
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +17,16 @@ from model.preparing import puzzles
 from model.preparing.corpus import load_data_set, named_corpus, one_file_corpus
 from model.preparing.readers import documents, units_of
 from model.training.checkpoint import read_tensors
-from tests.model.attempts import BEST, BETWEEN_SAVES, check_best_is_saved
-from tests.model.conftest import Run
+from tests.model.attempts import (
+    BEST,
+    BETWEEN_SAVES,
+    check_best_is_saved,
+    check_learns_is_scored_and_asked,
+)
 from tests.model.preparing_rig import PATH, Rig
-from tests.model.test_trm_puzzle import settings
+from tests.model.test_trm_puzzle import SMALL, settings
 from tests.standins.data_host import DataHost, serving
 from trmcloud.core.catalog.datasets import DataSet
-from trmcloud.core.contract.trainer_contract import PhaseJob
 from trmcloud.core.errors import DataError
 
 HEADER = "source,question,answer,rating\n"
@@ -228,32 +230,21 @@ SETTINGS: dict[str, Any] = {
 
 
 @pytest.fixture
-def new_training(tmp_path: Path) -> Callable[..., Run]:
+def new_training(new_run: Callable[..., Any], tmp_path: Path) -> Callable[..., Any]:
     """A factory: a job on a table of 400 puzzles, in a folder of its own."""
     path, _ = table(tmp_path, 400)
-    made = settings(**SETTINGS)
-    (tmp_path / "settings.json").write_text(json.dumps(made.to_json()))
+    (tmp_path / "settings.json").write_text(json.dumps(settings(**SETTINGS).to_json()))
     arguments = ["--source", str(path), "--settings", str(tmp_path / "settings.json")]
     assert prepare.main([*arguments, "--out", str(tmp_path / "data"), "--workers", "1"]) == 0
 
-    def make(name: str, **changes: Any) -> Run:
-        chosen = settings(**{**SETTINGS, **changes}).to_json()
-        return Run(
-            PhaseJob(
-                run_id="r1",
-                phase="train",
-                settings=chosen,
-                data_dir=str(tmp_path / "data"),
-                out_dir=str(tmp_path / name),
-                processes=1,
-            )
-        )
+    def make(name: str, **changes: Any) -> Any:
+        return new_run(name, data=tmp_path / "data", **{**SMALL, **SETTINGS, **changes})
 
     return make
 
 
 @pytest.mark.usefixtures("keep_generator")
-def test_the_best_between_two_saves_is_saved(new_training: Callable[..., Run]) -> None:
+def test_the_best_between_two_saves_is_saved(new_training: Callable[..., Any]) -> None:
     """With its carry: rows are in the middle of their puzzles when it is saved."""
     changes = {"halt_max_steps": 3}
     whole = check_best_is_saved(new_training, **changes)
@@ -269,20 +260,20 @@ def test_the_best_between_two_saves_is_saved(new_training: Callable[..., Run]) -
 
 @pytest.mark.usefixtures("keep_generator")
 def test_a_training_is_scored_by_its_average(
-    new_training: Callable[..., Run], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    new_training: Callable[..., Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run = new_training("run", width=64, batch=16, steps=60, eval_every=60, save_every=60)
-    assert run.train_here() == "finished"
-    first, *_, last = run.metrics("eval")
-    assert last["val_bpb"] < first["val_bpb"]
+    puzzle = puzzles.make_documents(4, 5, 0, 1, held_out=True)[0][:16]
+    evals, scored, text = check_learns_is_scored_and_asked(run, tmp_path / "data", capsys, puzzle)
+    first, *_, last = evals
+    assert len(text.strip()) == 32
     # Bits per byte are those of the solution alone: 16 characters of a row's 32.
     assert last["val_bpb"] == pytest.approx(last["val_step_losses"][0] / np.log(2))
     assert last["cell_accuracy"] > first["cell_accuracy"]
     assert {"answer", "halt", "solved"} <= set(run.metrics("train")[-1])
 
     folder = run.out / "checkpoints/step-00000060"
-    scored = score.score(folder, tmp_path / "data")
-    for key in ("val_bpb", "exact_accuracy", "cell_accuracy"):
+    for key in ("exact_accuracy", "cell_accuracy"):
         assert scored[key] == pytest.approx(last[key], rel=1e-5)
     assert "solved:" in score._as_text(scored)
     trained = read_tensors(folder, run.manifests()[60], "optimizer")
@@ -290,21 +281,13 @@ def test_a_training_is_scored_by_its_average(
     assert not torch.equal(trained["trained.head.weight"], weights["head.weight"])
     assert {"answer_start", "latent_start"} < set(weights)
 
-    capsys.readouterr()
-    puzzle = puzzles.make_documents(4, 5, 0, 1, held_out=True)[0][:16]
-    assert sample.main(["--checkpoint", str(folder), "--prompt", puzzle]) == 0
-    assert len(capsys.readouterr().out.strip()) == 32
     assert sample.main(["--checkpoint", str(folder), "--prompt", "123"]) != 0
     assert "a puzzle has 16" in capsys.readouterr().err
 
 
-def test_puzzles_of_another_size_are_refused(
-    new_training: Callable[..., Run], tmp_path: Path
-) -> None:
-    nine = settings(**{**SETTINGS, "sequence": 162, "vocab_size": 11, "characters": "0123456789"})
-    run = new_training("nine")
-    job = replace(run.job, settings=nine.to_json())
-    assert Run(job).train_here() == "bad_data"
+def test_puzzles_of_another_size_are_refused(new_training: Callable[..., Any]) -> None:
+    run = new_training("nine", sequence=162, vocab_size=11, characters="0123456789")
+    assert run.train_here() == "bad_data"
     assert "no puzzle of 81 cells" in run.heartbeat.message
 
 
