@@ -30,7 +30,7 @@ from model.machine.telemetry import (
     process_age_s,
     process_started,
 )
-from model.training import soundness
+from model.training import loop, soundness
 from model.training.soundness import (
     LEAST,
     MENDS_WITHIN,
@@ -517,6 +517,21 @@ def test_another_rank_can_tell_how_it_ended(job: PhaseJob, hand: TickingClock) -
     assert (beat.outcome, beat.message, beat.at) == ("out_of_memory", "rank 1 ran out", 8.0)
     end_for_another(job, 2, "crashed", "an echo", now=9.0)
     assert load_heartbeat((Path(job.out_dir) / "heartbeat.json").read_bytes()).at == 8.0
+
+
+def test_another_ranks_error_is_told_and_not_its_echo_here(
+    new_run: NewRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = new_run()
+
+    def burst(self: Any) -> None:
+        end_for_another(run.job, 1, "out_of_memory", "no room on rank 1", now=8.0)
+        raise RuntimeError("Connection closed by peer")
+
+    monkeypatch.setattr(loop.Trainer, "_step", burst)
+    assert run.train_here() == "crashed"
+    beat = run.heartbeat
+    assert (beat.outcome, beat.message, beat.at) == ("out_of_memory", "no room on rank 1", 8.0)
 
 
 def test_metrics_are_json_lines_and_infinities_null(tmp_path: Path, hand: TickingClock) -> None:
