@@ -43,16 +43,19 @@ FAMILIES: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("changes", FAMILIES.values(), ids=FAMILIES.keys())
 def test_the_best_between_two_saves_is_saved(new_run: NewRun, changes: dict[str, Any]) -> None:
-    whole = check_best_is_saved(new_run, **changes)
-    if changes:
-        return
-    with pytest.MonkeyPatch.context() as patch:
-        scored(patch, SCORES)
-        run = new_run("run", **BETWEEN_SAVES, keep_best=1)
-        assert run.train_here() == "finished"
-    assert sorted(run.manifests()) == [BEST, 14], "the best and the latest, and no more"
+    check_best_is_saved(new_run, **changes)
+
+
+def test_the_best_and_the_latest_are_kept_and_no_more(
+    new_run: NewRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scored(monkeypatch, SCORES)
+    few, every = (new_run(str(most), **BETWEEN_SAVES, keep_best=most) for most in (1, 9))
+    assert few.train_here() == every.train_here() == "finished"
+    assert sorted(few.manifests()) == [BEST, 14]
+    assert sorted(every.manifests()) == [4, 6, BEST, 12, 14]
     for step in (BEST, 14):
-        assert run.weights_at(step) == whole.weights_at(step)
+        assert few.weights_at(step) == every.weights_at(step)
 
 
 def test_what_a_training_begins_with_is_not_saved(
