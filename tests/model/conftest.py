@@ -51,7 +51,7 @@ def _fork_workers() -> None:
     forked = multiprocessing.get_context("forkserver")
     forked.set_forkserver_preload(["tests.model.forked_workers"])
     contexts = SimpleNamespace(get_context=lambda method: forked)
-    crew.multiprocessing = contexts  # type: ignore[attr-defined]
+    crew.multiprocessing = contexts  # type: ignore[attr-defined, assignment]
 
 
 @pytest.fixture
@@ -206,7 +206,7 @@ class Run:
         job_path.write_text(dump(self.job))
         with open(self.out / "train.log", "a") as log:
             return torchrun(
-                *(processes, "model.train"), forked=forked, stdout=log, stderr=log,
+                processes, "model.train", forked=forked, stdout=log, stderr=log,
                 TRMCLOUD_JOB=str(job_path), TRMCLOUD_ATTEMPT=str(attempt),
                 TRMCLOUD_TEST_FAULT=fault, **environment,
             )  # fmt: skip

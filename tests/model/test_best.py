@@ -165,7 +165,12 @@ def test_a_checkpoint_from_before_a_cooldown_gives_way_to_no_better_one(
 ) -> None:
     scored(monkeypatch, FALLING)
     disk = SlowDisk(monkeypatch, 1)
-    before_steps(monkeypatch, lambda it: it._progress.step == 9 and disk.let_go())
+
+    def free(trainer: Any) -> None:
+        if trainer._progress.step == 9:
+            disk.let_go()
+
+    before_steps(monkeypatch, free)
     # Its cooldown begins after step 9, which is a best that waits for the disk.
     cooling = {"schedule": "wsd", "cooldown_fraction": 0.1, "steps": 10, "keep_best": 1}
     run = new_run(**{**EVERY_STEP, **cooling})

@@ -247,7 +247,9 @@ class Products(TorchDispatchMode):
 def test_recomputed_blocks_give_the_same_gradients() -> None:
     gradients, products, held = [], [], []
     for recompute, selective in ((False, False), (True, True), (True, False)):
-        again = {"activation_checkpointing": recompute, "selective_checkpointing": selective}
+        again: dict[str, Any] = {
+            "activation_checkpointing": recompute, "selective_checkpointing": selective,
+        }  # fmt: skip
         model = make_dense(**again, windows="SL", value_embeddings=True)
         kept: dict[int, int] = {}
 

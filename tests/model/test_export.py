@@ -309,15 +309,15 @@ def test_a_character_that_the_vocabulary_lacks_is_an_error_there_too() -> None:
 
 
 @pytest.fixture(scope="module")
-def llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def plain(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_checkpoint(tmp_path_factory.mktemp("llama"), settings_of_shape("llama"))
 
 
 @pytest.fixture
-def refused(llama: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Callable[..., Any]:
+def refused(plain: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Callable[..., Any]:
     """The error of an export to ``into`` that ends with a code, of which nothing was written."""
 
-    def export_fails(code: int, *more: str, folder: Path = llama) -> dict[str, Any]:
+    def export_fails(code: int, *more: str, folder: Path = plain) -> dict[str, Any]:
         into = tmp_path / "into"
         before = sorted(tmp_path.iterdir())
         assert export.main(["--checkpoint", str(folder), "--into", str(into), *more]) == code
@@ -356,9 +356,9 @@ def _rewritten(folder: Path, change: Callable[[dict[str, Tensor]], None]) -> Non
     ids=["missing", "extra", "shape"],
 )
 def test_a_checkpoint_of_other_tensors_is_refused_by_name(
-    change: Any, said: str, tmp_path: Path, llama: Path, refused: Callable[..., Any]
+    change: Any, said: str, tmp_path: Path, plain: Path, refused: Callable[..., Any]
 ) -> None:
-    folder = Path(shutil.copytree(llama, tmp_path / "changed"))
+    folder = Path(shutil.copytree(plain, tmp_path / "changed"))
     _rewritten(folder, change)
     assert said in refused(10, folder=folder)["what"]
 
@@ -373,7 +373,7 @@ def test_a_tokenizer_larger_than_the_model_is_refused(
 
 @pytest.mark.parametrize("there", ["folder", "file", "link"])
 def test_what_stands_at_the_target_stays(
-    there: str, tmp_path: Path, llama: Path, refused: Callable[..., Any]
+    there: str, tmp_path: Path, plain: Path, refused: Callable[..., Any]
 ) -> None:
     into = tmp_path / "into"
     if there == "folder":
@@ -382,7 +382,7 @@ def test_what_stands_at_the_target_stays(
     elif there == "file":
         into.write_text("mine")
     else:
-        into.symlink_to(llama)
+        into.symlink_to(plain)
     assert "not empty" in refused(8)["what"]
 
 
