@@ -237,12 +237,12 @@ def run_in(settings: PhaseRecipe, data_dir: Path) -> Callable[..., Run]:
     """A factory: ``run_in(folder, steps=5)`` is a job that trains there."""
 
     def make(
-        folder: Path, *, initial_weights: str = "", data: Path | None = None, **changes: Any
+        folder: Path, *, initial_weights: str = "", prepared: Path | None = None, **changes: Any
     ) -> Run:
         made = changed(settings, **changes)
         job = PhaseJob(
-            run_id="r1", phase=made.phase, settings=made.to_json(), data_dir=str(data or data_dir),
-            out_dir=str(folder), processes=2, initial_weights=initial_weights,
+            run_id="r1", phase=made.phase, settings=made.to_json(), out_dir=str(folder),
+            data_dir=str(prepared or data_dir), processes=2, initial_weights=initial_weights,
         )  # fmt: skip
         return Run(job)
 

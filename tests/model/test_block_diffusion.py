@@ -403,7 +403,7 @@ def texts(tmp_path_factory: pytest.TempPathFactory, settings: PhaseRecipe) -> Pa
 @pytest.fixture
 def new_diffusion(new_run: NewRun, texts: Path) -> NewRun:
     def make(name: str = "run", **changes: Any) -> Any:
-        return new_run(name, data=texts, **{**DIFFUSION, "vocab_size": 301, **changes})
+        return new_run(name, prepared=texts, **{**DIFFUSION, "vocab_size": 301, **changes})
 
     return make
 

@@ -33,7 +33,7 @@ def test_a_run_killed_in_its_cooldown_keeps_its_decision(
 ) -> None:
     """And is, to the last bit, what a replay of that decision gives."""
     run = new_run("timed", steps=10_000, save_every=8, keep_best=99)
-    hand = TickingClock(tick=0.02)
+    hand = TickingClock()
     deadline = {"TRMCLOUD_DEADLINE_AT": str(hand.at + 14.0)}
 
     def die_in_cooldown(trainer: Any) -> None:

@@ -400,7 +400,7 @@ def in_segments(tmp_path_factory: pytest.TempPathFactory, made: PhaseRecipe) -> 
 @pytest.fixture
 def new_hdp(new_run: NewRun, in_segments: Path) -> NewRun:
     def make(name: str = "run", **changes: Any) -> Any:
-        return new_run(name, data=in_segments, **{**IN_SEGMENTS, **changes})
+        return new_run(name, prepared=in_segments, **{**IN_SEGMENTS, **changes})
 
     return make
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,10 +24,12 @@ from tests.model.attempts import (
     check_best_is_saved,
     check_learns_is_scored_and_asked,
 )
+from tests.model.conftest import Run
 from tests.model.preparing_rig import PATH, Rig
-from tests.model.test_trm_puzzle import SMALL, settings
+from tests.model.test_trm_puzzle import settings
 from tests.standins.data_host import DataHost, serving
 from trmcloud.core.catalog.datasets import DataSet
+from trmcloud.core.contract.trainer_contract import PhaseJob
 from trmcloud.core.errors import DataError
 
 HEADER = "source,question,answer,rating\n"
@@ -230,21 +233,32 @@ SETTINGS: dict[str, Any] = {
 
 
 @pytest.fixture
-def new_training(new_run: Callable[..., Any], tmp_path: Path) -> Callable[..., Any]:
+def new_training(tmp_path: Path) -> Callable[..., Run]:
     """A factory: a job on a table of 400 puzzles, in a folder of its own."""
     path, _ = table(tmp_path, 400)
-    (tmp_path / "settings.json").write_text(json.dumps(settings(**SETTINGS).to_json()))
+    made = settings(**SETTINGS)
+    (tmp_path / "settings.json").write_text(json.dumps(made.to_json()))
     arguments = ["--source", str(path), "--settings", str(tmp_path / "settings.json")]
     assert prepare.main([*arguments, "--out", str(tmp_path / "data"), "--workers", "1"]) == 0
 
-    def make(name: str, **changes: Any) -> Any:
-        return new_run(name, data=tmp_path / "data", **{**SMALL, **SETTINGS, **changes})
+    def make(name: str, **changes: Any) -> Run:
+        chosen = settings(**{**SETTINGS, **changes}).to_json()
+        return Run(
+            PhaseJob(
+                run_id="r1",
+                phase="train",
+                settings=chosen,
+                data_dir=str(tmp_path / "data"),
+                out_dir=str(tmp_path / name),
+                processes=1,
+            )
+        )
 
     return make
 
 
 @pytest.mark.usefixtures("keep_generator")
-def test_the_best_between_two_saves_is_saved(new_training: Callable[..., Any]) -> None:
+def test_the_best_between_two_saves_is_saved(new_training: Callable[..., Run]) -> None:
     """With its carry: rows are in the middle of their puzzles when it is saved."""
     changes = {"halt_max_steps": 3}
     whole = check_best_is_saved(new_training, **changes)
@@ -260,7 +274,7 @@ def test_the_best_between_two_saves_is_saved(new_training: Callable[..., Any]) -
 
 @pytest.mark.usefixtures("keep_generator")
 def test_a_training_is_scored_by_its_average(
-    new_training: Callable[..., Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    new_training: Callable[..., Run], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run = new_training("run", width=64, batch=16, steps=60, eval_every=60, save_every=60)
     puzzle = puzzles.make_documents(4, 5, 0, 1, held_out=True)[0][:16]
@@ -285,9 +299,13 @@ def test_a_training_is_scored_by_its_average(
     assert "a puzzle has 16" in capsys.readouterr().err
 
 
-def test_puzzles_of_another_size_are_refused(new_training: Callable[..., Any]) -> None:
-    run = new_training("nine", sequence=162, vocab_size=11, characters="0123456789")
-    assert run.train_here() == "bad_data"
+def test_puzzles_of_another_size_are_refused(
+    new_training: Callable[..., Run], tmp_path: Path
+) -> None:
+    nine = settings(**{**SETTINGS, "sequence": 162, "vocab_size": 11, "characters": "0123456789"})
+    run = new_training("nine")
+    job = replace(run.job, settings=nine.to_json())
+    assert Run(job).train_here() == "bad_data"
     assert "no puzzle of 81 cells" in run.heartbeat.message
 
 
