@@ -5,7 +5,9 @@ from __future__ import annotations
 
 import json
 import random
+import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 #: As they stand in JSON text.
@@ -23,6 +25,16 @@ _BYTES = (
     b"\x1b[2J", b"\x9b31m", b'"', b"{", b"}", b"[" * 200_000, b"9" * 5000, b" ", b"\n" * 50_000,
     b"-1", b"1e400", b"\\ud800", b"a/b",
 )  # fmt: skip
+
+
+@contextmanager
+def briefly(seconds: float = 5.0) -> Iterator[None]:
+    """What is read may be long, and must not take long: this is far more than it needs."""
+    began = time.process_time()
+    yield
+    assert time.process_time() - began < seconds
+
+
 _HERE = "@@here@@"
 _MOST_NASTY = 6
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import base64
 import json
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.fuzz.mutate import NASTY, variants
+from tests.fuzz.mutate import NASTY, briefly, variants
 from tests.strategies import json_values
 from tests.unit.core.manifests import manifest
 from tests.unit.core.runs import AT, a_report, ask, follow, running, the_pod
@@ -61,14 +60,6 @@ LOADERS: list[tuple[Any, Callable[[Any], Any]]] = [
     (GRANTS, bk.load_grants),
     (bk.Uploads((KEPT,), (KEPT,), 5.0, True, "x"), bk.load_uploads),
 ]
-
-
-@contextmanager
-def briefly(seconds: float = 5.0) -> Iterator[None]:
-    """What is read may be long, and must not take long: this is far more than it needs."""
-    began = time.process_time()
-    yield
-    assert time.process_time() - began < seconds
 
 
 @pytest.mark.parametrize(("record", "load"), LOADERS, ids=lambda x: type(x).__name__)

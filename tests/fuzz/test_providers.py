@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -12,7 +11,7 @@ from typing import Any
 import httpx2 as httpx
 import pytest
 
-from tests.fuzz.mutate import NASTY, variants
+from tests.fuzz.mutate import NASTY, briefly, variants
 from tests.unit.runpod.conftest import KEY, Scripted, pod_record
 from tests.unit.skypilot.rig import KEYS, NAME, NOW
 from trmcloud.core.control.observation import Bill, PodSeen
@@ -117,10 +116,8 @@ def test_any_answer_of_runpods(
     read(runpod)
     for variant in variants(text, 500):
         runpod.answers = [httpx.Response(200, content=variant)]
-        with suppress(TrmcloudError):
-            began = time.process_time()
+        with briefly(), suppress(TrmcloudError):
             read(runpod)
-            assert time.process_time() - began < 5.0
 
 
 @pytest.mark.parametrize("code", [400, 401, 402, 404, 409, 422, 429, 500, 503, 301, 204])
@@ -208,7 +205,5 @@ def test_anything_that_sky_prints(
     for number, variant in enumerate(variants(text.encode(), 500)):
         sky.out = sky.said = variant.decode("utf-8", "replace")
         sky.code = 0 if number % 5 else 1
-        with suppress(TrmcloudError):
-            began = time.process_time()
+        with briefly(), suppress(TrmcloudError):
             read(sky, tmp_path / str(number % 10))
-            assert time.process_time() - began < 5.0

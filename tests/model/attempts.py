@@ -4,12 +4,30 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from model import sample, score
+from model.machine.telemetry import Clock
 from model.training import loop
 from trmcloud.core.contract import manifest as mf
+
+
+class TickingClock:
+    """Each look at it takes a fixed time: a run against a deadline, without waiting for it."""
+
+    def __init__(self, tick: float = 0.01, at: float = 1000.0) -> None:
+        self.at, self.tick = at, tick
+
+    def __call__(self) -> float:
+        self.at += self.tick
+        return self.at
+
+    def clock(self) -> Clock:
+        return Clock(epoch=self, monotonic=self)
+
 
 BEST = 8
 BETWEEN_SAVES: dict[str, Any] = {
@@ -36,16 +54,25 @@ def scored(patch: pytest.MonkeyPatch, scores: Mapping[int, float]) -> None:
     patch.setattr(loop, "evaluate", evaluate)
 
 
-def dying_at(patch: pytest.MonkeyPatch, step: int) -> None:
-    """No step is made after ``step``: what is on disk by then is all that there is."""
+def before_steps(patch: pytest.MonkeyPatch, act: Callable[[Any], object]) -> None:
+    """``act`` is called with the trainer before each step."""
     real = loop.Trainer._step
 
-    def die(self: Any) -> Any:
-        if self._progress.step == step:
-            raise RuntimeError("struck by lightning")
+    def step(self: Any) -> Any:
+        act(self)
         return real(self)
 
-    patch.setattr(loop.Trainer, "_step", die)
+    patch.setattr(loop.Trainer, "_step", step)
+
+
+def dying_at(patch: pytest.MonkeyPatch, *steps: int) -> None:
+    """No step is made after one of ``steps``: what is on disk by then is all that there is."""
+
+    def die(trainer: Any) -> None:
+        if trainer._progress.step in steps:
+            raise RuntimeError("struck by lightning")
+
+    before_steps(patch, die)
 
 
 def crash(run: Any, step: int, attempt: int = 1, **environment: Any) -> None:
@@ -65,26 +92,35 @@ def check_resumed(run: Any, whole: Any, from_step: int) -> None:
 
 
 def check_best_is_saved(make: Callable[..., Any], **changes: Any) -> Any:
-    """The best is on disk and is the one that is fetched, with the weights that were evaluated;
-    and a training that dies right after it goes on from there to the last bit. Return the whole
-    training."""
+    """The best is on disk, with the weights that were evaluated, and a training that dies right
+    after it goes on from there to the last bit. Return the whole training."""
     changes = {**BETWEEN_SAVES, **changes}
     with pytest.MonkeyPatch.context() as patch:
         scored(patch, SCORES)
-        run = make("run", **changes, keep_best=1)
-        assert run.train_here() == "finished"
-        assert sorted(run.manifests()) == [BEST, 14], "the best and the latest, and no more"
-        best = mf.pick_best(run.manifests().values())
-        assert best is not None
-        assert (best.step, best.val_bpb) == (BEST, SCORES[BEST])
-        assert (run.heartbeat.best_step, run.heartbeat.best_bpb) == (BEST, SCORES[BEST])
-
         whole = make("whole", **changes, keep_best=9)
         assert whole.train_here() == "finished"
-        assert best.sha256 == whole.weights_at(BEST)
-        assert run.weights_at(14) == whole.weights_at(14)
-
+        best = mf.pick_best(whole.manifests().values())
+        assert best is not None
+        assert (best.step, best.val_bpb) == (BEST, SCORES[BEST])
+        assert (whole.heartbeat.best_step, whole.heartbeat.best_bpb) == (BEST, SCORES[BEST])
         broken = make("broken", **changes, keep_best=9)
         crash(broken, 9)
         check_resumed(broken, whole, BEST)
         return whole
+
+
+def check_learns_is_scored_and_asked(
+    run: Any, data: Path, capsys: pytest.CaptureFixture[str], prompt: str, *more: str
+) -> tuple[list[dict[str, Any]], dict[str, Any], str]:
+    """It learns, is scored as training scored it, and a sample of it can be had: the evaluations,
+    the score, and what ``model.sample`` printed."""
+    assert run.train_here() == "finished"
+    evals = run.metrics("eval")
+    first, *_, last = evals
+    assert last["val_bpb"] < first["val_bpb"]
+    folder = run.out / "checkpoints" / mf.step_dir_name(run.heartbeat.step)
+    scored = score.score(folder, data)
+    assert scored["val_bpb"] == pytest.approx(last["val_bpb"], rel=1e-5), "the weights it names"
+    capsys.readouterr()
+    assert sample.main(["--checkpoint", str(folder), "--prompt", prompt, *more]) == 0
+    return evals, scored, capsys.readouterr().out

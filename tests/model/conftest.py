@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
 import os
 import random
 import signal
@@ -13,12 +14,16 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Callable
 
 import pytest
 
 from model.command import wait_asleep
+from model.machine import signals
+from model.machine.signals import SignalFlag
 from model.machine.telemetry import Clock
+from model.preparing import crew
 from tests.plans import small_recipe
 from tests.settings import changed
 from tests.waiting import deadline_s
@@ -37,6 +42,16 @@ def _one_thread() -> None:
     import torch
 
     torch.set_num_threads(1)
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _fork_workers() -> None:
+    """Preparations' processes are forked from one that has imported their modules; those that
+    ``model.prepare`` starts as a command are spawned, as a user's are."""
+    forked = multiprocessing.get_context("forkserver")
+    forked.set_forkserver_preload(["tests.model.forked_workers"])
+    contexts = SimpleNamespace(get_context=lambda method: forked)
+    crew.multiprocessing = contexts  # type: ignore[attr-defined, assignment]
 
 
 @pytest.fixture
@@ -74,6 +89,38 @@ def data_dir(text: str, settings: PhaseRecipe, tmp_path_factory: pytest.TempPath
     source.write_text(text, encoding="utf-8")
     prepare(str(source), settings, folder / "data")
     return folder / "data"
+
+
+def torchrun(
+    processes: int, module: str, *words: str, forked: bool = True, stdout: Any = subprocess.PIPE,
+    stderr: Any = subprocess.PIPE, **environment: str,
+) -> subprocess.Popen[str]:  # fmt: skip
+    """Starts a module under torchrun, in a process group of its own."""
+    root = Path(__file__).parents[2]
+    folders = [root / "tests" / "standins" / "ranks", root] if forked else [root]
+    path = [*map(str, folders), environment.pop("PYTHONPATH", "")]
+    return subprocess.Popen(
+        [
+            *(sys.executable, "-m", "torch.distributed.run", "--standalone"),
+            *("--nproc_per_node", str(processes), "-m", module, *words),
+        ],
+        stdout=stdout, stderr=stderr, text=True, start_new_session=True, cwd=root,
+        env={
+            **os.environ, "PYTHONPATH": os.pathsep.join(filter(None, path)),
+            "OMP_NUM_THREADS": "1", **environment,
+        },
+    )  # fmt: skip
+
+
+def output_of(process: subprocess.Popen[str], timeout_s: float = 300.0) -> str:
+    """What a process printed that has to end well."""
+    try:
+        out, err = process.communicate(timeout=deadline_s(timeout_s))
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        raise
+    assert process.returncode == 0, err[-4000:]
+    return out
 
 
 @dataclass
@@ -127,15 +174,21 @@ class Run:
         """SHA-256 of the weights that were saved there."""
         return self.manifests()[step].sha256
 
-    def train_here(self, attempt: int = 1, clock: Clock | None = None, **environment: str) -> str:
-        """One attempt in this process; returns the outcome."""
-        from model.machine.signals import SignalFlag
+    def train_here(
+        self,
+        attempt: int = 1,
+        clock: Clock | None = None,
+        flag: SignalFlag | None = None,
+        **environment: str,
+    ) -> str:
+        """One attempt in this process; returns the outcome. ``flag``: what signals raise."""
         from model.train import run_attempt
 
         made = PhaseRecipe.from_json(self.job.settings)
         # As one process of many on this machine it takes one core: the tests share the others.
         environment = {"LOCAL_WORLD_SIZE": "64", **environment}
-        return run_attempt(self.job, made, attempt, SignalFlag(), environment, clock or Clock())
+        flag = flag or signals.SignalFlag()
+        return run_attempt(self.job, made, attempt, flag, environment, clock or Clock())
 
     def torchrun(
         self,
@@ -148,32 +201,15 @@ class Run:
     ) -> subprocess.Popen[str]:
         """Starts ``torchrun`` on this job; its output goes to ``train.log``. ``forked``: its ranks
         begin sooner, and with ``fault``, as ``tests/standins/ranks`` says."""
-        root = Path(__file__).parents[2]
-        folders = [root / "tests" / "standins" / "ranks", root] if forked else [root]
         self.out.mkdir(parents=True, exist_ok=True)
         job_path = self.out / "job.json"
         job_path.write_text(dump(self.job))
         with open(self.out / "train.log", "a") as log:
-            return subprocess.Popen(
-                [
-                    *(sys.executable, "-m", "torch.distributed.run", "--standalone"),
-                    *("--nproc_per_node", str(processes), "-m", "model.train"),
-                ],
-                stdout=log,
-                stderr=log,
-                text=True,
-                start_new_session=True,
-                cwd=root,
-                env={
-                    **os.environ,
-                    "PYTHONPATH": os.pathsep.join(map(str, folders)),
-                    "TRMCLOUD_JOB": str(job_path),
-                    "TRMCLOUD_ATTEMPT": str(attempt),
-                    "TRMCLOUD_TEST_FAULT": fault,
-                    "OMP_NUM_THREADS": "1",
-                    **environment,
-                },
-            )
+            return torchrun(
+                processes, "model.train", forked=forked, stdout=log, stderr=log,
+                TRMCLOUD_JOB=str(job_path), TRMCLOUD_ATTEMPT=str(attempt),
+                TRMCLOUD_TEST_FAULT=fault, **environment,
+            )  # fmt: skip
 
     def finish(self, process: subprocess.Popen[str], timeout_s: float = 120.0) -> int:
         """Waits for the end; a run that hangs is killed with all its ranks."""
@@ -200,11 +236,13 @@ class Run:
 def run_in(settings: PhaseRecipe, data_dir: Path) -> Callable[..., Run]:
     """A factory: ``run_in(folder, steps=5)`` is a job that trains there."""
 
-    def make(folder: Path, *, initial_weights: str = "", **changes: Any) -> Run:
+    def make(
+        folder: Path, *, initial_weights: str = "", prepared: Path | None = None, **changes: Any
+    ) -> Run:
         made = changed(settings, **changes)
         job = PhaseJob(
-            run_id="r1", phase=made.phase, settings=made.to_json(), data_dir=str(data_dir),
-            out_dir=str(folder), processes=2, initial_weights=initial_weights,
+            run_id="r1", phase=made.phase, settings=made.to_json(), out_dir=str(folder),
+            data_dir=str(prepared or data_dir), processes=2, initial_weights=initial_weights,
         )  # fmt: skip
         return Run(job)
 

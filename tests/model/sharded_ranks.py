@@ -20,16 +20,21 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from model.data.batch import Batch, RowSelection
+from model.data.tokenizers import CharTokenizer
 from model.families import layers
+from model.families.protocol import draw_weights
 from model.families.registry import provide_families
 from model.machine.distributed import World, join_world, parallel
 from model.machine.precision import LossScale
 from model.machine.tensors import local
+from model.tasks import scoring
 from model.training import optim, sharding
 from model.training.optim import Average, Optimizer, Ranks, Rules, orthogonalise
 from model.training.soundness import Soundness
 from model.training.stepping import Stepper
 from tests import settings as made
+from tests.model.task_files import TEXT, choices, continued, schemas, task_of, write
+from trmcloud.core.catalog.eval_tasks import CHOICE, LANGUAGE, SCHEMA, Suite
 from trmcloud.core.spec.settings import PhaseRecipe
 
 STEPS = 5
@@ -114,6 +119,25 @@ def train(settings: PhaseRecipe, world: World) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def make_tasks(folder: Path) -> None:
+    kinds = {"even": choices(37), "who": schemas(20), "then": continued(25)}
+    for name, rows in kinds.items():
+        write(folder / f"{name}.jsonl", rows)
+
+
+def scored(folder: Path, world: World, how: str) -> dict[str, Any]:
+    """A suite of three tasks, scored by one rank's share of a model with drawn weights."""
+    settings = replace(settings_of("values", world.size, how), vocab_size=128, sequence=128)
+    model = sharding.build(settings, world)
+    draw_weights(model, 7, {name: 0.2 for name, _ in model.named_parameters()})
+    kinds = {"even": CHOICE, "who": SCHEMA, "then": LANGUAGE}
+    tasks = tuple(task_of(kind, folder / f"{name}.jsonl", shots=1) for name, kind in kinds.items())
+    suite = Suite("core", "CORE", tasks)
+    tokenizer = CharTokenizer("".join(sorted(set(TEXT))))
+    result = scoring.evaluate_suite(model, tokenizer, suite, folder, world=world, batch=1)
+    return {"held": sharding.is_sharded(settings, world), **result.to_json()}
+
+
 class Calls(TorchDispatchMode):
     """Counts collective calls by name."""
 
@@ -144,8 +168,10 @@ def main() -> None:
         return train(settings, world)
 
     cases = {f"{case} {how}": trained(case, how) for case in CASES for how in ("ddp", "fsdp")}
+    folder = Path(os.environ["RESULT"]).parent
+    scores = {f"scores {how}": scored(folder, world, how) for how in ("ddp", "fsdp")}
     if world.is_main:
-        Path(os.environ["RESULT"]).write_text(json.dumps(cases))
+        Path(os.environ["RESULT"]).write_text(json.dumps({**cases, **scores}))
     world.part()
     sys.stdout.flush()
     os._exit(0)

@@ -11,14 +11,13 @@ import pytest
 
 from model.machine import tensors
 from model.machine.signals import SignalFlag
-from model.machine.telemetry import Clock
-from model.train import run_attempt
-from model.training import checkpoint, loop, saver
+from model.training import checkpoint, saver
 from model.training.checkpoint import CheckpointFolder
 from tests.model.attempts import (
     BEST,
     BETWEEN_SAVES,
     SCORES,
+    before_steps,
     check_best_is_saved,
     crash,
     dying_at,
@@ -47,6 +46,18 @@ def test_the_best_between_two_saves_is_saved(new_run: NewRun, changes: dict[str,
     check_best_is_saved(new_run, **changes)
 
 
+def test_the_best_and_the_latest_are_kept_and_no_more(
+    new_run: NewRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scored(monkeypatch, SCORES)
+    few, every = (new_run(str(most), **BETWEEN_SAVES, keep_best=most) for most in (1, 9))
+    assert few.train_here() == every.train_here() == "finished"
+    assert sorted(few.manifests()) == [BEST, 14]
+    assert sorted(every.manifests()) == [4, 6, BEST, 12, 14]
+    for step in (BEST, 14):
+        assert few.weights_at(step) == every.weights_at(step)
+
+
 def test_what_a_training_begins_with_is_not_saved(
     new_run: NewRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -62,16 +73,9 @@ def test_what_a_training_begins_with_is_not_saved(
 
 def test_a_stop_after_the_best_keeps_it(new_run: NewRun, monkeypatch: pytest.MonkeyPatch) -> None:
     scored(monkeypatch, {**SCORES, 10: 2.2})
-    run, flag, real = new_run(**BETWEEN_SAVES, keep_best=1), SignalFlag(), loop.Trainer._step
-
-    def step(self: Any) -> Any:
-        flag.raised = self._progress.step == 9
-        return real(self)
-
-    monkeypatch.setattr(loop.Trainer, "_step", step)
-    made = PhaseRecipe.from_json(run.job.settings)
-    ended = run_attempt(run.job, made, 1, flag, {"LOCAL_WORLD_SIZE": "64"}, Clock())
-    assert ended == "landed_signal"
+    run, flag = new_run(**BETWEEN_SAVES, keep_best=1), SignalFlag()
+    before_steps(monkeypatch, lambda it: setattr(flag, "raised", it._progress.step == 9))
+    assert run.train_here(flag=flag) == "landed_signal"
     assert sorted(run.manifests()) == [BEST, 10]
     assert run.heartbeat.best_step == BEST
 
@@ -118,16 +122,15 @@ def test_a_slow_disk_does_not_hold_training_up_and_the_newest_best_waits_for_it(
     new_run: NewRun, monkeypatch: pytest.MonkeyPatch, most_there: list[int]
 ) -> None:
     scored(monkeypatch, FALLING)
-    disk, real = SlowDisk(monkeypatch, 1), loop.Trainer._step
+    disk = SlowDisk(monkeypatch, 1)
     seen: list[tuple[int, int | None]] = []
 
-    def step(self: Any) -> Any:
-        seen.append((self._progress.step, self._pulse.now.saved_step))
-        if self._progress.step == 9:
+    def note(trainer: Any) -> None:
+        seen.append((trainer._progress.step, trainer._pulse.now.saved_step))
+        if trainer._progress.step == 9:
             disk.let_go()
-        return real(self)
 
-    monkeypatch.setattr(loop.Trainer, "_step", step)
+    before_steps(monkeypatch, note)
     run = new_run(**{**EVERY_STEP, "steps": 10})
     assert run.train_here() == "finished"
     assert seen[9] == (9, None), "nine steps were made while step 1 was written"
@@ -161,14 +164,13 @@ def test_a_checkpoint_from_before_a_cooldown_gives_way_to_no_better_one(
     new_run: NewRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     scored(monkeypatch, FALLING)
-    disk, real = SlowDisk(monkeypatch, 1), loop.Trainer._step
+    disk = SlowDisk(monkeypatch, 1)
 
-    def step(self: Any) -> Any:
-        if self._progress.step == 9:
+    def free(trainer: Any) -> None:
+        if trainer._progress.step == 9:
             disk.let_go()
-        return real(self)
 
-    monkeypatch.setattr(loop.Trainer, "_step", step)
+    before_steps(monkeypatch, free)
     # Its cooldown begins after step 9, which is a best that waits for the disk.
     cooling = {"schedule": "wsd", "cooldown_fraction": 0.1, "steps": 10, "keep_best": 1}
     run = new_run(**{**EVERY_STEP, **cooling})

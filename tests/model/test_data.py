@@ -26,7 +26,9 @@ from model.data.order import SampleOrder, batch_samples, permuted, read_windows,
 from model.data.packing import AT_HAND, document_starts, pack
 from model.machine.distributed import World
 from model.machine.telemetry import Clock
+from model.training.number_format import PAYS
 from tests.model.growing import BOS, HandMade, complete
+from tests.model.test_ladder import TWO_H100
 from tests.standins.loopback import until
 from trmcloud.core.errors import DataError
 from trmcloud.core.spec.settings import PhaseRecipe
@@ -377,16 +379,18 @@ def test_a_cut_line_is_not_yet_a_shard(small: PhaseRecipe, tmp_path: Path) -> No
 
 
 VOCABULARY = 300
-LAST = 80
+SIZE = 600
+"""Tokens of each shard."""
+LAST = 44
 
 
-def shards(count: int = 3, size: int = 1200) -> list[list[int]]:
+def shards(count: int = 3, size: int = SIZE) -> list[list[int]]:
     chosen = np.random.default_rng(3)
     return [chosen.integers(0, VOCABULARY, size).tolist() for _ in range(count)]
 
 
 def grown(settings: PhaseRecipe) -> PhaseRecipe:
-    return replace(settings, vocab_size=450, steps=LAST, batch=2, eval_every=40, save_every=30)
+    return replace(settings, vocab_size=450, steps=LAST, batch=2, eval_every=20, save_every=15)
 
 
 @pytest.fixture
@@ -451,7 +455,7 @@ def test_a_run_that_waits_ends_with_the_very_weights_of_one_that_need_not(
         folder.begin()
         until(lambda: state_of(run) == "waiting" and run.heartbeat.step > 0)
         waiting_at = run.heartbeat.step
-        assert waiting_at == (1200 - 1) // 16 // 2
+        assert waiting_at == (SIZE - 1) // 16 // 2
         first = run.heartbeat.at
         until(lambda: run.heartbeat.at > first)  # it beats while it waits
         folder.add(made[1])
@@ -483,7 +487,7 @@ def test_what_cannot_come_ends_the_run_by_its_own_words_and_a_resume_goes_on(
     assert run.heartbeat.message.startswith("shard_00001.parquet is not there")
     assert run.heartbeat.message.endswith("Next: look")
     step = run.heartbeat.saved_step
-    assert step == run.heartbeat.step == (1200 - 1) // 16 // 2, "what was trained is saved"
+    assert step == run.heartbeat.step == (SIZE - 1) // 16 // 2, "what was trained is saved"
     folder.add(made[1])
     folder.add(made[2])
     folder.finish()
@@ -540,14 +544,17 @@ def test_a_preparation_that_failed_before(run_on: Callable[..., Any], tmp_path: 
 
 
 @pytest.mark.slow
-def test_two_ranks_wait_together(run_on: Callable[..., Any], tmp_path: Path) -> None:
-    """That each reads its own rows of what came is checked above, rank by rank."""
+def test_two_ranks_wait_together_and_take_the_same_number_format(
+    run_on: Callable[..., Any], tmp_path: Path
+) -> None:
+    """That each reads its own rows of what came is checked above, rank by rank. As on two H100 of
+    which the second lacks a kernel."""
     made = shards(2)
     folder = HandMade(tmp_path / "data")
     folder.add(made[0])
     folder.begin()
-    run = run_on("run", folder.path, steps=20)
-    process = run.torchrun(processes=2)
+    run = run_on("run", folder.path, steps=20, dtype="auto")
+    process = run.torchrun(processes=2, fault=TWO_H100)
 
     def waits() -> bool:
         assert process.poll() is None
@@ -555,12 +562,19 @@ def test_two_ranks_wait_together(run_on: Callable[..., Any], tmp_path: Path) -> 
         return state_of(run) == "waiting"
 
     until(waits)
-    assert run.heartbeat.step == (1200 - 1) // 16 // 4
+    assert run.heartbeat.step == (SIZE - 1) // 16 // 4
     folder.add(made[1])
     folder.finish()
     assert run.finish(process) == 0
     state = json.loads((run.out / "checkpoints/step-00000020/state.json").read_text())
     assert state["shards"] == [each.sha256 for each in folder.shards]
+    [line] = run.metrics("precision")
+    assert line["left"] == [
+        ["torchao-tensorwise", "no such kernel"],
+        ["torchao-rowwise", "another rank does not have it"],
+    ]
+    faster = line["plain_s"] / line["float8_s"] > PAYS
+    assert line["taken"] == ("float8 (native)" if faster else "bfloat16")
 
 
 def test_rows_of_whole_documents_are_trained_on(run_on: Callable[..., Any], tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from model.families.layers import NORM_EPS, layer, relu_squared, rms, rotate, tu
 from model.families.trm.model import TRM, refinement_percent, step_weights, supervise
 from model.families.trm.model import Block as TrmBlock
 from model.families.trm.model import Shape as TrmShape
-from tests.model.models import shaken
+from tests.model.models import SHAPE, VARIANTS, make_dense, make_model, shaken
 from tests.settings import changed
 from trmcloud.core.errors import UsageError
 from trmcloud.core.spec.settings import PhaseRecipe
@@ -27,37 +27,9 @@ from trmcloud.core.spec.settings import PhaseRecipe
 # -- The dense transformer against its formulas written out in float64, and its sizes -----------
 
 
-SHAPE = Shape(
-    vocab_size=61, depth=3, width=32, head_dim=8, sequence=16, hidden=48, kv_heads=4, norm="rms"
+every_variant = pytest.mark.parametrize(
+    "changes", [each for name, each in VARIANTS.items() if name != "gpt2"], ids=str
 )
-VARIANTS: dict[str, dict[str, Any]] = {
-    "gpt": {},
-    "gpt-tied": {"tied": True},
-    "nanochat": {"mlp": "relu2", "qk_norm": True, "logit_cap": 15.0},
-    "speedrun": {
-        **{"mlp": "relu2", "qk_norm": True, "logit_cap": 15.0},
-        **{"value_embeddings": True, "windows": "SSL"},
-    },
-    "nanogpt": {"mlp": "gelu", "norm": "layer", "positions": "learned"},
-    "grouped": {"kv_heads": 2, "qk_norm": True, "norm": "layer"},
-    "one-kv-head": {"kv_heads": 1, "value_embeddings": True},
-}
-every_variant = pytest.mark.parametrize("changes", VARIANTS.values(), ids=VARIANTS.keys())
-
-
-def make(changes: dict[str, Any], dtype: torch.dtype = torch.float32) -> Dense:
-    return shaken(Dense(replace(SHAPE, **changes), dtype))
-
-
-TRMS = {"trm": {"control": False}, "trm-control": {"control": True}}
-CAUSAL = {**VARIANTS, **TRMS}
-every_causal = pytest.mark.parametrize("name", CAUSAL)
-
-
-def make_causal(name: str) -> Dense | TRM:
-    if name not in TRMS:
-        return make(VARIANTS[name])
-    return shaken(TRM(TrmShape(61, 2, 32, 8, 2, 2, sequence=16, **TRMS[name])))
 
 
 def batch(rows: int = 2) -> tuple[Tensor, Tensor]:
@@ -169,7 +141,7 @@ def logits_by_hand(model: Dense, ids: Tensor) -> Tensor:
 @every_variant
 @torch.no_grad()
 def test_it_is_the_model_of_its_formulas(changes: dict[str, Any]) -> None:
-    model = make(changes)
+    model = make_dense(**changes)
     ids, targets = batch(1)
     logits = logits_by_hand(model, ids[0])
     expected = torch.nn.functional.cross_entropy(logits, targets[0], reduction="none")
@@ -183,7 +155,7 @@ def test_it_is_the_model_of_its_formulas(changes: dict[str, Any]) -> None:
 
 @every_variant
 def test_gradients_reach_every_weight(changes: dict[str, Any]) -> None:
-    model = make(changes)
+    model = make_dense(**changes)
     model(*batch()).loss.backward()
     for name, parameter in model.named_parameters():
         assert parameter.grad is not None, name
@@ -234,57 +206,13 @@ def test_a_rotation_turns_heads_that_lie_apart_as_it_turns_those_side_by_side() 
     assert not torch.equal(beside, h)
 
 
-@every_causal
-def test_decoding_with_a_cache_is_the_full_pass(name: str) -> None:
-    model = make_causal(name)
-    ids, targets = batch()
-    full = model.evaluate(ids, targets)[-1]
-    cache = Cache(SHAPE.sequence)
-    at = 0
-    for size in (5, 1, 1, 9):
-        logits = model.decode(ids[:, at : at + size], cache)
-        at += size
-        losses = torch.nn.functional.cross_entropy(logits, targets[:, at - 1], reduction="none")
-        assert losses.tolist() == pytest.approx(full[:, at - 1].tolist(), abs=1e-4)
-
-
-def test_decoding_makes_one_mask_a_pass_none_for_one(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    from model.families import cache as cache_module
-
-    made: list[tuple[int, int, int]] = []
-    real = cache_module.causal_mask
-
-    def watch(new: int, past: int, window: int, device: torch.device) -> Tensor:
-        made.append((new, past, window))
-        return real(new, past, window, device)
-
-    monkeypatch.setattr(cache_module, "causal_mask", watch)
-    model, (ids, _) = make({}), batch()
-    cache = Cache(SHAPE.sequence)
-    model.decode(ids[:, :5], cache)
-    assert made == [(5, 0, 0)]
-    model.decode(ids[:, 5:6], cache)
-    assert made == [(5, 0, 0)]
-
-
 def test_training_with_windows_makes_its_mask_once() -> None:
-    model, (ids, targets) = make({"windows": "SL"}), batch()
+    model, (ids, targets) = make_dense(windows="SL"), batch()
     model(ids, targets)
     [mask] = model._masks.values()
     model(ids, targets)
     assert list(model._masks.values()) == [mask]
     assert mask.sum(1).max() == 4
-
-
-@every_causal
-def test_no_token_sees_a_later_one(name: str) -> None:
-    model, (ids, targets) = make_causal(name), batch()
-    changed = ids.clone()
-    changed[:, 9:] = (changed[:, 9:] + 1) % SHAPE.vocab_size
-    before = model.evaluate(ids, targets)[:, :, :9]
-    assert torch.equal(before, model.evaluate(changed, targets)[:, :, :9])
 
 
 def test_a_fresh_model_predicts_nearly_every_id_alike() -> None:
@@ -295,7 +223,7 @@ def test_a_fresh_model_predicts_nearly_every_id_alike() -> None:
 
 
 def test_dropout_drops_in_training_and_not_in_evaluation() -> None:
-    model, (ids, targets) = make({"dropout": 0.5}), batch()
+    model, (ids, targets) = make_dense(dropout=0.5), batch()
     plain = Dense(replace(SHAPE))
     plain.load_state_dict(model.state_dict())
     torch.manual_seed(0)
@@ -319,8 +247,10 @@ class Products(TorchDispatchMode):
 def test_recomputed_blocks_give_the_same_gradients() -> None:
     gradients, products, held = [], [], []
     for recompute, selective in ((False, False), (True, True), (True, False)):
-        again = {"activation_checkpointing": recompute, "selective_checkpointing": selective}
-        model = make({**again, "windows": "SL", "value_embeddings": True})
+        again: dict[str, Any] = {
+            "activation_checkpointing": recompute, "selective_checkpointing": selective,
+        }  # fmt: skip
+        model = make_dense(**again, windows="SL", value_embeddings=True)
         kept: dict[int, int] = {}
 
         def keep(tensor: Tensor, kept: dict[int, int] = kept) -> Tensor:
@@ -341,14 +271,15 @@ def test_recomputed_blocks_give_the_same_gradients() -> None:
     assert held[2] < held[0]
 
 
-@pytest.mark.parametrize("tied", [False, True])
+@pytest.mark.parametrize(("name", "heads"), [("gpt", 1), ("gpt-tied", 1), ("trm", 2)])
 def test_a_head_run_in_pieces_gives_the_same_loss_and_gradients(
-    monkeypatch: pytest.MonkeyPatch, tied: bool
+    monkeypatch: pytest.MonkeyPatch, name: str, heads: int
 ) -> None:
+    """``heads``: how often it is run."""
     results, products = [], []
     for limit in (layers.MAX_LOGITS, 7 * SHAPE.vocab_size):
         monkeypatch.setattr(layers, "MAX_LOGITS", limit)
-        model = make({"tied": tied})
+        model = make_model(name)
         with Products() as counted:
             loss = model(*batch()).loss
             (loss * 0.5).backward()
@@ -358,11 +289,11 @@ def test_a_head_run_in_pieces_gives_the_same_loss_and_gradients(
         torch.testing.assert_close(whole, pieces)
     # Of no more than 7 tokens each, and all alike: 8 pieces of 4.
     assert batch()[0].numel() == 32
-    assert products[1] - products[0] == 3 * (8 - 1), "none is computed again"
+    assert products[1] - products[0] == heads * 3 * (8 - 1), "none is computed again"
 
 
 def test_a_head_in_pieces_judges_as_it_trains(monkeypatch: pytest.MonkeyPatch) -> None:
-    model = make({})
+    model = make_dense()
     ids, targets = batch()
     monkeypatch.setattr(layers, "MAX_LOGITS", 7 * SHAPE.vocab_size)
     with torch.no_grad():
@@ -466,7 +397,7 @@ def test_a_family_without_a_trainer_is_refused(settings: Any) -> None:
 
 
 def test_matrices_above_one_another_are_told_apart() -> None:
-    model = make({"kv_heads": 2, "value_embeddings": True})
+    model = make_dense(kv_heads=2, value_embeddings=True)
     groups = model.parameter_groups()
     assert list(groups) == [name for name, _ in model.named_parameters()]
     assert groups["blocks.0.qkv.weight"].splits == (32, 16, 16)
@@ -578,21 +509,6 @@ def test_flops_are_those_that_the_planner_counts_trm(settings: Any) -> None:
     products = sum(n for name, n in counts.items() if not any(a in str(name) for a in apart))
     work = settings.work()
     assert products == 3 * (work.matmul_flops + work.head_flops) * ids.numel()
-
-
-def test_a_head_run_in_pieces_gives_the_same_losses_and_gradients(
-    settings: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    results = []
-    for limit in (layers.MAX_LOGITS, 7 * settings.vocab_size):
-        monkeypatch.setattr(layers, "MAX_LOGITS", limit)
-        model = make_trm(settings)
-        losses = model.losses(*trm_batch(settings))
-        losses.sum().backward()
-        assert model.head.weight.grad is not None
-        results.append((losses.detach(), model.head.weight.grad.clone()))
-    for whole, pieces in zip(*results, strict=True):
-        torch.testing.assert_close(whole, pieces)
 
 
 # -- The loss against numbers worked out by hand, and where its gradient may flow ---------------

@@ -1,10 +1,9 @@
-"""How a model is scored: bits per byte, exact match, and texts that are drawn together."""
+"""How a model is scored: bits per byte and exact match."""
 
 from __future__ import annotations
 
 import json
 import math
-import random
 from contextlib import nullcontext
 from dataclasses import replace
 from decimal import Decimal
@@ -17,14 +16,7 @@ from torch import Tensor
 
 from model import solve as solve_module
 from model.data.folder import open_data
-from model.families.bd3lm.model import BlockDiffusion
-from model.families.cache import Cache, RowCache
-from model.families.dense import Dense
-from model.families.dense import Shape as DenseShape
-from model.families.drawing import NextTokenModel, Text, generate, is_batched, make_sampler
-from model.families.protocol import LanguageModel, Sampling
 from model.families.trm.model import TRM, Shape
-from model.families.trm.model import Shape as TrmShape
 from model.families.trm.plan import Settings
 from model.machine.distributed import World
 from model.solve import answer, main, solve
@@ -36,7 +28,6 @@ from model.training.exact_match import (
     read_items,
     wilson,
 )
-from tests.model.models import shaken
 
 # -- evaluate -----------------------------------------------------------------------------------
 # Bits per byte: by hand, without special tokens, and the same however many ranks divide it.
@@ -305,149 +296,3 @@ class _Lacking:
         from trmcloud.core.errors import DataError
 
         raise DataError("the tokenizer has no character")
-
-
-# -- Texts that are drawn together come out as each does alone, whoever its neighbours are ------
-
-
-VOCABULARY, SEQUENCE = 61, 16
-_DENSE: dict[str, Any] = {
-    **{"vocab_size": VOCABULARY, "depth": 3, "width": 32, "head_dim": 8, "sequence": SEQUENCE},
-    **{"hidden": 48, "kv_heads": 4, "norm": "rms"},
-}
-FAMILIES: dict[str, dict[str, Any]] = {
-    "grouped": {"kv_heads": 2, "qk_norm": True, "norm": "layer"},
-    "learned-positions": {"mlp": "gelu", "norm": "layer", "positions": "learned"},
-    "windows": {
-        **{"mlp": "relu2", "qk_norm": True, "logit_cap": 15.0},
-        **{"value_embeddings": True, "windows": "SSL"},
-    },
-}
-TRMS = {"trm": False, "trm-control": True}
-every_family = pytest.mark.parametrize("name", [*FAMILIES, *TRMS])
-
-
-def make(name: str) -> LanguageModel:
-    model: LanguageModel
-    if name in TRMS:
-        shape = TrmShape(
-            vocab_size=VOCABULARY, depth=2, width=32, head_dim=8, supervision_steps=2, loops=2,
-            sequence=SEQUENCE, control=TRMS[name],
-        )  # fmt: skip
-        model = TRM(shape)
-    else:
-        model = Dense(DenseShape(**{**_DENSE, **FAMILIES[name]}))
-    return shaken(model).eval()
-
-
-def sampling(**changes: Any) -> Sampling:
-    base: dict[str, Any] = {
-        **{"max_tokens": 12, "temperature": 0.8, "top_k": 20, "top_p": 1.0, "seed": 0},
-        **{"known_ids": VOCABULARY - 2, "stop": -1},
-    }
-    return Sampling(**{**base, **changes})
-
-
-@every_family
-def test_the_logits_of_a_row_are_those_of_the_text_alone(name: str) -> None:
-    """Rows of different lengths; one leaves on the way, and another comes in its place."""
-    model = make(name)
-    assert isinstance(model, NextTokenModel)
-    chosen = random.Random(1)
-    rows = RowCache(3, SEQUENCE)
-    alone: list[Cache] = []
-
-    def come(length: int) -> None:
-        ids = torch.tensor([[chosen.randrange(VOCABULARY) for _ in range(length)]])
-        beginning = Cache(length)
-        model.decode(ids, beginning)
-        rows.append(beginning)
-        alone.append(Cache(SEQUENCE))
-        model.decode(ids, alone[-1])
-
-    worst = 0.0
-    for length in (2, 9, 5):
-        come(length)
-    for number in range(6):
-        if number == 3:
-            rows.remove(0)
-            alone[0] = alone.pop()
-            come(1)
-        ids = torch.tensor([[chosen.randrange(VOCABULARY)] for _ in alone])
-        together = model.decode(ids, rows)
-        singly = torch.cat([model.decode(ids[at : at + 1], each) for at, each in enumerate(alone)])
-        worst = max(worst, float((together - singly).abs().max()))
-        assert float(singly.std()) > 0.05
-    assert worst < 1e-4
-
-
-@pytest.mark.parametrize(
-    ("name", "temperature"), [("learned-positions", 0.0), ("windows", 0.8), ("trm", 0.8)]
-)
-def test_a_text_does_not_depend_on_its_neighbours(name: str, temperature: float) -> None:
-    """Five texts in three rows, beyond the trained sequence, each joining when one has left."""
-    model = make(name)
-    wishes = [
-        ([1, 2, 3], sampling(seed=5, max_tokens=30, temperature=temperature)),
-        ([4] * SEQUENCE, sampling(seed=6, temperature=temperature)),
-        ([7], sampling(seed=5, max_tokens=1, temperature=temperature)),
-        (list(range(40)), sampling(seed=7, temperature=temperature)),
-        ([1, 2, 3], sampling(seed=8, max_tokens=25, temperature=temperature)),
-    ]
-    assert isinstance(model, NextTokenModel)
-    expected = [list(generate(model, start, wish, CPU)) for start, wish in wishes]
-    together = make_sampler(model, 3, CPU)
-    waiting = list(enumerate(wishes))
-    made: list[list[int]] = [[] for _ in wishes]
-    going: dict[Text, int] = {}
-    while waiting or going:
-        while waiting and len(going) < 3:
-            number, (start, wish) = waiting.pop(0)
-            going[together.add(start, wish)] = number
-        for text, token in together.step():
-            made[going[text]].append(token)
-        going = {text: number for text, number in going.items() if not text.ended}
-    assert made == expected
-    assert [len(each) for each in made] == [30, 12, 1, 12, 25]
-
-
-def test_a_text_ends_at_its_end_and_one_may_be_taken_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    model = make("grouped")
-    together = make_sampler(model, 2, CPU)
-    ends = together.add([1, 2], sampling(max_tokens=50, known_ids=2, stop=1, temperature=5.0))
-    gone = together.add([3], sampling(max_tokens=50))
-    assert len(together.step()) >= 1
-    together.remove(gone)
-    together.remove(gone)
-    for _ in range(50):
-        assert all(text is ends for text, _ in together.step())
-    assert ends.ended
-    assert ends.drawn < 50
-    assert together.step() == []
-
-
-def test_after_clearing_a_drawing_is_as_new() -> None:
-    model = make("trm")
-    together = make_sampler(model, 1, CPU)
-    together.add([1], sampling())
-    first = [token for _, token in together.step()]
-    together.clear()
-    assert together.step() == []
-    together.add([1], sampling())
-    assert [token for _, token in together.step()] == first
-
-
-def test_a_family_that_is_not_asked_token_by_token_goes_on_in_turns() -> None:
-    shape = DenseShape(**_DENSE)
-    model = shaken(BlockDiffusion(shape, 4)).eval()
-    assert not is_batched(model)
-    wishes = [([VOCABULARY - 1, 2], sampling(seed=seed, max_tokens=10)) for seed in (1, 2)]
-    expected = [list(model.generate(start, wish)) for start, wish in wishes]
-    turns = make_sampler(model, 2, CPU)
-    texts = [turns.add(start, wish) for start, wish in wishes]
-    made: dict[Text, list[int]] = {text: [] for text in texts}
-    while not all(text.ended for text in texts):
-        for text, token in turns.step():
-            made[text].append(token)
-    assert list(made.values()) == expected
-    assert turns.step() == []

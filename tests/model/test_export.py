@@ -308,16 +308,26 @@ def test_a_character_that_the_vocabulary_lacks_is_an_error_there_too() -> None:
 # -- wrong input ----------------------------------------------------------------------------------
 
 
-def refused(
-    folder: Path, into: Path, capsys: pytest.CaptureFixture[str], code: int, *more: str
-) -> dict[str, Any]:
-    """The error of an export, of which nothing was written."""
-    before = sorted(into.parent.iterdir())
-    assert export.main(["--checkpoint", str(folder), "--into", str(into), *more]) == code
-    assert sorted(into.parent.iterdir()) == before
-    line, said = capsys.readouterr().err.splitlines()
-    assert line.startswith("error: ")
-    return json.loads(said)
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_checkpoint(tmp_path_factory.mktemp("llama"), settings_of_shape("llama"))
+
+
+@pytest.fixture
+def refused(plain: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Callable[..., Any]:
+    """The error of an export to ``into`` that ends with a code, of which nothing was written."""
+
+    def export_fails(code: int, *more: str, folder: Path = plain) -> dict[str, Any]:
+        into = tmp_path / "into"
+        before = sorted(tmp_path.iterdir())
+        assert export.main(["--checkpoint", str(folder), "--into", str(into), *more]) == code
+        assert sorted(tmp_path.iterdir()) == before
+        line, said = capsys.readouterr().err.splitlines()
+        assert line.startswith("error: ")
+        made: dict[str, Any] = json.loads(said)
+        return made
+
+    return export_fails
 
 
 def _rewritten(folder: Path, change: Callable[[dict[str, Tensor]], None]) -> None:
@@ -346,27 +356,25 @@ def _rewritten(folder: Path, change: Callable[[dict[str, Tensor]], None]) -> Non
     ids=["missing", "extra", "shape"],
 )
 def test_a_checkpoint_of_other_tensors_is_refused_by_name(
-    change: Any, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    change: Any, said: str, tmp_path: Path, plain: Path, refused: Callable[..., Any]
 ) -> None:
-    folder = make_checkpoint(tmp_path / "made", settings_of_shape("llama"))
+    folder = Path(shutil.copytree(plain, tmp_path / "changed"))
     _rewritten(folder, change)
-    assert said in refused(folder, tmp_path / "into", capsys, 10)["what"]
+    assert said in refused(10, folder=folder)["what"]
 
 
 def test_a_tokenizer_larger_than_the_model_is_refused(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, refused: Callable[..., Any]
 ) -> None:
     large = train_tokenizer("char", [], 500, "".join(map(chr, range(0x4E00, 0x4E00 + 400))))
     folder = make_checkpoint(tmp_path / "made", settings_of_shape("llama"), large)
-    said = refused(folder, tmp_path / "into", capsys, 10)["what"]
-    assert "401 ids, but its model 320" in said
+    assert "401 ids, but its model 320" in refused(10, folder=folder)["what"]
 
 
 @pytest.mark.parametrize("there", ["folder", "file", "link"])
 def test_what_stands_at_the_target_stays(
-    there: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    there: str, tmp_path: Path, plain: Path, refused: Callable[..., Any]
 ) -> None:
-    folder = make_checkpoint(tmp_path / "made", settings_of_shape("llama"))
     into = tmp_path / "into"
     if there == "folder":
         into.mkdir()
@@ -374,41 +382,34 @@ def test_what_stands_at_the_target_stays(
     elif there == "file":
         into.write_text("mine")
     else:
-        into.symlink_to(tmp_path / "made")
-    assert "not empty" in refused(folder, into, capsys, 8)["what"]
+        into.symlink_to(plain)
+    assert "not empty" in refused(8)["what"]
 
 
 def test_a_full_disk_is_one_line_and_leaves_nothing(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, refused: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder = make_checkpoint(tmp_path / "made", settings_of_shape("llama"))
     usage = shutil.disk_usage(tmp_path)
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=1000))
-    assert "0.0 MB are free" in refused(folder, tmp_path / "into", capsys, 5)["what"]
+    assert "0.0 MB are free" in refused(5)["what"]
 
 
 def test_a_disk_that_fills_meanwhile_is_one_line_and_leaves_nothing(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    refused: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if not Path("/dev/full").exists():
         pytest.skip("this system has no /dev/full")
-    folder = make_checkpoint(tmp_path / "made", settings_of_shape("llama"))
 
     def write_tokenizer(making: Path, loaded: Any) -> None:
         (making / "README.md").symlink_to("/dev/full")
 
     monkeypatch.setattr(hf, "write_tokenizer", write_tokenizer)
-    assert "the disk is full" in refused(folder, tmp_path / "into", capsys, 5)["what"]
+    assert "the disk is full" in refused(5)["what"]
 
 
-def test_an_about_file_that_is_none_is_refused(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    folder = make_checkpoint(tmp_path / "made", settings_of_shape("llama"))
+def test_an_about_file_that_is_none_is_refused(tmp_path: Path, refused: Callable[..., Any]) -> None:
     (tmp_path / "about.json").write_text("[]")
-    words = ["--checkpoint", str(folder), "--into", str(tmp_path / "into")]
-    assert export.main([*words, "--about", str(tmp_path / "about.json")]) == 2
-    assert "--about" in capsys.readouterr().err
+    assert "--about" in refused(2, "--about", str(tmp_path / "about.json"))["what"]
 
 
 # -- by transformers itself -----------------------------------------------------------------------
@@ -475,32 +476,27 @@ REFUSED_GGUF: dict[str, tuple[dict[str, Any], str]] = {
 
 @pytest.mark.parametrize(("changes", "said"), REFUSED_GGUF.values(), ids=REFUSED_GGUF)
 def test_what_llama_cpp_does_not_know_is_refused(
-    changes: dict[str, Any], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    changes: dict[str, Any], said: str, tmp_path: Path, refused: Callable[..., Any]
 ) -> None:
     folder = make_checkpoint(tmp_path / "made", changed(settings_of_shape("llama"), **changes))
-    told = refused(folder, tmp_path / "into", capsys, 12, "--to", "gguf")
+    told = refused(12, "--to", "gguf", folder=folder)
     assert said in told["what"]
     assert told["next_step"].startswith("--to hf")
 
 
 def test_a_tokenizer_of_another_split_is_refused(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, refused: Callable[..., Any]
 ) -> None:
     content = json.loads(train_tokenizer("bpe", [TEXT], 300).to_json())
     content["pre_tokenizer"]["use_regex"] = False
     own = load_tokenizer(json.dumps(content), "here")
     folder = make_checkpoint(tmp_path / "made", settings_of_shape("llama"), own)
-    told = refused(folder, tmp_path / "into", capsys, 12, "--to", "gguf")
-    assert "split text" in told["what"]
+    assert "split text" in refused(12, "--to", "gguf", folder=folder)["what"]
 
 
 @pytest.mark.skipif(find_spec("gguf") is not None, reason="gguf is installed here")
-def test_without_its_package_the_extra_is_named(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    folder = make_checkpoint(tmp_path / "made", settings_of_shape("llama"))
-    told = refused(folder, tmp_path / "into", capsys, 6, "--to", "gguf")
-    assert "'gguf' extra" in told["what"]
+def test_without_its_package_the_extra_is_named(refused: Callable[..., Any]) -> None:
+    assert "'gguf' extra" in refused(6, "--to", "gguf")["what"]
 
 
 @pytest.mark.more

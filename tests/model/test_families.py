@@ -10,11 +10,11 @@ from typing import Any, Callable
 import pytest
 import torch
 
-from model import sample, score
 from model.families import registry
 from model.training.checkpoint import read_tensors
 from model.training.load import load_model
 from model.training.optim import Average
+from tests.model.attempts import check_learns_is_scored_and_asked
 from tests.settings import changed
 from trmcloud.core.contract.gate import judge
 from trmcloud.core.errors import UsageError
@@ -40,9 +40,8 @@ def test_it_learns_is_scored_and_asked(
     new_run: NewRun, data_dir: Path, capsys: pytest.CaptureFixture[str], name: str
 ) -> None:
     run = new_run(steps=40, eval_every=40, **FAMILIES[name])
-    assert run.train_here() == "finished"
-    first, *_, last = run.metrics("eval")
-    assert last["val_bpb"] < first["val_bpb"]
+    (*_, last), _, text = check_learns_is_scored_and_asked(run, data_dir, capsys, "the dog")
+    assert text.startswith("the dog")
     assert len(last["val_step_losses"]) == 1
     assert "refinement_percent" not in last
     line = run.metrics("train")[-1]
@@ -53,15 +52,6 @@ def test_it_learns_is_scored_and_asked(
     verdict = judge("train", run.metrics())
     assert verdict.passed
     assert "validation order" not in {check.name for check in verdict.checks}
-
-    folder = run.out / "checkpoints/step-00000040"
-    scored = score.score(folder, data_dir)
-    assert scored["val_bpb"] == pytest.approx(last["val_bpb"], rel=1e-5), (
-        "the weights that it names"
-    )
-    capsys.readouterr()
-    assert sample.main(["--checkpoint", str(folder), "--prompt", "the dog"]) == 0
-    assert capsys.readouterr().out.startswith("the dog")
 
 
 def test_every_family_with_a_trainer_has_one_and_no_other() -> None:

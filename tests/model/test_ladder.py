@@ -477,9 +477,9 @@ def test_the_attention_left_is_in_metrics(new_run: NewRun) -> None:
     assert line["left"][0][0] == "FlexAttention"
 
 
-# -- several ranks, and a whole recipe ----------------------------------------------------------
+# -- several ranks, which test_data trains, and a whole recipe ------------------------------------
 
-_TWO_H100 = """
+TWO_H100 = """
 import os
 from model.training import number_format
 number_format.Chip.of = classmethod(lambda cls, device: number_format.Chip("H100", True, (9, 0)))
@@ -492,19 +492,6 @@ def prove(rung, device):
         proof(rung, device)
 number_format.prove_rung = prove
 """
-
-
-def test_two_ranks_try_and_take_the_same(new_run: NewRun) -> None:
-    run = new_run(family="gpt", dtype="auto", steps=4)
-    assert run.finish(run.torchrun(fault=_TWO_H100)) == 0
-    [line] = rungs(run)
-    assert line["left"] == [
-        ["torchao-tensorwise", "no such kernel"],
-        ["torchao-rowwise", "another rank does not have it"],
-    ]
-    faster = line["plain_s"] / line["float8_s"] > number_format.PAYS
-    assert line["taken"] == ("float8 (native)" if faster else "bfloat16")
-    assert run.heartbeat.outcome == "finished"
 
 
 def test_a_small_recipe_learns_in_emulated_float8_as_in_bfloat16(new_run: NewRun) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import shutil
 from dataclasses import replace
 from typing import Any, Callable
@@ -11,33 +10,16 @@ import pytest
 import torch
 
 from model.machine.signals import SignalFlag
-from model.machine.telemetry import Clock
-from model.train import run_attempt
 from model.training import loop
-from model.training.landing import Landing, Limits, Replay
+from model.training.landing import Landing, Limits
 from model.training.schedule import Cooldown, Schedule
-from tests.model.attempts import crash
+from tests.model.attempts import TickingClock, before_steps, crash, dying_at
 from trmcloud.core.contract.manifest import to_json
 from trmcloud.core.errors import UsageError
 from trmcloud.core.spec.settings import PhaseRecipe
 
 NewRun = Callable[..., Any]
 pytestmark = pytest.mark.usefixtures("keep_generator")
-
-
-class TickingClock:
-    """Each look at it takes a fixed time: a run against a deadline, without waiting for it."""
-
-    def __init__(self, tick: float = 0.01) -> None:
-        self.at = 1000.0
-        self.tick = tick
-
-    def __call__(self) -> float:
-        self.at += self.tick
-        return self.at
-
-    def clock(self) -> Clock:
-        return Clock(epoch=self, monotonic=self)
 
 
 def test_a_deadline_already_gone_lands_at_once(new_run: NewRun) -> None:
@@ -53,15 +35,13 @@ def test_a_run_killed_in_its_cooldown_keeps_its_decision(
     run = new_run("timed", steps=10_000, save_every=8, keep_best=99)
     hand = TickingClock()
     deadline = {"TRMCLOUD_DEADLINE_AT": str(hand.at + 14.0)}
-    real = loop.Trainer._step
 
-    def die_in_cooldown(self: Any) -> Any:
-        cooldown = self._progress.cooldown
-        if cooldown is not None and self._progress.step == cooldown.first + 12:
+    def die_in_cooldown(trainer: Any) -> None:
+        cooldown = trainer._progress.cooldown
+        if cooldown is not None and trainer._progress.step == cooldown.first + 12:
             raise RuntimeError("struck by lightning")
-        return real(self)
 
-    monkeypatch.setattr(loop.Trainer, "_step", die_in_cooldown)
+    before_steps(monkeypatch, die_in_cooldown)
     assert run.train_here(clock=hand.clock(), **deadline) == "crashed"
     monkeypatch.undo()
     [decision, *_] = run.metrics("decision")
@@ -149,11 +129,9 @@ def test_landing_at_once_after_going_back_leaves_what_has_cooled_as_it_was(new_r
     assert run.train_here() == "finished"
     run.job = replace(run.job, settings={**run.job.settings, "steps": 40})
     before = run.manifests()
-    made = PhaseRecipe.from_json(run.job.settings)
     flag = SignalFlag()
     flag.raised = flag.save = True
-    environment = {"LOCAL_WORLD_SIZE": "64"}
-    assert run_attempt(run.job, made, 2, flag, environment, Clock()) == "landed_signal"
+    assert run.train_here(attempt=2, flag=flag) == "landed_signal"
     assert run.metrics("start")[-1]["weights_of"] == 14
     assert run.manifests() == before
 
@@ -243,56 +221,6 @@ def test_the_cooldown_begins_once_and_stays_while_steps_wait(settings: PhaseReci
     assert (later.cooldown, later.outcome) == (None, None)
     done = landing.consult(decided.end, decided, now=99.8, elapsed_s=99.8)
     assert done.outcome == "landed_deadline"
-
-
-@pytest.mark.parametrize(
-    ("before_s", "after_s", "floor"),
-    [(0.9, 0.5, 0.0), (0.5, 0.9, 0.0), (0.9, 0.5, 0.1), (1.0, 0.25, 0.0), (0.5, 0.5, 0.0)],
-)
-def test_a_cooldown_follows_the_time_that_is_left(
-    settings: PhaseRecipe, before_s: float, after_s: float, floor: float
-) -> None:
-    """Steps become faster or slower within it: the time is used, and the rate comes down."""
-    made = replace(settings, steps=100_000, rate_floor=floor, cooldown_fraction=0.3)
-    made = replace(made, eval_every=50, save_every=100)
-    landing = landing_of(made, Limits(deadline_at=600.0))
-    landing.evaluation_s, landing.save_s = 1.0, 0.5
-    schedule = Schedule.of(made)
-    noise = random.Random(5)
-    now, step, cooldown, rates = 0.0, 0, None, []
-    decided: list[tuple[int, int]] = []
-    while True:
-        verdict = landing.consult(step, cooldown, now=now, elapsed_s=now)
-        if verdict.cooldown is not None:
-            cooldown = verdict.cooldown
-            decided.append((cooldown.start, cooldown.steps))
-        if verdict.outcome is not None:
-            break
-        rates.append(schedule.factor(step, cooldown))
-        late = cooldown is not None and step > cooldown.first + 30
-        took = (after_s if late else before_s) * noise.uniform(0.95, 1.05)
-        landing.took(took)
-        now, step = now + took, step + 1
-        if step % 50 == 0:
-            now += 1.0 if step % 100 else 1.5
-    assert verdict.outcome == "landed_deadline"
-    assert cooldown is not None
-    assert 0.97 * 600.0 <= now <= 600.0
-    down = rates[cooldown.first :]
-    assert down == sorted(down, reverse=True), "never up again"
-    assert rates[cooldown.first - 1] == 1.0
-    assert floor <= rates[-1] <= floor + 0.05
-    assert schedule.has_come_down(step, cooldown)
-    assert (before_s != after_s) < len(decided) <= 12, "neither once for all, nor at every noise"
-    # A replay takes the same steps at the same rates, without the clock.
-    replayed = landing_of(made, Limits(replay=Replay(tuple(decided), step)))
-    again, cooldown = [], None
-    for each in range(step):
-        verdict = replayed.consult(each, cooldown, now=0.0, elapsed_s=0.0)
-        cooldown = verdict.cooldown or cooldown
-        again.append(schedule.factor(each, cooldown))
-    assert again == rates
-    assert replayed.consult(step, cooldown, now=0.0, elapsed_s=0.0).outcome == "landed_deadline"
 
 
 ASKED = Cooldown(100, 25, 0.0, asked=True)
@@ -473,20 +401,17 @@ def test_a_training_that_is_told_cools_down_and_a_crash_keeps_that(
 ) -> None:
     monkeypatch.setattr("trmcloud.core.contract.gate.is_worse", lambda points: False)
     run = new_run("told", steps=400, save_every=5, eval_every=5, keep_best=99)
-    real = loop.Trainer._step
-    curves = []
+    flag, curves = SignalFlag(), []
 
-    def tell(self: Any) -> Any:
-        step = self._progress.step
-        curves.append((step, self._pulse.now.curve))
-        if step == 60 and self._pulse.now.attempt == 1:
-            self._landing._flag.finish = True
-        if step == 70 and self._pulse.now.attempt == 1:
-            raise RuntimeError("struck by lightning")
-        return real(self)
+    def tell(trainer: Any) -> None:
+        step = trainer._progress.step
+        curves.append((step, trainer._pulse.now.curve))
+        flag.finish = step >= 60
 
-    monkeypatch.setattr(loop.Trainer, "_step", tell)
-    assert run.train_here() == "crashed"
+    before_steps(monkeypatch, tell)
+    with pytest.MonkeyPatch.context() as patch:
+        dying_at(patch, 70)
+        assert run.train_here(flag=flag) == "crashed"
     [decision] = run.metrics("decision")
     start, steps = decision["cooldown_from"], decision["cooldown_steps"]
     assert start == 61

@@ -20,7 +20,6 @@ import torch
 from torch import Tensor
 from torch._inductor import config as inductor
 
-from model.families.cache import Cache, RowCache
 from model.families.dense import Block, Shape
 from model.families.nanochat.model import Nanochat, build
 from model.families.nanochat.plan import Settings
@@ -251,34 +250,6 @@ def test_two_hundred_steps_come_to_the_same_loss(peer: Any, seed: int) -> None:
 # -- On their own -------------------------------------------------------------------------------
 
 
-def test_a_text_is_decoded_as_it_is_read() -> None:
-    model = ours()
-    ids, _ = batch(3, rows=1)
-    with torch.inference_mode():
-        whole = model._logits(model._state(ids))
-    cache, read = Cache(SHAPE.sequence), []
-    for place, part in enumerate((ids[:, :5], *ids[:, 5:12].split(1, dim=1))):
-        read.append(model.decode(part, cache))
-        torch.testing.assert_close(read[-1][0], whole[0, 4 + place], atol=2e-5, rtol=1e-4)
-
-
-def test_texts_are_decoded_together_as_alone() -> None:
-    model = ours()
-    texts = [batch(seed, rows=1)[0][:, :length] for seed, length in ((1, 4), (2, 9), (3, 1))]
-    rows, follow = RowCache(3, SHAPE.sequence), torch.tensor([[5], [6], [7]])
-    for text in texts:
-        alone = Cache(SHAPE.sequence)
-        model.decode(text, alone)
-        rows.append(alone)
-    for _ in range(2):
-        together = model.decode(follow, rows)
-        texts = [torch.cat((t, f[None]), dim=1) for t, f in zip(texts, follow, strict=True)]
-        for row, text in enumerate(texts):
-            with torch.inference_mode():
-                whole = model._logits(model._state(text))[0, -1]
-            torch.testing.assert_close(together[row], whole, atol=2e-5, rtol=1e-4)
-
-
 def settings_of(**changes: Any) -> Settings:
     parts = {"architecture": "nanochat-2026", "value_embeddings": True}
     kind = {"dtype": "float32", "compile": False}
@@ -296,7 +267,10 @@ def test_a_plan_counts_its_parameters(kv_heads: int) -> None:
 
 
 def test_the_plain_architecture_is_untouched() -> None:
-    model = build(replace(settings_of(), architecture="plain"), torch.device("cpu"))
+    model = build(
+        settings_of(architecture="plain", depth=2, width=64, head_dim=16, vocab_size=100),
+        torch.device("cpu"),
+    )
     assert not isinstance(model, Nanochat)
     assert not any("smear" in name for name, _ in model.named_parameters())
 
@@ -337,32 +311,6 @@ def test_a_linear_cooldown_falls_evenly() -> None:
     assert factors[49] == 1.0
     assert max(falls) - min(falls) < 1e-9
     assert factors[99] == pytest.approx(0.05 + 0.95 / 51)
-
-
-def test_its_state_goes_through_a_checkpoint_bit_for_bit() -> None:
-    shape = replace(SHAPE, kv_heads=2)
-
-    def trained(model: Nanochat, optimizer: Optimizer, first: int, last: int) -> None:
-        for step in range(first, last):
-            model.loss(*batch(step, shape=shape)).loss.backward()
-            optimizer.step(step, 1.0)
-            optimizer.zero_grad()
-
-    model = ours(shape=shape)
-    optimizer = Optimizer(model, RULES)
-    trained(model, optimizer, 0, 3)
-    again = copy.deepcopy(model)
-    resumed = Optimizer(again, RULES)
-    state = {name: tensor.clone() for name, tensor in optimizer.state().items()}
-    assert any(name.startswith("variance.blocks.0.qkv.weight.64") for name in state)
-    resumed.load_state(state)
-    trained(model, optimizer, 3, 5)
-    trained(again, resumed, 3, 5)
-    for one, other in zip(model.parameters(), again.parameters(), strict=True):
-        assert torch.equal(one, other)
-    wrong = {**state, "variance.blocks.0.qkv.weight.64": torch.zeros(3, 3)}
-    with pytest.raises(ValueError, match="has shape"):
-        resumed.load_state(wrong)
 
 
 def test_these_rules_need_muon() -> None:

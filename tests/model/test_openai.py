@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,7 +17,6 @@ from model.serving.openai import NO_TEMPLATE, WARNING_HEADER
 from model.serving.text import StopStrings
 from model.training.load import LoadedModel
 from tests.model.test_serving import Client, serving
-from tests.model.test_serving_faults import Served
 from tests.standins.loopback import until
 
 openai = pytest.importorskip("openai", reason="the extra `dev`")
@@ -28,21 +26,13 @@ USER = {"role": "user", "content": "the dog"}
 
 
 @pytest.fixture(scope="module")
-def served(checkpoint: Path) -> Iterator[Served]:
-    """The server as a process; in the end it has warned once that there is no chat template."""
-    made = Served(checkpoint)
-    try:
+def served(loaded: LoadedModel) -> Iterator[Client]:
+    with serving(loaded, batch=8) as made:
         yield made
-        out, err = made.end()
-        assert out == "ended\n"
-        assert err == f"warning: {NO_TEMPLATE}\n"
-    finally:
-        made.process.kill()
-        made.process.wait()
 
 
 @pytest.fixture(scope="module")
-def client(served: Served) -> Iterator[Any]:
+def client(served: Client) -> Iterator[Any]:
     with of(served) as made:
         yield made
 
@@ -122,7 +112,7 @@ def test_a_stream_brings_the_same_text_and_its_usage_last(client: Any, model: st
     assert len({each.id for each in chunks}) == 1
 
 
-def test_the_bytes_of_a_stream_are_as_published(served: Served, model: str) -> None:
+def test_the_bytes_of_a_stream_are_as_published(served: Client, model: str) -> None:
     def events(**more: Any) -> list[str]:
         wish = {"model": model, "messages": [USER], "max_tokens": 5, "seed": 1, **more}
         status, headers, body = served.ask("POST", "/v1/chat/completions", wish)
@@ -344,8 +334,17 @@ def test_values_that_change_nothing_are_taken(client: Any, model: str) -> None:
     assert told.choices == plain.choices
 
 
+def test_that_there_is_no_template_is_warned_of_once(
+    loaded: LoadedModel, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with serving(loaded) as server, of(server) as client:
+        for _ in range(2):
+            client.chat.completions.create(model="test", messages=[USER], max_tokens=1)
+    assert capsys.readouterr().err == f"warning: {NO_TEMPLATE}\n"
+
+
 def test_another_model_a_wrong_path_and_no_json_are_refused_as_objects(
-    client: Any, served: Served
+    client: Any, served: Client
 ) -> None:
     with pytest.raises(openai.NotFoundError) as unknown:
         client.chat.completions.create(model="gpt-4o", messages=[USER])

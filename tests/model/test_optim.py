@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -33,6 +34,9 @@ from model.training.schedule import (
     steps_that_fit,
 )
 from tests.model.models import shaken
+from tests.model.test_nanochat import RULES as NANOCHAT_RULES
+from tests.model.test_nanochat import SHAPE as NANOCHAT_SHAPE
+from tests.model.test_nanochat import ours as nanochat
 
 # -- Muon and AdamW: what an update looks like, and that their state survives a file ------------
 
@@ -226,29 +230,44 @@ def test_a_recipe_for_adamw_gets_its_usual_constants(settings: Settings) -> None
     assert (rules.beta1, rules.beta2, rules.eps, rules.width_scale) == (0.8, 0.95, 1e-10, 2.0)
 
 
-@pytest.mark.parametrize("normuon", [False, True])
-def test_state_survives_a_file_and_variances_are_missed(normuon: bool, tmp_path: Path) -> None:
-    rules = Rules(normuon=normuon)
+STATES: dict[str, tuple[Callable[[], Any], Rules]] = {
+    "muon": (lambda: dense(), Rules()),
+    "normuon": (lambda: dense(), Rules(normuon=True)),
+    "nanochat-2026": (
+        lambda: nanochat(shape=replace(NANOCHAT_SHAPE, kv_heads=2)), NANOCHAT_RULES,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", STATES)
+def test_state_survives_a_file_and_variances_are_missed(name: str, tmp_path: Path) -> None:
+    make_model, rules = STATES[name]
 
     def stepped(model: nn.Module, optimizer: Optimizer, first: int) -> None:
         for step in range(first, first + 3):
             fill_gradients(model, step)
             optimizer.step(step, 1.0)
 
-    straight, resumed = dense(), dense()
+    straight, resumed = make_model(), make_model()
     optimizers = [Optimizer(model, rules) for model in (straight, resumed)]
     for model, optimizer in zip((straight, resumed), optimizers, strict=True):
         stepped(model, optimizer, 0)
     save_file(optimizers[1].state(), tmp_path / "o.safetensors")
     again = Optimizer(resumed, rules)
-    again.load_state(load_file(tmp_path / "o.safetensors"))
+    state = load_file(tmp_path / "o.safetensors")
+    again.load_state(state)
     stepped(straight, optimizers[0], 3)
     stepped(resumed, again, 3)
-    for name, parameter in straight.named_parameters():
-        assert torch.equal(parameter, resumed.get_parameter(name)), name
-    if normuon:
+    for weight_name, parameter in straight.named_parameters():
+        assert torch.equal(parameter, resumed.get_parameter(weight_name)), weight_name
+    if name == "normuon":
         with pytest.raises(KeyError, match="variance"):
             again.load_state(Optimizer(straight, Rules()).state())
+    if name == "nanochat-2026":
+        variance = "variance.blocks.0.qkv.weight.64"
+        assert variance in state
+        with pytest.raises(ValueError, match="has shape"):
+            again.load_state({**state, variance: torch.zeros(3, 3)})
 
 
 # -- The rate as a pure function of the step, and the one decision that a deadline asks for -----

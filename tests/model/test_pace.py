@@ -8,9 +8,8 @@ from typing import Any
 import pytest
 import torch
 
-from model.training import loop
 from model.training.saver import provenance
-from tests.model.test_landing import TickingClock
+from tests.model.attempts import TickingClock, before_steps
 from trmcloud.core.contract.pace import LEAST_STEPS, PACE, WARM_UP_STEPS, pace_from
 
 NewRun = Callable[..., Any]
@@ -24,13 +23,10 @@ def step_takes(
     """Has each step take so many seconds more of a clock by hand."""
 
     def install(hand: TickingClock, seconds: Callable[[int], float]) -> None:
-        real = loop.Trainer._step
+        def wait(trainer: Any) -> None:
+            hand.at += seconds(trainer._progress.step)
 
-        def step(self: Any) -> Any:
-            hand.at += seconds(self._progress.step)
-            return real(self)
-
-        monkeypatch.setattr(loop.Trainer, "_step", step)
+        before_steps(monkeypatch, wait)
 
     return install
 

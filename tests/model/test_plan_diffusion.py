@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import random
 from collections.abc import Callable
 from dataclasses import replace
@@ -16,7 +15,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from model import sample, score, solve
+from model import sample, solve
 from model.data.batch import RowSelection
 from model.data.folder import ShardFeeder, open_data
 from model.data.packing import GIVEN, PAD
@@ -33,7 +32,8 @@ from model.preparing.corpus import Corpus, check_parts, load_data_set, local_cor
 from model.preparing.growing import PreparationOptions, grow
 from model.preparing.readers import parts_of, plan_of
 from model.training.load import load_model
-from tests.model.attempts import check_best_is_saved
+from tests.model.attempts import check_best_is_saved, check_learns_is_scored_and_asked
+from tests.model.bounds import check_bound, nats_of_hidden, weight
 from tests.model.models import shaken
 from tests.settings import changed
 from trmcloud.core.contract.trainer_contract import load_shard
@@ -165,19 +165,9 @@ def bound_by_enumeration(model: PlanDiffusion, parts: list[list[int]]) -> float:
                 for at in range(length)
                 if drawn[at] and not any(end <= at for end in seen_ends)
             ]
-            if not places:
-                continue
-            noisy = clean[:, question:].clone()
-            noisy[0, places] = model.mask_id
-            states = model._noisy_states(noisy, clean)[0, places]
-            rows = model.embedding.weight if model.head is None else model.head.weight
-            logits = torch.nn.functional.linear(model.norm(states), rows)
-            logits[:, model.mask_id] = -torch.inf
-            answers = clean[0, [question + place for place in places]]
-            nats = -logits.log_softmax(-1)[range(len(places)), answers].sum()
-            m = sum(drawn)
-            beta = math.gamma(m) * math.gamma(length - m + 1) / math.gamma(length + 1)
-            total += beta * float(nats)
+            if places:
+                nats = nats_of_hidden(model, clean[:, question:], clean, places)
+                total += weight(sum(drawn), length) * nats
         start += length
     return total
 
@@ -191,19 +181,7 @@ def test_the_bound_is_what_enumeration_gives(
     shape = Shape(vocab_size=5, depth=1, width=8, head_dim=8, sequence=8, mlp="gelu")
     model = make(shape, segments, std=0.5)
     exact = bound_by_enumeration(model, parts)
-    # Of the same law, drawn at once: a weight of 1/t takes many rows to come to its mean.
-    generator = torch.Generator().manual_seed(5)
-    monkeypatch.setattr(
-        masked_diffusion,
-        "thresholds",
-        lambda draws, n: torch.rand(draws.of, n, generator=generator),
-    )
-    number, drawn = 40_000, 0.0
-    targets = row(*parts, segments=segments).expand(number, -1)
-    for group in range(2):
-        draws = RowSelection(0, group, range(number), number)
-        drawn += float(model.evaluate(targets, targets, draws).sum())
-    assert drawn / (2 * number) == pytest.approx(exact, rel=0.02)
+    check_bound(monkeypatch, model, row(*parts, segments=segments), exact)
     assert exact > 0
 
 
@@ -422,9 +400,7 @@ def in_segments(tmp_path_factory: pytest.TempPathFactory, made: PhaseRecipe) -> 
 @pytest.fixture
 def new_hdp(new_run: NewRun, in_segments: Path) -> NewRun:
     def make(name: str = "run", **changes: Any) -> Any:
-        run = new_run(name, **{**IN_SEGMENTS, **changes})
-        run.job = replace(run.job, data_dir=str(in_segments))
-        return run
+        return new_run(name, prepared=in_segments, **{**IN_SEGMENTS, **changes})
 
     return make
 
@@ -583,8 +559,12 @@ def test_it_learns_tells_what_it_left_out_is_scored_and_asked(
     new_hdp: NewRun, in_segments: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run = new_hdp(steps=60, eval_every=60, eval_tokens=10**6, ema=True)
-    assert run.train_here() == "finished"
-    first, *_, last = run.metrics("eval")
+    (first, *_, last), scored, text = check_learns_is_scored_and_asked(
+        run, in_segments, capsys, "A dog eats 3 and 4."
+    )
+    asked, plan, *_ = text.split("\n\n", 2)
+    assert asked == "A dog eats 3 and 4."
+    assert plan
     assert last["val_bpb"] < 0.8 * first["val_bpb"]
     line = run.metrics("train")[-1]
     assert line["plan"] + line["execution"] == pytest.approx(line["loss"])
@@ -594,8 +574,6 @@ def test_it_learns_tells_what_it_left_out_is_scored_and_asked(
         "longer than its segment of 16, 16 and 32 tokens, end token included" in warning["message"]
     )
     folder = run.out / "checkpoints/step-00000060"
-    scored = score.score(folder, in_segments)
-    assert scored["val_bpb"] == pytest.approx(last["val_bpb"], rel=1e-5)
     # Bytes and unigrams are those of plans and executions that fit: no question is scored.
     fitting = [
         text
@@ -610,11 +588,6 @@ def test_it_learns_tells_what_it_left_out_is_scored_and_asked(
     shares = np.unique(ids, return_counts=True)[1] / len(ids)
     assert scored["token_unigram_bits"] == pytest.approx(-(shares * np.log2(shares)).sum())
 
-    capsys.readouterr()
-    assert sample.main(("--checkpoint", str(folder), "--prompt", "A dog eats 3 and 4.")) == 0
-    asked, plan, *_ = capsys.readouterr().out.split("\n\n", 2)
-    assert asked == "A dog eats 3 and 4."
-    assert plan
     long = ("--checkpoint", str(folder), "--prompt", "A dog " * 40)
     assert sample.main(long) == 9
     assert "a question may have at most 15" in capsys.readouterr().err

@@ -13,15 +13,13 @@ import pytest
 import torch
 
 from model.machine.signals import SignalFlag
-from model.machine.telemetry import Clock
-from model.train import run_attempt
 from model.training import loop
 from model.training.checkpoint import CheckpointFolder, verify
+from tests.model.attempts import before_steps
 from tests.model.test_checkpoint import contents, manifest
 from tests.waiting import deadline_s
 from trmcloud.core.contract import manifest as mf
 from trmcloud.core.errors import CheckpointError
-from trmcloud.core.spec.settings import PhaseRecipe
 
 NewRun = Callable[..., Any]
 pytestmark = pytest.mark.usefixtures("keep_generator")
@@ -54,17 +52,16 @@ def test_a_metric_that_came_while_its_checkpoint_was_finished_outlives_a_failure
 ) -> None:
     run = new_run(steps=20, save_every=8, eval_every=8)
     scored = threading.Event()
-    finish, step, evaluate = CheckpointFolder.finish, loop.Trainer._step, loop.Trainer._evaluate
+    finish, evaluate = CheckpointFolder.finish, loop.Trainer._evaluate
 
     def finished(self: CheckpointFolder, *given: Any) -> Any:
         assert scored.wait(deadline_s(60))
         return finish(self, *given)
 
-    def stepped(self: Any) -> Any:
-        if self._progress.step == 8:
+    def die(trainer: Any) -> None:
+        if trainer._progress.step == 8:
             scored.set()
             raise RuntimeError("struck by lightning")
-        return step(self)
 
     def evaluated(self: Any, landing: bool = False) -> None:
         while self._progress.step == 8 and not self._saver._pending.is_finishing:
@@ -72,7 +69,7 @@ def test_a_metric_that_came_while_its_checkpoint_was_finished_outlives_a_failure
         evaluate(self, landing)
 
     monkeypatch.setattr(CheckpointFolder, "finish", finished)
-    monkeypatch.setattr(loop.Trainer, "_step", stepped)
+    before_steps(monkeypatch, die)
     monkeypatch.setattr(loop.Trainer, "_evaluate", evaluated)
     assert run.train_here() == "crashed"
     assert run.manifests()[8].val_bpb == run.metrics("eval")[-1]["val_bpb"]
@@ -160,9 +157,7 @@ def test_a_save_that_is_asked_for_is_made_once_and_training_goes_on(
         return done
 
     monkeypatch.setattr(loop.Trainer, "_step", step)
-    flag = SignalFlag().install()
-    monkeypatch.setattr("model.machine.signals.SignalFlag", lambda: flag)
-    assert run.train_here() == "finished"
+    assert run.train_here(flag=SignalFlag().install()) == "finished"
     assert sorted(run.manifests()) == [4, 7, 10, 13, 18]
     unscored = [step for step, made in run.manifests().items() if made.val_bpb is None]
     assert unscored == [13], "saved before its cooldown, which nobody asked for"
@@ -178,9 +173,7 @@ def test_a_save_that_is_asked_for_before_the_first_step_waits_for_it(new_run: Ne
     run = new_run(steps=9, keep_best=9)
     flag = SignalFlag()
     flag.save = True
-    made = PhaseRecipe.from_json(run.job.settings)
-    environment = {"LOCAL_WORLD_SIZE": "64"}
-    assert run_attempt(run.job, made, 1, flag, environment, Clock()) == "finished"
+    assert run.train_here(flag=flag) == "finished"
     assert sorted(run.manifests()) == [1, 6, 9]
 
 

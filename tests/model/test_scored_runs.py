@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from tests.model.test_tasks import choices, continued, schemas, task_of, write
+from model.machine.signals import SignalFlag
+from tests.model.task_files import choices, continued, schemas, task_of, write
 from trmcloud.core.catalog.eval_tasks import CHOICE, LANGUAGE, SCHEMA, SUITES, Suite
 from trmcloud.core.contract.records import dump
 from trmcloud.core.contract.scoring import ScoringJob
@@ -117,15 +118,8 @@ def test_files_that_are_gone_are_told_and_fail_no_training(new_run: NewRun, fold
 
 @pytest.mark.usefixtures("suite")
 def test_a_run_that_was_told_to_stop_ends_at_once(new_run: NewRun, folder: Path) -> None:
-    from model.machine.signals import SignalFlag
-    from model.machine.telemetry import Clock
-    from model.train import run_attempt
-    from trmcloud.core.spec.settings import PhaseRecipe
-
     run = scored(new_run(steps=6), folder)
     flag = SignalFlag()
     flag.raised = True
-    made = PhaseRecipe.from_json(run.job.settings)
-    outcome = run_attempt(run.job, made, 1, flag, {"LOCAL_WORLD_SIZE": "64"}, Clock())
-    assert outcome == "landed_signal"
+    assert run.train_here(flag=flag) == "landed_signal"
     assert run.metrics("score") == []

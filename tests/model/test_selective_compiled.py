@@ -24,6 +24,7 @@ from model.training import sharding
 from tests import settings as made
 from trmcloud.core.spec.settings import PhaseRecipe
 
+pytestmark = [pytest.mark.slow, pytest.mark.more]
 PRODUCTS = ("aten::mm", "aten::addmm", "mkldnn::_linear_pointwise", "aten::_scaled_dot_product")
 MODES: dict[str, dict[str, Any]] = {"none": {}, "selective": {"selective_checkpointing": True}}
 
@@ -60,8 +61,6 @@ def products_of_backward(model: Dense) -> tuple[int, list[Tensor]]:
     return count, [each.grad for each in model.parameters() if each.grad is not None]
 
 
-@pytest.mark.slow
-@pytest.mark.more
 def test_compiled_it_computes_no_product_again() -> None:
     counts, gradients = {}, {}
     for mode in MODES:
@@ -74,7 +73,6 @@ def test_compiled_it_computes_no_product_again() -> None:
         torch.testing.assert_close(here, there)
 
 
-@pytest.mark.slow
 def test_what_was_compiled_is_found_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
     found: Counter[str] = counters["aot_autograd"]
@@ -90,8 +88,6 @@ def test_what_was_compiled_is_found_again(tmp_path: Path, monkeypatch: pytest.Mo
         assert bool(found["autograd_cache_hit"]) == bool(hits)
 
 
-@pytest.mark.slow
-@pytest.mark.more
 def test_with_weights_that_are_shared_out_it_computes_none_again(tmp_path: Path) -> None:
     # A process of its own: gloo's threads stay where they were started.
     done = subprocess.run(

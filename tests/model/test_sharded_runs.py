@@ -107,15 +107,10 @@ def test_others_go_on_from_its_shards(undisturbed: Any, at_40: Any, processes: i
         torch.testing.assert_close(tensor, before[name], rtol=1e-3, atol=2e-5)
 
 
-@pytest.mark.parametrize("damage", ["missing", "half", "flipped"])
-def test_a_shard_that_is_not_whole_costs_that_checkpoint_alone(at_40: Any, damage: str) -> None:
+def test_a_shard_that_is_not_whole_costs_that_checkpoint_alone(at_40: Any) -> None:
     shard = folder_of(at_40, 40) / "weights-00002-of-00002.safetensors"
     content = shard.read_bytes()
-    if damage == "missing":
-        shard.unlink()
-    else:
-        half = content[: len(content) // 2]
-        shard.write_bytes(half if damage == "half" else content[:-1] + bytes([content[-1] ^ 1]))
+    shard.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
     run = with_settings(at_40, batch=4, steps=22)
     assert run.train_here(attempt=2) == "finished"
     assert run.metrics("start")[-1]["from_step"] == 20
@@ -139,12 +134,6 @@ def test_shards_that_do_not_fit_together_are_refused_by_name(at_40: Any) -> None
     assert run.train_here(attempt=2) == "bad_checkpoint"
     assert "its shards cannot be combined" in run.heartbeat.message
     assert {path.name for path in folder.iterdir()} == before, "nothing is lost"
-
-
-def test_a_checkpoint_of_another_shape_is_refused(at_40: Any) -> None:
-    run = with_settings(at_40, batch=4, depth=3)
-    assert run.train_here(attempt=2, TRMCLOUD_ACCEPT_CHANGE="1") == "bad_checkpoint"
-    assert "does not match the settings" in run.heartbeat.message
 
 
 def test_a_family_whose_blocks_are_applied_again_is_not_sharded(settings: PhaseRecipe) -> None:

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +14,9 @@ from model.machine.distributed import World
 from model.machine.tensors import Span, span_among
 from model.training.optim import Matrix
 from model.training.sharding import Peers
-from tests.model.sharded_ranks import CASES, STEPS, settings_of, train
-from tests.waiting import deadline_s
+from tests.model.conftest import output_of, torchrun
+from tests.model.sharded_ranks import CASES, STEPS, make_tasks, scored, settings_of, train
 
-ROOT = Path(__file__).parents[2]
 pytestmark = pytest.mark.usefixtures("keep_generator")
 
 
@@ -35,25 +31,9 @@ def ranks(request: pytest.FixtureRequest) -> int:
 def trained(ranks: int, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """Every case, both ways, by so many ranks."""
     folder = tmp_path_factory.mktemp(f"ranks-{ranks}")
-    folders = [ROOT / "tests" / "standins" / "ranks", ROOT]
-    done = subprocess.run(
-        [
-            *(sys.executable, "-m", "torch.distributed.run", "--standalone"),
-            *("--nproc_per_node", str(ranks), "-m", "tests.model.sharded_ranks"),
-        ],
-        cwd=ROOT,
-        env={
-            **os.environ,
-            "PYTHONPATH": os.pathsep.join(map(str, folders)),
-            "RESULT": str(folder / "result.json"),
-            "OMP_NUM_THREADS": "1",
-        },
-        capture_output=True,
-        text=True,
-        timeout=deadline_s(300),
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-4000:]
+    make_tasks(folder)
+    process = torchrun(ranks, "tests.model.sharded_ranks", RESULT=str(folder / "result.json"))
+    output_of(process)
     made: dict[str, Any] = json.loads((folder / "result.json").read_text())
     return made
 
@@ -72,6 +52,15 @@ def test_one_process_ddp_and_fsdp_agree(trained: dict[str, Any], case: str, rank
         assert other["judged"] == pytest.approx(alone["judged"], abs=1e-5)
     losses = [loss for loss, _ in alone["course"]]
     assert len(set(losses)) == len(losses), "the weights move"
+
+
+def test_ranks_score_what_one_process_does(trained: dict[str, Any], tmp_path: Path) -> None:
+    make_tasks(tmp_path)
+    alone = scored(tmp_path, World(0, 1, torch.device("cpu")), "ddp")
+    shared, sharded = (trained[f"scores {how}"] for how in ("ddp", "fsdp"))
+    assert [each.pop("held") for each in (alone, shared, sharded)] == [False, False, True]
+    assert alone == shared == sharded
+    assert 0 < alone["tasks"][0]["correct"] < 37
 
 
 @pytest.mark.parametrize("case", list(CASES))

@@ -4,12 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import hashlib
 import io
 import json
-import os
-import subprocess
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -23,20 +19,18 @@ from torch import Tensor
 from model.data.tokenizers import BpeTokenizer, CharTokenizer
 from model.families.dense import Dense, Shape
 from model.families.masked_diffusion import MaskedDiffusion
-from model.families.protocol import LanguageModel, draw_weights
+from model.families.protocol import LanguageModel
 from model.machine.distributed import World
 from model.tasks import __main__ as command
 from model.tasks import scoring
 from model.tasks.files import fetch_files, find_files, git_object_id
 from model.tasks.prompts import common_length, make_prompts, read_items, render, shot_numbers
-from model.training import sharding
 from model.training.stepping import compiled_graphs
 from tests.documents import document_in
-from tests.model.models import shaken
-from tests.model.sharded_ranks import settings_of
-from tests.settings import changed
+from tests.model.conftest import output_of, torchrun
+from tests.model.models import make_model, shaken
+from tests.model.task_files import TEXT, choices, continued, schemas, task_of, write
 from tests.standins.data_host import DataHost, Fault, serving
-from tests.waiting import deadline_s
 from trmcloud.cli.commands import evaluate
 from trmcloud.cli.main import main
 from trmcloud.core.catalog.eval_tasks import (
@@ -44,7 +38,6 @@ from trmcloud.core.catalog.eval_tasks import (
     CHOICE,
     FOUNDRY_COMMIT,
     LANGUAGE,
-    LINE,
     SCHEMA,
     SUITES,
     EvalTask,
@@ -59,21 +52,6 @@ from trmcloud.core.errors import DataError, UsageError
 
 ROOT = Path(__file__).parents[2]
 ALONE = World(0, 1, torch.device("cpu"))
-TEXT = "".join(map(chr, range(32, 127))) + "\nüé漢字"
-
-
-def task_of(kind: str, path: Path, shots: int = 0, **changes: Any) -> EvalTask:
-    """A task whose file is the one at ``path``."""
-    content = path.read_bytes()
-    return EvalTask(
-        path.stem, kind, shots, LINE, 0.5, path.name, len(content.splitlines()),
-        hashlib.sha256(content).hexdigest(), **changes,
-    )  # fmt: skip
-
-
-def write(path: Path, rows: Sequence[Any]) -> Path:
-    path.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), "utf-8")
-    return path
 
 
 def examples_of(
@@ -83,24 +61,6 @@ def examples_of(
     path = write(folder / "t.jsonl", rows)
     task = dataclasses.replace(task_of(kind, path, shots), **changes)
     return task, read_items(task, path)
-
-
-def choices(count: int) -> list[Any]:
-    return [
-        {"query": f"Is {n} even?", "choices": ["yes", "no"], "gold": n % 2} for n in range(count)
-    ]
-
-
-def schemas(count: int) -> list[Any]:
-    return [
-        {"context_options": [f"The dog {n} and", f"A cat {n} and"], "continuation": "ran.",
-         "gold": n % 2}
-        for n in range(count)
-    ]  # fmt: skip
-
-
-def continued(count: int) -> list[Any]:
-    return [{"context": f" {n} and then ", "continuation": f"{n + 1} ünder"} for n in range(count)]
 
 
 def dense(seed: int = 0, **changes: Any) -> Dense:
@@ -500,23 +460,11 @@ def test_what_time_is_left_for_is_scored(tmp_path: Path, characters: CharTokeniz
     assert result.label == "CORE over 1 of 3 tasks"
 
 
-@pytest.mark.parametrize("family", ["gpt", "nanochat", "trm"])
-def test_predictions_are_the_likeliest_of_what_evaluate_counts(family: str, settings: Any) -> None:
-    from model.families import registry
-    from tests.plans import small_recipe
-
-    chosen = {"gpt": "gpt350m", "nanochat": "d24", "trm": "trm"}[family]
-    made: Any = changed(small_recipe(), sequence=32) if family == "trm" else None
-    if made is None:
-        from trmcloud.adapters.files import load_recipe
-
-        recipe = load_recipe(chosen)
-        made = recipe.resolve(next(iter(recipe.phases)), hardware="local", gpus=1)
-        made = changed(made, depth=2, width=32, head_dim=16, vocab_size=64, sequence=32)
-        made = changed(made, dtype="float32")
-    model = shaken(registry.build(made, torch.device("cpu")), 0.05)
+@pytest.mark.parametrize("name", ["gpt", "nanochat", "nanochat-2026", "trm"])
+def test_predictions_are_the_likeliest_of_what_evaluate_counts(name: str) -> None:
+    model = make_model(name)
     assert model.predicts_next
-    ids = torch.randint(0, model.vocab_size, (2, 20), generator=torch.Generator().manual_seed(2))
+    ids = torch.randint(0, model.vocab_size, (2, 16), generator=torch.Generator().manual_seed(2))
     with torch.no_grad():
         likeliest = model.predictions(ids)
         every = torch.stack(
@@ -690,23 +638,6 @@ def test_bad_wishes_are_refused(
     assert what.startswith("the file of who is not the published one")
 
 
-def by_two_ranks(folder: Path, module: str, *words: str) -> Any:
-    """What a module of ``folder`` prints under torchrun."""
-    folders = [ROOT / "tests" / "standins" / "ranks", ROOT, folder]
-    done = subprocess.run(
-        [
-            *(sys.executable, "-m", "torch.distributed.run", "--standalone"),
-            *("--nproc_per_node", "2", "-m", module, *words),
-        ],
-        capture_output=True, text=True, cwd=ROOT, timeout=deadline_s(120),
-        env={
-            **os.environ, "PYTHONPATH": os.pathsep.join(map(str, folders)), "OMP_NUM_THREADS": "1",
-        },
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr[-4000:]
-    return json.loads(done.stdout)
-
-
 @pytest.mark.slow
 def test_ranks_share_the_examples(
     checkpoint: Path, small_core: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -724,49 +655,6 @@ def test_ranks_share_the_examples(
     words = ["--checkpoint", str(checkpoint), "--suite", "core", "--data", str(small_core)]
     assert command.main([*words, "--json"]) == 0
     alone = {**json.loads(capsys.readouterr().out), "reference": None}
-    assert by_two_ranks(tmp_path, "shared_tasks", *words, "--json") == alone
+    process = torchrun(2, "shared_tasks", *words, "--json", PYTHONPATH=str(tmp_path))
+    assert json.loads(output_of(process)) == alone
     assert [task["examples"] for task in alone["tasks"]] == [30, 20, 25]
-
-
-SHARDED = """
-import json, os, sys
-from pathlib import Path
-from model.families.registry import provide_families
-from model.machine.distributed import join_world
-from tests.model.test_tasks import scored_by
-
-provide_families()
-world = join_world()
-result = scored_by(world, "fsdp", Path(sys.argv[1]), json.loads(sys.argv[2]))
-if world.is_main:
-    print(json.dumps(result), flush=True)
-world.part()
-os._exit(0)
-"""
-
-
-def scored_by(world: World, how: str, folder: Path, tasks: Sequence[Any]) -> dict[str, Any]:
-    """A suite of ``tasks`` scored by one rank's share of a model with drawn weights."""
-    settings = settings_of("values", world.size, how)
-    settings = dataclasses.replace(settings, vocab_size=128, sequence=128)
-    model = sharding.build(settings, world)
-    draw_weights(model, 7, {name: 0.2 for name, _ in model.named_parameters()})
-    suite = Suite("core", "CORE", tuple(EvalTask(**task) for task in tasks))
-    tokenizer = CharTokenizer("".join(sorted(set(TEXT))))
-    result = scoring.evaluate_suite(model, tokenizer, suite, folder, world=world, batch=1)
-    return {"held": sharding.is_sharded(settings, world), **result.to_json()}
-
-
-@pytest.mark.slow
-def test_sharded_ranks_score_what_one_process_does(tmp_path: Path) -> None:
-    made = (choices(37), schemas(20), continued(25))
-    tasks = [
-        dataclasses.asdict(task_of(kind, write(tmp_path / f"{n}.jsonl", rows), shots=1))
-        for n, (kind, rows) in enumerate(zip((CHOICE, SCHEMA, LANGUAGE), made, strict=True))
-    ]
-    (tmp_path / "sharded_tasks.py").write_text(SHARDED)
-    shared = by_two_ranks(tmp_path, "sharded_tasks", str(tmp_path), json.dumps(tasks))
-    alone = scored_by(ALONE, "ddp", tmp_path, tasks)
-    assert (shared.pop("held"), alone.pop("held")) == (True, False)
-    assert shared == alone
-    assert 0 < alone["tasks"][0]["correct"] < 37

@@ -135,20 +135,6 @@ def test_a_deadline_run_lands_in_time(undisturbed: Any, new_run: NewRun) -> None
 
 
 @pytest.mark.slow
-def test_an_error_of_another_rank_is_the_one_that_is_told(new_run: NewRun) -> None:
-    fault = (
-        "import os, torch\n"
-        "from model.training.loop import Trainer\n"
-        "def burst(self): raise torch.OutOfMemoryError('no room on rank 1')\n"
-        "if os.environ['RANK'] == '1': Trainer._step = burst\n"
-    )
-    run = new_run(steps=2000)
-    assert run.finish(run.torchrun(fault=fault)) != 0
-    assert run.heartbeat.outcome == "out_of_memory"
-    assert "no room on rank 1" in run.heartbeat.message
-
-
-@pytest.mark.slow
 @pytest.mark.more
 @pytest.mark.timeout(900)
 def test_what_was_compiled_is_kept(new_run: NewRun, monkeypatch: pytest.MonkeyPatch) -> None:

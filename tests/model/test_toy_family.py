@@ -116,17 +116,30 @@ steps = 2
 """
 
 PLANNING = """
-import json, sys
+import json, os, sys
 sys.path[:] = [path for path in sys.path if path != {root!r}]  # where a checkout has its model
 from trmcloud.cli.main import main
-try:
-    main({words!r})
-    code = 0
-except SystemExit as ended:
-    code = ended.code or 0
-read = [name for name in sys.modules if name.partition(".")[0] in ("model", "torch")]
-print(json.dumps({{"code": code, "read": read}}), file=sys.stderr)
+for words in {commands!r}:
+    read, write = os.pipe()
+    if os.fork() == 0:
+        os.dup2(write, 1)
+        try:
+            main(words)
+            code = 0
+        except SystemExit as ended:
+            code = ended.code or 0
+        imported = [name for name in sys.modules if name.partition(".")[0] in ("model", "torch")]
+        sys.stdout.flush()
+        os.write(2, (json.dumps([code, imported]) + "\\n").encode())
+        os._exit(0)
+    os.close(write)
+    with open(read) as out:
+        said = out.read()
+    os.wait()
+    print(json.dumps(said), flush=True)
 """
+"""Each command in a process of its own: its output, its exit code, and what it imported of the
+trainer and torch."""
 
 
 @pytest.fixture(scope="module")
@@ -146,59 +159,63 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return site
 
 
-def trmcloud(site: Path, home: Path, *words: str) -> tuple[str, dict[str, Any]]:
-    """A command's output; its exit code, and what it imported of ``model`` and torch."""
-    home.mkdir(exist_ok=True)
-    done = subprocess.run(
-        [sys.executable, "-P", "-c", PLANNING.format(root=str(ROOT), words=list(words))],
-        capture_output=True, text=True, cwd=home, timeout=deadline_s(120),
-        env={**os.environ, "PYTHONPATH": str(site), "TRMCLOUD_HOME": str(home)},
-    )  # fmt: skip
-    return done.stdout, json.loads(done.stderr.splitlines()[-1])
-
-
-WORDS = ("plan", "--recipe", "toy", "--hardware", "8xH100", "--budget", "100")
+PLAN_WORDS = ("plan", "--recipe", "toy", "--hardware", "8xH100", "--budget", "100", "--set")
+COMMANDS = (
+    (*PLAN_WORDS, "widening=3", "--json"),
+    (*PLAN_WORDS, "depth=2"),
+    (*PLAN_WORDS, "widening=0"),
+    ("--help",),
+    ("status",),
+)
 
 
 @pytest.fixture(scope="module")
-def planned(
-    site: Path, tmp_path_factory: pytest.TempPathFactory
-) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The settings of its only phase; the end of the command that planned it."""
+def commands(site: Path, tmp_path_factory: pytest.TempPathFactory) -> list[tuple[str, int, Any]]:
+    """Of each of ``COMMANDS``: its output, its exit code, and what it imported."""
     home = tmp_path_factory.mktemp("planned")
-    told, end = trmcloud(site, home, *WORDS, "--set", "widening=3", "--json")
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", PLANNING.format(root=str(ROOT), commands=COMMANDS)],
+        capture_output=True, text=True, cwd=home, timeout=deadline_s(120),
+        env={**os.environ, "PYTHONPATH": str(site), "TRMCLOUD_HOME": str(home)},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    said = [json.loads(line) for line in done.stdout.splitlines()]
+    ends = [json.loads(line) for line in done.stderr.splitlines() if line.startswith("[")]
+    return [(text, *end) for text, end in zip(said, ends, strict=True)]
+
+
+@pytest.fixture(scope="module")
+def planned(commands: list[tuple[str, int, Any]]) -> dict[str, Any]:
+    """The settings of its only phase."""
     [settings] = {
         json.dumps(phase["settings"])
-        for candidate in json.loads(told)["candidates"]
+        for candidate in json.loads(commands[0][0])["candidates"]
         for phase in candidate["phases"]
     }
-    return json.loads(settings), end
+    made: dict[str, Any] = json.loads(settings)
+    return made
 
 
-def test_a_wheel_plans_it_without_torch(planned: tuple[dict[str, Any], dict[str, Any]]) -> None:
-    settings, end = planned
-    assert end["code"] == 0
-    assert set(end["read"]) >= {"model.families.toy.plan"}
-    assert all(name.endswith(".plan") for name in end["read"])
-    assert settings["widening"] == 3
-
-
-@pytest.mark.parametrize("words", [("--help",), ("status",)])
-def test_what_plans_nothing_reads_no_family(
-    site: Path, tmp_path: Path, words: tuple[str, ...]
+def test_a_wheel_plans_it_without_torch(
+    commands: list[tuple[str, int, Any]], planned: dict[str, Any]
 ) -> None:
-    _, end = trmcloud(site, tmp_path, *words)
-    assert end == {"code": 0, "read": []}
+    _, code, imported = commands[0]
+    assert code == 0
+    assert set(imported) >= {"model.families.toy.plan"}
+    assert all(name.endswith(".plan") for name in imported)
+    assert planned["widening"] == 3
 
 
-def test_what_it_cannot_be_is_said_by_its_own_check(site: Path, tmp_path: Path) -> None:
-    for cannot in ("depth=2", "widening=0"):
-        assert trmcloud(site, tmp_path, *WORDS, "--set", cannot)[1]["code"] == 2
+def test_what_it_cannot_be_is_said_by_its_own_check_and_what_plans_nothing_reads_no_family(
+    commands: list[tuple[str, int, Any]],
+) -> None:
+    assert [code for _, code, _ in commands[1:]] == [2, 2, 0, 0]
+    assert [imported for _, _, imported in commands[3:]] == [[], []]
 
 
-def test_it_trains(planned: Any, site: Path, data_dir: Path, tmp_path: Path) -> None:
+def test_it_trains(planned: dict[str, Any], site: Path, data_dir: Path, tmp_path: Path) -> None:
     job = PhaseJob(
-        run_id="r1", phase="train", settings={**planned[0], "batch": 2, "accumulation": 1},
+        run_id="r1", phase="train", settings={**planned, "batch": 2, "accumulation": 1},
         data_dir=str(data_dir), out_dir=str(tmp_path / "out"), processes=1, initial_weights="",
     )  # fmt: skip
     (tmp_path / "job.json").write_text(dump(job))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import itertools
 import json
 import math
@@ -18,12 +17,12 @@ import pytest
 import torch
 
 from model import train
+from model.families import registry
 from model.families.protocol import Objective
 from model.families.trm.model import TRM
 from model.machine import telemetry
 from model.machine.precision import LossScale
 from model.machine.telemetry import (
-    Clock,
     HeartbeatWriter,
     Metrics,
     end_for_another,
@@ -31,7 +30,7 @@ from model.machine.telemetry import (
     process_age_s,
     process_started,
 )
-from model.training import checkpoint, loop, soundness
+from model.training import loop, soundness
 from model.training.soundness import (
     LEAST,
     MENDS_WITHIN,
@@ -41,7 +40,9 @@ from model.training.soundness import (
     TrainingDiverged,
 )
 from model.training.stepping import Pace, Paces
-from tests.model.attempts import check_resumed, crash
+from tests.model.attempts import TickingClock, before_steps, check_resumed, crash
+from tests.model.models import shaken
+from tests.settings import changed
 from trmcloud.core.contract.records import dump
 from trmcloud.core.contract.trainer_contract import (
     DEVIATIONS,
@@ -51,7 +52,6 @@ from trmcloud.core.contract.trainer_contract import (
     load_heartbeat,
 )
 from trmcloud.core.errors import UsageError
-from trmcloud.core.spec.overrides import apply_overrides
 from trmcloud.core.spec.settings import PhaseRecipe
 
 # -- One attempt in this process: how it resumes, and how each kind of trouble is told ----------
@@ -138,14 +138,6 @@ def test_a_resume_is_exact(new_run: NewRun, finished: Any, fault: str) -> None:
     check_resumed(broken, finished, from_step=20 if fault == "none" else 17)
 
 
-def test_all_checkpoints_damaged_is_an_outcome(copied: Any) -> None:
-    run = copied
-    for path in run.out.glob("checkpoints/step-*/state.json"):
-        path.write_text("{}")
-    assert run.train_here(attempt=2) == "bad_checkpoint"
-    assert "every checkpoint is damaged" in run.heartbeat.message
-
-
 def test_the_control_trains_and_has_as_many_losses(new_run: NewRun) -> None:
     run = new_run(steps=15, control=True)
     assert run.train_here() == "finished"
@@ -167,32 +159,6 @@ def test_fresh_weights_from_a_checkpoint(new_run: NewRun, finished: Any) -> None
     other = new_run("other", steps=3, width=64, initial_weights=str(folder))
     assert other.train_here() == "bad_checkpoint"
     assert "does not match the settings" in other.heartbeat.message
-
-
-def test_a_full_disk_is_an_outcome(new_run: NewRun, monkeypatch: pytest.MonkeyPatch) -> None:
-    run = new_run(steps=25, save_every=10)
-    real = checkpoint._write
-
-    def full(path: Path, *rest: Any) -> Any:
-        if "step-00000020" in str(path):
-            raise OSError(errno.ENOSPC, "No space left on device")
-        return real(path, *rest)
-
-    monkeypatch.setattr(checkpoint, "_write", full)
-    assert run.train_here() == "disk_full"
-    assert sorted(run.manifests()) == [10, 17]
-    monkeypatch.undo()
-    assert run.train_here(attempt=2) == "finished"
-
-
-def test_memory_running_out_is_an_outcome(new_run: NewRun, monkeypatch: pytest.MonkeyPatch) -> None:
-    def burst(self: Any) -> None:
-        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20 GiB")
-
-    monkeypatch.setattr(loop.Trainer, "_step", burst)
-    run = new_run()
-    assert run.train_here() == "out_of_memory"
-    assert run.metrics("end")[-1]["outcome"] == "out_of_memory"
 
 
 def test_bad_data_and_bad_settings_are_outcomes(new_run: NewRun, tmp_path: Path) -> None:
@@ -350,17 +316,12 @@ def poison(
 ) -> None:
     """``change(step, loss)`` takes the loss's place, whatever attempt comes to the step."""
     real, at = TRM.loss, [0]
-    step = loop.Trainer._step
-
-    def counted(self: Any) -> Any:
-        at[0] = self._progress.step + 1
-        return step(self)
 
     def loss(self: TRM, *batch: Any) -> Objective:
         made = real(self, *batch)
         return made._replace(loss=change(at[0], made.loss))
 
-    monkeypatch.setattr(loop.Trainer, "_step", counted)
+    before_steps(monkeypatch, lambda trainer: at.__setitem__(0, trainer._progress.step + 1))
     monkeypatch.setattr(TRM, "loss", loss)
 
 
@@ -418,57 +379,29 @@ def test_a_loss_that_stays_up_has_diverged_and_what_is_saved_is_from_before(
 
 
 @pytest.mark.parametrize("control", [False, True])
-def test_checkpointed_activations_give_the_same_weights(new_run: NewRun, control: bool) -> None:
-    plain, kept = (
-        new_run(str(on), steps=6, activation_checkpointing=on, control=control)
-        for on in (False, True)
-    )
-    assert plain.train_here() == kept.train_here() == "finished"
-    assert kept.weights_at(6) == plain.weights_at(6)
-
-
-def test_checkpointed_activations_are_not_kept(settings: PhaseRecipe) -> None:
-    from model.families import registry
-
-    sizes = {}
+def test_checkpointed_activations_are_not_kept_and_change_no_gradient(
+    settings: PhaseRecipe, control: bool
+) -> None:
+    ids = torch.arange(2 * settings.sequence).view(2, -1)
+    sizes, gradients = [], []
     for on in (False, True):
-        model = registry.build(replace(settings, activation_checkpointing=on), torch.device("cpu"))
-        model.initialise(1)
+        made = changed(settings, activation_checkpointing=on, control=control)
+        model = shaken(registry.build(made, torch.device("cpu")))
         kept: list[int] = []
 
         def note(tensor: torch.Tensor, kept: list[int] = kept) -> torch.Tensor:
             kept.append(tensor.numel())
             return tensor
 
-        ids = torch.zeros(2, settings.sequence, dtype=torch.int64)
         with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
-            model(ids, ids)
-        sizes[on] = sum(kept)
-    assert sizes[True] < 0.6 * sizes[False]
-
-
-def test_half_the_batch_goes_on_from_the_same_checkpoint_alike(new_run: NewRun) -> None:
-    """As after running out of memory at step 10: the global batch, and so each step's loss, is that
-    of a run that was never stopped, but for rounding."""
-    whole = new_run("whole", steps=20, save_every=10, keep_best=9, schedule="constant")
-    assert whole.train_here() == "finished"
-    mended = new_run("mended", steps=10, save_every=10, keep_best=9, schedule="constant")
-    assert mended.train_here() == "finished"
-    own = PhaseRecipe.from_json({**mended.job.settings, "steps": 20})
-    changed = apply_overrides(own, {"batch": 1, "accumulation": 2, "loader_workers": 0})
-    assert changed.global_batch(1) == own.global_batch(1)
-    mended.job = replace(mended.job, settings=changed.to_json())
-    assert mended.train_here(attempt=2) == "finished"
-    assert mended.metrics("start")[-1]["from_step"] == 10
-    losses = [
-        [line["loss"] for line in run.metrics("train") if line["step"] > 10]
-        for run in (mended, whole)
-    ]
-    # TRM's reward is a ratio of losses, taken in each micro-batch.
-    assert losses[0][0] == pytest.approx(losses[1][0], rel=1e-5), "of the same samples"
-    # An update divides what is almost nothing by its own size: there rounding is felt.
-    assert losses[0] == pytest.approx(losses[1], rel=3e-3)
-    assert max(losses[1]) > 1.03 * min(losses[1]), "which other samples would not give"
+            loss = model.loss(ids, ids.roll(-1, 1)).loss
+        loss.backward()
+        sizes.append(sum(kept))
+        gradients.append([each.grad for each in model.parameters()])
+    assert sizes[1] < 0.6 * sizes[0]
+    for plain, again in zip(*gradients, strict=True):
+        assert plain is not None
+        assert torch.equal(plain, again)
 
 
 def test_overrides_are_read_from_the_environment_and_strictly(new_run: NewRun) -> None:
@@ -502,14 +435,7 @@ def test_overrides_are_read_from_the_environment_and_strictly(new_run: NewRun) -
 # What the outside sees: heartbeats that account for every second, metrics that can be rewound.
 
 
-class HandClock:
-    """A clock moved by hand."""
-
-    def __init__(self) -> None:
-        self.at = 100.0
-
-    def clock(self) -> Clock:
-        return Clock(epoch=lambda: 1e9 + self.at, monotonic=lambda: self.at)
+BEGAN = 1e9 + 100
 
 
 @pytest.fixture
@@ -518,12 +444,12 @@ def job(tmp_path: Path) -> PhaseJob:
 
 
 @pytest.fixture
-def hand(monkeypatch: pytest.MonkeyPatch) -> HandClock:
+def hand(monkeypatch: pytest.MonkeyPatch) -> TickingClock:
     monkeypatch.setattr(telemetry, "process_age_s", lambda: 2.5)
-    return HandClock()
+    return TickingClock(tick=0.0, at=BEGAN)
 
 
-def test_seconds_by_state_sum_to_the_attempts_wall_time(job: PhaseJob, hand: HandClock) -> None:
+def test_seconds_by_state_sum_to_the_attempts_wall_time(job: PhaseJob, hand: TickingClock) -> None:
     pulse = HeartbeatWriter(job, 1, 100, hand.clock())
     pulse.enter("starting")
     hand.at += 3
@@ -546,11 +472,11 @@ def test_seconds_by_state_sum_to_the_attempts_wall_time(job: PhaseJob, hand: Han
         "startup": 5.5, "data": 0, "compile": 4, "training": 12, "evaluating": 6, "saving": 8,
         "landing": 9,
     }  # fmt: skip
-    assert sum(beat.seconds.values()) == hand.at - 100 + 2.5
-    assert (beat.state, beat.outcome, beat.at) == ("ended", "landed_deadline", 1e9 + hand.at)
+    assert sum(beat.seconds.values()) == hand.at - BEGAN + 2.5
+    assert (beat.state, beat.outcome, beat.at) == ("ended", "landed_deadline", hand.at)
 
 
-def test_beats_are_at_most_one_a_second_and_lose_no_news(job: PhaseJob, hand: HandClock) -> None:
+def test_beats_are_at_most_one_a_second_and_lose_no_news(job: PhaseJob, hand: TickingClock) -> None:
     pulse = HeartbeatWriter(job, 1, 100, hand.clock())
     pulse.enter("training")
     path = Path(job.out_dir) / "heartbeat.json"
@@ -562,7 +488,7 @@ def test_beats_are_at_most_one_a_second_and_lose_no_news(job: PhaseJob, hand: Ha
     assert load_heartbeat(path.read_bytes()).step == 19
 
 
-def test_a_heartbeat_names_its_process(job: PhaseJob, hand: HandClock) -> None:
+def test_a_heartbeat_names_its_process(job: PhaseJob, hand: TickingClock) -> None:
     pulse = HeartbeatWriter(job, 3, 100, hand.clock())
     assert (pulse.now.pid, pulse.now.attempt) == (os.getpid(), 3)
     stat = Path(f"/proc/{os.getpid()}/stat").read_text()
@@ -573,14 +499,14 @@ def test_a_process_knows_about_how_old_it_is() -> None:
     assert 0 <= process_age_s() < 600
 
 
-def test_a_silent_rank_writes_nothing(job: PhaseJob, hand: HandClock, tmp_path: Path) -> None:
+def test_a_silent_rank_writes_nothing(job: PhaseJob, hand: TickingClock, tmp_path: Path) -> None:
     pulse = HeartbeatWriter(job, 1, 100, hand.clock(), silent=True)
     pulse.enter("training")
     pulse.end("finished")
     assert list(tmp_path.iterdir()) == []
 
 
-def test_another_rank_can_tell_how_it_ended(job: PhaseJob, hand: HandClock) -> None:
+def test_another_rank_can_tell_how_it_ended(job: PhaseJob, hand: TickingClock) -> None:
     pulse = HeartbeatWriter(job, 2, 100, hand.clock())
     pulse.enter("training")
     end_for_another(job, 1, "out_of_memory", "an earlier attempt's rank", now=7.0)
@@ -593,16 +519,31 @@ def test_another_rank_can_tell_how_it_ended(job: PhaseJob, hand: HandClock) -> N
     assert load_heartbeat((Path(job.out_dir) / "heartbeat.json").read_bytes()).at == 8.0
 
 
-def test_metrics_are_json_lines_and_infinities_null(tmp_path: Path, hand: HandClock) -> None:
+def test_another_ranks_error_is_told_and_not_its_echo_here(
+    new_run: NewRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = new_run()
+
+    def burst(self: Any) -> None:
+        end_for_another(run.job, 1, "out_of_memory", "no room on rank 1", now=8.0)
+        raise RuntimeError("Connection closed by peer")
+
+    monkeypatch.setattr(loop.Trainer, "_step", burst)
+    assert run.train_here() == "crashed"
+    beat = run.heartbeat
+    assert (beat.outcome, beat.message, beat.at) == ("out_of_memory", "no room on rank 1", 8.0)
+
+
+def test_metrics_are_json_lines_and_infinities_null(tmp_path: Path, hand: TickingClock) -> None:
     metrics = Metrics(tmp_path, hand.clock())
     metrics.write("train", 1, loss=float("inf"), step_losses=[1.0, float("nan")])
     line = (tmp_path / "metrics.jsonl").read_text()
     assert json.loads(line) == {
-        "kind": "train", "step": 1, "at": 1e9 + 100, "loss": None, "step_losses": [1.0, None],
+        "kind": "train", "step": 1, "at": BEGAN, "loss": None, "step_losses": [1.0, None],
     }  # fmt: skip
 
 
-def test_rewinding_drops_later_and_cut_lines(tmp_path: Path, hand: HandClock) -> None:
+def test_rewinding_drops_later_and_cut_lines(tmp_path: Path, hand: TickingClock) -> None:
     metrics = Metrics(tmp_path, hand.clock())
     for step in range(6):
         metrics.write("train", step, loss=1.0)
@@ -617,7 +558,7 @@ def test_rewinding_drops_later_and_cut_lines(tmp_path: Path, hand: HandClock) ->
 
 
 def test_rewinding_drops_a_decision_that_the_checkpoint_does_not_hold(
-    tmp_path: Path, hand: HandClock
+    tmp_path: Path, hand: TickingClock
 ) -> None:
     """It was taken at the very step that had been saved already."""
     for decided_at, kept in ((2, [1]), (None, [1]), (3, [1, 3])):
@@ -633,7 +574,7 @@ def test_rewinding_drops_a_decision_that_the_checkpoint_does_not_hold(
         assert told == [*(("decision", step) for step in kept), ("save", 3)]
 
 
-def test_tensorboard_gets_the_scalars(tmp_path: Path, hand: HandClock) -> None:
+def test_tensorboard_gets_the_scalars(tmp_path: Path, hand: TickingClock) -> None:
     pytest.importorskip("tensorboard")
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
