@@ -395,7 +395,8 @@ def test_what_is_not_said_means_that_nothing_is_asked_for() -> None:
     lease = Lease("r-1", "p", 1, 1.0, 2.0, 3.0, 1.0, (), fits_budget=True, min_useful_s=1.0)
     assert (lease.hold, lease.uploads) == (False, False)
     assert (lease.hang_after_s, lease.max_restarts, lease.ready_within_s) == (300.0, 3, 0.0)
-    assert Orders(1).land is False
+    assert (Orders(1).land, Orders(1).save, SaveAnswers().answered) == (False, 0, 0)
+    assert PhaseJob("r", "fast", {}, "d", "o", 1).accept_change is False
     phase = PhaseReport("fast")
     assert (phase.attempts, phase.fruitless) == (0, 0)
     assert (phase.lost_steps, phase.lost_s) == (0, 0.0)
@@ -416,12 +417,6 @@ def test_folders_that_were_sent_are_plain_and_absolute() -> None:
 def test_one_line_is_one_line() -> None:
     assert one_line("a\tb\nc\r\x1b[2J\u202ed") == "a b cd"
     assert strip_control("a\tb\nc\r\x1b[2J\u202ed") == "a\tb\ncd"
-
-
-def test_nothing_is_asked_for_and_no_change_is_taken_where_nobody_says_so() -> None:
-    assert Orders(1).save == 0
-    assert SaveAnswers().answered == 0
-    assert PhaseJob("r", "fast", {}, "d", "o", 1).accept_change is False
 
 
 def test_checkpoints_are_the_same_by_their_place_and_bits_alone() -> None:
