@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any, cast
 
 from tests.plans import plan_json
+from tests.present import present
 from tests.reasons import quoted
 from trmcloud.core.catalog.providers import ProviderTraits
 from trmcloud.core.clock import DatedFact, Instant, Maybe, UnknownSince
@@ -192,7 +193,8 @@ def failed(kind: str, at: float = AT, run: RunState | None = None) -> RunState:
 
 
 def the_pod(run: RunState, **changes: Any) -> PodSeen:
-    pod = PodSeen("id-1", run.generations[-1].pod_name, PodStatus.RUNNING, run.generations[-1].rate)
+    generation = present(run.generation)
+    pod = PodSeen("id-1", generation.pod_name, PodStatus.RUNNING, generation.rate)
     return replace(pod, **changes)
 
 
@@ -204,16 +206,17 @@ def booting(at: float = AT) -> RunState:
 
 
 def a_report(run: RunState, **changes: Any) -> AgentReport:
+    generation = present(run.generation)
     report = AgentReport(
         run_id="r1",
-        pod_name=run.generations[-1].pod_name,
+        pod_name=generation.pod_name,
         epoch=1,
         pid=7,
         started_at=AT,
         at=AT,
         phases=(PhaseReport("fast", state=PhaseState.RUNNING),),
-        soft_stop_at=run.generations[-1].soft_stop_at,
-        hard_stop_at=run.generations[-1].hard_stop_at,
+        soft_stop_at=generation.soft_stop_at,
+        hard_stop_at=generation.hard_stop_at,
     )
     return replace(report, **changes)
 
