@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any, cast
 
 from tests.plans import plan_json
+from tests.present import present
 from tests.reasons import quoted
 from trmcloud.core.catalog.providers import ProviderTraits
 from trmcloud.core.clock import DatedFact, Instant, Maybe, UnknownSince
@@ -161,6 +162,14 @@ def follow(run: RunState, now: float, **seen: Any) -> tuple[RunState, tuple[Acti
     raise AssertionError("it never comes to rest")
 
 
+def actions_at(run: RunState, now: float, *, plan: StubPlan, **seen: Any) -> list[tuple[str, str]]:
+    """Verb and id of what is done about a pod that is listed and reports."""
+    report = a_report(run, **seen.pop("report", {}))
+    decision = ask(run, now, pods=[the_pod(run)], report=report, plan=plan, **seen)
+    assert decision.events == ()
+    return [(action.verb, action.id) for action in decision.actions]
+
+
 def renting(at: float = AT) -> RunState:
     run, actions = follow(reserved(at=at), at)
     assert run.state is State.RENTING
@@ -184,8 +193,8 @@ def failed(kind: str, at: float = AT, run: RunState | None = None) -> RunState:
 
 
 def the_pod(run: RunState, **changes: Any) -> PodSeen:
-    assert run.generation is not None
-    pod = PodSeen("id-1", run.generation.pod_name, PodStatus.RUNNING, run.generation.rate)
+    generation = present(run.generation)
+    pod = PodSeen("id-1", generation.pod_name, PodStatus.RUNNING, generation.rate)
     return replace(pod, **changes)
 
 
@@ -197,17 +206,17 @@ def booting(at: float = AT) -> RunState:
 
 
 def a_report(run: RunState, **changes: Any) -> AgentReport:
-    assert run.generation is not None
+    generation = present(run.generation)
     report = AgentReport(
         run_id="r1",
-        pod_name=run.generation.pod_name,
+        pod_name=generation.pod_name,
         epoch=1,
         pid=7,
         started_at=AT,
         at=AT,
         phases=(PhaseReport("fast", state=PhaseState.RUNNING),),
-        soft_stop_at=run.generation.soft_stop_at,
-        hard_stop_at=run.generation.hard_stop_at,
+        soft_stop_at=generation.soft_stop_at,
+        hard_stop_at=generation.hard_stop_at,
     )
     return replace(report, **changes)
 

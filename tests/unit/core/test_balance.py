@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from math import inf
 from typing import Any
 
 import pytest
 
 from tests.plans import a_candidate, a_plan, plan_json
+from tests.present import present
+from tests.unit.core.runs import apply
 from tests.unit.core.test_older_moves import AT as MOVE_AT
 from tests.unit.core.test_older_moves import read
 from trmcloud.app.narration import words_of
@@ -37,7 +40,7 @@ from trmcloud.core.control.balance import (
 from trmcloud.core.control.budget import LedgerState, extend_ledger
 from trmcloud.core.control.notices import NoticeInputs
 from trmcloud.core.control.reason import ReasonKind, make_reason
-from trmcloud.core.control.run_state import RunState, State, apply_event
+from trmcloud.core.control.run_state import RunState, State
 from trmcloud.core.errors import Outcome, PaymentRequired
 from trmcloud.core.money import ZERO, Usd, cost
 from trmcloud.core.spec.spec import BALANCE_POLICIES, IGNORE, STOP, WARN
@@ -48,10 +51,7 @@ CAP = Usd("40")
 LANDING_S = 100.0
 
 
-def told(run: RunState, *events: ev.RunEvent, at: float = AT) -> RunState:
-    for event in events:
-        run = apply_event(run, ev.Record(1, run.run_id, 1, at, event))
-    return run
+told = partial(apply, at=AT)
 
 
 def reserved(run_id: str = "r1", policy: str = WARN, provider: str = "runpod") -> RunState:
@@ -160,21 +160,18 @@ def test_what_is_held_elsewhere_is_not_held_here() -> None:
     assert (funds.held_usd, funds.free) == (Usd(80), Usd(20))
     assert (funds.missing(Usd(20)), funds.missing(Usd("20.01"))) == (ZERO, Usd("0.01"))
     assert funds.fitting == Usd("19.6")
-    mine = funds_of("runpod", AccountBalance(Usd(100)), runs, AT, but="r2")
-    assert mine is not None
+    mine = present(funds_of("runpod", AccountBalance(Usd(100)), runs, AT, but="r2"))
     assert mine.free == Usd(60)
 
 
 def test_what_a_machine_that_stands_by_may_take_is_held_at_its_provider() -> None:
     run, now = read("begun", "handed_over"), MOVE_AT + 3600.0
     for provider, held in (("runpod", Usd(60)), ("vast", Usd(40)), ("lambda", None)):
-        funds = funds_of(provider, AccountBalance(Usd(100)), [run], now)
-        assert funds is not None
+        funds = present(funds_of(provider, AccountBalance(Usd(100)), [run], now))
         # Of the working machine 50 minutes' rent of 4 USD/h are in the balance already.
         billed = cost(Usd(4), 3000.0) if provider == "runpod" else ZERO
         assert dict(funds.held) == ({"r1": held - billed} if held is not None else {})
-    mine = funds_of("vast", AccountBalance(Usd(100)), [run], now, but="r1")
-    assert mine is not None
+    mine = present(funds_of("vast", AccountBalance(Usd(100)), [run], now, but="r1"))
     assert mine.free == Usd(100)
 
 
@@ -225,8 +222,7 @@ def test_the_refusal_says_what_is_missing_and_every_way_out() -> None:
 def test_hours_left_are_over_all_that_the_account_spends(
     balance: Usd, spending: Usd | None, hours: float
 ) -> None:
-    outlook = outlook_of("runpod", AccountBalance(balance, spending), [training()], AT)
-    assert outlook is not None
+    outlook = present(outlook_of("runpod", AccountBalance(balance, spending), [training()], AT))
     assert outlook.hours_left(AT) == pytest.approx(hours)
     assert outlook.ends_at == pytest.approx(AT + hours * 3600.0, abs=0.001)
     assert outlook.hours_left(AT + 1e9) == 0.0
@@ -248,11 +244,9 @@ def test_what_our_machines_take_is_their_rent_and_disks_at_that_provider() -> No
         ([run, billed], 20 / 8.4),
         ([run, gone, closed], 5.0),
     ):
-        outlook = outlook_of("runpod", AccountBalance(Usd(20)), runs, AT)
-        assert outlook is not None
+        outlook = present(outlook_of("runpod", AccountBalance(Usd(20)), runs, AT))
         assert outlook.hours_left(AT) == pytest.approx(hours)
-    elsewhere = outlook_of("vast", AccountBalance(Usd(20)), [run], AT)
-    assert elsewhere is not None
+    elsewhere = present(outlook_of("vast", AccountBalance(Usd(20)), [run], AT))
     assert (elsewhere.spending, elsewhere.ends_at) == (ZERO, inf)
 
 
@@ -280,30 +274,13 @@ def test_which_warning_follows_which(
 
 
 def test_what_spends_nothing_lasts() -> None:
-    outlook = outlook_of("runpod", AccountBalance(Usd(1), ZERO), [reserved()], AT)
-    assert outlook is not None
+    outlook = present(outlook_of("runpod", AccountBalance(Usd(1), ZERO), [reserved()], AT))
     assert outlook.ends_at == inf
-    none = outlook_of("runpod", AccountBalance(ZERO, ZERO), [reserved()], AT)
-    assert none is not None
+    none = present(outlook_of("runpod", AccountBalance(ZERO, ZERO), [reserved()], AT))
     assert none.ends_at == AT, "of nothing nothing is left, whatever is spent"
     assert low_balance_event(outlook, None, AT) is None
     again = low_balance_event(outlook, ev.BalanceLow("runpod", 6, ZERO, RATE, AT, AT), AT)
     assert again == ev.BalanceLow("runpod", 0, Usd(1), ZERO, AT, 0.0)
-
-
-def test_each_warning_is_given_once_and_again_after_money_came() -> None:
-    last: ev.BalanceLow | None = None
-    said = []
-    course = [
-        (30, "108"), (23, "83"), (20, "72"), (5.9, "21"), (6.5, "20"), (3, "11"),
-        (20, "72"), (5, "18"), (40, "144"), (5, "18"),
-    ]  # fmt: skip
-    for step, (hours, balance) in enumerate(course):
-        event = low_balance_event(an_outlook(hours, balance=balance), last, AT)
-        if event is not None:
-            said.append((step, event.hours))
-            last = event if event.hours else None
-    assert said == [(1, 24), (3, 6), (6, 24), (7, 6), (8, 0), (9, 6)]
 
 
 def test_a_process_reads_every_five_to_six_minutes() -> None:
@@ -364,11 +341,9 @@ def test_what_is_landing_has_no_machine_or_is_rented_elsewhere_is_not_asked_to()
 
 
 def test_the_reason_says_whose_balance_and_how_long_it_lasts() -> None:
-    reason = why_land(an_outlook(0.25), training(policy=STOP), AT, LOOK_EVERY_S)
-    assert reason is not None
+    reason = present(why_land(an_outlook(0.25), training(policy=STOP), AT, LOOK_EVERY_S))
     assert sentence(reason) == "the runpod balance of $9.00 lasts 15 min 00 s more at $3.60/h"
-    over = why_land(an_outlook(0.25), training(policy=STOP), AT + 3600.0, LOOK_EVERY_S)
-    assert over is not None
+    over = present(why_land(an_outlook(0.25), training(policy=STOP), AT + 3600.0, LOOK_EVERY_S))
     assert over.facts["left_s"] == 0.0
 
 

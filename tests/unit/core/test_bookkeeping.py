@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.plans import errand_json, plan_json, recorded
+from tests.present import present
 from tests.reasons import quoted
 from tests.unit.core.runs import AT, PLAN, a_report, apply, booting, running
 from tests.unit.core.test_controller_ending import settled
@@ -246,13 +247,6 @@ def test_only_a_wish_is_written_by_a_bystander() -> None:
             require_wish(event)
 
 
-def test_a_pod_that_no_run_owns_is_noted_as_a_stray() -> None:
-    charge = ev.StrayCharged("runpod", "id-9", "trmc-x", "r1", THEN, Usd(1))
-    book, record = add_note(holding(State.RUNNING), 7, charge, THEN)
-    assert (record.seq, record.event) == (8, charge)
-    assert set(book.strays) == {("runpod", "id-9")}
-
-
 # -- accounts -----------------------------------------------------------------------------------
 # What a machine had said before it went, read from what it left: it says how the run had ended.
 
@@ -295,8 +289,7 @@ def test_what_never_spoke_is_lost_even_with_a_volume() -> None:
 
 def test_the_errand_hears_it() -> None:
     run = on_errand(on_volume())
-    earlier = unreported(run)
-    assert earlier is not None
+    earlier = present(unreported(run))
     assert earlier.number == 1
     events = said(run, message="all steps done")
     assert [type(event) for event in events] == [ev.PhaseEnded, ev.LateReport]
@@ -327,8 +320,7 @@ def test_of_several_machines_the_last_that_spoke_before_the_errand_is_heard() ->
     first, errand = run.generations
     silent = replace(first, number=3, agent_at=None)
     many = (first, replace(first, number=2), silent, replace(errand, number=4))
-    heard = unreported(replace(run, generations=many, first_generation=4))
-    assert heard is not None
+    heard = present(unreported(replace(run, generations=many, first_generation=4)))
     assert heard.number == 2
 
 

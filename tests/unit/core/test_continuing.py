@@ -9,6 +9,7 @@ from typing import Any, cast
 
 import pytest
 
+from tests.present import only, present
 from tests.unit.core.runs import (
     AT,
     FIRST,
@@ -30,7 +31,6 @@ from trmcloud.core.catalog.providers import TRAITS as KNOWN
 from trmcloud.core.control import events as ev
 from trmcloud.core.control.actions import CREATE, TERMINATE
 from trmcloud.core.control.continuing import (
-    MOST_FRUITLESS,
     cheapest_first,
     continues,
     limit_s,
@@ -69,8 +69,7 @@ ENDS = (Outcome.LOST, Outcome.UNREPORTED)
 def lost(run: RunState | None = None, plan: StubPlan = PLAN, **more: Any) -> RunState:
     """Its pod was taken away at work, is proven gone, and its bill is final."""
     run = run or running()
-    generation = run.generation
-    assert generation is not None
+    generation = run.generations[-1]
     gone = the_pod(
         run, pod_id=generation.pod_id, status=PodStatus.GONE, ended_at=generation.intended_at + 600
     )
@@ -82,8 +81,7 @@ def lost(run: RunState | None = None, plan: StubPlan = PLAN, **more: Any) -> Run
 
 def on_the_next(run: RunState, number: int, trains_s: float = 10.0) -> RunState:
     """The next pod is up, and its agent is heard."""
-    generation = run.generation
-    assert generation is not None
+    generation = run.generations[-1]
     assert generation.number == number
     at = generation.intended_at
     name = f"r1/g{number}/create/1"
@@ -106,8 +104,6 @@ def test_it_continues_on_the_cheapest_other_machine_of_whatever_provider() -> No
 
 def test_why_it_continues_is_on_record() -> None:
     run = running()
-    generation = run.generation
-    assert generation is not None
     run = apply(run, ev.PodGone(1, LOST_AT), at=LOST_AT + 5)
     run = apply(run, ev.Settled(1, Usd("0.6"), Usd("0.6")), at=LOST_AT + 6)
     reserved, revised = ask(run, LOST_AT + 7, plan=PLAN).events
@@ -211,12 +207,6 @@ def test_one_that_its_provider_stopped_was_lost_though_it_is_deleted_from_here()
     assert lost(run).state is State.RENTING
 
 
-def test_this_machines_own_pod_is_not_rented_again() -> None:
-    run = running()
-    here = replace(run, generations=(replace(run.generations[0], provider=LOCAL),))
-    assert lost_machines(here, AS_PLAN) == ()
-
-
 def test_all_that_was_to_be_trained_is_trained() -> None:
     run = running()
     for phase in FIRST.phases:
@@ -289,8 +279,7 @@ def test_a_waiting_run_that_lost_its_machine_ends_as_one_that_has_trained() -> N
         now += 60.0
         run, _ = follow(run, now, plan=plan)
     assert (run.outcome, now >= AT + 900.0) == (Outcome.UNREPORTED, True)
-    assert run.reason is not None
-    assert run.reason.kind is ReasonKind.NO_OTHER_MACHINE
+    assert present(run.reason).kind is ReasonKind.NO_OTHER_MACHINE
 
 
 def test_no_other_machine_is_rented_for_less_time_than_it_needs_to_start_and_land() -> None:
@@ -299,10 +288,8 @@ def test_no_other_machine_is_rented_for_less_time_than_it_needs_to_start_and_lan
     run = lost(plan=soon)
     run = apply(run, ev.PodNotMade(2, make_reason(ReasonKind.NEVER_APPEARED)), at=AT + 1300)
     enough_s = FIRST.startup_s.p50 + FIRST.landing_s + TRAITS.kill_latency_s
-    (rents,) = ask(run, AT + 1500.0 - enough_s - 1.0, plan=soon).events
-    assert isinstance(rents, ev.PodIntended)
-    (ends,) = ask(run, AT + 1500.0 - enough_s, plan=soon).events
-    assert isinstance(ends, ev.Closed)
+    assert only(ev.PodIntended, ask(run, AT + 1500.0 - enough_s - 1.0, plan=soon).events)
+    ends = only(ev.Closed, ask(run, AT + 1500.0 - enough_s, plan=soon).events)
     assert ends.outcome == Outcome.UNREPORTED.value
     assert sentence(ends.reason).startswith("its machine was lost, and no other could be rented")
 
@@ -326,22 +313,6 @@ def test_the_next_is_reserved_only_with_time_and_money_for_its_own_providers_end
         first = replace(FIRST, rate=Usd(99), planned_rate=Usd(99), hours=Interval(9.0, 9.0, 9.0))
         plan = StubPlan((first, there), BUCKET)
         assert isinstance(ask(bound, LOST_AT + 20, plan=plan).events[0], ev.Reserved) is goes_on
-
-
-def test_machines_that_are_lost_before_they_train_end_the_run() -> None:
-    plan, run = rich(PLAN), running()
-    run = replace(run, generations=(replace(run.generations[0], agent_at=AT + 595.0),))
-    run = lost(run, plan)
-    for number in range(2, MOST_FRUITLESS + 1):
-        assert run.state is State.RENTING
-        run = lost(on_the_next(run, number), plan)
-    assert closed(run) in ENDS
-
-
-def test_with_too_little_left_it_ends() -> None:
-    run = running()
-    small = replace(run, reservation=Usd("0.65"), reserved=Usd("0.65"))
-    assert closed(lost(small)) in ENDS
 
 
 # -- by the functions that ``decide`` asks --------------------------------------------------------

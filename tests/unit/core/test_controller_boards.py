@@ -8,6 +8,7 @@ from typing import Any, cast
 
 import pytest
 
+from tests.present import only, present
 from tests.unit.core.runs import (
     AT,
     FIRST,
@@ -66,10 +67,9 @@ def plan_for(**changes: Any) -> StubPlan:
 
 
 def report_of(run: RunState, seen: BoardSeen | None, *, attempts: int = 0) -> AgentReport:
-    assert run.generation is not None
     state = PhaseState.RUNNING if attempts else PhaseState.WAITING
     return AgentReport(
-        run_id="r1", pod_name=run.generation.pod_name, epoch=1, pid=1, started_at=AT, at=AT,
+        run_id="r1", pod_name=run.generations[-1].pod_name, epoch=1, pid=1, started_at=AT, at=AT,
         phases=(PhaseReport("fast", state, attempts=attempts),), soft_stop_at=AT + 1,
         hard_stop_at=AT + 2, notes={BOARD_NOTE: seen.to_text()} if seen is not None else {},
     )  # fmt: skip
@@ -123,16 +123,13 @@ def test_a_slower_board_on_which_it_does_not_fit_is_refused(changes: dict[str, A
     found = PCIE
     if changes.get("sku") == "H200":
         found = BoardSeen("NVIDIA H200 NVL", 600.0)
-    (event,) = events_of(plan_for(**changes), found)
-    assert isinstance(event, ev.ResultKnown)
+    event = only(ev.ResultKnown, events_of(plan_for(**changes), found))
     assert event.result == "unfit"
-    assert event.reason is not None
-    assert event.reason.kind is ReasonKind.WRONG_BOARD
+    assert present(event.reason).kind is ReasonKind.WRONG_BOARD
 
 
 def test_one_that_trains_already_is_not_ended() -> None:
-    (event,) = events_of(plan_for(gpus=8), PCIE, attempts=1)
-    assert isinstance(event, ev.BoardFound)
+    assert only(ev.BoardFound, events_of(plan_for(gpus=8), PCIE, attempts=1))
 
 
 def test_a_faster_board_and_an_unknown_one_are_noted_alone() -> None:
@@ -148,8 +145,7 @@ def test_it_is_put_on_record_once() -> None:
     pod = the_pod(run)
     seen: dict[str, Any] = {"pods": [pod], "report": report_of(run, PCIE), "plan": plan_for()}
     after, _ = follow(run, AT + 100, **seen)
-    assert after.generation is not None
-    assert after.generation.board is not None
+    assert after.generations[-1].board is not None
     assert after.state is State.RUNNING
     assert ask(after, AT + 101, **seen).events == ()
 
@@ -159,8 +155,7 @@ def test_the_next_candidate_follows_under_the_same_reservation() -> None:
     pod = the_pod(run)
     plan = plan_for(gpus=8)
     ended, _ = follow(run, AT + 100, pods=[pod], report=report_of(run, PCIE), plan=plan)
-    assert ended.generation is not None
-    assert ended.generation.unfit == wrong()
+    assert ended.generations[-1].unfit == wrong()
     assert ended.state is State.ENDING
     # At once: its agent may not know, and would train there.
     (action,) = ask(ended, AT + 100, pods=[pod], plan=plan).actions
@@ -210,8 +205,7 @@ def test_which_slower_boards_the_agent_may_take() -> None:
 
 def test_nothing_is_compared_for_a_machine_that_trains_nothing_or_has_ended() -> None:
     run, plan = running(), cast(Plan, plan_for(gpus=8))
-    assert run.generation is not None
-    known = (plan, run.generation)
+    known = (plan, run.generations[-1])
     phases, report = plan.candidates[0].phases, report_of(run, PCIE)
     assert board_events(run, *known, phases, report)
     assert board_events(run, *known, (), report) == (), "all is trained, or it is an errand"

@@ -10,6 +10,7 @@ from typing import Any, cast
 import pytest
 
 from tests.plans import recorded
+from tests.present import only, present
 from tests.reasons import quoted
 from tests.unit.core.runs import (
     AT,
@@ -29,7 +30,6 @@ from tests.unit.core.runs import (
     follow,
     renting,
     reserved,
-    running,
     stopped,
     the_pod,
 )
@@ -71,20 +71,17 @@ def test_the_intent_is_written_before_anything_is_asked_for() -> None:
     assert isinstance(intent, ev.PodIntended)
     assert (intent.generation, intent.candidate_id, intent.rate) == (1, "first", FIRST.rate)
     assert (intent.soft_stop_at, intent.hard_stop_at) == (AT + 2900, AT + 3000)
-    name = parse_pod_name(intent.pod_name)
-    assert name is not None
+    name = present(parse_pod_name(intent.pod_name))
     assert (name.ledger, name.run_id, name.generation) == ("abcd1234", "r1", 1)
     assert name.hard_stop_at <= intent.hard_stop_at
 
 
 def test_no_pod_is_asked_for_after_its_soft_stop_though_the_clock_was_set_back() -> None:
     run = renting()
-    generation = run.generation
-    assert generation is not None
+    generation = run.generations[-1]
     wakes = Instant(AT - 86_400.0, generation.boot + 2900.0, generation.boot_id)
     assert ask(run, wakes.wall, clock=replace(wakes, boot=wakes.boot - 1)).actions != ()
-    (not_made,) = ask(run, wakes.wall, clock=wakes).events
-    assert isinstance(not_made, ev.PodNotMade)
+    not_made = only(ev.PodNotMade, ask(run, wakes.wall, clock=wakes).events)
     assert sentence(not_made.reason) == "stopped before a machine was requested"
 
 
@@ -122,32 +119,29 @@ def test_money_for_less_time_than_a_kill_takes_rents_nothing() -> None:
 def test_a_free_machine_is_bound_by_the_plans_own_stop() -> None:
     free = StubPlan((replace(FIRST, rate=ZERO),))
     run, _ = follow(reserved(ZERO), AT, plan=free)
-    assert run.generation is not None
-    assert run.generation.hard_stop_at == AT + 3000
+    assert run.generations[-1].hard_stop_at == AT + 3000
 
 
 def test_a_limit_on_hours_lands_the_trainer_long_before_the_hard_stop() -> None:
     limited = StubPlan((replace(FIRST, soft_stop_s=600.0),))
-    (intent,) = ask(reserved(), AT, plan=limited).events
-    assert isinstance(intent, ev.PodIntended)
+    intent = only(ev.PodIntended, ask(reserved(), AT, plan=limited).events)
     assert (intent.soft_stop_at, intent.hard_stop_at) == (AT + 600, AT + 3000)
 
 
 @pytest.mark.parametrize(
-    ("landing_s", "soft_stop_at"), [(1000.0, 2000), (999.5, 2000.5), (900.0, 2000)]
+    ("landing_s", "soft_stop_at"),
+    [(1000.0, 2000), (999.5, 2000.5), (999.0, 2001), (998.5, 2000), (900.0, 2000)],
 )
 def test_a_second_between_the_stops_is_rounding(landing_s: float, soft_stop_at: float) -> None:
     candidate = replace(FIRST, soft_stop_s=2000.0, landing_s=landing_s)
-    (intent,) = ask(reserved(), AT, plan=StubPlan((candidate,))).events
-    assert isinstance(intent, ev.PodIntended)
+    intent = only(ev.PodIntended, ask(reserved(), AT, plan=StubPlan((candidate,))).events)
     assert intent.soft_stop_at - AT == soft_stop_at
 
 
 def test_a_landing_longer_than_half_the_time_is_not_cut() -> None:
     """What is left of 120 s is no time to train in, and the agent says so; but nothing is killed
     while it saves."""
-    (intent,) = ask(reserved(Usd("0.15")), AT).events
-    assert isinstance(intent, ev.PodIntended)
+    intent = only(ev.PodIntended, ask(reserved(Usd("0.15")), AT).events)
     assert intent.hard_stop_at - intent.soft_stop_at == pytest.approx(FIRST.landing_s)
 
 
@@ -214,8 +208,7 @@ def test_a_reopened_run_asks_again_for_what_was_out_of_stock() -> None:
     run, _ = follow(failed("no_capacity", AT + 2, run), AT + 3)
     run = apply(run, ev.Reopened(RESERVATION), ev.Reserved(RESERVATION), at=AT - 9999)
     run, actions = follow(run, AT + 4)
-    assert run.generation is not None
-    assert (run.generation.number, run.generation.candidate_id) == (3, "first")
+    assert (run.generations[-1].number, run.generations[-1].candidate_id) == (3, "first")
     assert [a.id for a in actions] == ["r1/g3/create/1"]
 
 
@@ -230,6 +223,7 @@ def test_an_ambiguous_answer_is_waited_out_and_never_asked_again(kind: str) -> N
     old: DatedFact[tuple[PodSeen, ...]] = DatedFact((), AT + 599)
     assert ask(run, AT + 9999, pods=old, absent_lists=50) == Decision(), "an old list is no proof"
     run, actions = follow(run, AT + 600, absent_lists=3)
+    assert sentence(run.generations[0].not_made) == f"it said {kind}"
     assert [g.candidate_id for g in run.generations] == ["first", "second"]
     assert [a.id for a in actions] == ["r1/g2/create/1"]
 
@@ -241,8 +235,7 @@ def test_a_pod_that_appears_is_adopted_whatever_was_answered(kind: str, status: 
     run, actions = follow(run, AT + 300, pods=[the_pod(run, status=status)])
     ended = [TERMINATE] if status is PodStatus.STOPPED else []
     assert (run.state, [action.verb for action in actions]) == (State.BOOTING, ended)
-    assert run.generation is not None
-    assert run.generation.pod_id == "id-1"
+    assert run.generations[-1].pod_id == "id-1"
 
 
 @pytest.mark.parametrize("kind", ["ambiguous", "refused"])
@@ -323,13 +316,6 @@ def test_of_several_machines_some_may_have_been_there_until_the_last_was_not_fou
     assert (alone.outcome, sentence(alone.reason)) == (Outcome.LOST, "none left")
 
 
-def test_a_pod_that_has_spoken_was_made_whatever_is_said_of_it() -> None:
-    run = running()
-    none = the_pod(run, status=PodStatus.GONE, never_made="none left")
-    run, _ = follow(run, AT + 60, pods=[none])
-    assert (run.state, run.reserved) == (State.SETTLING, RESERVATION)
-
-
 def test_a_pod_that_is_listed_was_made_whatever_is_said_of_it() -> None:
     run = booting()
     assert ask(run, AT + 60, pods=[the_pod(run, never_made="none left")]) == Decision()
@@ -344,8 +330,7 @@ def test_stopped_while_it_is_looked_for_it_ends_as_stopped() -> None:
 
 def test_somebody_elses_pod_is_not_taken_for_ours() -> None:
     run = created()
-    assert run.generation is not None
-    others = [PodSeen("id-9", f"{run.generation.pod_name}x", PodStatus.RUNNING, Usd(1))]
+    others = [PodSeen("id-9", f"{run.generations[-1].pod_name}x", PodStatus.RUNNING, Usd(1))]
     assert ask(run, AT + 5, pods=others) == Decision()
 
 
@@ -466,9 +451,8 @@ TWICE = (ended(DELETED, taken=True), ended(DELETED + 2, taken=True))
 def missing(*tries: ActionState, missed_at: float | None = DELETED + 5, **changes: Any) -> RunState:
     """A run whose pod was asked to end by ``tries`` and is missing from the lists since."""
     run = ending()
-    assert run.generation is not None
     actions = {ActionKey("r1", 1, TERMINATE, n): each for n, each in enumerate(tries, 1)}
-    generation = replace(run.generation, missed_at=missed_at, **changes)
+    generation = replace(run.generations[-1], missed_at=missed_at, **changes)
     return replace(run, actions=actions, generations=(generation,))
 
 
@@ -558,8 +542,7 @@ def test_what_is_not_missed_yet_is_judged_as_if_it_were_from_its_deletion_on() -
 )
 def test_absence_must_have_lasted(since_s: float, absent: bool) -> None:
     run = missing(ended(DELETED, taken=True))
-    generation = run.generation
-    assert generation is not None
+    generation = run.generations[-1]
     assert generation.missed_at is not None
     now = generation.missed_at + since_s
     seen = Observation(DatedFact((), now), UnknownSince(now), UnknownSince(now))
@@ -577,27 +560,24 @@ def test_one_whose_end_could_not_be_asked_for_may_have_lived_on_unseen(
 ) -> None:
     """A provider that refuses the key gives no list either: of that time nothing is known."""
     run = missing(failed_try(failed_at))
-    assert run.generation is not None
     now = MISSED + 900.0
     seen = Observation(DatedFact((), now), UnknownSince(now), UnknownSince(now))
-    assert proven_end(run, seen, run.generation, LAGS) == ended_at
+    assert proven_end(run, seen, run.generations[-1], LAGS) == ended_at
 
 
 def test_a_list_that_nobody_gave_proves_nothing() -> None:
     run = missing(ended(DELETED, taken=True))
-    assert run.generation is not None
     seen = Observation(UnknownSince(AT + 9999), UnknownSince(AT), UnknownSince(AT))
-    assert not is_absent(run, seen, run.generation, LAGS)
-    assert proven_end(run, seen, run.generation, LAGS) is None
-    assert not has_reported_since(replace(seen, report=heard(run, AT + 9999)), run.generation)
+    assert not is_absent(run, seen, run.generations[-1], LAGS)
+    assert proven_end(run, seen, run.generations[-1], LAGS) is None
+    assert not has_reported_since(replace(seen, report=heard(run, AT + 9999)), run.generations[-1])
 
 
 def test_a_pod_that_is_listed_is_not_absent_however_long_it_was_missed() -> None:
     run = missing(ended(DELETED, taken=True))
-    assert run.generation is not None
     later = DELETED + 9999.0
     seen = Observation(DatedFact((the_pod(run),), later), UnknownSince(AT), UnknownSince(AT))
-    assert not is_absent(run, seen, run.generation, LAGS)
+    assert not is_absent(run, seen, run.generations[-1], LAGS)
 
 
 def heard(run: RunState, at: float) -> DatedFact[AgentReport]:
@@ -628,11 +608,10 @@ def test_a_missed_pod_lives_while_its_agent_reports_anew(
     heard_at: float, report_at: float, listed_at: float, lives: bool
 ) -> None:
     run = missing(missed_at=MISSED, missed_heard_at=heard_at)
-    assert run.generation is not None
     seen = Observation(DatedFact((), listed_at), heard(run, report_at), UnknownSince(AT))
-    assert has_reported_since(seen, run.generation) is lives
-    assert not has_reported_since(seen, replace(run.generation, missed_at=None))
-    other = replace(run.generation, pod_name="another")
+    assert has_reported_since(seen, run.generations[-1]) is lives
+    assert not has_reported_since(seen, replace(run.generations[-1], missed_at=None))
+    other = replace(run.generations[-1], pod_name="another")
     assert not has_reported_since(seen, other)
 
 
@@ -640,33 +619,33 @@ def test_a_missed_pod_lives_while_its_agent_reports_anew(
 
 
 def closed_as(
-    *, heard: bool = True, why: Reason | None = None, unfit: Reason | None = None, **spec: Any
+    action: ActionState | None = None,
+    *,
+    heard: bool = True,
+    unfit: Reason | None = None,
+    **spec: Any,
 ) -> ev.Closed:
-    """A run whose pod is settled and has told no result."""
+    """A run whose pod is settled, has told no result, and had this done to it."""
     run = ending()
-    assert run.generation is not None
     generation = replace(
-        run.generation,
+        run.generations[-1],
         agent_at=AT + 20 if heard else None,
         ended_at=AT + 100,
         settled=ZERO,
         billed=ZERO,
         unfit=unfit,
     )
-    action = replace(ended(DELETED, taken=True), reason=why)
     settled = replace(
         run,
         state=State.SETTLED,
         result=None,
         recorded_plan=recorded(**spec),
-        actions={ActionKey("r1", 1, TERMINATE, 1): action} if why else {},
+        actions={ActionKey("r1", 1, action.verb, 1): action} if action is not None else {},
         generations=(generation,),
         candidate_id=PLAN.candidates[0].id,
         reserved=ZERO,
     )
-    (event,) = ask(settled, AT + 900, plan=StubPlan(PLAN.candidates[:1])).events
-    assert isinstance(event, ev.Closed)
-    return event
+    return only(ev.Closed, ask(settled, AT + 900, plan=ALONE).events)
 
 
 def test_a_machine_that_ended_by_itself_was_lost_where_nothing_outlives_it() -> None:
@@ -684,11 +663,29 @@ def test_what_outlives_it_is_unreported_and_not_lost() -> None:
 
 
 def test_one_that_was_ended_from_here_says_why() -> None:
-    made = closed_as(why=make_reason(ReasonKind.NO_AGENT, boot_deadline_s=900.0))
-    assert (made.outcome, sentence(made.reason)) == (
-        Outcome.LOST.value,
-        "the pod was ended: no agent within 15 min 00 s",
-    )
+    why = make_reason(ReasonKind.NO_AGENT, boot_deadline_s=900.0)
+    told = "the pod was ended: no agent within 15 min 00 s"
+    assert lost_as(replace(ended(DELETED, taken=True), reason=why)) == told
+
+
+def lost_as(action: ActionState, *, heard: bool = True) -> str:
+    made = closed_as(action, heard=heard)
+    assert made.outcome == Outcome.LOST.value
+    return sentence(made.reason)
+
+
+SILENT = "the pod ended without a report from its agent"
+
+
+def test_an_end_from_here_that_gave_no_reason_is_none() -> None:
+    assert lost_as(ended(DELETED, taken=True), heard=False) == SILENT
+
+
+def test_the_providers_word_counts_where_it_had_none_and_nobody_spoke() -> None:
+    none = ActionState(CREATE, AT, AT, FailureKind.NO_CAPACITY, "none left")
+    assert lost_as(none, heard=False) == "none left"
+    assert lost_as(replace(none, failed_kind=FailureKind.AMBIGUOUS), heard=False) == SILENT
+    assert lost_as(none) != "none left"
 
 
 def test_one_that_was_not_what_was_rented_says_so() -> None:
@@ -711,14 +708,15 @@ def test_absence_is_counted_by_the_clock_that_nobody_sets(
     set_s: float, real_s: float, boot_id: str, gone: bool
 ) -> None:
     run = apply(ending(), ev.PodMissed(1), at=DELETED)
-    assert run.generation is not None
     boot = DELETED - BOOTED_AT + real_s
     clock = Instant(DELETED + real_s + set_s, boot, boot_id)
     seen = Observation(DatedFact((), clock.wall), UnknownSince(AT), UnknownSince(AT), clock=clock)
-    assert is_absent(run, seen, run.generation, LAGS) is gone
+    assert is_absent(run, seen, run.generations[-1], LAGS) is gone
     if boot_id == "here" and gone:
         older = replace(seen, pods=DatedFact((), clock.wall - 1.0))
-        assert not is_absent(run, older, run.generation, LAGS), "a second before it was not proven"
+        assert not is_absent(run, older, run.generations[-1], LAGS), (
+            "a second before it was not proven"
+        )
 
 
 def test_a_create_is_waited_for_by_the_clock_that_nobody_sets() -> None:
@@ -733,9 +731,8 @@ def test_a_create_is_waited_for_by_the_clock_that_nobody_sets() -> None:
 
 def test_a_list_from_after_the_clock_was_read_makes_no_absence_longer() -> None:
     run = apply(ending(), ev.PodMissed(1), at=DELETED)
-    assert run.generation is not None
     clock = Instant(DELETED + 299.6, DELETED - BOOTED_AT + 299.6, "here")
     seen = Observation(
         DatedFact((), clock.wall + 0.5), UnknownSince(AT), UnknownSince(AT), clock=clock
     )
-    assert not is_absent(run, seen, run.generation, LAGS)
+    assert not is_absent(run, seen, run.generations[-1], LAGS)

@@ -103,14 +103,6 @@ def test_a_model_that_is_judged_once_has_no_order() -> None:
     }
 
 
-def test_the_part_that_is_no_better_is_named() -> None:
-    judged = [f"supervision step {step}" for step in range(4)]
-    last = {**evaluation(1.8, (5.0, 4.0, 4.2, 4.1)), "judged": judged}
-    [order] = [c for c in judge("fast", [*GOOD, last]).checks if c.name == "validation order"]
-    assert order.passed is False
-    assert order.detail.endswith(": supervision step 2 is not better than the one before")
-
-
 def test_only_the_last_evaluations_order_counts() -> None:
     assert blocked_by([train(1), evaluation(2.4, (4.0, 4.5, 4.2, 4.1)), evaluation(1.9)]) == set()
 
@@ -125,16 +117,10 @@ def test_an_evaluation_that_broke_blocks_even_if_later_ones_are_fine() -> None:
     assert blocked_by(broke) == {"falling bits per byte"}
 
 
-def test_one_evaluation_proves_no_fall() -> None:
-    assert blocked_by([train(1), evaluation(2.4)]) == {"falling bits per byte"}
-
-
 @pytest.mark.parametrize("norm", [math.nan, math.inf, -math.inf, None, "1", True, 10**400, [1.0]])
 def test_gradients_that_are_not_finite_block(norm: Any) -> None:
     lines = [train(1), evaluation(2.4), train(2, norm), train(3), evaluation(1.9)]
     assert blocked_by(lines) == {"finite gradients"}
-    detail = {c.name: c.detail for c in judge("fast", lines).checks}["finite gradients"]
-    assert detail == "not finite at step 2"
 
 
 def test_no_training_step_is_no_proof() -> None:
@@ -170,19 +156,12 @@ def test_a_phase_without_bands_passes() -> None:
     assert judge("other", GOOD).passed
 
 
-def test_the_gradient_is_judged_after_it_has_settled() -> None:
-    lines = [train(1, 90.0), train(2, 90.0), train(3, 1.0), train(4, 1.0), *GOOD]
-    assert "gradient norm (guide's band)" not in failed(judge("fast", lines))
-
-
-@pytest.mark.parametrize(("losses", "value"), [((4.0, 3.0), 0.25), ((4.0, 5.0), -0.25)])
-def test_refinement(losses: tuple[float, ...], value: float) -> None:
+@pytest.mark.parametrize(
+    ("losses", "value"),
+    [((4.0, 3.0), 0.25), ((4.0, 5.0), -0.25), ((), None), ((4.0,), None), ((0.0, 1.0), None)],
+)
+def test_refinement(losses: tuple[float, ...], value: float | None) -> None:
     assert refinement(losses) == value
-
-
-@pytest.mark.parametrize("losses", [(), (4.0,), (0.0, 1.0)])
-def test_refinement_of_nothing(losses: tuple[float, ...]) -> None:
-    assert refinement(losses) is None
 
 
 def test_a_verdict_survives_json() -> None:

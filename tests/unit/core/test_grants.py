@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.plans import a_candidate, errand_json, plan_json
+from tests.present import present
 from tests.reasons import quoted
 from trmcloud.core.clock import UnknownSince
 from trmcloud.core.control import bookkeeping
@@ -386,8 +387,7 @@ def test_a_resumed_run_is_paid_by_who_resumes_it() -> None:
     book.settle("r1", "3", AT + HOUR)
     book.run("r1", ev.Reopened(Usd(100)), ev.Reserved(Usd(50)), at=AT + HOUR)
     book.settle("r1", "40", AT + 2 * HOUR)
-    line = grant_line(book.state, "agent")
-    assert line is not None
+    line = present(grant_line(book.state, "agent"))
     assert (line.settled, line.reserved) == (Usd(3), ZERO)
     with pytest.raises(GrantRefused, match=r"\$7\.00 left"):
         book.run(
@@ -506,15 +506,13 @@ def test_a_new_grant_counts_from_itself_and_the_old_ones_runs_do_not_return() ->
     book.grant(ev.GrantRevoked("agent"), AT)
     book.grant(ev.GrantGiven("agent", ev.GrantTerms(Usd(5))), AT - HOUR)  # a clock was set back
     assert bookkeeping.govern(book.state, UnknownSince(AT), AT).land != ()
-    line = grant_line(book.state, "agent")
-    assert line is not None
+    line = present(grant_line(book.state, "agent"))
     assert line.reserved == ZERO
     book.settle("r1", "9", AT + HOUR, close=False)
     with pytest.raises(GrantRefused, match="was launched under is revoked"):
         book.run("r1", ev.Reserved(Usd(1)))
     book.open("r2", "5", at=AT - 2 * HOUR)
-    line = grant_line(book.state, "agent")
-    assert line is not None
+    line = present(grant_line(book.state, "agent"))
     assert line.remaining == ZERO
 
 
@@ -674,13 +672,11 @@ def test_a_run_that_cannot_be_read_burdens_the_grant_that_may_have_paid_for_it()
     last = book.records[-1].seq
     lost = [LostRecord(last, "Reserved", "r1")]
     hurt = fold_damaged("abcd1234", [r for r in book.records if r.seq != last], lost)
-    line = grant_line(hurt, "agent")
-    assert line is not None
+    line = present(grant_line(hurt, "agent"))
     assert line.quarantined == line.reserved == Usd(100)
     planned = [LostRecord(last - 1, "RunPlanned", "r1")]
     hurt = fold_damaged("abcd1234", [r for r in book.records if r.seq != last - 1], planned)
-    line = grant_line(hurt, "agent")
-    assert line is not None
+    line = present(grant_line(hurt, "agent"))
     assert line.reserved == Usd(4), "whose it was cannot be told"
 
 
@@ -734,8 +730,7 @@ def test_a_grant_that_a_bill_overdraws_lands_its_run() -> None:
 def test_a_bucket_is_the_configured_one_or_one_of_the_grants(bucket: str, is_allowed: bool) -> None:
     grant = Grant("agent", 1, ev.GrantTerms(Usd(1), buckets=("s3://own/x",)), 0.0)
     assert (refuse_bucket(grant, bucket, "s3://team/runs/") is None) is is_allowed
-    refused = refuse_bucket(Grant("agent", 1, ev.GrantTerms(Usd(1)), 0.0), bucket, "")
-    assert refused is not None
+    refused = present(refuse_bucket(Grant("agent", 1, ev.GrantTerms(Usd(1)), 0.0), bucket, ""))
     assert "trmcloud grant raise agent --bucket" in refused.allowed
 
 

@@ -139,6 +139,8 @@ def test_a_plan_has_a_limit_of_its_own_and_the_shorter_one_counts() -> None:
     for of_plan_s, limit_s in ((1200.0, LIMIT_S), (60.0, 60.0), (0.0, LIMIT_S)):
         mine = replace_value(a_command(of_plan_s), principal="agent", grant=2)
         assert idle_limit_s(granted, mine) == limit_s
+    assert idle_limit_s(granted, replace_value(mine, grant=1)) == 0.0
+    assert idle_limit_s(granted, RunState("r1")) == 0.0
 
 
 @pytest.mark.parametrize(("text", "idle_s"), [("30m", 1800.0), ("2h", 7200.0), ("0", 0.0)])
@@ -150,12 +152,3 @@ def test_a_limit_is_typed_as_a_duration(text: str, idle_s: float) -> None:
 def test_what_is_no_duration_is_refused(text: str) -> None:
     with pytest.raises(UsageError, match="--idle"):
         parse_idle("--idle", text)
-
-
-def test_the_limit_is_that_of_the_grant_that_pays() -> None:
-    grant = Grant("agent", 2, ev.GrantTerms(Usd(1), idle_s=LIMIT_S), AT)
-    ledger = LedgerState("abcd1234", grants={"agent": grant})
-    mine = RunState("r1", principal="agent", grant=2)
-    assert idle_limit_s(ledger, mine) == LIMIT_S
-    assert idle_limit_s(ledger, replace_value(mine, grant=1)) == 0.0
-    assert idle_limit_s(ledger, RunState("r1")) == 0.0

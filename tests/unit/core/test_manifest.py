@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.present import present
 from tests.strategies import json_values
 from tests.unit.core.manifests import STATE, WEIGHTS, manifest
 from trmcloud.app.checkpoints.fetching import best_of, with_metrics
@@ -360,24 +361,7 @@ def test_the_best_and_the_latest_stay() -> None:
     assert {m.step for m in pruning.kept} == {2, 4, 5}
     assert [m.step for m in pruning.checkpoints] == [1, 3]
     assert pruning.freed_bytes == 2 * 1010
-
-
-def test_each_phase_keeps_its_own() -> None:
-    row = [
-        manifest(1, 1.9),
-        manifest(2, 1.2),
-        manifest(1, 3.0, "extreme"),
-        manifest(2, 2.0, "extreme"),
-    ]
-    assert {m.label for m in to_prune(row, keep_best=1).kept} == {
-        "fast/step-00000002",
-        "extreme/step-00000002",
-    }
-
-
-def test_a_run_that_broke_keeps_its_best_and_its_broken_latest() -> None:
-    row = [manifest(1, 1.9), manifest(2, math.nan), manifest(3, None)]
-    assert {m.step for m in to_prune(row, keep_best=5).kept} == {1, 3}
+    assert sorted(m.step for m in to_prune(row[:4], keep_best=2).kept) == [2, 4], "none twice"
 
 
 rows = st.lists(
@@ -403,8 +387,7 @@ def test_pruning_never_takes_the_best_or_the_latest(
     for phase in {m.phase for m in every}:
         mine = [m for m in every if m.phase == phase]
         best, latest = pick_best(mine), pick_latest(mine)
-        assert latest is not None
-        assert latest.label in kept
+        assert present(latest).label in kept
         assert best is None or best.label in kept
         assert sum(m.phase == phase for m in pruning.kept) <= max(1, keep_best) + 1
     overall = pick_best(every)

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.present import only, present
 from tests.unit.core.runs import a_report
 from trmcloud.app.narration import Narrator
 from trmcloud.app.reasons import sentence
@@ -91,10 +92,9 @@ def test_an_agent_that_does_not_report_the_lowered_stop_is_told_to_land(
     knows: bool, verbs: list[str]
 ) -> None:
     run = read("begun", "lowered")
-    assert run.generation is not None
-    stop_at = run.generation.hard_stop_at + (0.0 if knows else 6 * HOUR_S)
+    stop_at = present(run.generation).hard_stop_at + (0.0 if knows else 6 * HOUR_S)
     report = a_report(run, hard_stop_at=stop_at, granted_until=AT + 1e6)
-    soft = run.generation.soft_stop_at
+    soft = present(run.generation).soft_stop_at
 
     def told(now: float) -> list[str]:
         verbs = [action.verb for action in look(run, now, report, pod(1, "4")).actions]
@@ -107,8 +107,7 @@ def test_an_agent_that_does_not_report_the_lowered_stop_is_told_to_land(
 def test_an_earlier_stop_that_no_agent_has_confirmed_changes_nothing_on_record() -> None:
     asked, begun = read("begun", "lowered", without_last=2), read("begun")
     assert asked.generation is not None
-    assert begun.generation is not None
-    assert asked.generation.hard_stop_at == begun.generation.hard_stop_at
+    assert asked.generation.hard_stop_at == present(begun.generation).hard_stop_at
     assert asked.reserved == begun.reserved
     assert orders_for(asked, asked.generation, 2).hard_stop_at == 0.0
 
@@ -154,7 +153,6 @@ def test_a_machine_that_stands_by_is_ended_and_settled_whatever_had_become_of_it
 ) -> None:
     """From its intent on: asked for, listed, heard; then the other one told to land."""
     run = read("begun", "handed_over", without_last=10 - events)
-    assert run.standing_by is not None
     assert [a.verb for a in look(run, NOW, None, pod(1, "4")).actions] in ([], [LAND])
     first = end(run, NOW)
     if events == 3:  # nothing was asked for yet
@@ -162,7 +160,7 @@ def test_a_machine_that_stands_by_is_ended_and_settled_whatever_had_become_of_it
         over = apply(run, *first.events, at=NOW)
         assert (over.reserved, over.standby_usd, over.settled) == (Usd(60), None, ZERO)
         return
-    if run.standing_by.pod_id is None:
+    if present(run.standing_by).pod_id is None:
         found = end(run, NOW, pod(2, "2"))
         assert found.events == (ev.PodUp(2, "id-2", Usd(2)),)
         run = apply(run, *found.events, at=NOW)
@@ -186,8 +184,7 @@ def test_a_machine_that_stands_by_is_ended_and_settled_whatever_had_become_of_it
 def test_what_a_machine_that_stood_by_cost_is_never_more_than_was_held_for_it() -> None:
     run = apply(read("begun", "handed_over"), ev.PodGone(2, NOW + 30 * HOUR_S), at=NOW)
     late = NOW + 100 * HOUR_S
-    [settled] = end(run, late).events
-    assert isinstance(settled, ev.Settled)
+    settled = only(ev.Settled, end(run, late).events)
     assert (settled.amount, settled.billed) == (Usd(40), None)
 
 
@@ -204,8 +201,7 @@ def test_a_run_whose_machine_was_told_to_land_stops_and_can_be_resumed() -> None
     with pytest.raises(IllegalTransition, match="stands by"):
         apply(landed, ev.Closed("stopped"), at=NOW + 61)
     free = apply(landed, ev.PodGone(2, NOW + 62), ev.Settled(2, Usd(1), Usd(1)), at=NOW + 70)
-    [closed] = look(free, NOW + 71, None).events
-    assert isinstance(closed, ev.Closed)
+    closed = only(ev.Closed, look(free, NOW + 71, None).events)
     assert closed.outcome == "stopped"
     assert closed.reason is not None
     assert sentence(closed.reason).startswith("training was to move to a machine at vast")

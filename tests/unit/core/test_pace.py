@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 
 from tests.plans import a_candidate, a_phase, a_plan
+from tests.present import only, present
+from tests.unit.core.runs import apply
 from trmcloud.app.narration import pace_lines
 from trmcloud.app.run_views import pace_document
 from trmcloud.core.catalog.hardware import least_step_s
@@ -25,7 +27,7 @@ from trmcloud.core.contract.pod_contract import AgentReport, PhaseReport, PhaseS
 from trmcloud.core.control import events as ev
 from trmcloud.core.control.pace import pace_events, phase_to_time, planned_step_s
 from trmcloud.core.control.reason import ReasonKind
-from trmcloud.core.control.run_state import RunState, apply_event
+from trmcloud.core.control.run_state import RunState
 from trmcloud.core.errors import Outcome
 from trmcloud.core.money import ZERO, Usd
 from trmcloud.core.spec.plan import Interval, Plan, plan_to_json
@@ -51,8 +53,7 @@ def timed(seconds: list[float]) -> tuple[int, StepPace] | None:
 def test_the_first_twenty_steps_decide_nothing(factor: float) -> None:
     dice = random.Random(1)
     rest = [0.42 * dice.uniform(0.98, 1.02) for _ in range(300)]
-    found = timed([0.42 * factor] * 20 + rest)
-    assert found is not None
+    found = present(timed([0.42 * factor] * 20 + rest))
     number, told = found
     assert told.step_s == pytest.approx(0.42, rel=0.01)
     assert told.steps == LEAST_STEPS
@@ -61,16 +62,14 @@ def test_the_first_twenty_steps_decide_nothing(factor: float) -> None:
 
 def test_steps_that_scatter_are_measured_until_their_halves_agree() -> None:
     dice = random.Random(2)
-    found = timed([0.42 * dice.uniform(0.7, 1.4) for _ in range(2000)])
-    assert found is not None
+    found = present(timed([0.42 * dice.uniform(0.7, 1.4) for _ in range(2000)]))
     assert found[1].fast_s < found[1].step_s < found[1].slow_s
     ever_slower = [0.1 * 1.03**n for n in range(400)]
     assert timed(ever_slower) is None, "no pace is steady that changes with each step"
 
 
 def test_a_machine_that_becomes_slower_later_is_timed_as_it_is_then() -> None:
-    found = timed([0.4] * 25 + [0.6] * 200)
-    assert found is not None
+    found = present(timed([0.4] * 25 + [0.6] * 200))
     assert found[1].step_s == pytest.approx(0.6)
 
 
@@ -89,8 +88,7 @@ def line(**changes: Any) -> dict[str, Any]:
 
 
 def test_the_pace_is_read_of_its_line_and_of_no_earlier_attempt() -> None:
-    told = pace_from([{"kind": "train", "at": AT}, line()], since=AT)
-    assert told is not None
+    told = present(pace_from([{"kind": "train", "at": AT}, line()], since=AT))
     assert (told.step, told.step_s, told.torch) == (57, 0.4, "2.9.1")
     assert pace_from([line()], since=AT + 1) is None, "another machine's"
     assert pace_from([], since=AT) is None
@@ -110,14 +108,12 @@ def test_a_hostile_line_is_no_pace(odd: dict[str, Any]) -> None:
 
 def test_a_commands_pace_is_that_of_its_lines() -> None:
     rows = [{"kind": "train", "step": 10 * n, "at": AT + 4.0 * n} for n in range(60)]
-    told = pace_by_log(rows, AT)
-    assert told is not None
+    told = present(pace_by_log(rows, AT))
     assert told.step_s == pytest.approx(0.4)
     assert told.step == 590
     slow = [{"kind": "train", "step": n, "at": AT + 40.0 * n} for n in range(20)]
     late = [{"kind": "train", "step": 20 + n, "at": AT + 800 + 4.0 * n} for n in range(80)]
-    told = pace_by_log(slow + late, AT)
-    assert told is not None
+    told = present(pace_by_log(slow + late, AT))
     assert told.step_s == pytest.approx(4.0)
     assert pace_by_log(rows[:20], AT) is None, "too few"
     odd: list[dict[str, Any]] = [{"kind": "train", "step": "1", "at": AT}, {"kind": "train"}]
@@ -141,10 +137,8 @@ def planned(if_slow: str = CONTINUE) -> Plan:
     return replace(whole, spec=replace(spec, command=None, if_slow=if_slow), cap=Usd(200))
 
 
-def apply(run: RunState, *events: ev.RunEvent, at: float) -> RunState:
-    for event in events:
-        run = apply_event(run, ev.Record(1, run.run_id, 1, at, event))
-    return run
+def with_candidates(plan: Plan, **changes: Any) -> Plan:
+    return replace(plan, candidates=tuple(replace(c, **changes) for c in plan.candidates))
 
 
 def running(plan: Plan) -> RunState:
@@ -187,8 +181,7 @@ def measured(plan: Plan, told: StepPace, now: float = AT + HOUR_S) -> ev.PaceMea
 
 def test_a_pace_as_planned_corrects_hours_and_dollars_and_nothing_follows() -> None:
     plan = planned()
-    [event] = follow(plan, pace(plan, 40.0))
-    assert isinstance(event, ev.PaceMeasured)
+    event = only(ev.PaceMeasured, follow(plan, pace(plan, 40.0)))
     # 10 h of training at P50 take 10/9 of that; the rest of the 10.1 h stays.
     assert event.hours == pytest.approx(10.1 + 10.0 / 9)
     assert event.least_hours < event.hours < event.most_hours
@@ -220,8 +213,7 @@ def test_beyond_p90_the_policy_follows_and_the_cost_is_said(policy: str, follows
 def test_a_stop_is_a_landing_with_the_exit_code_that_is_said() -> None:
     plan = planned(STOP)
     run = apply(running(plan), *follow(plan, pace(plan, 60.0)), at=AT + HOUR_S)
-    assert run.stop is not None
-    assert not run.stop.at_once
+    assert not present(run.stop).at_once
     assert Outcome.STOPPED.exit_code == 21
     assert "exit code 21" in "\n".join(pace_lines(run, run.paces[0]))
 
@@ -233,9 +225,7 @@ def test_work_that_no_longer_fits_is_slow_below_p90_too() -> None:
     assert event.slow.kind is ReasonKind.NO_LONGER_FITS
     # (14 - 4) h less the landing, at 40 s a step, from step 42 on.
     assert event.steps_fit == 42 + int((10 * HOUR_S - 300 + 1) / 40.0)
-    within = replace(
-        plan, candidates=tuple(replace(c, within_budget=False) for c in plan.candidates)
-    )
+    within = with_candidates(plan, within_budget=False)
     event = measured(within, pace(within, 40.0), now=AT + 4 * HOUR_S)
     assert event.slow is None, "it was never planned to"
     assert event.hours == within.candidates[0].hours.p50, "the clock ends it"
@@ -253,14 +243,12 @@ def test_no_stop_and_no_reservation_changes() -> None:
 
 
 def test_a_pace_beyond_the_boards_peak_is_not_believed_and_nothing_follows() -> None:
-    made = planned(STOP)
-    plan = replace(made, candidates=tuple(replace(c, sku="H100-SXM") for c in made.candidates))
+    plan = with_candidates(planned(STOP), sku="H100-SXM")
     phase = plan.candidates[0].phases[0]
     flops = phase.settings.tokens_per_step(1) * phase.settings.work().train_flops
     least_s = least_step_s("H100-SXM", 1, flops)
     event = measured(plan, pace(plan, 0.99 * least_s))
-    assert event.doubt is not None
-    assert event.doubt.kind is ReasonKind.FASTER_THAN_PEAK
+    assert present(event.doubt).kind is ReasonKind.FASTER_THAN_PEAK
     run = apply(running(plan), event, at=AT + HOUR_S)
     assert "not plausible" in pace_lines(run, event)[0]
     assert measured(plan, pace(plan, 1.01 * least_s)).doubt is None
@@ -268,10 +256,8 @@ def test_a_pace_beyond_the_boards_peak_is_not_believed_and_nothing_follows() -> 
 
 def test_steps_that_would_have_taken_longer_than_the_machine_lives_are_not_believed() -> None:
     plan = planned(STOP)
-    [event] = follow(plan, pace(plan, 1000.0), now=AT + HOUR_S)
-    assert isinstance(event, ev.PaceMeasured)
-    assert event.doubt is not None
-    assert event.doubt.kind is ReasonKind.SLOWER_THAN_TIME
+    event = only(ev.PaceMeasured, follow(plan, pace(plan, 1000.0), now=AT + HOUR_S))
+    assert present(event.doubt).kind is ReasonKind.SLOWER_THAN_TIME
     assert (event.slow, event.follows) == (None, ""), "a lie does not stop a run"
 
 
@@ -287,8 +273,7 @@ def test_what_a_machine_says_of_itself_is_cut_and_one_line() -> None:
 def test_steps_of_other_work_are_compared_with_nothing() -> None:
     plan = planned(STOP)
     event = measured(plan, pace(plan, 60.0, tokens=7))
-    assert event.doubt is not None
-    assert event.doubt.kind is ReasonKind.OTHER_STEPS
+    assert present(event.doubt).kind is ReasonKind.OTHER_STEPS
 
 
 # -- when it is looked for ---------------------------------------------------------------------
@@ -322,8 +307,7 @@ def test_the_line_has_pace_hours_and_dollars_beside_the_planned_ones() -> None:
     assert first.endswith("by the pod's report")
     assert "2 h 30 min and $10.00 more" in second
     assert "the run continues" in second
-    told = pace_document(run)
-    assert told is not None
+    told = present(pace_document(run))
     assert (told.doubt, told.follows, told.reported_by) == (None, CONTINUE, "pod")
     assert pace_document(running(plan)) is None
 
@@ -338,10 +322,7 @@ def test_a_small_plan_under_a_large_budget_is_stopped_by_its_pace_and_not_by_the
         step_s=Interval(0.3, 0.36, 0.4),
         seconds=Interval(300.0, 360.0, 400.0),
     )
-    plan = replace(
-        made,
-        candidates=tuple(replace(c, phases=(phase,), **stops, **small) for c in made.candidates),
-    )
+    plan = with_candidates(made, phases=(phase,), **stops, **small)
     told = pace(plan, 3.6)
     first, *more = pace_events(running(plan), plan, phase, told, AT + 600.0)
     assert isinstance(first, ev.PaceMeasured)
@@ -349,9 +330,8 @@ def test_a_small_plan_under_a_large_budget_is_stopped_by_its_pace_and_not_by_the
     assert first.slow is not None
     assert more == [ev.StopRequested("if-slow", first.slow)]
     plain = replace(plan, spec=replace(plan.spec, if_slow=CONTINUE))
-    [only] = pace_events(running(plain), plain, phase, told, AT + 600.0)
-    assert isinstance(only, ev.PaceMeasured)
-    assert only.slow == first.slow, "by default the cost is said, and a notification sent"
+    last = only(ev.PaceMeasured, pace_events(running(plain), plain, phase, told, AT + 600.0))
+    assert last.slow == first.slow, "by default the cost is said, and a notification sent"
 
 
 def test_a_command_is_compared_with_its_probe_and_a_few_percent_are_not_slow() -> None:
@@ -361,20 +341,17 @@ def test_a_command_is_compared_with_its_probe_and_a_few_percent_are_not_slow() -
         step_s=Interval(0.0, 0.0, 0.0),
         seconds=Interval(99_000.0, 100_000.0, 101_000.0),
     )
-    plan = replace(made, candidates=tuple(replace(c, phases=(phase,)) for c in made.candidates))
+    plan = with_candidates(made, phases=(phase,))
     run = running(plan)
     heard = report(PhaseReport("fast", PhaseState.RUNNING, attempts=1))
     assert phase_to_time(run, plan, heard) == phase
     assert planned_step_s(phase).p50 == pytest.approx(100.0)
     now = AT + 3 * HOUR_S
     few, many = pace(plan, 104.0, tokens=0), pace(plan, 106.0, tokens=0)
-    within = replace(
-        plan, candidates=tuple(replace(c, within_budget=False) for c in plan.candidates)
-    )
-    [event] = pace_events(run, within, phase, few, now)
-    assert isinstance(event, ev.PaceMeasured)
+    within = with_candidates(plan, within_budget=False)
+    event = only(ev.PaceMeasured, pace_events(run, within, phase, few, now))
     assert event.slow is None
     assert len(pace_events(run, within, phase, many, now)) == 2
     unknown = replace(phase, seconds=phase.step_s)
-    plan = replace(plan, candidates=tuple(replace(c, phases=(unknown,)) for c in plan.candidates))
+    plan = with_candidates(plan, phases=(unknown,))
     assert phase_to_time(running(plan), plan, heard) is None, "nothing to compare it with"

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tests.present import present
 from tests.unit.core.phases import BEAT, ONE, RUNNING, ended
 from trmcloud.adapters.files import load_recipe, recipe_names
 from trmcloud.core.contract.phase_account import close_attempt, next_try, start_attempt, with_skips
@@ -35,12 +36,8 @@ LEASE = replace(ONE, phases=(replace(ONE.phases[0], settings=OWN),))
 
 def test_a_process_that_said_nothing_is_lost() -> None:
     closed = close_attempt(RUNNING, None, 50.0)
-    assert (closed.state, closed.outcome, closed.ended_at, closed.fruitless) == (
-        "ended",
-        "lost",
-        50.0,
-        1,
-    )
+    assert (closed.state, closed.outcome, closed.ended_at) == ("ended", "lost", 50.0)
+    assert closed.fruitless == 1
 
 
 @pytest.mark.parametrize("outcome", [None, "finished", "non_finite"])
@@ -138,8 +135,7 @@ def test_steps_left_out_nobody_says_where_were_at_the_last_step() -> None:
 def test_where_no_restart_is_allowed_other_settings_are_still_tried() -> None:
     """Restarts are counted of what might go well as it is; a rung has a count of its own."""
     strict = replace(LEASE, max_restarts=0)
-    row = next_try(strict, ended("out_of_memory", fruitless=1))
-    assert row is not None
+    row = present(next_try(strict, ended("out_of_memory", fruitless=1)))
     assert (row.rung, row.changed) == ("batch", {"batch": 4, "accumulation": 24})
     assert next_try(strict, ended("crashed", fruitless=1)) is None
 
@@ -147,8 +143,7 @@ def test_where_no_restart_is_allowed_other_settings_are_still_tried() -> None:
 @pytest.mark.parametrize("outcome", ["finished", "landed_deadline", "stopped_paying", "bad_data"])
 def test_only_one_that_landed_for_it_goes_on_with_the_larger_batch(outcome: str) -> None:
     climbs = ended("landed_signal", climbing="aggressive")
-    row = next_try(LEASE, climbs)
-    assert row is not None
+    row = present(next_try(LEASE, climbs))
     assert (row.what, row.rung) == ("memory_spare", "aggressive")
     assert next_try(LEASE, replace(climbs, outcome=outcome)) is None
     assert next_try(LEASE, replace(climbs, climbing=None)) is None

@@ -27,7 +27,6 @@ from tests.unit.core.phases import (
 from trmcloud.core.contract.phase_account import close_attempt
 from trmcloud.core.contract.pod_contract import PhaseLease, PhaseReport, PhaseState
 from trmcloud.core.contract.supervisor import (
-    REPRICED_P90,
     AwaitUploads,
     EndPod,
     JudgeGate,
@@ -62,22 +61,6 @@ def test_the_first_phase_is_started() -> None:
 def test_a_phase_that_was_begun_elsewhere_counts_on() -> None:
     begun = replace(FAST, attempts=2)
     assert supervise(ONE, (begun,), view()) == StartPhase("fast", attempt=3)
-
-
-def test_where_nothing_is_left_to_do_the_pod_ends() -> None:
-    assert supervise(replace(LEASE, phases=()), (), view()) == EndPod("finished", "")
-
-
-@pytest.mark.parametrize("left_s", [60.0, 59.0, 0.0, -50.0])
-def test_too_little_time_to_train_in_starts_nothing(left_s: float) -> None:
-    act = supervise(ONE, (FAST,), view(soft_left_s=left_s, hard_left_s=left_s + 100))
-    assert isinstance(act, EndPod)
-    assert act.result == Outcome.NEXT_PHASE_REFUSED.value
-
-
-def test_after_the_hard_stop_nothing_is_started() -> None:
-    act = supervise(ONE, (FAST,), view(soft_left_s=500.0, hard_left_s=0.0))
-    assert act == EndPod("killed", "the hard stop came")
 
 
 def test_told_to_land_before_anything_runs_nothing_is_started() -> None:
@@ -379,8 +362,8 @@ def test_after_the_hard_stop_the_next_phase_is_not_begun() -> None:
 @pytest.mark.parametrize(
     ("took_s", "left_s", "enters"),
     [
-        (900.0, 1101.0, True),  # as planned: 1000 s at P50, 1100 s at P90
-        (900.0, 1099.0, False),
+        (900.0, 1100.0, True),  # as planned: 1000 s at P50, 1100 s at P90
+        (900.0, 1099.5, False),
         (1800.0, 2199.0, False),  # twice as slow
         (1800.0, 2201.0, True),
         (450.0, 551.0, True),  # twice as fast
@@ -433,7 +416,8 @@ def test_what_crashed_is_started_again(outcome: str | None) -> None:
 
 @pytest.mark.parametrize("outcome", sorted(set(OUTCOMES) - CLEAN - RETRYABLE))
 def test_what_would_only_happen_again_is_not_tried_again(outcome: str) -> None:
-    assert after(ended(outcome, message="why")) == EndPod("failed", "why")
+    for cause in ({}, {"hard_left_s": -1.0}, {"land_ordered": True}):
+        assert after(ended(outcome, message="why"), **cause) == EndPod("failed", "why")
     assert after(ended(outcome), LEASE) == EndPod("failed", outcome)
 
 
@@ -441,14 +425,6 @@ def test_what_would_only_happen_again_is_not_tried_again(outcome: str) -> None:
 def test_restarts_without_progress_have_an_end(fruitless: int, again: bool) -> None:
     act = after(ended("crashed", fruitless=fruitless, attempts=fruitless, message="boom"))
     assert act == (StartPhase("fast", fruitless + 1) if again else EndPod("failed", "boom"))
-
-
-def test_too_late_to_start_again_it_has_landed_on_its_last_checkpoint() -> None:
-    late: dict[str, Any] = {"soft_left_s": 60.0, "hard_left_s": 160.0}
-    act = after(ended("crashed"), **late)
-    assert isinstance(act, EndPod)
-    assert act.result == "landed"
-    assert "too little time" in act.message
 
 
 def test_too_late_and_without_a_checkpoint_it_has_failed() -> None:
@@ -469,11 +445,6 @@ def test_killed_at_the_hard_stop_it_was_killed(saved_step: int | None, ordered: 
     )
     assert isinstance(act, EndPod)
     assert act.result == "killed"
-
-
-def test_a_crash_while_told_to_land_is_a_stop() -> None:
-    act = after(ended("crashed"), land_ordered=True, land_reason="enough")
-    assert act == EndPod("stopped", "enough")
 
 
 @pytest.mark.parametrize(
@@ -525,23 +496,9 @@ def test_until_the_hard_stop_has_come_it_has_not() -> None:
     assert after(ended("crashed"), hard_left_s=0.5) == StartPhase("fast", attempt=2)
 
 
-def test_what_crashed_at_the_hard_stop_was_killed_by_it() -> None:
-    """And not because nothing more may begin: the message tells them apart."""
-    killed = EndPod("killed", "the hard stop came before the trainer had landed")
-    assert after(ended("crashed"), hard_left_s=0.0) == killed
-    assert after(ended("crashed"), hard_left_s=-0.5) == killed
-
-
 def test_told_a_moment_ago_it_is_not_told_again_for_the_soft_stop() -> None:
     late = {"soft_left_s": -30.0, "hard_left_s": 70.0}
     assert watching(BEAT, **late, told_to_land_s=5.0) == Wait()
-
-
-@pytest.mark.parametrize("cause", [{"hard_left_s": -1.0}, {"land_ordered": True}])
-def test_what_would_only_happen_again_has_failed_anyway(
-    cause: dict[str, Any],
-) -> None:
-    assert after(ended("non_finite", message="why"), **cause) == EndPod("failed", "why")
 
 
 def test_a_short_patience_is_kept_where_no_step_was_measured() -> None:
@@ -551,7 +508,9 @@ def test_a_short_patience_is_kept_where_no_step_was_measured() -> None:
     assert supervise(lease, (RUNNING, EXTREME), seen) == KillTrainer("no step for 11 s")
 
 
-@pytest.mark.parametrize(("left_s", "said"), [(59.4, "59 s"), (-50.0, "0 s")])
+@pytest.mark.parametrize(
+    ("left_s", "said"), [(60.0, "60 s"), (59.4, "59 s"), (0.0, "0 s"), (-50.0, "0 s")]
+)
 def test_too_little_time_is_said_in_seconds_and_never_below_none(left_s: float, said: str) -> None:
     act = supervise(ONE, (FAST,), view(soft_left_s=left_s))
     assert act == EndPod("next_phase_refused", f"{said} are left, too few to train in")
@@ -568,13 +527,6 @@ def test_the_last_phase_that_ended_says_how_the_run_did() -> None:
 def test_the_first_phase_is_entered_whatever_it_needs() -> None:
     """It was planned to take 900 s; nothing has been measured that would say otherwise."""
     assert supervise(LEASE, (FAST, EXTREME), view(soft_left_s=500.0)) == StartPhase("fast", 1)
-
-
-def test_what_just_fits_is_entered() -> None:
-    needed_s = 1000.0 * REPRICED_P90
-    for left_s, enters in ((needed_s, True), (needed_s - 0.5, False)):
-        act = after(measured(900.0), LEASE, soft_left_s=left_s, hard_left_s=left_s + 100)
-        assert isinstance(act, StartPhase) == enters
 
 
 def test_a_pace_is_taken_from_phases_that_were_planned_and_have_ended() -> None:
@@ -609,14 +561,6 @@ def test_a_lease_without_phases_ends_once_the_machine_was_looked_at() -> None:
 
 
 # -- landing and checking ------------------------------------------------------------------------
-
-
-def test_a_checkpoint_that_is_owed_is_not_asked_of_one_that_was_just_told_to_land() -> None:
-    saves = {"save_owed": True}
-    beat = replace(BEAT, saves=0)
-    assert watching(beat, **saves) == SaveNow()
-    assert watching(beat, **saves, land_ordered=True, told_to_land_s=5.0) == Wait()
-    assert watching(beat, **saves, told_to_land_s=5.0) == Wait()
 
 
 def test_a_trainer_that_was_told_to_land_and_evaluates_has_its_patience() -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.present import present
 from trmcloud.core.catalog.torch_builds import (
     BUILDS,
     POD_BUILD,
@@ -56,8 +57,7 @@ def test_every_release_has_the_builds_that_pytorch_made(release: tuple[int, int]
 
 @pytest.mark.parametrize("torch", DEFAULTS)
 def test_the_build_of_a_torch_that_names_none(torch: str) -> None:
-    build = build_of(torch)
-    assert build is not None
+    build = present(build_of(torch))
     assert build.cuda_text == DEFAULTS[torch]
 
 

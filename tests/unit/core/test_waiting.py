@@ -12,6 +12,7 @@ from typing import Any, cast
 import pytest
 
 from tests.plans import a_candidate, plan_json
+from tests.present import only, present
 from tests.unit.core.runs import (
     AT,
     BOOTED_AT,
@@ -264,8 +265,7 @@ def test_a_clock_that_is_set_back_puts_off_neither_question_nor_end() -> None:
     assert ask(run, AT - 86_400, plan=ALONE).events != ()
     wakes = Instant(AT - 86_400.0, AT + 7 * HOUR_S - BOOTED_AT, "here")
     assert is_over(run, wakes.wall, wakes)
-    [closed] = ask(run, wakes.wall, plan=ALONE, clock=wakes).events
-    assert isinstance(closed, ev.Closed)
+    closed = only(ev.Closed, ask(run, wakes.wall, plan=ALONE, clock=wakes).events)
     assert closed.outcome == Outcome.NO_MACHINE.value
     assert not is_over(run, AT, Instant(AT, AT - BOOTED_AT, "here"))
     assert not is_over(reserved(), AT + 1e9)
@@ -349,8 +349,7 @@ def test_what_is_found_too_late_for_the_deadline_is_not_rented() -> None:
 
 def test_who_looks_hears_what_it_waits_for_until_when() -> None:
     run, asked = play(waiting(), ALONE, AT + HOUR_S)
-    told = waits_for(run, RUNPOD, UnknownSince(AT))
-    assert told is not None
+    told = present(waits_for(run, RUNPOD, UnknownSince(AT)))
     assert (told.what.kind, told.until_at) == (ReasonKind.AWAITS_CAPACITY, AT + 6 * HOUR_S)
     assert told.what.facts["asked"] == len(asked) == len(asks(run))
 
@@ -359,15 +358,13 @@ def test_what_it_waits_for_is_told_by_its_hardware() -> None:
     planned = ev.RunPlanned(plan_json(a_candidate("here", hardware="8xH100-SXM")), RICH, "thesis")
     wait = ev.WaitStarted(AT + HOUR_S, RICH, None)
     run = apply(RunState("r1"), planned, ev.Reserved(RICH), wait, at=AT)
-    told = waits_for(run, RUNPOD, UnknownSince(AT))
-    assert told is not None
+    told = present(waits_for(run, RUNPOD, UnknownSince(AT)))
     assert told.what.facts["hardware"] == "8xH100-SXM"
 
 
 def test_once_a_machine_is_asked_for_its_create_is_what_is_waited_for() -> None:
     run, _ = follow(waiting(), AT, plan=ALONE, traits=RUNPOD)
-    told = waits_for(created(run), RUNPOD, DatedFact((), AT))
-    assert told is not None
+    told = present(waits_for(created(run), RUNPOD, DatedFact((), AT)))
     assert told.what.kind is ReasonKind.AWAITS_POD
 
 

@@ -12,6 +12,7 @@ from typing import Any, cast
 import pytest
 
 from tests.contract.runpod_largest import compute
+from tests.present import present
 from tests.unit.skypilot.rig import KEYS, NAME
 from trmcloud.adapters.files import load_recipe, recipe_names
 from trmcloud.adapters.prices.tables import load_offers
@@ -137,8 +138,7 @@ def _is_covered(candidate: Candidate) -> None:
 )
 def test_known_sizes(recipe: str, provider: str, hardware: str, gb: int) -> None:
     """Two rules reserved 88, 875, 89, 875 and 154 GB."""
-    plan = planned(recipe, provider, hardware=hardware)
-    assert plan is not None
+    plan = present(planned(recipe, provider, hardware=hardware))
     candidate = plan.recommended or plan.candidates[0]
     assert asked_gb(request_of(plan, candidate), provider) == gb
     assert candidate.disk_rate == Usd.from_micros(-(-gb * 100_000 // 730))

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tests.present import present
 from trmcloud.app.launch_checks import check_goal
 from trmcloud.app.planning import Planner
 from trmcloud.core.errors import BudgetRefused, DoesNotFit, UsageError
@@ -36,8 +37,7 @@ def test_it_decides_recipe_phases_and_length_and_the_cheapest_way_is_planned(
     assert (plan.spec.recipe, plan.spec.phases) == ("speedrun", ("train",))
     assert plan.spec.objective == "cheapest"
     fit = [c for c in plan.candidates if c.fits_memory]
-    assert plan.recommended is not None
-    assert plan.recommended.cost_p50 == min(c.cost_p50 for c in fit)
+    assert present(plan.recommended).cost_p50 == min(c.cost_p50 for c in fit)
     assert plan.limits[GOAL] == "GPT-2 (1.6B) by DCLM's CORE: CORE ≥ 0.256525"
     assert "0.262634 on 8xH100 in 1.65 h, $52.67, 2026-03-14; https://" in plan.limits["reached by"]
     assert "no GPU has trained this recipe here" in plan.limits["not shown here"]
@@ -61,25 +61,21 @@ def test_what_it_decides_cannot_be_typed_beside_it(planner: Planner, name: str, 
 def test_another_setting_is_told(planner: Planner) -> None:
     plan = planned(planner, setting=["depth=20"])
     assert plan.limits["not the goal's recipe"].startswith("depth = 20: ")
-    assert plan.recommended is not None
-    assert plan.recommended.phases[0].settings.depth == 20
+    assert present(plan.recommended).phases[0].settings.depth == 20
 
 
 def test_a_budget_that_cannot_reach_it_is_refused_with_what_it_takes(planner: Planner) -> None:
     enough = planned(planner, hardware="8xH100", budget="500")
     check_goal(enough)
-    assert enough.recommended is not None
-    p50 = enough.recommended.cost_p50
+    p50 = present(enough.recommended).cost_p50
     check_goal(planned(planner, hardware="8xH100", budget=(p50 + Usd("0.10")).plain()))
     short = planned(planner, hardware="8xH100", budget=(p50 - Usd("0.10")).plain())
     with pytest.raises(
         BudgetRefused, match=r"gpt2 takes \$[\d.]+ \(p90 \$[\d.]+\) on 8xH100"
     ) as told:
         check_goal(short)
-    assert short.recommended is not None
-    assert told.value.next_step is not None
-    wanted = Usd(told.value.next_step.split()[1].rstrip(","))
-    assert Usd(0) <= wanted - short.recommended.cost_p90 < Usd("0.01")
+    wanted = Usd(present(told.value.next_step).split()[1].rstrip(","))
+    assert Usd(0) <= wanted - present(short.recommended).cost_p90 < Usd("0.01")
 
 
 def test_nor_a_deadline(planner: Planner) -> None:

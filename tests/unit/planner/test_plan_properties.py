@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.present import present
 from tests.unit.planner.test_planning import plan_for
 from trmcloud.adapters.files import load_recipe, source_of
 from trmcloud.adapters.prices.tables import load_offers
@@ -395,15 +396,13 @@ def test_float8_is_planned_faster_in_its_products_alone() -> None:
 
 def test_the_plans_reasons_name_the_format(offers: list[Offer]) -> None:
     plan = planned("gpt350m", offers, hardware="8xH100", budget="100")
-    assert plan.recommended is not None
-    told = [reason.text for reason in plan.recommended.reasons]
+    told = [reason.text for reason in present(plan.recommended).reasons]
     assert any(
         text.startswith("train: counted with bfloat16: float8 is seldom faster") for text in told
     )
     by_name = planned("gpt350m", offers, hardware="8xH100", budget="100", precision="bf16")
-    assert by_name.recommended is not None
-    assert not any("counted with" in reason.text for reason in by_name.recommended.reasons)
-    assert by_name.recommended.phases[0].settings.dtype == "bfloat16"
+    assert not any("counted with" in reason.text for reason in present(by_name.recommended).reasons)
+    assert present(by_name.recommended).phases[0].settings.dtype == "bfloat16"
 
 
 def test_float8_by_name_is_refused_where_there_is_none_and_planned_where_there_is(
@@ -499,8 +498,7 @@ def test_a_batch_of_ones_own_brings_its_rates() -> None:
 def test_the_guides_batches_stand_beside_what_is_reckoned() -> None:
     recipe = load_recipe("bd3lm")
     settings = recipe.resolve("train", hardware="1xH200", gpus=1)
-    assert settings.guide is not None
-    _, header, *rows = batch_lines(settings, settings.guide.batches, recipe.rates)
+    _, header, *rows = batch_lines(settings, present(settings.guide).batches, recipe.rates)
     assert "GB said" in header
     assert [row.split()[0] for row in rows] == [
         "baseline", "conservative", "recommended", "aggressive", "extreme",

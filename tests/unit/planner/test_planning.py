@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from tests.plans import a_candidate, a_phase
+from tests.present import present
 from trmcloud.adapters.files import load_recipe
 from trmcloud.app import planning
 from trmcloud.app.pod_request import LaunchData, disk_gb
@@ -242,11 +243,9 @@ def test_an_old_quote_wins_where_its_surcharge_leaves_it_the_better(
         )
         for provider, rate, days in (("aws", "20", 90), ("runpod", "30", 1))
     )
-    chosen = plan_for(trm, [old, fresh]).recommended
-    assert chosen is not None
+    chosen = present(plan_for(trm, [old, fresh]).recommended)
     assert (chosen.provider, chosen.planned_rate) == ("aws", Usd(26)), "30 % dearer"
-    chosen = plan_for(trm, [old._replace(rate=Usd(24)), fresh]).recommended
-    assert chosen is not None
+    chosen = present(plan_for(trm, [old._replace(rate=Usd(24)), fresh]).recommended)
     assert chosen.provider == "runpod", "$31.20/h with its surcharge"
 
 
@@ -256,10 +255,9 @@ def test_a_gpu_that_no_run_was_tried_on_is_planned_and_not_rented(
     known = next(offer for offer in offers if offer.sku == "H100-SXM" and offer.gpus == 8)
     new = known._replace(sku="B300", rate=Usd(1))
     plan = plan_for(trm, [known, new])
-    assert plan.recommended is not None
-    assert plan.recommended.sku == "H100-SXM"
+    assert present(plan.recommended).sku == "H100-SXM"
     planned = next(c for c in plan.candidates if c.sku == "B300")
-    assert planned.hours.p50 < plan.recommended.hours.p50
+    assert planned.hours.p50 < present(plan.recommended).hours.p50
     assert planned.id not in plan.launchable
     assert any("can only be planned" in text for _, text in planned.reasons)
     assert plan_for(trm, [new], hardware="8xB300").launchable == ()
@@ -271,14 +269,12 @@ def test_this_machine_is_recommended_for_a_week_at_most(
     slow = plan_for(trm, offers, local=machine, budget=Usd(1000))
     here = next(c for c in slow.candidates if c.provider == "local")
     assert here.hours.p50 > 7 * 24
-    assert slow.recommended is not None
-    assert slow.recommended.provider != "local"
+    assert present(slow.recommended).provider != "local"
     assert not here.within_budget
     told = [remark.text for remark in here.reasons if remark.about is RemarkTopic.NEED]
     assert any("days: over 7 days it is not recommended" in text for text in told)
     quick = plan_for(tiny, offers, phases=("fast",), local=machine, budget=Usd(1000), steps=10)
-    assert quick.recommended is not None
-    assert quick.recommended.provider == "local"
+    assert present(quick.recommended).provider == "local"
     steps = 10_000_000
     asked = plan_for(tiny, [], phases=("fast",), hardware="local", local=machine, steps=steps)
     assert asked.recommended is not None, "asked for by name, it is taken"
@@ -297,8 +293,7 @@ def test_what_finishes_within_its_hours_comes_before_what_does_not(
     assert False in usable
     assert usable == sorted(usable, reverse=True)
     cheap = plan_for(trm, offers, hours=2.5, budget=Usd(1000), objective="cheapest").recommended
-    assert cheap is not None
-    assert not any("the hours are used" in text for _, text in cheap.reasons)
+    assert not any("the hours are used" in text for _, text in present(cheap).reasons)
 
 
 def test_its_dollars_are_hours_at_the_printed_rate_and_the_storage_that_is_named(
@@ -407,8 +402,7 @@ def test_a_free_machine_tells_what_an_hour_must_be_worth(trm: Recipe, offers: li
     plan = plan_for(trm, offers, budget=Usd(1000), local=mine)
     (row,) = [c for c in plan.candidates if c.provider == "local"]
     (text,) = [reason for _, reason in row.reasons if "your time" in reason]
-    best = plan.recommended
-    assert best is not None
+    best = present(plan.recommended)
     worth = float(text.rsplit("$", 1)[1].removesuffix(" per hour"))
     expected = float(best.cost_p50) / (row.hours.p50 - best.hours.p50)
     assert worth == pytest.approx(expected, rel=0.01)
@@ -430,10 +424,9 @@ def test_a_recipe_without_trainer_is_planned_and_never_launchable(
     recipe = load_recipe("hdp")
     plan = plan_for(recipe, offers, budget=Usd(500))
     assert plan.spec.phases == ("train",)
-    assert plan.recommended is not None
     assert plan.launchable == ()
     assert plan.cap is None
-    assert "plan only" in plan.recommended.reasons[0].text
+    assert "plan only" in present(plan.recommended).reasons[0].text
 
 
 def test_d64_fits_by_sharding_and_what_is_set_by_hand_stays() -> None:
@@ -563,8 +556,7 @@ def test_a_family_whose_blocks_are_applied_again_is_not_sharded(offers: list[Off
 def test_a_volume_is_reserved_until_its_day(trm: Recipe, offers: list[Offer], days: float) -> None:
     wish: dict[str, Any] = {"budget": Usd(300), "hardware": "8xH100", "providers": ("runpod",)}
     plan = plan_for(trm, offers, volume=True, volume_days=days, **wish)
-    made = plan.recommended
-    assert made is not None
+    made = present(plan.recommended)
     assert made.volume_gb >= 30
     lasts_s = made.hard_stop_s + kill_latency_s("runpod")
     volume = cost(made.volume_rate, lasts_s + days * 86_400.0)

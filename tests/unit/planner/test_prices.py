@@ -37,7 +37,6 @@ from trmcloud.providers.skypilot import offers as sky_offers
 from trmcloud.providers.skypilot.offers import (
     ENV_CATALOGUES,
     ENV_CHANGES,
-    CatalogueError,
     read_catalogue,
 )
 from trmcloud.providers.skypilot.task import make_task
@@ -326,58 +325,6 @@ def test_one_name_means_other_chips_at_other_clouds() -> None:
     assert ("B200", "8", "FIN-03", "", "13.69") in rates("verda", FILES["verda"])
 
 
-HEAD = "InstanceType,AcceleratorName,AcceleratorCount,Price,SpotPrice,Region"
-
-
-@pytest.mark.parametrize(
-    "row",
-    [
-        "p5.48xlarge,H100,8,1e400,,us-east-1",
-        "p5.48xlarge,H100,8,NaN,,us-east-1",
-        "p5.48xlarge,H100,8,-55.04,,us-east-1",
-        "p5.48xlarge,H100,8,Infinity,,us-east-1",
-        "p5.48xlarge,H100,8,0.001,,us-east-1",
-        "p5.48xlarge,H100,8,55.04,1e-400,us-east-1",
-        "p5.48xlarge,H100,8,[55.04],,us-east-1",
-        "p5.48xlarge,H100,8,55.04,,\x1b[2Jus-east-1",
-        "$(reboot),H100,8,55.04,,us-east-1",
-        "p5.48xlarge,H100,8,55.04,,us/east",
-    ],
-)
-def test_what_no_provider_asks_is_not_believed(row: str) -> None:
-    sound = "p5.4xlarge,H100,1,6.88,,us-east-1"
-    found = read_catalogue("aws", "\n".join((HEAD, row, sound, "")), DAY)
-    assert [(r["gpus"], r["usd_per_hour"]) for r in found.rows] == [("1", "6.88")]
-    assert found.doubted == 1
-
-
-@pytest.mark.parametrize("count", ["0.5", "0", "-8", "1e9", "eight", "NaN", "65"])
-def test_odd_counts_are_none_of_ours(count: str) -> None:
-    assert read_catalogue("aws", f"{HEAD}\np5,H100,{count},55,,us-east-1\n", DAY).rows == []
-
-
-@pytest.mark.parametrize(
-    ("text", "says"),
-    [
-        ("<!DOCTYPE html><html>502 Bad Gateway", "not a table"),
-        ('{"message": "rate limit"}', "not a table"),
-        ("", "no column InstanceType"),
-        ("InstanceType,AcceleratorName,AcceleratorCount,Price,Region\n", "no column SpotPrice"),
-        (HEAD + ",Price\n", "twice"),
-        (HEAD + '\n"' + "x" * 200_000 + '",H100,8,1,1,r\n', "cannot be read"),
-    ],
-)
-def test_what_is_no_catalogue_is_refused_whole(text: str, says: str) -> None:
-    with pytest.raises(CatalogueError, match=says):
-        read_catalogue("aws", text, DAY)
-
-
-def test_a_catalogue_without_an_end_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sky_offers, "MOST_LINES", 3)
-    with pytest.raises(CatalogueError, match="more than 3 lines"):
-        read_catalogue("aws", FILES["aws"], DAY)
-
-
 def refreshed(home: Path, environ: dict[str, str]) -> tuple[tables.RefreshResult, list[Offer]]:
     outcome = tables.refresh(home, NOW, wiring_plans.price_sources(environ))
     return outcome, tables.load_offers(NOW, home)
@@ -411,19 +358,6 @@ def test_a_catalogue_is_as_old_as_its_last_change(
     mine = [o for o in offers if (o.provider, o.sku, o.gpus) == ("nebius", "H100-SXM", 8)]
     asked = {(o.rate, o.age_days(NOW)) for o in mine if not o.spot}
     assert asked == {(Usd("23.6"), 262), (Usd(36), 25)}, "what is younger stays beside it"
-
-
-def test_the_version_that_changed_last_is_read(
-    served: tuple[Served, dict[str, str]], home: Path
-) -> None:
-    state, environ = served
-    state.changed["catalogs/v8/nebius/vms.csv"] = MARCH
-    state.changed["catalogs/v9/nebius/vms.csv"] = "2026-11-17T00:00:00Z"
-    state.files["/v9/nebius/vms.csv"] = (200, FILES["nebius"].replace("23.60", "36.00").encode())
-    outcome, offers = refreshed(home, environ)
-    assert "nebius: 2 offers of 2026-11-17, 1 day ago (SkyPilot's v9)" in outcome.notes
-    (offer,) = [o for o in offers if o.instance.startswith("gpu-h100") and not o.spot]
-    assert offer.rate == Usd(36)
 
 
 def test_what_cannot_be_read_keeps_the_others_and_what_was_known(

@@ -5,6 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
+from tests.present import only
 from trmcloud.core.codec import from_json, to_json
 from trmcloud.core.errors import UsageError
 from trmcloud.core.money import ZERO, Usd
@@ -247,8 +248,7 @@ def test_a_lost_machine_costs_the_last_interval_alone() -> None:
     again = ev.TrialContinued(1, 1, Usd("0.7"))
     lost = ev.TrialLost(1, Usd("0.5"), 500, kept_rung=0)
     state = fold([begun, reached, again, lost])
-    (move,) = next_moves(state, terms, 1, sampler_of(terms))
-    assert isinstance(move, Continue)
+    move = only(Continue, next_moves(state, terms, 1, sampler_of(terms)))
     assert (move.trial, move.rung) == (1, 1)
     assert move.train_usd == terms.rungs[1] - terms.rungs[0]
     assert state.spent == Usd("0.8")
@@ -259,14 +259,12 @@ def test_a_trial_without_its_checkpoint_begins_anew_and_gives_up_after_three_los
     terms = terms_of()
     state, sampler = SweepState(), sampler_of(terms)
     for number in range(3):
-        (move,) = next_moves(state, terms, 1, sampler)
-        assert isinstance(move, Begin)
+        move = only(Begin, next_moves(state, terms, 1, sampler))
         assert (move.trial, move.seed) == (1, 0)
         state = apply(state, move.event)
         state = apply(state, ev.TrialLost(1, Usd("0.1"), 1.0, kept_rung=-1))
         assert state.trials[1].losses == number + 1
-    (move,) = next_moves(state, terms, 1, sampler)
-    assert isinstance(move, Begin)
+    move = only(Begin, next_moves(state, terms, 1, sampler))
     assert move.trial == 2
 
 
@@ -299,8 +297,7 @@ def test_a_landed_trial_trains_on_for_what_is_missing() -> None:
             ev.TrialLanded(1, 0.7, Usd("0.2"), 200.0, 5),
         ]
     )
-    (move,) = next_moves(state, terms, 1, sampler_of(terms))
-    assert isinstance(move, Continue)
+    move = only(Continue, next_moves(state, terms, 1, sampler_of(terms)))
     assert move.train_usd == terms.rungs[1] - terms.rungs[0] - Usd("0.2")
 
 
@@ -325,13 +322,11 @@ def test_the_winner_is_trained_where_its_repetitions_do_not_fit_before_the_soft_
     assert terms.confirm_usd
     sampler = sampler_of(terms)
     state = SweepState()
-    [move] = next_moves(state, terms, 1, sampler)
-    assert isinstance(move, Begin)
+    move = only(Begin, next_moves(state, terms, 1, sampler))
     state = apply(state, move.event)
     state = apply(state, ev.rung_reached(1, 0, 1.0, move.train_usd, 1.0))
     left_s = terms.seconds(terms.kept_by_slot)  # so much was left beside the trial's interval
-    [last] = next_moves(state, terms, 1, sampler, seconds_left=left_s)
-    assert isinstance(last, FinishWinner)
+    last = only(FinishWinner, next_moves(state, terms, 1, sampler, seconds_left=left_s))
     assert last.rung == terms.last
 
 

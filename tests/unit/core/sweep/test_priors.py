@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import statistics
 
+from tests.present import present
 from trmcloud.core.sweep.priors import (
     EarlierSweep,
     EarlierTrial,
@@ -29,8 +30,7 @@ def grow(point: Point) -> float:
 def test_a_table_refuses_what_needs_more_and_nothing_smaller() -> None:
     space = read_words(["lr=log:1e-4,1", "width=int:100,900", "depth=1,2,4"])
     default, _ = space.default({"lr": 0.1, "width": 200, "depth": 1})
-    table = memory_table(space, default, grow, 10.0)
-    assert table is not None
+    table = present(memory_table(space, default, grow, 10.0))
     assert [axis.name for axis in table.axes] == ["width", "depth"], "a rate needs no memory"
     draw = random.Random(3)
     for _ in range(2000):
@@ -45,8 +45,7 @@ def test_a_table_refuses_what_needs_more_and_nothing_smaller() -> None:
 def test_values_that_are_all_listed_are_exact_and_what_cannot_be_is_not_started() -> None:
     space = read_words(["width=int:100,116", "depth=1,2,10"])
     default, _ = space.default({"width": 100, "depth": 1})
-    table = memory_table(space, default, grow, 10.0)
-    assert table is not None
+    table = present(memory_table(space, default, grow, 10.0))
     for point in space.points():
         need = grow(point)
         assert table.fits(point) == (0.0 <= need <= 1.0), point
