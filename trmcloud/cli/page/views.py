@@ -7,8 +7,9 @@ from collections.abc import Callable
 from typing import Any
 
 from trmcloud.api import Home
+from trmcloud.app.spending import month_spending
 from trmcloud.cli.page.compare import compare_json
-from trmcloud.cli.page.spend import spend_json
+from trmcloud.cli.page.encoding import page_json
 
 PATHS = ("/spend", "/compare")
 FILES = {
@@ -29,7 +30,8 @@ class Views:
         with self._lock:
             context = self._home.context
             ledger, now = context.ledger.read(), context.wall()
-        return spend_json(ledger, now, month=month, by=by)
+        spent: dict[str, Any] = page_json(month_spending(ledger, now, month=month, by=by))
+        return spent
 
     def compared(self, runs: str) -> dict[str, Any]:
         with self._lock:
