@@ -8,6 +8,7 @@ from typing import Any
 
 from trmcloud.app.context import Context, find_run
 from trmcloud.app.reconciling import reconcile
+from trmcloud.app.views import GrantChange
 from trmcloud.core.catalog.hardware import parse_hardware
 from trmcloud.core.contract.bucket_layout import parse_place
 from trmcloud.core.control import events as ev
@@ -401,3 +402,39 @@ def require_paying(context: Context, run: RunState) -> RunState:
             next_step="start a run of your own",
         )
     return run
+
+
+def changes(context: Context) -> tuple[GrantChange, ...]:
+    """Return all changes of grants and all requests on record, the earliest first."""
+    records, whose = context.ledger.read().grant_history, {}
+    found = []
+    for record in records:
+        event = record.event
+        kind = _KINDS[type(event)]
+        total, request, by = None, getattr(event, "id", ""), getattr(event, "by", "")
+        if isinstance(event, ev.GrantGiven | ev.GrantRaised):
+            total = event.terms.total
+        if isinstance(event, ev.ApprovalAsked):
+            whose[request], by = event.principal, event.by or event.principal
+        principal = getattr(event, "principal", "") or whose.get(request, "")
+        found.append(
+            GrantChange(
+                changed_at=record.at,
+                kind=kind,
+                principal=principal,
+                total_usd=total,
+                request=request,
+                by=by,
+            )
+        )
+    return tuple(found)
+
+
+_KINDS: Mapping[type, str] = {
+    ev.GrantGiven: "given",
+    ev.GrantRaised: "raised",
+    ev.GrantRevoked: "revoked",
+    ev.ApprovalAsked: "asked",
+    ev.ApprovalGiven: "approved",
+    ev.ApprovalDenied: "denied",
+}

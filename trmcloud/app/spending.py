@@ -10,6 +10,8 @@ fell outside of it (a run that began on its last evening) stands at the month's 
 from __future__ import annotations
 
 import calendar
+import csv
+import io
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
@@ -23,6 +25,7 @@ from trmcloud.core.control.budget import (
     grant_line,
     project_month,
 )
+from trmcloud.core.control.focus import COLUMNS, focus_rows, total_of
 from trmcloud.core.control.grants import OWNER, money_of, month_of
 from trmcloud.core.control.ledger_facts import holds
 from trmcloud.core.control.report import Item, month_items
@@ -484,3 +487,22 @@ def _floats(amounts: Sequence[Usd]) -> tuple[float, ...]:
 
 def _texts(amounts: Sequence[Usd]) -> tuple[str, ...]:
     return tuple(map(str, amounts))
+
+
+class FocusCsv(NamedTuple):
+    """A month's charges as the text of a CSV file of FOCUS 1.0."""
+
+    month: str
+    text: str
+    rows: int
+    billed: Usd
+
+
+def focus_csv(ledger: LedgerState, now: float, month: str = "") -> FocusCsv:
+    """Return the charges of ``month``, by default of the present one."""
+    month = month or month_of(now)
+    rows, text = focus_rows(ledger, month), io.StringIO()
+    writer = csv.DictWriter(text, COLUMNS, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return FocusCsv(month, text.getvalue(), len(rows), total_of(rows))

@@ -24,18 +24,10 @@ from trmcloud.cli.views.grants import (
 from trmcloud.cli.views.json_output import print_document
 from trmcloud.core.catalog.providers import TRAITS, find_traits
 from trmcloud.core.contract.bucket_layout import parse_place
-from trmcloud.core.control.events import (
-    ApprovalAsked,
-    ApprovalGiven,
-    GrantGiven,
-    GrantRaised,
-    GrantRevoked,
-)
 from trmcloud.core.errors import UsageError
 from trmcloud.core.money import Usd, parse_budget
 from trmcloud.core.nearest import nearest
 from trmcloud.core.spec.spec import parse_deadline
-from trmcloud.core.values import replace
 from trmcloud.wiring import build_context
 
 app = options.make_group(
@@ -196,12 +188,7 @@ def history(as_json: options.Json = False) -> None:
 
     Example: trmcloud grant history
     """
-    changes = [_change(each) for each in build_context().ledger.read().grant_history]
-    whose = {each.request: each.principal for each in changes if each.kind == "asked"}
-    made = tuple(
-        each if each.principal else replace(each, principal=whose.get(each.request, ""))
-        for each in changes
-    )
+    made = grants.changes(build_context())
     if as_json:
         print_document(views.GrantHistory(changes=made))
         return
@@ -316,27 +303,3 @@ def _show(context: Context, account: GrantAccount, *, as_json: bool) -> None:
         print_document(views.Grants(grants=(as_line(account),)))
         return
     _print_account(account)
-
-
-def _change(record: Any) -> views.GrantChange:
-    event = record.event
-    total, request, by, principal = None, "", getattr(event, "by", ""), ""
-    if isinstance(event, GrantGiven | GrantRaised):
-        kind = "given" if isinstance(event, GrantGiven) else "raised"
-        total, principal = event.terms.total, event.principal
-    elif isinstance(event, GrantRevoked):
-        kind, principal = "revoked", event.principal
-    elif isinstance(event, ApprovalAsked):
-        kind, principal, request = "asked", event.principal, event.id
-        by = event.by or event.principal
-    else:
-        kind = "approved" if isinstance(event, ApprovalGiven) else "denied"
-        request = event.id
-    return views.GrantChange(
-        changed_at=record.at,
-        kind=kind,
-        principal=principal,
-        total_usd=total,
-        request=request,
-        by=by,
-    )

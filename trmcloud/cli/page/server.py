@@ -30,11 +30,14 @@ from starlette.routing import Route
 from trmcloud.api import Home
 from trmcloud.app.checkpoints.fetching import default_folder, find_best
 from trmcloud.app.context import find_run, run_by_id
+from trmcloud.app.curve_store import CurveStore
 from trmcloud.app.grants import OPEN
+from trmcloud.app.machine_history import machine_charts
 from trmcloud.app.steering import LAND, STOP, Forecast
 from trmcloud.app.views import Serving
 from trmcloud.cli.page import details, shown
-from trmcloud.cli.page.feed import MOST_STREAMS, CurveStore, Feed
+from trmcloud.cli.page.encoding import page_json
+from trmcloud.cli.page.feed import MOST_STREAMS, Feed
 from trmcloud.cli.page.views import FILES as FILES_OF_VIEWS
 from trmcloud.cli.page.views import PATHS, Views
 from trmcloud.cli.page.watch import Jobs, Watch
@@ -232,7 +235,7 @@ class Page:
     def one_run(self, run_id: str) -> dict[str, Any]:
         with self._lock:
             context, run = self._home.context, self._home.run(run_id)
-            told = shown.whole_json(context, run_by_id(context, run.id), run)
+            told = shown.whole_json(context, run)
             found = self._home.checkpoints(run.id)
         told["checkpoints"] = [shown.checkpoint_json(each) for each in found]
         return {**told, "version": self._version, "jobs": self.jobs.to_json()}
@@ -242,27 +245,26 @@ class Page:
             context = self._drawing.context
             state = find_run(context, run_id)
             phases = self.curves.phases(context, state)
-            return shown.curves_json(context, state, phases)
+            return shown.curves_json(context, state.run_id, phases)
 
     # -- the lower part of a run's page: asked for once it is about to be seen ---------------------
 
     def run_log(self, run_id: str, phase: str, after: str) -> dict[str, Any]:
-        context = self._drawing.context
-        with self._draw_lock:
-            state = find_run(context, run_id)
         place = int(after) if re.fullmatch(r"[0-9]{1,15}", after) else None
-        return details.log_json(context, state, phase, place)
+        with self._draw_lock:
+            return details.log_json(self._drawing.context, run_id, phase, place)
 
     def run_machine(self, run_id: str) -> dict[str, Any]:
         with self._draw_lock:
             context = self._drawing.context
             state = find_run(context, run_id)
-            return details.machine_json(context, state, self.curves.phases(context, state))
+            charts = machine_charts(context, state, self.curves.phases(context, state))
+        told: dict[str, Any] = page_json(charts)
+        return told
 
     def run_launched(self, run_id: str) -> dict[str, Any]:
         with self._lock:
-            context = self._home.context
-            return details.launched_json(context, find_run(context, run_id))
+            return details.launched_json(self._home.context, run_id)
 
     def warm(self) -> None:
         """Load what a click needs, so that the first one waits no longer than others."""

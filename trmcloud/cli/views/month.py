@@ -6,9 +6,9 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from trmcloud.app.charts import Mark, Series, legend, line_chart
+from trmcloud.app.html_page import head_of, html_table, instant, named_rows, words
 from trmcloud.app.spending import month_bounds
-from trmcloud.cli.views.charts import Mark, Series, legend, line_chart
-from trmcloud.cli.views.html_page import head_of, html_table, instant, named_rows, words
 from trmcloud.cli.views.text import table
 from trmcloud.core.money import ZERO, Usd
 from trmcloud.core.text import one_line
