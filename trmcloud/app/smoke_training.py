@@ -18,7 +18,7 @@ from trmcloud.app.home import bundle_root
 from trmcloud.app.packing import sources, trainers_share
 from trmcloud.app.planning import Planner
 from trmcloud.app.run_logs import logs_of
-from trmcloud.app.views import TrainingCheck, TrainingChecked
+from trmcloud.app.views import TrainingCheck, TrainingChecked, filled
 from trmcloud.core.catalog.hardware import LOCAL, Gpu, LocalMachine, find_gpu, hardware_name
 from trmcloud.core.contract.records import dump
 from trmcloud.core.contract.training_checks import (
@@ -239,13 +239,7 @@ def checked_view(
         is_miniature=wanted.is_miniature,
         taught=taught is not None,
         checks=tuple(
-            TrainingCheck(
-                name=each.name,
-                passed=each.passed,
-                message=each.detail,
-                elapsed_s=each.seconds,
-                measured=each.measured,
-            )
+            filled(TrainingCheck, each, message=each.detail, elapsed_s=each.seconds)
             for each in results
         ),
     )

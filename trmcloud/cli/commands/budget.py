@@ -16,7 +16,7 @@ from trmcloud.cli.catch_up import catch_up
 from trmcloud.cli.views.json_output import print_document
 from trmcloud.cli.views.text import table
 from trmcloud.core.errors import UsageError
-from trmcloud.core.money import Usd, parse_budget
+from trmcloud.options import parse_cap
 from trmcloud.wiring import build_context
 
 app = options.make_group(
@@ -44,7 +44,10 @@ def set_(
     Example: trmcloud budget set month 500
     """
     context = build_context()
-    line, cap = ledger_care.line_of(context, level, key), _amount(amount)
+    line, cap = (
+        ledger_care.line_of(context, level, key),
+        parse_cap(amount, "trmcloud budget set month 500"),
+    )
     if line.cap is not None and cap > line.cap:
         raise UsageError(
             f"the {level} cap is {line.cap}; raise it with its own command",
@@ -67,7 +70,9 @@ def raise_(
     context = build_context()
     line = ledger_care.line_of(context, level, key)
     lower = f"trmcloud budget set {level} {amount}{_for(key)}"
-    raised = ledger_care.raise_cap(context, line, _amount(amount), next_step=lower)
+    raised = ledger_care.raise_cap(
+        context, line, parse_cap(amount, "trmcloud budget set month 500"), next_step=lower
+    )
     _tell(context, budget_lines([raised]), as_json=as_json)
 
 
@@ -128,13 +133,6 @@ def history(as_json: options.Json = False) -> None:
         when = dt.datetime.fromtimestamp(each.changed_at, dt.timezone.utc)
         cap = each.cap_usd if each.cap_usd is not None else "no cap"
         print(f"{when:%Y-%m-%d %H:%M:%S} UTC  {_name(each)}  {cap}  {each.by}")
-
-
-def _amount(text: str) -> Usd:
-    try:
-        return Usd(0) if text.strip() in ("0", "$0") else parse_budget(text)
-    except ValueError as error:
-        raise UsageError(str(error), next_step="trmcloud budget set month 500") from None
 
 
 def _for(key: str) -> str:

@@ -20,7 +20,7 @@ from trmcloud.cli.views.json_output import print_document
 from trmcloud.cli.views.text import table
 from trmcloud.cli.views.troubles import hurt_line
 from trmcloud.core.errors import LedgerDamaged, LedgerError, NotFoundError, UsageError
-from trmcloud.core.money import Usd, parse_budget
+from trmcloud.options import parse_cap
 from trmcloud.ports.ledger import Restoration
 from trmcloud.wiring import build_context, build_ledger, migrate_ledger, move_ledger
 
@@ -178,12 +178,7 @@ def settle(
 
     Example: trmcloud admin ledger settle r-1f3a9c 7.25
     """
-    try:
-        cost = Usd(0) if amount.strip() in ("0", "$0") else parse_budget(amount)
-    except ValueError as error:
-        raise UsageError(
-            str(error), next_step=f"trmcloud admin ledger settle {name} 7.25"
-        ) from None
+    cost = parse_cap(amount, f"trmcloud admin ledger settle {name} 7.25")
     settle_damage(build_context(), name, cost)
     if as_json:
         print_document(views.DamageCounted(name=name, cost_usd=cost))
