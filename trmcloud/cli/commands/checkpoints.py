@@ -71,6 +71,21 @@ def _agree(run_id: str, candidate: Candidate, *, yes: bool) -> None:
         raise UsageError("nothing was rented or fetched")
 
 
+def _brought(context: Context, run: str, *, yes: bool) -> checkpoint_requests.Brought:
+    """``bring_from_volume``, for a user who sees it and is asked."""
+    brought = checkpoint_requests.bring_from_volume(
+        context,
+        find_run(context, run or None),
+        offers=offers_for_errand,
+        waits=_waits,
+        agree=partial(_agree, yes=yes),
+        watching=partial(_bar, context),
+    )
+    if brought.cost:
+        print(f"  the machine cost {brought.cost}", file=sys.stderr)
+    return brought
+
+
 def fetch_best(
     run: Annotated[
         str,
@@ -132,16 +147,7 @@ def fetch_best(
             raise UsageError("--phase and --step choose among the checkpoints of a run's id")
         return _fetch_from_script(there, into, weights_only, as_json=as_json)
     context = caught_up()
-    state, cost = checkpoint_requests.bring_from_volume(
-        context,
-        find_run(context, run or None),
-        offers=offers_for_errand,
-        waits=_waits,
-        agree=partial(_agree, yes=yes),
-        watching=partial(_bar, context),
-    )
-    if cost:
-        print(f"  the machine cost {cost}", file=sys.stderr)
+    state = _brought(context, run, yes=yes).run
 
     def begin(found: BestCheckpoint) -> Progress:
         for missed in found.missed:
@@ -159,13 +165,16 @@ def fetch_best(
     fetched = checkpoint_requests.fetch_best(
         context, state, folder, weights_only=weights_only, **wanted, begin=begin
     )
+    metric = score_rows(state.spec.command, mark_reported(state, fetched.manifest))
+    _show_best(fetched, metric, as_json=as_json)
+
+
+def _show_best(
+    fetched: fetching.FetchedCheckpoint, metric: Sequence[str], *, as_json: bool
+) -> None:
     if as_json:
         print_document(views.Fetched(**fetched_fields(fetched)))
         return
-    _show_best(fetched, score_rows(state.spec.command, mark_reported(state, fetched.manifest)))
-
-
-def _show_best(fetched: fetching.FetchedCheckpoint, metric: Sequence[str]) -> None:
     best = fetched.manifest
     final = "" if best.final_at is None else f", the final model of step {best.final_at:,}"
     named = f"{best.run_id} {best.label}{final}"

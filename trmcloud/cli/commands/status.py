@@ -86,7 +86,7 @@ def _show_once(
     )
     from trmcloud.app.reap import did_line
     from trmcloud.cli.catch_up import catch_up, tell
-    from trmcloud.cli.views.troubles import hurt_line, trouble_code
+    from trmcloud.cli.views.troubles import trouble_code
     from trmcloud.core.catalog.providers import brokered
     from trmcloud.wiring import build_context
 
@@ -99,10 +99,7 @@ def _show_once(
     else:
         did = catch_up(context)
     if not run and not as_json:
-        for hurt in context.ledger.read().quarantined.values():
-            from trmcloud.app.run_views import damaged_run
-
-            print(f"damaged: {hurt_line(damaged_run(hurt))}")
+        _tell_damaged(context)
         if trouble := context.backup_trouble():
             print(trouble, file=sys.stderr)
     if run:
@@ -146,6 +143,14 @@ def _show_once(
                 ended = "1 more has ended" if others == 1 else f"{others} more have ended"
                 print(f"{ended} · trmcloud status --all")
     return code, context, first
+
+
+def _tell_damaged(context: Context) -> None:
+    for hurt in context.ledger.read().quarantined.values():
+        from trmcloud.app.run_views import damaged_run
+        from trmcloud.cli.views.troubles import hurt_line
+
+        print(f"damaged: {hurt_line(damaged_run(hurt))}")
 
 
 def _trials(context: Context, run_id: str, *, verbose: bool) -> list[str]:
