@@ -159,8 +159,7 @@ def fetch_best(
     wanted: dict[str, Any] = {"phase": phase or None, "step": step}
     if export is not None:
         found = fetching.find_best(context, state, **wanted, weights_only=True)
-        progress = begin(found)
-        return _export_run(context, state.run_id, found, into, export, progress, as_json=as_json)
+        return _export_run(context, found, into, export, begin(found), as_json=as_json)
     folder = Path(into).expanduser() if into else None
     fetched = checkpoint_requests.fetch_best(
         context, state, folder, weights_only=weights_only, **wanted, begin=begin
@@ -263,7 +262,6 @@ def _checked_export(to: str, numbers: str, *, custom_code: bool) -> _Export | No
 
 def _export_run(
     context: Context,
-    run_id: str,
     best: BestCheckpoint,
     into: str,
     export: _Export,
@@ -271,7 +269,7 @@ def _export_run(
     *,
     as_json: bool,
 ) -> None:
-    manifest, run = best.manifest, run_by_id(context, run_id)
+    manifest, run = best.manifest, run_by_id(context, best.manifest.run_id)
     exporting.check_exportable(manifest)
     need_training_extra("exporting a checkpoint here")
     target = _target(manifest, into, export)
