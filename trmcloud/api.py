@@ -33,8 +33,8 @@ from trmcloud.app.curves import Curves, Series, draw_curves, metrics_files
 from trmcloud.app.drive import RunDriver
 from trmcloud.app.grants import ApprovalRequest, GrantAccount
 from trmcloud.app.kill_layers import Layer, MaxOverspend
-from trmcloud.app.launch import Caller, Earlier, Launch, Wish, require_names
-from trmcloud.app.launch_checks import check_launchable, require_user
+from trmcloud.app.launch import Caller, Earlier, Launch, Wish, require_names, run_of_key
+from trmcloud.app.launch_checks import check_launchable, check_money, require_user
 from trmcloud.app.launching import (
     OnlyBillPending,
     follow_or_drive,
@@ -59,9 +59,7 @@ from trmcloud.app.trial_checks import Check, RequestedMachine
 from trmcloud.core.catalog.hardware import find_gpu
 from trmcloud.core.catalog.offers import Offer
 from trmcloud.core.contract.command import shown_metric
-from trmcloud.core.control.bookkeeping import require_money, require_principal, run_of_key
 from trmcloud.core.control.budget import Line
-from trmcloud.core.control.reason import ReasonKind
 from trmcloud.core.control.report import RunReport
 from trmcloud.core.control.run_state import RunState
 from trmcloud.core.errors import (
@@ -205,13 +203,11 @@ class Home:
         uses_machine: bool = True,
     ) -> None:
         context = build_context(Path(path) if path is not None else None)
-        if principal is not None:
-            require_principal(principal)
         self._uses_machine = uses_machine
         self._context = replace(
             context,
             machines=replace(context.machines, unasked=frozenset(unasked)),
-            caller=replace(context.caller, principal=principal or context.caller.principal),
+            caller=context.caller.acting_for(principal),
         )
 
     @property
@@ -426,8 +422,7 @@ class Home:
         context, plan = self._context, self._loaded(plan_id)
         check_launchable(context, plan)
         grants.require_allowed(context, plan)
-        new = RunState("", project=context.caller.project, cap=plan.reservation)
-        require_money(context.ledger.read(), new, plan.reservation, context.wall())
+        check_money(context, plan)
         return plan
 
     # -- looking ---------------------------------------------------------------------------------
@@ -446,7 +441,7 @@ class Home:
 
     def run_of_key(self, key: str) -> Run | None:
         """Return the run that was launched with this idempotency key; None where there is none."""
-        found = run_of_key(self._context.ledger.read(), key)
+        found = run_of_key(self._context, key)
         return self.run(found.run_id) if found is not None else None
 
     def states(self) -> tuple[RunState, ...]:
@@ -586,8 +581,8 @@ class Home:
             ConflictError: it has ended, or was told to before.
         """
         mine = grants.judge_run(self._context, run_id)
-        require_no_stop_order(mine, ReasonKind.STOP_COMMAND)
-        return self._facts(land(self._context, mine))
+        require_no_stop_order(mine, at_once=False)
+        return self._facts(land(self._context, mine.run_id))
 
     def stop(self, run_id: str) -> Run:
         """Have its pod ended at once: what is not saved is lost. A ledger that cannot be written
@@ -599,13 +594,13 @@ class Home:
         """
         made: list[Run] = []
 
-        def choose(quick: Context) -> RunState:
+        def choose(quick: Context) -> str:
             mine = grants.judge_run(quick, run_id)
-            require_no_stop_order(mine, ReasonKind.STOP_NOW)
-            return mine
+            require_no_stop_order(mine, at_once=True)
+            return mine.run_id
 
-        def follow(quick: Context, state: RunState) -> None:
-            made.append(facts_of(quick, state))
+        def follow(quick: Context, name: str) -> None:
+            made.append(facts_of(quick, run_by_id(quick, name)))
 
         ended = end_now(self._context, run_id, choose=choose, agrees=lambda *_: True, follow=follow)
         if ended is None:
@@ -879,17 +874,17 @@ class Home:
         return self.run(state.run_id)
 
     def _from_volume(self, state: RunState, *, rent: bool) -> RunState:
-        def waits(run: RunState) -> None:
-            raise ConflictError(f"{run.run_id} cannot be fetched: its pod is not proven gone yet")
+        def waits(name: str) -> None:
+            raise ConflictError(f"{name} cannot be fetched: its pod is not proven gone yet")
 
-        def agree(run: RunState, candidate: Candidate) -> None:
+        def agree(name: str, candidate: Candidate) -> None:
             if not rent:
                 raise UsageError(
-                    f"the checkpoints of {run.run_id} are on a network volume: fetching them needs "
+                    f"the checkpoints of {name} are on a network volume: fetching them needs "
                     f"a {candidate.hardware} at {candidate.rate}/h, at most {candidate.worst_case}",
                     next_step="rent=True",
                 )
 
         return checkpoint_requests.bring_from_volume(
             self._context, state, offers=offers_for_errand, waits=waits, agree=agree
-        )
+        ).run

@@ -162,6 +162,19 @@ def parse_money(flag: str, text: str | Usd | None) -> Usd | None:
         raise UsageError(f"{flag}: {error}", next_step=f"{flag} 1000") from None
 
 
+def parse_cap(text: str, next_step: str, flag: str = "") -> Usd:
+    """Return an amount that may be zero.
+
+    Raises:
+        UsageError: ``text`` is none; ``flag`` is what it was given to.
+    """
+    try:
+        return Usd(0) if text.strip() in ("0", "$0") else parse_budget(text)
+    except ValueError as error:
+        what = f"{flag}: {error}" if flag else str(error)
+        raise UsageError(what, next_step=next_step) from None
+
+
 def checked(holds: Callable[[Any], bool], words: str, next_step: str = "") -> Parser:
     """Leaves a value as it is; ``words``, filled with flag and value, where it does not hold."""
 

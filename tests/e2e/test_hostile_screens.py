@@ -148,6 +148,7 @@ def test_a_verdict_of_an_earlier_version_breaks_no_screen(told: User) -> None:
 def test_the_end_of_a_launch_is_shown_likewise(
     told: User, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    from trmcloud.app.run_end import end_of
     from trmcloud.cli.views.run import show_end
     from trmcloud.cli.views.streams import forgive_streams
     from trmcloud.wiring import build_context
@@ -157,7 +158,7 @@ def test_the_end_of_a_launch_is_shown_likewise(
     world = build_context()
     forgive_streams()
     for run in world.ledger.read().runs.values():
-        show_end(world, run)
+        show_end(end_of(world, run))
     out = capsys.readouterr().out
     assert strip_control(out) == out
     assert FORGED not in out.splitlines()

@@ -55,13 +55,13 @@ def test_it_is_named_in_every_screen_page_receipt_and_document(in_project: User)
     told["receipt"] = (user.here / "receipt.html").read_text().split("<script")[0]
     receipt = told["receipt"]
     home = Home(user.home)
-    state, run = home._find(run_id), home.run(run_id)
+    run = home.run(run_id)
     phases = [file.phase for file in _read(home, run_id)]
     pages: dict[str, Any] = {
         "row": shown.run_json(run),
-        "page": shown.whole_json(home.context, state, run),
+        "page": shown.whole_json(home.context, run),
         "checkpoints": [shown.checkpoint_json(each) for each in home.checkpoints(run_id)],
-        "curves": shown.curves_json(home.context, state, phases),
+        "curves": shown.curves_json(home.context, run_id, phases),
         "compare": compare.compare_json(home.context, [run_id, "other"]),
         "events": [[each.kind, each.facts] for each in home.events(run_id)],
     }

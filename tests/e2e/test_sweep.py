@@ -94,7 +94,7 @@ def test_a_recipes_sweep_ends_within_its_budget_with_a_verified_best(user: User)
     known = home.sweep_trials(run.run_id)
     assert known.state.trials == state.trials
     assert known.best == best
-    on_page = whole_json(home.context, run, home.run(run.run_id))["sweep"]
+    on_page = whole_json(home.context, home.run(run.run_id))["sweep"]
     assert on_page["rows"][0][:2] == (str(best.number), f"{best.rung + 1}/{known.terms.last + 1}")
     assert len(on_page["rows"]) == len(state.trials)
     fetched = user.run("fetch-best", run.run_id, "--into", "best")

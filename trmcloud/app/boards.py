@@ -14,7 +14,7 @@ from trmcloud.core.contract.metric_names import PAID_HOURS, SPENT_USD, figures_o
 from trmcloud.core.contract.pod_contract import METRICS_NAME
 from trmcloud.core.contract.records import instant
 from trmcloud.core.control.billing import paid_by
-from trmcloud.core.control.run_state import RunState
+from trmcloud.core.control.run_state import RunState, State
 from trmcloud.core.errors import NotFoundError
 from trmcloud.ports.notices import Board
 
@@ -116,3 +116,8 @@ def board_facts(run: RunState) -> dict[str, Any]:
             "phases": {phase.name: codec.to_json(phase.settings) for phase in chosen.phases},
         }
     return told
+
+
+def logs_no_more(run: RunState) -> bool:
+    """Whether its machine is gone: nothing more is logged."""
+    return not run.live or run.state in (State.SETTLING, State.SETTLED)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
+from typing import NamedTuple
 
 from trmcloud.app import grants, short_rentals
 from trmcloud.app.checkpoints import fetching
@@ -13,12 +15,19 @@ from trmcloud.app.context import Context, run_by_id
 from trmcloud.app.launching import follow_or_drive
 from trmcloud.core.catalog.offers import Offer
 from trmcloud.core.control.run_state import RunState
-from trmcloud.core.money import Usd
+from trmcloud.core.money import ZERO, Usd
 from trmcloud.core.spec.plan import Candidate
 from trmcloud.core.values import replace
 from trmcloud.ports.machine import Progress
 
 Watch = Callable[[RunState], None]
+
+
+class Brought(NamedTuple):
+    """A run whose checkpoints are here, and the cost of the machine that was rented for that."""
+
+    run: RunState
+    cost: Usd = ZERO
 
 
 def save(
@@ -62,33 +71,38 @@ def bring_from_volume(
     run: RunState,
     *,
     offers: Callable[[float], tuple[Sequence[Offer], Usd]],
-    waits: Callable[[RunState], None],
-    agree: Callable[[RunState, Candidate], None],
-    shown: Callable[[Callable[[Watch], RunState]], RunState] = lambda work: work(_nothing),
-) -> RunState:
+    waits: Callable[[str], None],
+    agree: Callable[[str, Candidate], None],
+    watching: Callable[[], AbstractContextManager[Watch]] = lambda: nullcontext(_nothing),
+) -> Brought:
     """Return the run once its best and latest checkpoints are here; itself where they are already.
 
     Args:
         offers: returns what can be rented at a time (epoch s), and USD/h of such a machine's disks.
-        waits: called before its pod's end is waited for; raises where it is not to be.
-        agree: called with the run and the machine that would be rented; raises where it is not to
-            be.
-        shown: calls its argument with a function that shows every state.
+        waits: called with the run's id before its pod's end is waited for; raises where it is not
+            to be.
+        agree: called with the run's id and the machine that would be rented; raises where it is
+            not to be.
+        watching: gives a function that shows every state.
 
     Raises:
         AuthError, NoCapacity: nothing can be rented. BudgetRefused, ConflictError, MissingTool: see
             ``short_rentals.start``.
     """
     if not short_rentals.is_needed(context, run):
-        return run
+        return Brought(run)
+    name = run.run_id
     if run.live:
-        waits(run)
-        name, is_over = run.run_id, lambda state: not state.live
-        run = shown(lambda watch: follow_or_drive(context, name, is_over, watch))
+        waits(name)
+        with watching() as watch:
+            run = follow_or_drive(context, name, lambda state: not state.live, watch)
     found, disk_rate = offers(context.wall())
     candidate = short_rentals.errand_for(run, found, 0, disk_rate, context.wall())
-    agree(run, candidate)
-    return shown(lambda watch: short_rentals.carry_out(context, run, candidate, watch))
+    agree(name, candidate)
+    before = run.settled
+    with watching() as watch:
+        run = short_rentals.carry_out(context, run, candidate, watch)
+    return Brought(run, run.settled - before if not run.live else ZERO)
 
 
 def fetch_best(

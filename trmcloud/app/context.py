@@ -58,6 +58,16 @@ class Caller:
         """Whether the process shows and steers the principal's runs alone, and changes no cap."""
         return bool(self.principal)
 
+    def acting_for(self, principal: str | None) -> Caller:
+        """Return the caller who acts for ``principal``; None: for whom it acts already.
+
+        Raises:
+            UsageError: that is no principal's name.
+        """
+        if principal is not None:
+            bookkeeping.require_principal(principal)
+        return replace(self, principal=principal or self.principal)
+
 
 @dataclass(frozen=True)
 class PodInputs:

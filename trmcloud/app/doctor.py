@@ -16,10 +16,10 @@ from trmcloud.app.machines import Need
 from trmcloud.core.catalog.hardware import LocalMachine
 from trmcloud.core.catalog.offers import FRESH_DAYS, Offer
 from trmcloud.core.catalog.providers import TRAITS, direct
-from trmcloud.core.control.balance import Funds
+from trmcloud.core.control.balance import Funds, worst_at
 from trmcloud.core.control.run_book import present_runs
 from trmcloud.core.errors import TrmcloudError
-from trmcloud.core.money import Usd
+from trmcloud.core.spec.plan import Plan
 from trmcloud.io.installation import install_command
 
 _LOW_DISK_BYTES = 5 << 30
@@ -76,8 +76,9 @@ def check_needs(needs: Sequence[Need], *, rents: bool) -> list[Finding]:
     ]
 
 
-def check_funds(funds: Funds, worst: Usd) -> Finding:
+def check_funds(funds: Funds, plan: Plan) -> Finding:
     """Check a plan's worst case against what is free of the balance that it is paid from."""
+    worst = worst_at(plan, funds.provider)
     told = (
         f"{funds.free} of {funds.balance} at {funds.provider} free, the plan's worst case {worst}"
     )

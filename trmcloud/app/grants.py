@@ -8,7 +8,9 @@ from typing import Any
 
 from trmcloud.app.context import Context, find_run
 from trmcloud.app.reconciling import reconcile
+from trmcloud.app.views import ApprovalLine, GrantChange, GrantLine, filled
 from trmcloud.core.catalog.hardware import parse_hardware
+from trmcloud.core.catalog.providers import TRAITS, find_traits
 from trmcloud.core.contract.bucket_layout import parse_place
 from trmcloud.core.control import events as ev
 from trmcloud.core.control.budget import LedgerState
@@ -28,8 +30,11 @@ from trmcloud.core.control.ledger_facts import Approval, Grant
 from trmcloud.core.control.run_state import RunState
 from trmcloud.core.errors import ConflictError, GrantRefused, NotFoundError, UsageError
 from trmcloud.core.money import ZERO, Usd
+from trmcloud.core.nearest import nearest
 from trmcloud.core.spec.plan import Plan, RecordedPlan, plan_to_json
+from trmcloud.core.spec.spec import parse_deadline
 from trmcloud.core.values import dataclass, replace
+from trmcloud.options import parse_cap
 
 STANDING, EXPIRED, REVOKED = "standing", "expired", "revoked"
 OPEN, APPROVED, DENIED = "open", "approved", "denied"
@@ -207,6 +212,72 @@ def make_terms(total: Usd, given: Mapping[str, Any], before: ev.GrantTerms | Non
     if "buckets" in made:
         made["buckets"] = tuple(str(parse_place(each)) for each in made["buckets"])
     return replace(terms, **made)
+
+
+def parse_terms(
+    context: Context,
+    *,
+    expires: str | None,
+    idle: str | None,
+    runs_at_once: int | None,
+    **texts: str | list[str] | None,
+) -> dict[str, Any]:
+    """Return the terms that were typed, by the names of their fields, with ``total``; None and
+    empty lists were not typed.
+
+    Raises:
+        UsageError: an amount, a provider, a place or a time that is none.
+    """
+    made: dict[str, Any] = {}
+    for name, text in texts.items():
+        if isinstance(text, str):
+            flag = "USD" if name == "total" else f"--{name.replace('_', '-')}"
+            made[name] = parse_cap(text, "trmcloud grant give NAME 20", flag)
+        elif text:
+            made[name] = tuple(text)
+    for name in made.get("providers", ()):
+        _require_provider(name)
+    if "buckets" in made:
+        made["buckets"] = tuple(str(parse_place(each)) for each in made["buckets"])
+    now = context.wall()
+    if expires is not None:
+        made["expires_at"] = _deadline("--expires", expires, now)
+    if idle is not None:
+        is_zero = idle.strip() == "0"
+        made["idle_s"] = 0.0 if is_zero else round(_deadline("--idle", idle, now) - now, 3)
+    if runs_at_once is not None:
+        made["runs_at_once"] = runs_at_once
+    return made
+
+
+def _require_provider(name: str) -> None:
+    if find_traits(name) is None:
+        known = [each for each, traits in TRAITS.items() if traits.can_be_named]
+        raise UsageError(
+            f"--provider: there is no provider {name[:80]!r}",
+            next_step=f"--provider {nearest(name, known) or ', '.join(known)}",
+        )
+
+
+def _deadline(flag: str, text: str, now: float) -> float:
+    try:
+        return parse_deadline(text, now, None)
+    except UsageError as error:
+        what, step = (each.replace("--deadline", flag) for each in (error.what, error.next_step))
+        raise UsageError(what, next_step=step) from None
+
+
+def added_terms(before: ev.GrantTerms, typed: Mapping[str, Any]) -> ev.GrantTerms:
+    """Return ``before`` with the terms that were ``typed``: hardware, providers and buckets are
+    added to those that it names."""
+    made = dict(typed)
+    for name in ("hardware", "providers"):
+        if name in made:
+            held = getattr(before, name)
+            made[name] = (*held, *made[name]) if held else ()
+    if "buckets" in made:
+        made["buckets"] = (*before.buckets, *made["buckets"])
+    return make_terms(made.pop("total", before.total), made, before)
 
 
 def give(context: Context, principal: str, terms: ev.GrantTerms) -> GrantAccount:
@@ -389,3 +460,53 @@ def require_paying(context: Context, run: RunState) -> RunState:
             next_step="start a run of your own",
         )
     return run
+
+
+def changes(context: Context) -> tuple[GrantChange, ...]:
+    """Return all changes of grants and all requests on record, the earliest first."""
+    records, whose = context.ledger.read().grant_history, {}
+    found = []
+    for record in records:
+        event = record.event
+        kind = _KINDS[type(event)]
+        total, request, by = None, getattr(event, "id", ""), getattr(event, "by", "")
+        if isinstance(event, ev.GrantGiven | ev.GrantRaised):
+            total = event.terms.total
+        if isinstance(event, ev.ApprovalAsked):
+            whose[request], by = event.principal, event.by or event.principal
+        principal = getattr(event, "principal", "") or whose.get(request, "")
+        found.append(
+            GrantChange(
+                changed_at=record.at,
+                kind=kind,
+                principal=principal,
+                total_usd=total,
+                request=request,
+                by=by,
+            )
+        )
+    return tuple(found)
+
+
+_KINDS: Mapping[type, str] = {
+    ev.GrantGiven: "given",
+    ev.GrantRaised: "raised",
+    ev.GrantRevoked: "revoked",
+    ev.ApprovalAsked: "asked",
+    ev.ApprovalGiven: "approved",
+    ev.ApprovalDenied: "denied",
+}
+
+
+def grant_line(account: GrantAccount) -> GrantLine:
+    return filled(
+        GrantLine,
+        account,
+        settled_usd=account.spent,
+        settled_today_usd=account.spent_today,
+        settled_this_month_usd=account.spent_this_month,
+    )
+
+
+def approval_line(request: ApprovalRequest) -> ApprovalLine:
+    return filled(ApprovalLine, request)

@@ -26,6 +26,7 @@ from trmcloud.app.sweep_priors import with_priors
 from trmcloud.app.sweep_terms import first_words
 from trmcloud.app.sweeping import SweepRequest
 from trmcloud.app.working_tree import WorkingTree, pack
+from trmcloud.core.control import bookkeeping
 from trmcloud.core.control.bookkeeping import KeyUsed
 from trmcloud.core.control.run_state import RunState
 from trmcloud.core.errors import NotSupported
@@ -376,3 +377,8 @@ def require_names(request: LaunchRequest) -> None:
                 f"{name}: a file or folder is refused: it would be read as the ledger's owner",
                 next_step="use one that goes by a name: trmcloud data list",
             )
+
+
+def run_of_key(context: Context, key: str) -> RunState | None:
+    """Return the run that was launched with this idempotency key; None where there is none."""
+    return bookkeeping.run_of_key(context.ledger.read(), key)

@@ -12,7 +12,9 @@ from trmcloud.app.context import Context
 from trmcloud.app.kill_layers import verified_layers
 from trmcloud.core.catalog.hardware import LOCAL
 from trmcloud.core.catalog.providers import direct, require_rented, traits_of
+from trmcloud.core.control.bookkeeping import require_money
 from trmcloud.core.control.budget import LAYERS_NEEDED, UnacceptedExposure, unaccepted_exposure
+from trmcloud.core.control.run_state import RunState
 from trmcloud.core.durations import duration
 from trmcloud.core.errors import BudgetRefused, DoesNotFit, MissingTool, NotSupported, UsageError
 from trmcloud.core.money import ZERO, Usd
@@ -331,3 +333,12 @@ def require_account(context: Context, provider: str, rate: Usd) -> None:
     compute = context.machines.computes.get(provider)
     if compute is not None:
         compute.require_account(rate)
+
+
+def check_money(context: Context, plan: Plan) -> None:
+    """
+    Raises:
+        BudgetRefused: a budget lacks the plan's worst case now.
+    """
+    new = RunState("", project=context.caller.project, cap=plan.reservation)
+    require_money(context.ledger.read(), new, plan.reservation, context.wall())

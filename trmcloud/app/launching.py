@@ -402,6 +402,16 @@ class OnlyBillPending:
             )
         return self.reached
 
+    def or_begun(self, run: RunState) -> bool:
+        """Whether it is over, or trains by itself."""
+        return self(run) or has_begun(run)
+
+
+def found_no_machine(run: RunState) -> bool:
+    """Whether a machine was asked for where none was free."""
+    kinds = [action.failed_kind for action in run.actions.values()]
+    return ev.FailureKind.NO_CAPACITY in kinds
+
 
 def has_begun(run: RunState) -> bool:
     """Whether the run trains by itself, or has ended."""

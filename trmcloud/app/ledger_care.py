@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from trmcloud.app.context import Context
+from trmcloud.app.views import CapChange, filled
 from trmcloud.core.control.budget import (
     LEVELS,
     PROJECT_MONTH,
@@ -17,7 +18,7 @@ from trmcloud.core.control.budget import (
 )
 from trmcloud.core.control.events import CapSet, DamageSettled
 from trmcloud.core.control.grants import month_of
-from trmcloud.core.errors import GrantRefused, UsageError
+from trmcloud.core.errors import GrantRefused, NotFoundError, UsageError
 from trmcloud.core.money import ZERO, Usd
 from trmcloud.core.values import replace
 from trmcloud.ports.ledger import Restoration
@@ -79,6 +80,31 @@ def set_cap(context: Context, line: Line, cap: Usd) -> Line:
         if lost.kind == "CapSet":
             context.ledger.note(DamageSettled(lost.name, ZERO), context.wall())
     return line_of(context, line.level, line.key)
+
+
+def cap_changes(context: Context) -> tuple[CapChange, ...]:
+    """Return all changes of caps on record, the earliest first."""
+    records = context.ledger.read().cap_history
+    return tuple(
+        filled(CapChange, record.event, changed_at=record.at)
+        for record in records
+        if isinstance(record.event, CapSet)
+    )
+
+
+def settle_damage(context: Context, name: str, cost: Usd) -> None:
+    """Put on record what a run with damaged records, or a damaged record, cost.
+
+    Raises:
+        NotFoundError: ``name`` is neither.
+    """
+    ledger = context.ledger.read()
+    if name not in ledger.quarantined and name not in {lost.name for lost in ledger.unread}:
+        raise NotFoundError(
+            f"{name} is neither a run with damaged records nor a damaged record",
+            next_step="trmcloud admin ledger check",
+        )
+    context.ledger.note(DamageSettled(name, cost), context.wall())
 
 
 # The ledger's file looked after: what a restored one lacks, in words, as far as it can be told.

@@ -10,22 +10,25 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from trmcloud.app.curves import MetricsLines, open_metrics
+from trmcloud.app.context import Context
+from trmcloud.app.curves import MetricsLines, Phase, open_metrics, step_at
 from trmcloud.core.catalog.hardware import LOCAL
 from trmcloud.core.contract.pod_contract import (
     GPU_NOTE,
     RUNS_DIR,
     AgentReport,
+    GpuCounters,
     GpuWindow,
     PhaseState,
     window_from,
 )
 from trmcloud.core.contract.records import MAX_LINE_BYTES, parse_lines
+from trmcloud.core.control.billing import paid_by
 from trmcloud.core.control.run_state import RunState
 from trmcloud.core.values import dataclass
 from trmcloud.io.files import write_atomic
@@ -167,3 +170,110 @@ def _resident_mib(pids: Iterable[int]) -> float | None:
         with suppress(OSError, ValueError, IndexError):
             pages.append(int(Path(f"/proc/{pid}/statm").read_bytes().split()[1]))
     return sum(pages) * os.sysconf("SC_PAGE_SIZE") / 2**20 if pages else None
+
+
+# Charts of the history.
+
+_MOST_POINTS = 240
+_MOST_LINES = 4
+"""GPUs that have a line each; of more, the lowest, the mean and the highest are drawn."""
+_MIB_PER_GB = 1e9 / 2**20
+
+
+@dataclass(frozen=True)
+class Axes:
+    """Where each sample stands: the step on the common axis, paid hours, USD."""
+
+    step: tuple[int, ...]
+    hours: tuple[float, ...]
+    usd: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class Column:
+    name: str
+    values: tuple[float | None, ...]
+
+
+@dataclass(frozen=True)
+class MachineCharts:
+    """Three charts: the GPUs' use in percent, their memory and that of the run's processes in GB.
+    ``told`` says what they show, or why there are none."""
+
+    x: Axes
+    busy: tuple[Column, ...]
+    used: tuple[Column, ...]
+    memory: tuple[Column, ...]
+    told: str
+
+
+def machine_charts(context: Context, run: RunState, phases: Sequence[Phase]) -> MachineCharts:
+    """Return a run's samples, thinned out, each at its place on each axis."""
+    samples = thinned(read_samples(context.home, run.run_id), _MOST_POINTS)
+    hours, usd = paid_by(run, [sample.at for sample in samples])
+    steps: list[int] = []
+    for sample in samples:
+        step = step_at(phases, sample.at) or 0
+        steps.append(max(step, steps[-1]) if steps else step)
+    gpus = [sample.window.gpus if sample.window is not None else () for sample in samples]
+    return MachineCharts(
+        x=Axes(
+            tuple(steps),
+            tuple(round(hour, 6) for hour in hours),
+            tuple(round(spent, 6) for spent in usd),
+        ),
+        busy=_columns([[_busy(gpu) for gpu in row] for row in gpus]),
+        used=_columns([[_gigabytes(gpu.used_mib) for gpu in row] for row in gpus]),
+        memory=_columns([[_gigabytes(sample.memory_mib)] for sample in samples]),
+        told=_told(run, samples),
+    )
+
+
+def _told(run: RunState, samples: Sequence[MachineSample]) -> str:
+    """Return one line about what the charts show, or why there are none."""
+    windows = [sample.window for sample in samples if sample.window is not None]
+    if windows:
+        total = max((gpu.total_mib or 0.0 for gpu in windows[-1].gpus), default=0.0)
+        each = f" Each has {total / _MIB_PER_GB:.0f} GB." if total else ""
+        return f"Use is the mean of up to 10 minutes, memory the highest value in them.{each}"
+    here = run.generation is not None and run.generation.provider == LOCAL
+    if samples and run.live:
+        return "This machine has no GPU samples: nvidia-smi lists no GPU, or has not answered yet."
+    if samples:
+        return "This machine has no GPU samples: nvidia-smi listed no GPU."
+    if not run.live:
+        return "No samples of its machine were kept."
+    where = "This machine" if here else "Its machine"
+    return f"{where} has reported no samples yet."
+
+
+def _columns(rows: Sequence[Sequence[float | None]]) -> tuple[Column, ...]:
+    """Return named columns of ``rows``, one for each GPU or a summary of many; none where no value
+    is known."""
+    width = max(map(len, rows), default=0)
+    columns: Mapping[str, list[float | None]]
+    if width <= _MOST_LINES:
+        columns = {
+            f"GPU {number}": [row[number] if number < len(row) else None for row in rows]
+            for number in range(width)
+        }
+    else:
+        known = [[value for value in row if value is not None] for row in rows]
+        columns = {
+            "lowest": [min(row, default=None) for row in known],
+            "mean": [sum(row) / len(row) if row else None for row in known],
+            "highest": [max(row, default=None) for row in known],
+        }
+    return tuple(
+        Column(name, tuple(None if v is None else float(f"{v:.4g}") for v in values))
+        for name, values in columns.items()
+        if any(value is not None for value in values)
+    )
+
+
+def _busy(gpu: GpuCounters) -> float | None:
+    return None if gpu.busy_percent is None else min(100.0, gpu.busy_percent)
+
+
+def _gigabytes(mib: float | None) -> float | None:
+    return None if mib is None else mib / _MIB_PER_GB

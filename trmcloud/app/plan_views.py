@@ -58,7 +58,7 @@ def plan_document(
         candidates=tuple(_machine(each) for each in plan.candidates),
         limits=tuple(note(_code(name), text) for name, text in limits.items()),
         notes=tuple(notes),
-        balance=_balance(plan, funds),
+        balance=plan_balance(plan, funds),
         own=own_machine(own) if own is not None else None,
         sent=views.SentFiles(files=len(tree.names), size_bytes=tree.size_bytes)
         if tree is not None
@@ -109,7 +109,8 @@ def _phase(phase: PhasePlan) -> views.PlannedPhase:
     )
 
 
-def _balance(plan: Plan, funds: Funds | None) -> views.PlanBalance | None:
+def plan_balance(plan: Plan, funds: Funds | None) -> views.PlanBalance | None:
+    """Return the balance that the plan's first machine is paid from; None where none is known."""
     if funds is None or plan.recommended is None:
         return None
     worst = worst_at(plan, plan.recommended.provider)

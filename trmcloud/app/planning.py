@@ -318,12 +318,13 @@ BYTES_PER_TOKEN = {**dict.fromkeys(BYTE_PAIRS, 4.2), "char": 1.0}
 """English text per token: about 4.2 bytes at a vocabulary of 65,536."""
 
 
-FundsReader = Callable[[str], tuple["Funds | None", str]]
-"""Returns what is free of the account's balance at a provider, and why that is not known; both are
-empty where there is no account there, or it states no balance."""
+FundsSeen = tuple["Funds | None", str]
+"""What is free of an account's balance at a provider, and why that is not known; both are empty
+where there is no account there, or it states no balance."""
+FundsReader = Callable[[str], FundsSeen]
 
 
-def no_funds(provider: str) -> tuple[Funds | None, str]:
+def no_funds(provider: str) -> FundsSeen:
     """Read no balance."""
     return None, ""
 
@@ -451,7 +452,7 @@ class Planner:
             plan = replace(plan, limits={**plan.limits, FITTED: told})
         return plan
 
-    def funds(self, plan: Plan) -> tuple[Funds | None, str]:
+    def funds(self, plan: Plan) -> FundsSeen:
         """(what is free of the balance that the plan would be paid from, why that is not known);
         both empty where none is told, or it is not to be read."""
         chosen = plan.recommended

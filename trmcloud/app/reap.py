@@ -106,6 +106,11 @@ def look(context: Context, *, own_only: bool = False, list_age_s: float = 0.0) -
     return ReapFindings(tuple(orphans), tuple(unreachable), tuple(charged), pods)
 
 
+def is_reconciled(context: Context) -> bool:
+    """Whether the ledger accounts for all pods that may exist."""
+    return not bookkeeping.is_charge_pending(context.ledger.read())
+
+
 def end(context: Context, found: ReapFindings) -> list[Did]:
     """End them all; what came of each, failures included. Their cost is put on record first:
     no list may show them again."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from enum import Enum
@@ -12,14 +12,18 @@ from typing import Any
 
 from trmcloud.app.checkpoints.fetching import read_manifest
 from trmcloud.app.checkpoints.sources import known_in_bucket
-from trmcloud.app.context import Context
+from trmcloud.app.context import Context, find_run, run_by_id
+from trmcloud.app.html_page import parts_of
 from trmcloud.app.trainings import recoveries_of
+from trmcloud.app.views import ReceiptWritten
 from trmcloud.core import codec
 from trmcloud.core.contract import manifest as mf
 from trmcloud.core.contract.manifest import CheckpointManifest, KnownCheckpoint
+from trmcloud.core.contract.records import ContractError
 from trmcloud.core.control import events as ev
 from trmcloud.core.control.ledger_records import Link, genesis
 from trmcloud.core.control.receipt import (
+    MOST_BYTES,
     ChainedRecord,
     LedgerPart,
     Receipt,
@@ -33,9 +37,17 @@ from trmcloud.core.control.receipt import (
     manifests_of,
     others_between,
     points_of,
+    read_receipt,
+)
+from trmcloud.core.control.receipt_page import (
+    PAGE_VERSION,
+    changed_part,
+    is_page,
+    json_is_exact,
+    open_page,
 )
 from trmcloud.core.control.run_state import RunState
-from trmcloud.core.errors import CheckpointError, ConflictError, NotFoundError
+from trmcloud.core.errors import CheckpointError, ConflictError, NotFoundError, ReceiptError
 from trmcloud.core.spec.spec import RunSpec
 from trmcloud.core.values import dataclass, replace
 from trmcloud.io.files import read_small
@@ -130,6 +142,119 @@ class Check:
     what: str
     verdict: Verdict
     detail: str
+
+
+@dataclass(frozen=True)
+class Verified:
+    """``receipt`` is what was checked, or the run's own of now; None where only files were."""
+
+    run_id: str
+    receipt: Receipt | None
+    checks: tuple[Check, ...]
+
+    @property
+    def broken(self) -> list[Check]:
+        return [check for check in self.checks if check.verdict is Verdict.BROKEN]
+
+
+def verify(
+    named: str,
+    against: Path | None,
+    *,
+    home: Callable[[], Context],
+    chain: Callable[[], ChainedLedger],
+    known_chain: Callable[[], ChainedLedger | None],
+    made_by: str,
+) -> Verified:
+    """Check that a receipt was not changed and its figures follow from the ledger's records, and
+    that files of checkpoints have their manifests' hashes. Parts that cannot be checked here are
+    listed.
+
+    Args:
+        named: a receipt's file, a checkpoint's folder, or a run (default: the newest).
+        against: a checkpoint's folder, to compare with the receipt.
+        home, chain: open this home, where it is needed.
+        known_chain: its ledger; None where it has none.
+        made_by: who makes the receipt of a run.
+
+    Raises:
+        NotFoundError, CheckpointError, ReceiptError: there is nothing to check.
+    """
+    path, receipt = Path(named).expanduser(), None
+    if path.is_dir() and named:
+        against, checks = path, []
+        run_id = read_manifest(path).run_id
+        if run_id in (context := home()).ledger.read().runs:
+            receipt = receipt_of(context, chain(), run_by_id(context, run_id), made_by)
+        else:
+            checks = [*check_files(path), Check("ledger", Verdict.OPEN, f"it has no run {run_id}")]
+    elif path.is_file() or path.suffix in (".html", ".json"):
+        receipt, checks = _read(path)
+    else:
+        context = home()
+        receipt = receipt_of(context, chain(), find_run(context, named or None), made_by)
+        checks = [
+            check
+            for manifest in context.files.manifests(receipt.run_id)
+            for check in check_files(Path(context.files.folder_of(manifest)))
+        ]
+    if receipt is None:
+        return Verified(run_id, None, tuple(checks))
+    checks += check_contents(receipt)
+    checks += check_checkpoint(receipt, against) if against is not None else []
+    checks += [check_ledger(receipt, known_chain()), *unchecked(receipt, against)]
+    return Verified(receipt.run_id, receipt, tuple(checks))
+
+
+def _read(path: Path) -> tuple[Receipt, list[Check]]:
+    """The receipt in a file, and whether the file is as it was written."""
+    try:
+        with open(path, "rb") as file:
+            content = file.read(2 * MOST_BYTES + 1)
+    except OSError as error:
+        raise NotFoundError(
+            f"the receipt cannot be read: {(error.strerror or str(error)).lower()}",
+            where=str(path),
+            next_step="trmcloud report RUN --html FILE makes one",
+        ) from None
+    if not is_page(content):
+        content = _receipt_in(content)
+        made = read_receipt(content)
+        try:
+            at = json_is_exact(content)
+        except ContractError as error:
+            raise ReceiptError(f"this is not a receipt: {error}") from None
+        if at is None:
+            return made, [Check("file", Verdict.MATCHES, "the form of the file is correct")]
+        why = f"the file was changed: it differs from byte {at:,} on"
+        return made, [Check("file", Verdict.BROKEN, why)]
+    page = open_page(content)
+    made = read_receipt(page.data)
+    if page.version != PAGE_VERSION:
+        why = "the page has the format of another version: only its data is checked"
+        return made, [Check("page", Verdict.OPEN, why)]
+    try:
+        off = changed_part(content, parts_of(made), made)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        why = f"its data cannot be rendered: {error!r:.80}"
+        return made, [Check("page", Verdict.BROKEN, why)]
+    if off:
+        return made, [Check("page", Verdict.BROKEN, f"the page does not match its data: {off}")]
+    why = "drawn again from its data, it is the same to the byte"
+    return made, [Check("page", Verdict.MATCHES, why)]
+
+
+def _receipt_in(content: bytes) -> bytes:
+    """Return the receipt in a document of ``report --html FILE --json``; ``content`` itself where
+    it is none."""
+    if content.lstrip()[:1] != b"{" or b'"receipt/1"' not in content[:200]:
+        return content
+    try:
+        data = json.loads(content)
+    except ValueError:
+        return content
+    held = data.get("receipt") if data.get("schema") == ReceiptWritten.schema else None
+    return f"{canonical(held)}\n".encode() if isinstance(held, dict) else content
 
 
 def check_contents(receipt: Receipt) -> list[Check]:

@@ -13,7 +13,7 @@ from trmcloud.app.context import Context, is_unasked
 from trmcloud.app.drive import RunDriver, land_overdrawn
 from trmcloud.app.ending import end_overdue, fold_intents
 from trmcloud.app.observer import final_bills
-from trmcloud.app.run_queries import is_driven
+from trmcloud.app.run_queries import is_driven, is_rented
 from trmcloud.core.control import events as ev
 from trmcloud.core.control.run_book import present_runs
 from trmcloud.core.control.run_state import RunState, State
@@ -151,3 +151,16 @@ def _look_after(context: Context, run: RunState) -> RunState:
         raise
     context.ledger.release(run_id, epoch)
     return after
+
+
+_POLL_S = 0.5
+_POLL_POD_S = 2.0
+
+
+def look_again(context: Context, run: RunState) -> None:
+    """Wait a moment, and bring runs up to date. The driver of a rented run brings its files here;
+    where there is none, this process asks the pod itself, over a new connection after each drop."""
+    is_left = is_rented(run) and is_driven(context, context.ledger.driver(run.run_id))
+    context.clock.sleep(_POLL_S if is_left or not is_rented(run) else _POLL_POD_S)
+    if not is_left:
+        reconcile(context)

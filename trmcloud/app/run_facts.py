@@ -26,10 +26,11 @@ from trmcloud.core.contract.trainer_contract import Heartbeat
 from trmcloud.core.control.ledger_facts import holds_of, is_deleted
 from trmcloud.core.control.reason import Reason
 from trmcloud.core.control.receipt import points_of, scores_of
-from trmcloud.core.control.report import RunReport, Spending, report_on, spending_of
+from trmcloud.core.control.report import PARTS, RunReport, Spending, report_on, spending_of
 from trmcloud.core.control.run_state import RunState
 from trmcloud.core.errors import Outcome
 from trmcloud.core.money import ZERO, Usd, total
+from trmcloud.core.text import one_line
 from trmcloud.core.values import dataclass, replace
 
 
@@ -279,3 +280,31 @@ def _shown_at(context: Context, run: RunState, now: float) -> float | None:
     report = last_report(context, run)
     heard_at = report.at if report is not None else 0.0
     return max(min(heard_at, now), generation.agent_at or 0.0, generation.up_at or 0.0)
+
+
+_CSV = (
+    "run", "hardware", "recipe", "state", "outcome", "budget_usd", "planned_usd", "accrued_usd",
+    "billed_usd", "at_most_usd", "reserved_usd", "paid_seconds", "useful_fraction", "steps",
+)  # fmt: skip
+CSV_COLUMNS = (*_CSV, *(f"{name}_s" for name in PARTS), "best_bpb", "sha256", "metric", "best")
+
+
+def csv_row(report: RunReport) -> tuple[object, ...]:
+    """Return the values of ``CSV_COLUMNS``."""
+    amounts = (
+        *(report.budget, report.planned, report.accrued),
+        *(report.billed, report.at_most, report.reserved),
+    )
+    best, command = report.best, report.command
+    found: tuple[object, ...] = ("", "", "", "")
+    if best is not None:
+        name = command.metric_name if command is not None else "val_bpb"
+        bits = best.val_bpb if command is None else ""
+        found = (bits, best.sha256, one_line(name), report.best_metric)
+    return (
+        *(report.run_id, report.hardware, report.recipe, report.state, report.outcome),
+        *(None if amount is None else float(amount) for amount in amounts),
+        *(report.paid_s, report.useful_fraction, report.steps_done),
+        *(f"{report.seconds[name]:.3f}" for name in PARTS),
+        *found,
+    )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from trmcloud.app import views
 from trmcloud.app.conditions import (
@@ -47,10 +47,10 @@ from trmcloud.core.contract.manifest import CheckpointManifest, KnownCheckpoint,
 from trmcloud.core.contract.records import ContractError
 from trmcloud.core.control.billing import awaiting_bill
 from trmcloud.core.control.budget import LedgerState, Line
-from trmcloud.core.control.grants import OWNER
+from trmcloud.core.control.grants import OWNER, month_of
 from trmcloud.core.control.ledger_facts import Hold, Quarantine, due_volumes, holds
 from trmcloud.core.control.reason import Reason
-from trmcloud.core.control.report import MonthReport, RunReport, Share
+from trmcloud.core.control.report import DRIFT_ALARM, MonthReport, RunReport, Share, report_month
 from trmcloud.core.control.run_state import RunState, State
 from trmcloud.core.control.waiting import failed_boots, is_waiting, spent_on_boots
 from trmcloud.core.durations import duration
@@ -61,6 +61,7 @@ from trmcloud.core.text import one_line
 
 if TYPE_CHECKING:
     from trmcloud.app.checkpoints.fetching import FetchedCheckpoint
+    from trmcloud.app.checkpoints.saving import Place
     from trmcloud.app.ending import NamedPodEnds
     from trmcloud.app.narration import Told
 
@@ -617,6 +618,23 @@ def metric_in(manifest: CheckpointManifest) -> views.OwnMetric | None:
     return views.OwnMetric(name=one_line(own[0]), value=own[1]) if own is not None else None
 
 
+def saved_view(run: RunState, place: Place) -> views.Saved:
+    """Return a checkpoint that was asked for."""
+    made, command = place.kept, run.spec.command
+    return views.Saved(
+        run=run.run_id,
+        checkpoint=place.label,
+        val_bpb=made.val_bpb if command is None else None,
+        metric=own_metric(command, made.val_bpb),
+        sha256=made.sha256,
+        size_bytes=made.size_bytes,
+        place=place.at.where or place.at.kind,
+        safe=place.is_here,
+        kept=place.final,
+        reported_by=mark_reported(run, made).source,
+    )
+
+
 def fetched_fields(fetched: FetchedCheckpoint) -> dict[str, Any]:
     """The fields of a checkpoint that was copied here."""
     manifest = fetched.manifest
@@ -705,6 +723,45 @@ def _hold(hold: Hold, over: Any, now: float) -> views.VolumeHold:
 
 def budget_lines(lines: Sequence[Line]) -> views.Budgets:
     return views.Budgets(budgets=tuple(filled(views.BudgetLine, line) for line in lines))
+
+
+class Totals(NamedTuple):
+    """Sums over runs. ``billed`` is of those whose bill is known; ``unbilled`` are the others.
+    ``drift``: of the known bills, against what was accrued; None where nothing was."""
+
+    planned: Usd
+    accrued: Usd
+    billed: Usd
+    at_most: Usd
+    unbilled: int
+    drift: float | None
+
+    @property
+    def is_open(self) -> bool:
+        return self.at_most > self.accrued
+
+    @property
+    def is_alarming(self) -> bool:
+        return self.drift is not None and abs(self.drift) > DRIFT_ALARM
+
+
+def totals_of(accounts: Sequence[views.RunAccount]) -> Totals:
+    known = [each for each in accounts if each.billed_usd is not None]
+    billed = total(each.billed_usd for each in known if each.billed_usd is not None)
+    counted, accrued = (total(each.accrued_usd for each in some) for some in (known, accounts))
+    return Totals(
+        planned=total(each.planned_usd for each in accounts),
+        accrued=accrued,
+        billed=billed,
+        at_most=total(each.at_most_usd for each in accounts),
+        unbilled=len(accounts) - len(known),
+        drift=billed.micros / counted.micros - 1 if counted else None,
+    )
+
+
+def month_view(ledger: LedgerState, now: float, month: str = "", html: str = "") -> views.Month:
+    """Return a month's money, by default the present month's; ``html``: the page that is made."""
+    return month_document(report_month(ledger, month or month_of(now)), html)
 
 
 def month_document(report: MonthReport, html: str) -> views.Month:

@@ -7,7 +7,7 @@ and the settings: so the machine is rented, guarded, ended and billed like any o
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -18,6 +18,7 @@ from trmcloud.app.home import bundle_root
 from trmcloud.app.packing import sources, trainers_share
 from trmcloud.app.planning import Planner
 from trmcloud.app.run_logs import logs_of
+from trmcloud.app.views import TrainingCheck, TrainingChecked, filled
 from trmcloud.core.catalog.hardware import LOCAL, Gpu, LocalMachine, find_gpu, hardware_name
 from trmcloud.core.contract.records import dump
 from trmcloud.core.contract.training_checks import (
@@ -26,6 +27,7 @@ from trmcloud.core.contract.training_checks import (
     TrainingChecks,
     results_in,
 )
+from trmcloud.core.control.report import spent_so_far
 from trmcloud.core.control.run_state import RunState
 from trmcloud.core.errors import BudgetRefused, UsageError
 from trmcloud.core.money import Usd
@@ -219,3 +221,25 @@ def note_step(
 def _seconds(candidate: Candidate) -> float:
     boot_s = candidate.startup_s.p50 if candidate.provider != LOCAL else 0.0
     return LEAST_S + boot_s + _GRACE_S
+
+
+def checked_view(
+    context: Context,
+    run: RunState,
+    wanted: WantedChecks,
+    results: Sequence[CheckResult],
+    taught: MeasuredSpeed | None,
+) -> TrainingChecked:
+    """The results as a document."""
+    return TrainingChecked(
+        run_id=run.run_id,
+        hardware=wanted.hardware,
+        recipe=wanted.planned.recipe,
+        spent_usd=spent_so_far(run, context.wall()),
+        is_miniature=wanted.is_miniature,
+        taught=taught is not None,
+        checks=tuple(
+            filled(TrainingCheck, each, message=each.detail, elapsed_s=each.seconds)
+            for each in results
+        ),
+    )

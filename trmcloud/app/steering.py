@@ -318,6 +318,13 @@ def foresee(
     raise UsageError(f"{verb!r} has no effect", next_step=", ".join(VERBS))
 
 
+def refusals_of(context: Context, run: RunState) -> dict[str, str]:
+    """Return why each action cannot be done now, by its verb; those that can are left out. A raise
+    whose amount alone is too small counts as one that can."""
+    seen = (foresee(context, run, verb) for verb in (SAVE, LAND, STOP, RAISE))
+    return {each.verb: each.refused for each in seen if each.refused and not each.cap}
+
+
 def _ended(run: RunState) -> str:
     return f"it has ended: {run.outcome.value if run.outcome else run.state.value}"
 

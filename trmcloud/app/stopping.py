@@ -35,26 +35,35 @@ def request_stop(context: Context, run_id: str, reason: Reason) -> RunState:
     return run_by_id(context, run_id)
 
 
-def require_no_stop_order(run: RunState, kind: ReasonKind) -> None:
+def require_no_stop_order(run: RunState, *, at_once: bool) -> None:
     """
     Raises:
         ConflictError: it was told to land, or to end, already; what lands may still be ended.
     """
     told = run.stop
-    if run.live and told is not None and (told.at_once or kind is ReasonKind.STOP_COMMAND):
+    if run.live and told is not None and (told.at_once or not at_once):
         raise ConflictError(
             f"{run.run_id} was already asked to {'end' if told.at_once else 'land'}",
             next_step=f"trmcloud status {run.run_id}",
         )
 
 
-def land(context: Context, run: RunState) -> RunState:
+def land(context: Context, run_id: str) -> RunState:
     """Tell a run to end its step, save and evaluate; its pod is ended then. It is not waited for.
 
     Raises:
         ConflictError: it has ended.
     """
-    return request_stop(context, run.run_id, make_reason(ReasonKind.STOP_COMMAND))
+    return request_stop(context, run_id, make_reason(ReasonKind.STOP_COMMAND))
+
+
+def interrupt(context: Context, run_id: str) -> None:
+    """Tell a run to land, since its user pressed Ctrl-C.
+
+    Raises:
+        ConflictError: it has ended.
+    """
+    request_stop(context, run_id, make_reason(ReasonKind.INTERRUPTED))
 
 
 @dataclass(frozen=True)
@@ -82,17 +91,18 @@ def end_now(
     context: Context,
     name: str,
     *,
-    choose: Callable[[Context], RunState],
-    agrees: Callable[[Context, RunState | TrmcloudError], bool],
-    follow: Callable[[Context, RunState], None],
+    choose: Callable[[Context], str],
+    agrees: Callable[[Context, str, TrmcloudError | None], bool],
+    follow: Callable[[Context, str], None],
 ) -> EndedByName | None:
     """End a run's pods at once: what is not saved is lost. A ledger that cannot be read or written
     is in the way of no end: the owner's run is then known by the id that was named.
 
     Args:
-        choose: returns the run that is meant, by a ledger that keeps nobody waiting.
-        agrees: whether that run is to be ended, or, where the ledger failed, all pods of its name.
-        follow: called with the run once its end is on record.
+        choose: returns the id of the run that is meant, by a ledger that keeps nobody waiting.
+        agrees: whether that run is to be ended, or, where the ledger failed with the error that it
+            is given, all pods of its name.
+        follow: called with the run's id once its end is on record.
 
     Returns:
         None where the ledger has the end, or nobody agreed to it.
@@ -104,17 +114,17 @@ def end_now(
     named = name if is_run_id(name) and not context.caller.is_bound else ""
     quick, agreed = hurried(context), False
     try:
-        run = choose(quick)
-        named = run.run_id
-        agreed = agrees(quick, run)
+        named = choose(quick)
+        agreed = agrees(quick, named, None)
         if agreed:
-            follow(quick, request_stop(quick, named, make_reason(ReasonKind.STOP_NOW)))
+            request_stop(quick, named, make_reason(ReasonKind.STOP_NOW))
+            follow(quick, named)
         return None
     except StaleEpoch:
         raise
     except (LedgerError, NotFoundError) as error:
         if named:
-            if not agreed and not agrees(quick, error):
+            if not agreed and not agrees(quick, named, error):
                 return None
             ended = end_run(context, named, quick)
             if ended.asked or ended.failed or ended.listed.unreachable:

@@ -10,9 +10,9 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
-from typing import Any
+from typing import Any, NamedTuple
 
 from trmcloud.api import OptionField, options_of
 from trmcloud.core.errors import UsageError
@@ -54,20 +54,7 @@ class Argument:
     most: float | None = None
 
     def schema(self) -> dict[str, Any]:
-        made: dict[str, Any] = {"description": self.help}
-        match self.kind:
-            case Kind.TEXT:
-                made["type"] = "string"
-            case Kind.MONEY:
-                made |= {"type": "string", "pattern": _MONEY}
-            case Kind.WHOLE:
-                made["type"] = "integer"
-            case Kind.NUMBER:
-                made["type"] = "number"
-            case Kind.FLAG:
-                made["type"] = "boolean"
-            case Kind.TEXTS:
-                made |= {"type": "array", "items": {"type": "string"}, "maxItems": _MOST_ITEMS}
+        made: dict[str, Any] = {"description": self.help, **_FORMS[self.kind].schema}
         if self.choices:
             made["enum"] = list(self.choices)
         if self.least is not None:
@@ -83,11 +70,11 @@ class Argument:
         Raises:
             UsageError: it is no such value.
         """
-        right, example = self._judge(value)
-        if not right:
+        form = _FORMS[self.kind]
+        if not form.holds(value):
             raise UsageError(
-                f"{self.name} takes {_WORDS[self.kind]}, not {_shown(value)}",
-                next_step=f"{self.name}: {example}",
+                f"{self.name} takes {form.words}, not {_shown(value)}",
+                next_step=f"{self.name}: {form.example}",
             )
         if self.choices and value not in self.choices:
             near = nearest(str(value), self.choices)
@@ -105,37 +92,51 @@ class Argument:
             raise UsageError(f"{self.name} must be {least}{most}, not {_shown(value)}")
         return tuple(value) if self.kind is Kind.TEXTS else value
 
-    def _judge(self, value: Any) -> tuple[bool, str]:
-        is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-        match self.kind:
-            case Kind.TEXT:
-                return _is_text(value), '"…"'
-            case Kind.MONEY:
-                return isinstance(value, str) and bool(_IS_MONEY.fullmatch(value)), '"2.50"'
-            case Kind.WHOLE:
-                is_whole = isinstance(value, int) and not isinstance(value, bool)
-                return is_whole and abs(value) < 1 << 53, "100"
-            case Kind.NUMBER:
-                return is_number and math.isfinite(value), "1.5"
-            case Kind.FLAG:
-                return isinstance(value, bool), "true"
-            case Kind.TEXTS:
-                fits = isinstance(value, (list, tuple)) and len(value) <= _MOST_ITEMS
-                return fits and all(map(_is_text, value)), '["…", "…"]'
 
+class _Form(NamedTuple):
+    """A kind of value: its JSON Schema, what it is in words, an example, whether a value is one."""
 
-_WORDS = {
-    Kind.TEXT: "a text",
-    Kind.MONEY: "US dollars as decimal text",
-    Kind.WHOLE: "a whole number",
-    Kind.NUMBER: "a number",
-    Kind.FLAG: "true or false",
-    Kind.TEXTS: "a list of texts",
-}
+    schema: Mapping[str, Any]
+    words: str
+    example: str
+    holds: Callable[[Any], bool]
 
 
 def _is_text(value: Any) -> bool:
     return isinstance(value, str) and len(value) <= _MOST_TEXT and "\0" not in value
+
+
+def _is_money(value: Any) -> bool:
+    return isinstance(value, str) and bool(_IS_MONEY.fullmatch(value))
+
+
+def _is_whole(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and abs(value) < 1 << 53
+
+
+def _is_number(value: Any) -> bool:
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    return is_number and math.isfinite(value)
+
+
+def _are_texts(value: Any) -> bool:
+    fits = isinstance(value, (list, tuple)) and len(value) <= _MOST_ITEMS
+    return fits and all(map(_is_text, value))
+
+
+_TEXTS = {"type": "array", "items": {"type": "string"}, "maxItems": _MOST_ITEMS}
+_FORMS: Mapping[Kind, _Form] = {
+    Kind.TEXT: _Form({"type": "string"}, "a text", '"…"', _is_text),
+    Kind.MONEY: _Form(
+        {"type": "string", "pattern": _MONEY}, "US dollars as decimal text", '"2.50"', _is_money
+    ),
+    Kind.WHOLE: _Form({"type": "integer"}, "a whole number", "100", _is_whole),
+    Kind.NUMBER: _Form({"type": "number"}, "a number", "1.5", _is_number),
+    Kind.FLAG: _Form(
+        {"type": "boolean"}, "true or false", "true", lambda value: isinstance(value, bool)
+    ),
+    Kind.TEXTS: _Form(_TEXTS, "a list of texts", '["…", "…"]', _are_texts),
+}
 
 
 def _shown(value: Any) -> str:

@@ -12,9 +12,11 @@ import os
 import re
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
+from dataclasses import field
 from pathlib import Path
 from typing import Any
 
+from trmcloud.core import codec
 from trmcloud.core.errors import ConflictError, NotFoundError, UsageError
 from trmcloud.core.money import Usd
 from trmcloud.core.values import dataclass
@@ -38,24 +40,11 @@ class Quote:
     grant: str
     made_at: float
     expires_at: float
-    reservation: Usd
+    reservation: Usd = field(metadata=codec.kept_as("reservation_usd"))
     words: tuple[str, ...]
     folder: str
     wish: Mapping[str, Any]
     space: tuple[str, ...] = ()
-
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "id": self.id,
-            "grant": self.grant,
-            "made_at": self.made_at,
-            "expires_at": self.expires_at,
-            "reservation_usd": self.reservation.plain(),
-            "words": list(self.words),
-            "folder": self.folder,
-            "wish": dict(self.wish),
-            "space": list(self.space),
-        }
 
 
 class Quotes:
@@ -67,7 +56,7 @@ class Quotes:
     def keep(self, quote: Quote) -> None:
         make_private(self._folder)
         path = self._folder / f"{quote.id}.json"
-        write_atomic(path, json.dumps(quote.to_json()), durable=False, mode=0o600)
+        write_atomic(path, json.dumps(codec.to_json(quote)), durable=False, mode=0o600)
         _prune(self._folder.glob("p-*.json"), _MOST_QUOTES)
 
     def find(self, quote_id: str) -> Quote:
@@ -80,17 +69,7 @@ class Quotes:
             raise NotFoundError(
                 f"this grant has no quote {quote_id[:40]!r}", next_step="call plan for a quote"
             )
-        return Quote(
-            found["id"],
-            found["grant"],
-            found["made_at"],
-            found["expires_at"],
-            Usd(found["reservation_usd"]),
-            tuple(found["words"]),
-            found["folder"],
-            found["wish"],
-            tuple(found.get("space", ())),
-        )
+        return codec.from_json(Quote, found)
 
 
 class Launches:
@@ -148,7 +127,7 @@ class Launches:
         """
         make_private(self._folder)
         path = self._path(key)
-        claimed = {"key": key, "quote": quote.to_json(), "labels": dict(labels)}
+        claimed = {"key": key, "quote": codec.to_json(quote), "labels": dict(labels)}
         making = self._folder / f".{path.stem}.{os.urandom(8).hex()}"
         making.write_text(json.dumps(claimed))
         try:

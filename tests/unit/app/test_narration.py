@@ -18,10 +18,10 @@ from trmcloud import api
 from trmcloud.adapters.local.run_files import LocalRunFiles
 from trmcloud.app.conditions import clock_words
 from trmcloud.app.context import Caller
+from trmcloud.app.curve_marks import marks_of
 from trmcloud.app.machines import Machines
 from trmcloud.app.narration import ROWS, Narrator, Severity, Told
 from trmcloud.app.notifications import due_notices
-from trmcloud.cli.page.shown import marks_json
 from trmcloud.cli.views.run_bar import RunBar
 from trmcloud.core.clock import Instant
 from trmcloud.core.contract.notices import NoticeKind
@@ -294,11 +294,11 @@ def test_notifications_are_the_alerts_after_the_cursor() -> None:
 
 def test_the_page_marks_what_is_worth_a_mark(world: World) -> None:
     state = fold(RECORDS)
-    marks = marks_json(world, state, [])  # type: ignore[arg-type]
+    marks = marks_of(world, state, [])  # type: ignore[arg-type]
     told = Narrator().tell(RECORDS[: len(STORY)])
     wanted = [(t.mark, t.line) for t in told if t.severity >= Severity.MARK]
-    assert [(mark["kind"], mark["text"]) for mark in marks] == wanted
-    assert {mark["kind"] for mark in marks} == {
+    assert [(mark.kind, mark.text) for mark in marks] == wanted
+    assert {mark.kind for mark in marks} == {
         "pod", "price", "checkpoint", "gate", "stop", "phase", "bill",
     }  # fmt: skip
 

@@ -19,11 +19,11 @@ from tests.checkpoints import checkpoint
 from tests.pythons import found
 from trmcloud.app import working_tree
 from trmcloud.app.home import bundle_root
+from trmcloud.app.html_page import head_of
 from trmcloud.app.packing import LATER, PACKAGE, own_sources, pack, strip_source, trainers_share
 from trmcloud.app.staging import code_item, content_key, hashes_of, remote_folder
 from trmcloud.app.working_tree import look_at, why_left_out
 from trmcloud.app.working_tree import pack as pack_tree
-from trmcloud.cli.views.html_page import head_of
 from trmcloud.cli.views.launch import tree_lines
 from trmcloud.core.contract import manifest as mf
 from trmcloud.core.contract.pod_contract import POD_ROOT

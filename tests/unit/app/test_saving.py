@@ -573,11 +573,11 @@ def test_checkpoints_come_from_a_volume_once_its_pod_is_gone_and_the_price_is_ag
         offers=lambda now: ((), Usd(0)), waits=did("wait"),
     )  # fmt: skip
     before = ["wait", "follow", "price"] if live else ["price"]
-    assert bring(agree=did("agree")) is here
+    assert bring(agree=did("agree")).run is here
     assert happened == [*before, "agree", "rent"]
 
-    def refuse(run: RunState, candidate: Candidate) -> None:
-        assert (run.live, candidate) == (False, machine)
+    def refuse(run_id: str, candidate: Candidate) -> None:
+        assert (run_id, candidate) == (RUN.run_id, machine)
         raise UsageError("too dear")
 
     happened.clear()

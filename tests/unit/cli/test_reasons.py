@@ -13,13 +13,7 @@ import pytest
 
 import trmcloud.core.control as control
 from tests.plans import a_generation
-from trmcloud.app.reasons import FOLLOWS, SENTENCES, sentence
-from trmcloud.app.run_queries import WorkerTransfer
-from trmcloud.app.run_views import reason_note
-from trmcloud.app.symptoms import loss_text, remedy_text, trouble_text
-from trmcloud.app.trainings import RecoveryRow
-from trmcloud.app.views import note
-from trmcloud.cli.views.run_bar import (
+from trmcloud.app.live_run import (
     GONE,
     PULLING,
     SENDING,
@@ -28,6 +22,12 @@ from trmcloud.cli.views.run_bar import (
     stage_of,
     transfer_lines,
 )
+from trmcloud.app.reasons import FOLLOWS, SENTENCES, sentence
+from trmcloud.app.run_queries import WorkerTransfer
+from trmcloud.app.run_views import reason_note
+from trmcloud.app.symptoms import loss_text, remedy_text, trouble_text
+from trmcloud.app.trainings import RecoveryRow
+from trmcloud.app.views import note
 from trmcloud.core.contract.pod_contract import AgentReport
 from trmcloud.core.contract.recovery import AGAIN, SKIPPED, Recovery
 from trmcloud.core.contract.trainer_contract import Heartbeat

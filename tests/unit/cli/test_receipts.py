@@ -19,9 +19,9 @@ from tests.reasons import quoted
 from tests.unit.cli import told_home
 from tests.unit.cli.told_home import told
 from trmcloud.adapters.ledger.sqlite import SqliteLedger
+from trmcloud.app.html_page import page_of, parts_of
 from trmcloud.app.receipts import receipt_of
 from trmcloud.cli.commands.verify import check_figures
-from trmcloud.cli.views.html_page import page_of, parts_of
 from trmcloud.core.contract import manifest as mf
 from trmcloud.core.control import events as ev
 from trmcloud.core.control.receipt import (

@@ -27,22 +27,25 @@ from trmcloud.app.checkpoints import inventory
 from trmcloud.app.checkpoints.saving import Place
 from trmcloud.app.context import Context
 from trmcloud.app.encoding import as_object
+from trmcloud.app.html_page import page_of
+from trmcloud.app.live_run import left_run, paid_of, progress_of, share_done, stage_of
 from trmcloud.app.narration import words_of
 from trmcloud.app.receipts import receipt_of
 from trmcloud.app.run_facts import facts_of, report_run
-from trmcloud.app.run_views import month_document, run_row, run_view
+from trmcloud.app.run_views import month_document, own_metric, run_row, run_view, saved_view
+from trmcloud.app.views import RunCheckpoint
 from trmcloud.cli.commands.stop import _show
 from trmcloud.cli.main import COMMANDS, load_command, main
 from trmcloud.cli.page.shown import run_json
 from trmcloud.cli.views import run_bar, status
-from trmcloud.cli.views.html_page import page_of
-from trmcloud.cli.views.metrics import score_cell
+from trmcloud.cli.views.metrics import checkpoint_cell
 from trmcloud.cli.views.month import month_lines, month_page
 from trmcloud.cli.views.run import _show_left
 from trmcloud.cli.views.streams import padded, width, wrap
 from trmcloud.core.contract.command import Command
 from trmcloud.core.contract.notices import Notice, NoticeKind
 from trmcloud.core.contract.pod_contract import CheckpointRef
+from trmcloud.core.contract.trainer_contract import Heartbeat
 from trmcloud.core.control import events as ev
 from trmcloud.core.control.budget import PROJECT_MONTH, LedgerState
 from trmcloud.core.control.grants import month_of
@@ -157,12 +160,20 @@ def test_a_low_balance_stands_beside_the_run_that_it_pays_for(
     assert run_view(context, run).balance is None
 
 
+def money_of_bar(run: RunState, beat: Heartbeat) -> list[str]:
+    return run_bar.money_words(paid_of(run, beat.at), progress_of(run, beat, beat.at))
+
+
+def words_of_bar(run: RunState, beat: Heartbeat) -> list[str]:
+    return run_bar.training_words(progress_of(run, beat, beat.at)) + money_of_bar(run, beat)
+
+
 def test_the_bar_says_whose_losses_and_best_they_are(context: Context) -> None:
     for run in (rented_run(context), local_run(context)):
         beat = context.files.heartbeat(run.run_id, "fast")
         assert beat is not None
         beat = replace(beat, saved_step=900, best_step=900)
-        words = run_bar.training_words(run, beat) + run_bar.money_words(run, beat, beat.at)
+        words = words_of_bar(run, beat)
         about = [word for word in words if "1.4" in word or "ℓ" in word or "saved" in word]
         assert len(about) == 4
         assert all(word.startswith("pod") != run.trained_here for word in about), about
@@ -178,7 +189,7 @@ def test_the_bars_percentage_is_of_what_it_names(context: Context) -> None:
 
     def shown(share_of_time: float) -> tuple[float, str]:
         at = generation.intended_at + share_of_time * whole_s
-        share, of_what = run_bar.share_done(live, beat, at)
+        share, of_what = share_done(live, beat, at)
         return round(share, 3), of_what
 
     assert shown(0.1) == (0.3, "steps")
@@ -189,9 +200,9 @@ def test_the_bars_percentage_is_of_what_it_names(context: Context) -> None:
 def test_a_run_on_this_machine_rents_and_boots_nothing(context: Context) -> None:
     here, there = local_run(context), rented_run(context)
     for state in (State.RENTING, State.BOOTING, State.ENDING):
-        assert "pod" not in run_bar.stage_of(replace(here, state=state), None, None, "").lower()
+        assert "pod" not in stage_of(replace(here, state=state), None, None, "").lower()
     names = [
-        [run_bar.stage_of(replace(run, state=state), None, None, "") for run in (here, there)]
+        [stage_of(replace(run, state=state), None, None, "") for run in (here, there)]
         for state in (State.RENTING, State.BOOTING, State.ENDING)
     ]
     assert names == [
@@ -205,14 +216,14 @@ def test_without_a_rate_no_budget_is_shown(context: Context) -> None:
     run = local_run(context)
     beat = context.files.heartbeat(run.run_id, "fast")
     assert beat is not None
-    priced = run_bar.money_words(run, beat, beat.at)[0]
+    priced = money_of_bar(run, beat)[0]
     assert re.fullmatch(r"\$[\d.,]+ of \$[\d.,]+", priced)
     free = replace(
         run,
         settled=ZERO,
         generations=tuple(replace(each, rate=ZERO) for each in run.generations),
     )
-    assert run_bar.money_words(free, beat, beat.at)[0] == "free (no --rate)"
+    assert money_of_bar(free, beat)[0] == "free (no --rate)"
 
 
 def watched(
@@ -329,10 +340,11 @@ def test_saved_is_safe_only_where_bytes_were_read_here(
     run = rented_run(context)
     kept = CheckpointRef("fast", 120, "ab" * 32, 1010, val_bpb=1.5)
     place = Place(kept, "s3://x/y", at=inventory.Place(kind, "s3://x/y"))
-    _show(run, place, as_json=True)
+    saved = saved_view(run, place)
+    _show(saved, "final-step bpb", place.words, as_json=True)
     made = json.loads(capsys.readouterr().out)
     assert (made["safe"], made.get("reported_by")) == (safe, "pod")
-    _show(run, place, as_json=False)
+    _show(saved, "final-step bpb", place.words, as_json=False)
     first = capsys.readouterr().out.splitlines()[0]
     assert (BY_POD in first) == (not safe)
     assert len(first) <= 80
@@ -350,7 +362,12 @@ def test_a_checkpoint_known_by_a_report_shows_its_commands_metric(
     command = Command(words=("python", "train.py"), metric=metric, higher_is_better=higher)
     best = CheckpointRef("train", 120, "ab" * 32, 1010, val_bpb=score if metric else None)
     report = replace(report_run(context, run), best=best, command=command)
-    assert score_cell(command, report.best_told) == shown
+    made = RunCheckpoint(
+        checkpoint=best.label, name=None, step=best.step, evaluated=best.val_bpb is not None,
+        val_bpb=None, metric=own_metric(command, best.val_bpb), sha256=best.sha256,
+        reported_by="pod",
+    )  # fmt: skip
+    assert checkpoint_cell(made) == shown
     assert report.best_metric == (abs(score) if metric else None)
 
 
@@ -655,10 +672,10 @@ def test_a_launch_that_leaves_says_at_what_the_run_is(
     monkeypatch.setenv("TRMCLOUD_HOME", str(told))
     context = build_context()
     run = context.ledger.read().runs[told_home.LIVE_RUN]
-    _show_left(context, replace(run, state=State.BOOTING))
+    _show_left(run.run_id, left_run(context, replace(run, state=State.BOOTING)))
     first, second, third = capsys.readouterr().out.splitlines()
     assert first == f"{run.run_id}: not waited for its training; it is at: Booting"
     assert second == f"{run.run_id} continues without this command and stops at its limits."
     assert third.startswith(f"  trmcloud logs -f {run.run_id} · ")
-    _show_left(context, replace(run, state=State.SETTLING))
+    _show_left(run.run_id, left_run(context, replace(run, state=State.SETTLING)))
     assert "not waited" not in capsys.readouterr().out

@@ -14,15 +14,16 @@ from tests.plans import a_candidate, a_generation, recorded
 from tests.unit.cli import told_home
 from trmcloud.adapters.ledger.sqlite import SqliteLedger
 from trmcloud.app.run_facts import report_run
-from trmcloud.cli.page.spend import (
+from trmcloud.app.spending import (
     DAMAGED,
     MOST_LINES,
     UNTAGGED,
+    grouped,
     groupings,
+    month_spending,
     months,
-    spend_json,
-    spending,
 )
+from trmcloud.cli.page.encoding import page_json
 from trmcloud.core.control import events as ev
 from trmcloud.core.control.budget import LedgerState
 from trmcloud.core.control.grants import month_of
@@ -69,6 +70,11 @@ def ledger(*runs: RunState, **more: Any) -> LedgerState:
     return LedgerState("0a1b2c3d", {run.run_id: run for run in runs}, **more)
 
 
+def spend_json(book: LedgerState, now: float, **wish: str) -> dict[str, Any]:
+    made: dict[str, Any] = page_json(month_spending(book, now, **wish))
+    return made
+
+
 def capped(book: LedgerState, cap: str) -> LedgerState:
     return replace(book, caps={("month", ""): Usd(cap)})
 
@@ -99,7 +105,7 @@ def test_it_is_what_budget_show_report_and_the_month_page_say(
         line, report = book.line("month", month), report_month(book, month)
         shares = {"project": report.projects, "provider": report.providers}
         for by, wanted in shares.items():
-            made = spending(book, month, now, by)
+            made = grouped(book, month, now, by)
             assert made.whole.spent == total(g.spent for g in made.groups) == line.settled
             assert made.whole.reserved == total(g.reserved for g in made.groups) == line.reserved
             mine = {group.name: (group.spent, group.reserved, group.runs) for group in made.groups}
@@ -127,7 +133,7 @@ def test_it_is_what_each_runs_report_says_once_its_bill_is_final() -> None:
     now = FIRST + 9 * DAY
     runs.append(live("r-9", now - 5 * 3600, "30"))
     reports = [report_on(run, (), now) for run in runs]
-    whole = spending(ledger(*runs), MONTH, now).whole
+    whole = grouped(ledger(*runs), MONTH, now).whole
     assert whole.spent == total(each.billed for each in reports if each.billed is not None)
     assert whole.accrued == reports[-1].accrued == Usd(10)
     assert reports[-1].billed is None
@@ -136,7 +142,7 @@ def test_it_is_what_each_runs_report_says_once_its_bill_is_final() -> None:
 def test_damaged_records_stand_apart_so_that_the_sum_is_the_budgets() -> None:
     hurt = Quarantine("r-x", 1, (2,), Usd(7), "thesis", FIRST + DAY)
     book = ledger(ended("r-1", FIRST, 1, "2"), quarantined={"r-x": hurt})
-    made = spending(book, MONTH, FIRST + 3 * DAY)
+    made = grouped(book, MONTH, FIRST + 3 * DAY)
     assert made.whole.reserved == book.line("month", MONTH).reserved == Usd(7)
     assert {group.name: group.reserved for group in made.groups} == {
         "thesis": ZERO,
@@ -149,7 +155,7 @@ def test_damaged_records_stand_apart_so_that_the_sum_is_the_budgets() -> None:
 
 def test_a_cost_is_spread_over_the_days_of_its_machine() -> None:
     book = ledger(ended("r-1", FIRST + 1.5 * DAY, 48, "4.80"))
-    made = spending(book, MONTH, FIRST + 5 * DAY)
+    made = grouped(book, MONTH, FIRST + 5 * DAY)
     assert made.until == tuple(FIRST + n * DAY for n in range(1, 6))
     assert [str(x) for x in made.whole.by_day] == ["$0.00", "$1.20", "$3.60", "$4.80", "$4.80"]
 
@@ -157,11 +163,12 @@ def test_a_cost_is_spread_over_the_days_of_its_machine() -> None:
 def test_what_began_before_the_month_or_ended_after_it_stays_inside() -> None:
     across = ended("r-1", FIRST - 0.5 * DAY, 24, "10", reserved_at=FIRST + 1)
     late = ended("r-2", ENDS - 0.25 * DAY, 12, "6")
-    made = spending(ledger(across, late), MONTH, ENDS + 9 * DAY)
+    book, after = ledger(across, late), ENDS + 9 * DAY
+    made = grouped(book, MONTH, after)
     assert len(made.until) == 30
     assert made.whole.by_day[0] == Usd(10)
     assert made.whole.by_day[-1] == Usd(16)
-    assert made.forecast is None
+    assert month_spending(book, after, month=MONTH).forecast is None
 
 
 def test_the_first_day_of_a_month_and_an_empty_one() -> None:
@@ -184,7 +191,7 @@ def test_the_forecast_is_the_mean_day_of_a_week_and_what_live_runs_reserve() -> 
     now = FIRST + 20 * DAY
     old = ended("r-0", FIRST, 24, "50")
     recent = [ended(f"r-{n}", now - n * DAY, 12, "7") for n in (1, 2, 3)]
-    made = spending(ledger(old, *recent, live("r-9", now - 5 * 3600, "30")), MONTH, now).forecast
+    made = month_spending(ledger(old, *recent, live("r-9", now - 5 * 3600, "30")), now).forecast
     assert made is not None
     assert made.days == 7.0
     assert made.recent == Usd(31), "three of $7, and five hours at $2"
@@ -196,14 +203,14 @@ def test_the_forecast_is_the_mean_day_of_a_week_and_what_live_runs_reserve() -> 
 
 def test_the_mean_is_of_as_many_days_as_there_are_and_of_the_month_before() -> None:
     now = FIRST + 2 * DAY
-    young = spending(ledger(ended("r-1", FIRST, 12, "6")), MONTH, now).forecast
+    young = month_spending(ledger(ended("r-1", FIRST, 12, "6")), now).forecast
     assert young is not None
     assert (young.days, young.per_day) == (2.0, Usd(3))
     shown = spend_json(ledger(ended("r-1", FIRST, 12, "6")), now)["forecast"]
     assert "Spending began 2.0 days ago" in shown["rule"]
     begun = ended("r-0", FIRST - 20 * DAY, 24, "1")
     before = ended("r-2", FIRST - 2 * DAY, 12, "14")
-    both = spending(ledger(begun, before), MONTH, now).forecast
+    both = month_spending(ledger(begun, before), now).forecast
     assert both is not None
     assert (both.days, both.per_day, both.low) == (7.0, Usd(2), Usd(56))
 
@@ -228,9 +235,9 @@ def test_each_tag_divides_the_same_sum() -> None:
         for n in range(5)
     ]
     book = ledger(*runs, ended("r-x", FIRST, 1, "9"))
-    keys = [each["key"] for each in groupings(book, MONTH)]
+    keys = [each.key for each in groupings(book, MONTH)]
     assert keys == ["project", "provider", "person", "tag:team", "tag:who"]
-    made = {g.name: g.spent for g in spending(book, MONTH, FIRST + DAY, "tag:team").groups}
+    made = {g.name: g.spent for g in grouped(book, MONTH, FIRST + DAY, "tag:team").groups}
     assert made == {"t0": Usd(5), "t1": Usd(7), "t2": Usd(3), UNTAGGED: Usd(9)}
     assert sum(made.values(), ZERO) == book.line("month", MONTH).settled
 
@@ -264,7 +271,7 @@ def test_names_are_one_line_of_text() -> None:
 
 def test_what_is_no_month_and_no_grouping_is_refused() -> None:
     book = ledger(ended("r-1", FIRST, 1, "1"))
-    wishes: list[dict[str, Any]] = [
+    wishes: list[dict[str, str]] = [
         {"month": "2019-01"}, {"month": "x"}, {"by": "kind"}, {"by": "tags"},
     ]  # fmt: skip
     for wish in wishes:

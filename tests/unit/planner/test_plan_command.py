@@ -9,6 +9,7 @@ import typer
 from typer.testing import CliRunner
 
 from tests.documents import document_in
+from trmcloud.app.plan_choices import MOST_CHOICES, choices
 from trmcloud.cli.commands import plan as plan_command
 from trmcloud.cli.views import plan as plan_view
 from trmcloud.core.errors import MissingExtra, NotFoundError, UsageError
@@ -62,8 +63,8 @@ def test_a_plan_fits_a_screen_of_80_by_24(words: tuple[str, ...]) -> None:
 
 def test_the_choices_are_the_best_the_cheapest_the_fastest_and_trade_offs() -> None:
     plan = a_plan()
-    labels = plan_view.choices(plan)
-    assert len(labels) <= plan_view.MOST_CHOICES
+    labels = choices(plan)
+    assert len(labels) <= MOST_CHOICES
     chosen = {label: plan.candidate(name) for name, label in labels.items()}
     assert plan.recommended is not None
     first = plan.recommended
@@ -86,7 +87,7 @@ def test_what_does_not_finish_is_no_choice_beside_what_does() -> None:
         c for c in plan.candidates if any("the hours are used" in text for _, text in c.reasons)
     ]
     assert any(c.cost_p50 < plan.recommended.cost_p50 for c in early), "else this shows nothing"
-    labels = plan_view.choices(plan)
+    labels = choices(plan)
     for candidate in early:
         short = re.search(r"(\d+)% trained", labels.get(candidate.id, "100% trained"))
         assert short is not None, "it is said"

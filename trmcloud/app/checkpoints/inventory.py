@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from trmcloud.app import views
 from trmcloud.app.checkpoints.fetching import best_of, what_to_prune
 from trmcloud.app.checkpoints.sources import CheckpointSource, known_in_bucket, sources_of
 from trmcloud.app.context import Context
@@ -166,3 +167,22 @@ def prune(planned: Sequence[SourcePruning]) -> None:
     for each in planned:
         if not each.empty:
             each.source.prune(each.pruning)
+
+
+def pruned_view(run_id: str, planned: Sequence[SourcePruning], *, deleted: bool) -> views.Pruned:
+    """Return the checkpoints of a run that go and stay."""
+    return views.Pruned(
+        run=run_id,
+        deleted=deleted,
+        freed_bytes=sum(each.freed_bytes for each in planned),
+        places=tuple(
+            views.PrunedPlace(
+                place=each.source.name,
+                delete=tuple(manifest.label for manifest in each.pruning.checkpoints),
+                keep=tuple(manifest.label for manifest in each.pruning.kept),
+                drop_optimizer=tuple(manifest.label for manifest in each.dropped),
+                freed_bytes=each.freed_bytes,
+            )
+            for each in planned
+        ),
+    )

@@ -50,6 +50,11 @@ class Place:
         return self.at.kind != inventory.POD
 
     @property
+    def is_here(self) -> bool:
+        """Whether it is on this machine."""
+        return self.at.kind == inventory.HERE
+
+    @property
     def label(self) -> str:
         return self.kept.label
 

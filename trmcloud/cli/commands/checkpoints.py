@@ -5,24 +5,24 @@ from __future__ import annotations
 import json
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from trmcloud.app import checkpoint_requests, grants, views
+from trmcloud.app import checkpoint_requests, grants, views, volumes
 from trmcloud.app.checkpoints import exporting, fetching, inventory
 from trmcloud.app.checkpoints.fetching import BestCheckpoint
-from trmcloud.app.checkpoints.inventory import SourcePruning
-from trmcloud.app.context import Context
+from trmcloud.app.context import Context, find_run, run_by_id
 from trmcloud.app.data import data_set_names, need_training_extra
-from trmcloud.app.machines import UnreachableProvider
 from trmcloud.app.run_queries import mark_reported
 from trmcloud.app.run_views import fetched_fields, volume_notes
 from trmcloud.app.views import filled
 from trmcloud.cli import options
-from trmcloud.cli.catch_up import find_caught_up
+from trmcloud.cli.catch_up import caught_up
 from trmcloud.cli.commands.evaluate import run_trainer_command
 from trmcloud.cli.confirm import is_confirmed
 from trmcloud.cli.views.json_output import print_document
@@ -31,61 +31,59 @@ from trmcloud.cli.views.metrics import score_rows
 from trmcloud.cli.views.run_bar import RunBar
 from trmcloud.cli.views.text import Progress, duration, not_evaluated, table
 from trmcloud.core.catalog.datasets import DataSet
-from trmcloud.core.catalog.providers import TRAITS, rentable
 from trmcloud.core.contract.manifest import CheckpointManifest
-from trmcloud.core.control.events import VolumeDeleted
-from trmcloud.core.control.run_state import RunState
 from trmcloud.core.errors import NotFoundError, UsageError
-from trmcloud.core.money import Usd, total
+from trmcloud.core.money import total
 from trmcloud.core.nearest import suggest_name
 from trmcloud.core.reported import ReportedValue
 from trmcloud.core.spec.plan import Candidate
-from trmcloud.core.storage import price_per_hour, price_per_month
 from trmcloud.core.values import dataclass
 from trmcloud.export.adopt import find_folder, read_adopted_run
-from trmcloud.ports.compute import VolumeSeen
 from trmcloud.wiring import build_context, offers_for_errand, run_files
 from trmcloud.wiring_plans import build_planner
 
 
-def _bring_from_volume(context: Context, run: RunState, *, yes: bool) -> RunState:
-    """``checkpoint_requests.bring_from_volume``, for a user who sees it and is asked.
+@contextmanager
+def _bar(context: Context) -> Iterator[checkpoint_requests.Watch]:
+    with RunBar(context) as bar:
+        yield bar.watch
 
+
+def _waits(run_id: str) -> None:
+    print(
+        f"{run_id}: waiting until its pod is proven gone; you may press Ctrl-C, nothing is lost",
+        file=sys.stderr,
+    )
+
+
+def _agree(run_id: str, candidate: Candidate, *, yes: bool) -> None:
+    """
     Raises:
         UsageError: it costs money, and no user is there to agree.
     """
-    before: list[Usd] = []
-
-    def waits(run: RunState) -> None:
-        print(
-            f"{run.run_id}: waiting until its pod is proven gone; you may press Ctrl-C, nothing "
-            "is lost",
-            file=sys.stderr,
-        )
-
-    def agree(run: RunState, candidate: Candidate) -> None:
-        most = candidate.worst_case
-        print(
-            f"the checkpoints of {run.run_id} are on a network volume in {candidate.region}: "
-            f"fetching them needs a {candidate.hardware} at {candidate.rate}/h, at most {most} "
-            f"({duration(candidate.hard_stop_s)})",
-            file=sys.stderr,
-        )
-        if not yes and not is_confirmed("  Proceed?", before="this rents a machine"):
-            raise UsageError("nothing was rented or fetched")
-        before.append(run.settled)
-
-    def shown(work: Callable[[checkpoint_requests.Watch], RunState]) -> RunState:
-        with RunBar(context) as bar:
-            return work(bar.watch)
-
-    state = checkpoint_requests.bring_from_volume(
-        context, run, offers=offers_for_errand, waits=waits, agree=agree, shown=shown
+    print(
+        f"the checkpoints of {run_id} are on a network volume in {candidate.region}: "
+        f"fetching them needs a {candidate.hardware} at {candidate.rate}/h, at most "
+        f"{candidate.worst_case} ({duration(candidate.hard_stop_s)})",
+        file=sys.stderr,
     )
-    spent = state.settled - before[0] if before and not state.live else Usd(0)
-    if spent:
-        print(f"  the machine cost {spent}", file=sys.stderr)
-    return state
+    if not yes and not is_confirmed("  Proceed?", before="this rents a machine"):
+        raise UsageError("nothing was rented or fetched")
+
+
+def _brought(context: Context, run: str, *, yes: bool) -> checkpoint_requests.Brought:
+    """``bring_from_volume``, for a user who sees it and is asked."""
+    brought = checkpoint_requests.bring_from_volume(
+        context,
+        find_run(context, run or None),
+        offers=offers_for_errand,
+        waits=_waits,
+        agree=partial(_agree, yes=yes),
+        watching=partial(_bar, context),
+    )
+    if brought.cost:
+        print(f"  the machine cost {brought.cost}", file=sys.stderr)
+    return brought
 
 
 def fetch_best(
@@ -148,8 +146,8 @@ def fetch_best(
         if phase or step is not None:
             raise UsageError("--phase and --step choose among the checkpoints of a run's id")
         return _fetch_from_script(there, into, weights_only, as_json=as_json)
-    context, state = find_caught_up(run)
-    state = _bring_from_volume(context, state, yes=yes)
+    context = caught_up()
+    state = _brought(context, run, yes=yes).run
 
     def begin(found: BestCheckpoint) -> Progress:
         for missed in found.missed:
@@ -161,22 +159,24 @@ def fetch_best(
     wanted: dict[str, Any] = {"phase": phase or None, "step": step}
     if export is not None:
         found = fetching.find_best(context, state, **wanted, weights_only=True)
-        return _export_run(context, state, found, into, export, begin(found), as_json=as_json)
+        return _export_run(context, found, into, export, begin(found), as_json=as_json)
     folder = Path(into).expanduser() if into else None
     fetched = checkpoint_requests.fetch_best(
         context, state, folder, weights_only=weights_only, **wanted, begin=begin
     )
-    return _show_best(state, fetched, as_json=as_json)
+    metric = score_rows(state.spec.command, mark_reported(state, fetched.manifest))
+    _show_best(fetched, metric, as_json=as_json)
 
 
-def _show_best(run: RunState, fetched: fetching.FetchedCheckpoint, *, as_json: bool) -> None:
+def _show_best(
+    fetched: fetching.FetchedCheckpoint, metric: Sequence[str], *, as_json: bool
+) -> None:
     if as_json:
         print_document(views.Fetched(**fetched_fields(fetched)))
         return
     best = fetched.manifest
     final = "" if best.final_at is None else f", the final model of step {best.final_at:,}"
-    named = f"{run.run_id} {best.label}{final}"
-    metric = score_rows(run.spec.command, mark_reported(run, best))
+    named = f"{best.run_id} {best.label}{final}"
     if fetched.own is None:
         _show_fetched(named, fetched, metric)
         return
@@ -262,7 +262,6 @@ def _checked_export(to: str, numbers: str, *, custom_code: bool) -> _Export | No
 
 def _export_run(
     context: Context,
-    run: RunState,
     best: BestCheckpoint,
     into: str,
     export: _Export,
@@ -270,7 +269,7 @@ def _export_run(
     *,
     as_json: bool,
 ) -> None:
-    manifest = best.manifest
+    manifest, run = best.manifest, run_by_id(context, best.manifest.run_id)
     exporting.check_exportable(manifest)
     need_training_extra("exporting a checkpoint here")
     target = _target(manifest, into, export)
@@ -336,8 +335,8 @@ def prune(
     """
     if keep_best is not None and keep_best < 1:
         raise UsageError("--keep-best must be at least 1: the best checkpoint is never deleted")
-    context, state = find_caught_up(run)
-    grants.require_paying(context, state)
+    context = caught_up()
+    state = grants.require_paying(context, find_run(context, run or None))
     if not run and not sys.stdin.isatty():
         command = f"trmcloud prune {state.run_id} -y"
         raise UsageError("not a terminal; name the run", next_step=command)
@@ -345,7 +344,7 @@ def prune(
     if as_json:
         if yes:
             inventory.prune(planned)
-        print_document(_document(state, planned, deleted=yes))
+        print_document(inventory.pruned_view(state.run_id, planned, deleted=yes))
         return
     for each in planned:
         _show(each)
@@ -354,25 +353,7 @@ def prune(
         print(f"freed {sum(each.freed_bytes for each in planned) / 1e6:,.1f} MB")
 
 
-def _document(run: RunState, planned: Sequence[SourcePruning], *, deleted: bool) -> views.Pruned:
-    return views.Pruned(
-        run=run.run_id,
-        deleted=deleted,
-        freed_bytes=sum(each.freed_bytes for each in planned),
-        places=tuple(
-            views.PrunedPlace(
-                place=each.source.name,
-                delete=tuple(manifest.label for manifest in each.pruning.checkpoints),
-                keep=tuple(manifest.label for manifest in each.pruning.kept),
-                drop_optimizer=tuple(manifest.label for manifest in each.dropped),
-                freed_bytes=each.freed_bytes,
-            )
-            for each in planned
-        ),
-    )
-
-
-def _show(each: SourcePruning) -> None:
+def _show(each: inventory.SourcePruning) -> None:
     rows = (("delete", each.pruning.checkpoints), ("keep  ", each.pruning.kept))
     for word, manifests in rows:
         for manifest in manifests:
@@ -392,8 +373,6 @@ app = options.make_group(
     no_args_is_help=False,
 )
 
-_HOURS_PER_DAY = 24
-
 
 @app.callback()
 def show(
@@ -406,33 +385,21 @@ def show(
         return
 
     context = build_context()
-    found = _there(context)
-    priced = [
-        (
-            name,
-            row,
-            price_per_hour(name, "kept", row.size_gb) * _HOURS_PER_DAY,
-            price_per_month(name, "kept", row.size_gb),
-        )
-        for name, row in found
-    ]
+    rows = tuple(volumes.volume_row(*each) for each in volumes.kept_volumes(context))
     if as_json:
-        rows = tuple(_row(provider, volume) for provider, volume in found)
         print_document(views.Volumes(volumes=rows))
         return
-    if not found:
+    if not rows:
         print("this ledger has no network volumes: no cost")
         return
     header = ("volume", "data centre", "size", "a day", "a month")
     lines = [
-        (volume.volume_id, volume.place, f"{volume.size_gb} GB", str(day), str(month))
-        for _, volume, day, month in priced
+        (row.id, row.data_centre, f"{row.size_gb} GB", str(row.per_day_usd), str(row.per_month_usd))
+        for row in rows
     ]
     print("\n".join(table(header, lines)))
-    print(
-        f"{total(month for *_, month in priced)} a month until deleted · trmcloud admin volumes "
-        "delete ID"
-    )
+    month = total(row.per_month_usd for row in rows)
+    print(f"{month} a month until deleted · trmcloud admin volumes delete ID")
     for note in volume_notes(context.ledger.read(), context.wall()):
         print(note.message)
 
@@ -451,7 +418,7 @@ def delete(
     """
     context = build_context()
     grants.require_owner(context)  # runs of others may have their checkpoints there
-    there = _there(context)
+    there = volumes.kept_volumes(context)
     found = next((row for row in there if volume in (row[1].volume_id, row[1].place)), None)
     if found is None:
         raise NotFoundError(
@@ -463,41 +430,9 @@ def delete(
         if not is_confirmed(f"  Delete {own.volume_id} ({what})?"):
             print("nothing was deleted")
             return
-    compute = context.machines.computes[provider]
-    compute.delete_volume(own.volume_id)
-    # Where another one of the same place is left, its rent goes on.
-    if all(row.place != own.place for row in compute.kept_volumes()):
-        deleted = VolumeDeleted(provider, own.place, "")
-        context.ledger.note(deleted, context.wall())
-    month = price_per_month(provider, "kept", own.size_gb)
+    volumes.delete(context, provider, own)
+    shown = volumes.volume_row(provider, own)
     if as_json:
-        print_document(views.Volumes(volumes=(_row(provider, own),), deleted=True))
+        print_document(views.Volumes(volumes=(shown,), deleted=True))
         return
-    print(f"deleted {own.volume_id}: saves {month} a month")
-
-
-def _row(provider: str, volume: VolumeSeen) -> views.VolumeRow:
-    return views.VolumeRow(
-        id=volume.volume_id,
-        name=volume.name,
-        provider=provider,
-        data_centre=volume.place,
-        size_gb=volume.size_gb,
-        per_month_usd=price_per_month(provider, "kept", volume.size_gb),
-        per_day_usd=price_per_hour(provider, "kept", volume.size_gb) * _HOURS_PER_DAY,
-    )
-
-
-def _there(context: Context) -> list[tuple[str, VolumeSeen]]:
-    """(provider, volume), wherever they are rented.
-
-    Raises:
-        AuthError: there is no key.
-    """
-    names = [name for name in rentable() if TRAITS[name].network_volumes]
-    computes = context.machines.computes
-    there = [name for name in names if not isinstance(computes[name], UnreachableProvider)]
-    for name in there or names:
-        context.machines.require_reach(name)
-    found = [(name, row) for name in there for row in computes[name].kept_volumes()]
-    return sorted(found, key=lambda row: (row[1].place, row[1].volume_id))
+    print(f"deleted {own.volume_id}: saves {shown.per_month_usd} a month")

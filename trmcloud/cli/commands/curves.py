@@ -10,14 +10,14 @@ from typing import Annotated
 import typer
 
 from trmcloud.app import views
-from trmcloud.app.boards import BoardFeed, need_metrics
+from trmcloud.app.boards import BoardFeed, logs_no_more, need_metrics
 from trmcloud.app.checkpoints.sources import live_pod
 from trmcloud.app.context import Context, find_run, run_by_id
+from trmcloud.app.reconciling import look_again
 from trmcloud.app.run_queries import is_driven
 from trmcloud.cli import options
-from trmcloud.cli.catch_up import catch_up, find_caught_up, look_again, tell
+from trmcloud.cli.catch_up import catch_up, caught_up, tell
 from trmcloud.cli.views.json_output import print_document, print_line
-from trmcloud.core.control.run_state import RunState, State
 from trmcloud.core.errors import ConnectionDropped, UsageError
 from trmcloud.wiring import board_server, build_context, event_files, wandb_run
 
@@ -31,24 +31,24 @@ def serve_tensorboard(run: str, port: int, *, as_json: bool) -> None:
     state = find_run(context, run or None)
     if live_pod(state) is not None:
         _require_free(port)
-        _from_pod(context, state, port, as_json=as_json)
+        _from_pod(context, state.run_id, port, as_json=as_json)
         return
     need_metrics(context, state)
     options.require_packages(("tensorboard",), "trmcloud report --to tensorboard", "tensorboard")
     _require_free(port)
-    _from_here(context, state, port, as_json=as_json)
+    _from_here(context, state.run_id, port, as_json=as_json)
 
 
-def _from_here(context: Context, run: RunState, port: int, *, as_json: bool) -> None:
+def _from_here(context: Context, run_id: str, port: int, *, as_json: bool) -> None:
     """Until Ctrl-C: what is logged meanwhile is shown, too."""
     with tempfile.TemporaryDirectory(prefix="trmcloud-board-") as folder:
         files = event_files(Path(folder))
         try:
-            feed = BoardFeed(context, run.run_id, files)
+            feed = BoardFeed(context, run_id, files)
             feed.look()
             url = board_server(Path(folder), port)
             if as_json:
-                print_line(views.Serving(of="tensorboard", run=run.run_id, url=url, token=None))
+                print_line(views.Serving(of="tensorboard", run=run_id, url=url, token=None))
             else:
                 print(f"{url}  (stop with Ctrl-C)", flush=True)
             while True:
@@ -58,26 +58,25 @@ def _from_here(context: Context, run: RunState, port: int, *, as_json: bool) -> 
             files.close()
 
 
-def _from_pod(context: Context, run: RunState, port: int, *, as_json: bool) -> None:
+def _from_pod(context: Context, run_id: str, port: int, *, as_json: bool) -> None:
     """Until the pod is gone; a connection that drops is made anew."""
     said = ""
-    while (pod := live_pod(run)) is not None:
+    while (pod := live_pod(run_by_id(context, run_id))) is not None:
         link = context.machines.links[pod.provider]
         try:
             with link.tensorboard(pod.pod_name, port) as runs_still:
                 if as_json:
                     url = f"http://127.0.0.1:{port}"
-                    print_line(views.Serving(of="tensorboard", run=run.run_id, url=url, token=None))
+                    print_line(views.Serving(of="tensorboard", run=run_id, url=url, token=None))
                 said = _say(f"http://127.0.0.1:{port}  on its pod (stop with Ctrl-C)", said)
                 while runs_still():
                     context.clock.sleep(_LOOK_S)
         except ConnectionDropped as error:
             said = _say(f"not reachable now, trying again: {error}", said)
         context.clock.sleep(_LOOK_S)
-        if not is_driven(context, context.ledger.driver(run.run_id)):
+        if not is_driven(context, context.ledger.driver(run_id)):
             catch_up(context)
-        run = run_by_id(context, run.run_id)
-    print(f"{run.run_id}: its pod is gone", flush=True)
+    print(f"{run_id}: its pod is gone", flush=True)
 
 
 def _say(text: str, said: str) -> str:
@@ -106,7 +105,8 @@ def send_to_wandb(run: str, project: str, entity: str, *, as_json: bool) -> None
     """Send a run's curves to Weights & Biases from this machine, until the run has ended. The key
     stays here; with WANDB_MODE=offline all data is kept in a folder for "wandb sync"."""
     options.require_packages(("wandb",), "trmcloud report --to wandb", "wandb")
-    context, state = find_caught_up(run)
+    context = caught_up()
+    state = find_run(context, run or None)
     need_metrics(context, state)
     board, where = wandb_run(
         context.home, state, project=project or state.project, entity=entity or None
@@ -118,7 +118,7 @@ def send_to_wandb(run: str, project: str, entity: str, *, as_json: bool) -> None
         while True:
             state = run_by_id(context, state.run_id)
             # Asked first: what is logged in between is told.
-            is_over = not state.live or state.state in (State.SETTLING, State.SETTLED)
+            is_over = logs_no_more(state)
             told += feed.look()
             if is_over:
                 break

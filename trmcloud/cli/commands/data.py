@@ -12,9 +12,10 @@ from trmcloud.app import views
 from trmcloud.app.data import check_folder, is_prepared, need_data_extra, resolve_source
 from trmcloud.app.preparing import pinned_source, ready_data
 from trmcloud.app.views import filled
+from trmcloud.app.words import count
 from trmcloud.cli import options
 from trmcloud.cli.views.json_output import print_document
-from trmcloud.cli.views.text import DataProgress, count, fields, table
+from trmcloud.cli.views.text import DataProgress, fields, table
 from trmcloud.core.catalog.datasets import DataSet
 from trmcloud.core.errors import DataError
 from trmcloud.core.spec.spec import DataSource

@@ -10,7 +10,6 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 from typing import IO, Annotated, Any
@@ -18,44 +17,25 @@ from typing import IO, Annotated, Any
 import typer
 
 from trmcloud.app import views
-from trmcloud.app.checkpoints import fetching
-from trmcloud.app.checkpoints.fetching import read_manifest, sound_file
-from trmcloud.app.context import Context, find_run
+from trmcloud.app.context import Context
 from trmcloud.app.data import (
     FOR_TRAINING,
     TASK_FILES,
     error_of,
     need_training_extra,
-    prepare_data,
-    prepared_from,
-    resolve_source,
 )
-from trmcloud.app.pod_request import LaunchData
-from trmcloud.app.preparing import pinned_source, ready_data
+from trmcloud.app.scoring import GSM8K, checkpoint_folder, prepared_text, require_suite
 from trmcloud.cli import options
 from trmcloud.cli.views.json_output import print_document, print_line
 from trmcloud.cli.views.text import DataProgress
-from trmcloud.core.catalog.eval_tasks import suite_of, task_names
 from trmcloud.core.contract.pod_contract import DATA_CACHE_DIR
-from trmcloud.core.errors import DataError, UsageError
-from trmcloud.core.nearest import suggest_name
-from trmcloud.core.spec.settings import CHAT, PhaseRecipe
+from trmcloud.core.errors import UsageError
 from trmcloud.core.text import strip_control
 from trmcloud.wiring import build_context, python_path
 from trmcloud.wiring_plans import build_planner
 
 # Running one of the trainer's own commands on a checkpoint: what ``sample``, ``eval`` and
 # ``serve`` share.
-
-
-def checkpoint_folder(context: Context, named: str) -> str:
-    """A checkpoint folder: the one named, or the best checkpoint of the run named (or newest)."""
-    folder = Path(named).expanduser() if named else None
-    if folder is not None and folder.is_dir():
-        fetching.read_manifest(folder)
-        return str(folder.absolute())
-    run = find_run(context, named or None)
-    return context.files.folder_of(fetching.choose(context, run))
 
 
 def run_trainer_command(
@@ -152,10 +132,6 @@ def _passed_on(process: subprocess.Popen[str], wanted: bool) -> Iterator[list[in
             signal.signal(each, handler)
 
 
-_SCORED = 0.95
-_GSM8K = "gsm8k"
-
-
 def eval(
     checkpoint: options.Checkpoint = "",
     data: Annotated[
@@ -192,7 +168,7 @@ def eval(
     context = build_context()
     need_training_extra("scoring a checkpoint here")
     folder = checkpoint_folder(context, checkpoint)
-    if task and task != _GSM8K:
+    if task and task != GSM8K:
         _score_tasks(context, folder, task, data, limit, as_json)
         return
     if task:
@@ -200,7 +176,8 @@ def eval(
         arguments = ["--checkpoint", folder, "--items", items, "--limit", str(limit)]
         (print_measured if as_json else run_trainer_command)("model.solve", arguments)
         return
-    prepared = _prepared(context, Path(folder), data)
+    inputs, progress = build_planner().inputs, DataProgress()
+    prepared = prepared_text(context, inputs, Path(folder), data, progress)
     arguments = ["--checkpoint", folder, "--data", prepared]
     if control:
         arguments += ["--control", checkpoint_folder(context, control)]
@@ -216,30 +193,12 @@ def _check(data: str, control: str, task: str, limit: int) -> None:
         raise UsageError("--control does not work with --task")
     if limit and not task:
         raise UsageError("--limit needs --task", next_step="--task core")
-    if task and task != _GSM8K:
-        _check_suite(task, data)
+    if task and task != GSM8K:
+        require_suite(task, data)
     elif task and not Path(data).expanduser().is_file():
         what = f"no file {data!r}" if data else "a task needs questions"
         raise UsageError(
             what, next_step="--data FILE.jsonl, with a question and an answer on each line"
-        )
-
-
-def _check_suite(task: str, data: str) -> None:
-    """
-    Raises:
-        UsageError: no suite and no task has this name, or ``data`` is no folder.
-    """
-    if task not in (known := [_GSM8K, *task_names()]):
-        try:
-            suite_of(task)
-        except UsageError as error:
-            near = suggest_name(task, known)
-            raise UsageError(error.what, where="--task", next_step=near) from None
-    if data and not Path(data).expanduser().is_dir():
-        raise UsageError(
-            f"no folder {data!r}",
-            next_step="--data FOLDER, with the files of the task; without it they are downloaded",
         )
 
 
@@ -263,49 +222,6 @@ def _score_tasks(
     published = values["reference"]
     values["reference"] = views.PublishedScore(**published) if published else None
     print_document(views.SuiteScore(**values))
-
-
-def _prepared(context: Context, folder: Path, data: str) -> str:
-    """The folder of prepared text to score on: the run's own, or ``data`` in the checkpoint's
-    tokens."""
-    manifest = read_manifest(folder)
-    try:
-        own = LaunchData.of_note(context.notes.launch(manifest.run_id))
-    except DataError:
-        own = LaunchData()
-    own_folder = own.chat if own.chat and manifest.phase == CHAT else own.folder
-    own_source = prepared_from(Path(own_folder)) if own_folder else ""
-    if not data:
-        if own_source:
-            return own_folder
-        named = own.source.name if own.source is not None else "PATH"
-        raise DataError(
-            f"the text that {manifest.run_id} was validated on is not on this machine",
-            next_step=f"give a text to score on: --data {named}",
-        )
-    settings = PhaseRecipe.from_json(manifest.settings)
-    inputs = build_planner().inputs
-    source = inputs.data_source(resolve_source(data, settings))
-    if source.name == own_source:
-        return own_folder  # not the part of it that was trained on
-    progress = DataProgress()
-    source = pinned_source(context, inputs, source, progress)
-    tokenizer = sound_file(folder, "tokenizer")
-    if source.made_there:
-        # Its validation file is made whatever else is; of the rest a batch will do.
-        small = replace(settings, batch=1)
-        wanted, tokens = small, small.sequence + 1
-    else:
-        # Nothing is trained here: all of the text but one batch is scored.
-        wanted, tokens = replace(settings, validation_fraction=_SCORED, batch=1), 0
-    if manifest.phase == CHAT:
-        # Conversations are written in the checkpoint's tokens where they are scored.
-        made, _ = prepare_data(context.home, source, wanted, context.pods.trainer_path(), progress)
-    else:
-        made, _, _ = ready_data(
-            context, source, wanted, progress, tokenizer=tokenizer, tokens=tokens
-        )
-    return str(made)
 
 
 def sample(

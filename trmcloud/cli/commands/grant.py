@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -15,27 +14,12 @@ from trmcloud.cli import options
 from trmcloud.cli.catch_up import catch_up, tell
 from trmcloud.cli.views.grants import (
     account_lines,
-    as_line,
-    as_request,
     grants_table,
     history_lines,
     request_words,
 )
 from trmcloud.cli.views.json_output import print_document
-from trmcloud.core.catalog.providers import TRAITS, find_traits
-from trmcloud.core.contract.bucket_layout import parse_place
-from trmcloud.core.control.events import (
-    ApprovalAsked,
-    ApprovalGiven,
-    GrantGiven,
-    GrantRaised,
-    GrantRevoked,
-)
 from trmcloud.core.errors import UsageError
-from trmcloud.core.money import Usd, parse_budget
-from trmcloud.core.nearest import nearest
-from trmcloud.core.spec.spec import parse_deadline
-from trmcloud.core.values import replace
 from trmcloud.wiring import build_context
 
 app = options.make_group(
@@ -88,12 +72,12 @@ def give(
     Example: trmcloud grant give agent 20 --per-run 5 --per-day 10
     """
     context = build_context()
-    typed = _typed(context, per_run, per_day, per_month, hardware, provider, expires, idle)
-    if bucket:
-        typed["buckets"] = tuple(str(parse_place(each)) for each in bucket)
-    terms = grants.make_terms(
-        _amount("USD", total), {**typed, "runs_at_once": runs_at_once}, before=None
-    )
+    typed = grants.parse_terms(
+        context, total=total, per_run=per_run, per_day=per_day, per_month=per_month,
+        runs_at_once=runs_at_once, hardware=hardware, providers=provider, expires=expires,
+        idle=idle, buckets=bucket,
+    )  # fmt: skip
+    terms = grants.make_terms(typed.pop("total"), typed, before=None)
     _show(context, grants.give(context, name, terms), as_json=as_json)
 
 
@@ -120,23 +104,16 @@ def raise_(
     Example: trmcloud grant raise agent 40 --per-run 10
     """
     context = build_context()
-    typed = _typed(context, per_run, per_day, per_month, hardware, provider, expires, idle)
-    if bucket:
-        typed["buckets"] = tuple(str(parse_place(each)) for each in bucket)
-    whole = _amount("USD", total) if total is not None else None
-    if runs_at_once is not None:
-        typed["runs_at_once"] = runs_at_once
-    if total is None and not typed:
+    typed = grants.parse_terms(
+        context, total=total, per_run=per_run, per_day=per_day, per_month=per_month,
+        runs_at_once=runs_at_once, hardware=hardware, providers=provider, expires=expires,
+        idle=idle, buckets=bucket,
+    )  # fmt: skip
+    if not typed:
         raise UsageError(
             "nothing was raised", next_step=f"trmcloud grant raise {shlex.quote(name)} 40"
         )
-    before = grants.standing_terms(context, name)
-    for key in ("hardware", "providers"):
-        if key in typed:
-            typed[key] = (*getattr(before, key), *typed[key]) if getattr(before, key) else ()
-    if "buckets" in typed:
-        typed["buckets"] = (*before.buckets, *typed["buckets"])
-    terms = grants.make_terms(before.total if whole is None else whole, typed, before)
+    terms = grants.added_terms(grants.standing_terms(context, name), typed)
     raised = grants.raise_grant(context, name, terms)
     _show(context, raised, as_json=as_json)
 
@@ -157,7 +134,7 @@ def revoke(
     tell(context)
     revoked = grants.revoke(context, name, at_once=now)
     if as_json:
-        print_document(views.Grants(grants=(as_line(revoked),)))
+        print_document(views.Grants(grants=(grants.grant_line(revoked),)))
         return
     print(f"the grant of {name} is revoked")
     for run_id in revoked.live_runs:
@@ -177,8 +154,8 @@ def show(as_json: options.Json = False) -> None:
     if as_json:
         print_document(
             views.Grants(
-                grants=tuple(as_line(each) for each in given),
-                requests=tuple(as_request(each) for each in waiting),
+                grants=tuple(map(grants.grant_line, given)),
+                requests=tuple(map(grants.approval_line, waiting)),
             )
         )
         return
@@ -196,12 +173,7 @@ def history(as_json: options.Json = False) -> None:
 
     Example: trmcloud grant history
     """
-    changes = [_change(each) for each in build_context().ledger.read().grant_history]
-    whose = {each.request: each.principal for each in changes if each.kind == "asked"}
-    made = tuple(
-        each if each.principal else replace(each, principal=whose.get(each.request, ""))
-        for each in changes
-    )
+    made = grants.changes(build_context())
     if as_json:
         print_document(views.GrantHistory(changes=made))
         return
@@ -237,73 +209,17 @@ def _answer(request: str, *, give: bool, as_json: bool) -> None:
     answered = grants.answer(context, request, give=give)
     mine = next(g for g in grants.grants(context) if g.principal == answered.principal)
     if as_json:
-        print_document(views.Grants(grants=(as_line(mine),), requests=(as_request(answered),)))
+        print_document(
+            views.Grants(
+                grants=(grants.grant_line(mine),), requests=(grants.approval_line(answered),)
+            )
+        )
         return
     print(f"{answered.id} is {answered.state}")
     _print_account(mine)
 
 
 # -- own -------------------------------------------------------------------------------------------
-
-
-def _typed(
-    context: Context,
-    per_run: str | None,
-    per_day: str | None,
-    per_month: str | None,
-    hardware: list[str] | None,
-    provider: list[str] | None,
-    expires: str | None,
-    idle: str | None,
-) -> dict[str, Any]:
-    """The terms that were typed, by the names of their fields."""
-    made: dict[str, Any] = {}
-    if per_run is not None:
-        made["per_run"] = _amount("--per-run", per_run)
-    if per_day is not None:
-        made["per_day"] = _amount("--per-day", per_day)
-    if per_month is not None:
-        made["per_month"] = _amount("--per-month", per_month)
-    if hardware:
-        made["hardware"] = tuple(hardware)
-    if provider:
-        made["providers"] = tuple(_provider(name) for name in provider)
-    if expires is not None:
-        made["expires_at"] = _as_flag(
-            "--expires", lambda: parse_deadline(expires, context.wall(), None)
-        )
-    if idle is not None:
-        now = context.wall()
-        seconds = 0.0 if idle.strip() == "0" else -now
-        if seconds:
-            seconds += _as_flag("--idle", lambda: parse_deadline(idle, now, None))
-        made["idle_s"] = round(seconds, 3)
-    return made
-
-
-def _provider(name: str) -> str:
-    if find_traits(name) is None:
-        known = [each for each, traits in TRAITS.items() if traits.can_be_named]
-        raise UsageError(
-            f"--provider: there is no provider {name[:80]!r}",
-            next_step=f"--provider {nearest(name, known) or ', '.join(known)}",
-        )
-    return name
-
-
-def _as_flag(flag: str, parse: Callable[[], float]) -> float:
-    try:
-        return parse()
-    except UsageError as error:
-        what, step = (text.replace("--deadline", flag) for text in (error.what, error.next_step))
-        raise UsageError(what, next_step=step) from None
-
-
-def _amount(flag: str, text: str) -> Usd:
-    try:
-        return Usd(0) if text.strip() in ("0", "$0") else parse_budget(text)
-    except ValueError as error:
-        raise UsageError(f"{flag}: {error}", next_step="trmcloud grant give NAME 20") from None
 
 
 def _print_account(account: GrantAccount) -> None:
@@ -313,30 +229,6 @@ def _print_account(account: GrantAccount) -> None:
 def _show(context: Context, account: GrantAccount, *, as_json: bool) -> None:
     catch_up(context)
     if as_json:
-        print_document(views.Grants(grants=(as_line(account),)))
+        print_document(views.Grants(grants=(grants.grant_line(account),)))
         return
     _print_account(account)
-
-
-def _change(record: Any) -> views.GrantChange:
-    event = record.event
-    total, request, by, principal = None, "", getattr(event, "by", ""), ""
-    if isinstance(event, GrantGiven | GrantRaised):
-        kind = "given" if isinstance(event, GrantGiven) else "raised"
-        total, principal = event.terms.total, event.principal
-    elif isinstance(event, GrantRevoked):
-        kind, principal = "revoked", event.principal
-    elif isinstance(event, ApprovalAsked):
-        kind, principal, request = "asked", event.principal, event.id
-        by = event.by or event.principal
-    else:
-        kind = "approved" if isinstance(event, ApprovalGiven) else "denied"
-        request = event.id
-    return views.GrantChange(
-        changed_at=record.at,
-        kind=kind,
-        principal=principal,
-        total_usd=total,
-        request=request,
-        by=by,
-    )

@@ -30,7 +30,6 @@ from trmcloud.cli.commands.evaluate import print_measured, run_trainer_command
 from trmcloud.cli.confirm import is_confirmed
 from trmcloud.cli.views.json_output import print_document
 from trmcloud.cli.views.text import duration
-from trmcloud.core.control.balance import worst_at
 from trmcloud.core.errors import ConflictError, ProviderError, UsageError
 from trmcloud.core.money import Usd
 from trmcloud.io.redaction import Redactor, secrets_of
@@ -170,7 +169,7 @@ def _funds_for(plan_id: str) -> list[Finding]:
     plan = load_plan(home_dir(os.environ), plan_id, time.time(), bound_principal(os.environ))
     chosen = plan.recommended
     funds, _ = funds_at(chosen.provider) if chosen is not None else (None, "")
-    return [] if funds is None else [check_funds(funds, worst_at(plan, funds.provider))]
+    return [] if funds is None else [check_funds(funds, plan)]
 
 
 app = options.make_group(

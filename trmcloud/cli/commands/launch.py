@@ -31,8 +31,6 @@ from trmcloud.cli.views.plan_explain import probe_lines
 from trmcloud.cli.views.run import carry
 from trmcloud.cli.views.text import DataProgress, Progress
 from trmcloud.cli.views.troubles import tell_unreached
-from trmcloud.core.control.events import FailureKind
-from trmcloud.core.control.run_state import RunState
 from trmcloud.core.errors import Outcome
 from trmcloud.core.spec.plan import Plan
 from trmcloud.core.spec.settings import parse_setting
@@ -75,11 +73,12 @@ def launch_or_run(
     begun = carry_out(made, lines_of, yes=yes, as_json=as_json, verbose=verbose)
     if begun is None:
         return
+    launched_run = run_by_id(made.context, begun.run_id)
     if asked.words and asked.probe and not request.detach:
-        measured = measurements.probed_in(made.context, begun.run)
+        measured = measurements.probed_in(made.context, launched_run)
         print("\n".join(probe_lines(measured, request.steps)))
     if not asked.words and begun.code == Outcome.NO_MACHINE.exit_code:
-        print(f"  try: {preparing.next_best(made.planner, begun.run.plan)}")
+        print(f"  try: {preparing.next_best(made.planner, launched_run.plan)}")
     sys.exit(begun.code)
 
 
@@ -143,7 +142,7 @@ def show_outlook(
 class Carried:
     """A run that was carried out, and the exit code for its end."""
 
-    run: RunState
+    run_id: str
     code: int
 
 
@@ -185,11 +184,9 @@ def carry_out(
 
 def _carried(context: Context, driver: RunDriver, *, detach: bool, as_json: bool) -> Carried:
     code = carry(context, driver, detach=detach, as_json=as_json)
-    run = driver.run()
-    kinds = [action.failed_kind for action in run.actions.values()]
-    if code == Outcome.NOT_STARTED.exit_code and FailureKind.NO_CAPACITY in kinds:
+    if code == Outcome.NOT_STARTED.exit_code and launching.found_no_machine(driver.run()):
         code = Outcome.NO_MACHINE.exit_code
-    return Carried(run, code)
+    return Carried(driver.run_id, code)
 
 
 def planned_document(

@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from trmcloud.app import views
-from trmcloud.app.ledger_care import forgotten_runs, restored_lines
+from trmcloud.app.ledger_care import forgotten_runs, restored_lines, settle_damage
 from trmcloud.app.run_views import damaged_run
 from trmcloud.app.views import note
 from trmcloud.cli import options
@@ -19,9 +19,8 @@ from trmcloud.cli.confirm import is_confirmed
 from trmcloud.cli.views.json_output import print_document
 from trmcloud.cli.views.text import table
 from trmcloud.cli.views.troubles import hurt_line
-from trmcloud.core.control.events import DamageSettled
 from trmcloud.core.errors import LedgerDamaged, LedgerError, NotFoundError, UsageError
-from trmcloud.core.money import Usd, parse_budget
+from trmcloud.options import parse_cap
 from trmcloud.ports.ledger import Restoration
 from trmcloud.wiring import build_context, build_ledger, migrate_ledger, move_ledger
 
@@ -43,6 +42,7 @@ def check(as_json: options.Json = False) -> None:
     lost = ledger.check()
     state, trouble = ledger.read(), ledger.backup_trouble()
     count = len(ledger.records()) + len(lost)
+    damaged_runs = tuple(map(damaged_run, state.quarantined.values()))
     if as_json:
         damaged = (
             views.DamagedRecord(seq=each.seq, kind=each.kind or None, run=each.run_id or None)
@@ -52,7 +52,7 @@ def check(as_json: options.Json = False) -> None:
             ledger=state.ledger_id,
             records=count,
             damaged=tuple(damaged),
-            quarantined=tuple(map(damaged_run, state.quarantined.values())),
+            quarantined=damaged_runs,
             backup=note("backup", trouble) if trouble else None,
         )
         print_document(checked)
@@ -61,7 +61,7 @@ def check(as_json: options.Json = False) -> None:
     for each in lost:
         whose = f"of {each.run_id}" if each.run_id else "of the whole ledger"
         print(f"record {each.seq} {whose} is damaged ({each.kind or 'kind unknown'})")
-    for hurt in state.quarantined.values():
+    for hurt in damaged_runs:
         print(hurt_line(hurt))
     print("next: trmcloud admin ledger restore" if lost else "no record is damaged")
     if trouble:
@@ -178,20 +178,8 @@ def settle(
 
     Example: trmcloud admin ledger settle r-1f3a9c 7.25
     """
-    try:
-        cost = Usd(0) if amount.strip() in ("0", "$0") else parse_budget(amount)
-    except ValueError as error:
-        raise UsageError(
-            str(error), next_step=f"trmcloud admin ledger settle {name} 7.25"
-        ) from None
-    context = build_context()
-    state = context.ledger.read()
-    if name not in state.quarantined and name not in {lost.name for lost in state.unread}:
-        raise NotFoundError(
-            f"{name} is neither a run with damaged records nor a damaged record",
-            next_step="trmcloud admin ledger check",
-        )
-    context.ledger.note(DamageSettled(name, cost), context.wall())
+    cost = parse_cap(amount, f"trmcloud admin ledger settle {name} 7.25")
+    settle_damage(build_context(), name, cost)
     if as_json:
         print_document(views.DamageCounted(name=name, cost_usd=cost))
         return

@@ -13,15 +13,14 @@ import typer
 
 from trmcloud.app import views
 from trmcloud.app.checkpoints.sources import live_pod
-from trmcloud.app.context import Context, find_run
+from trmcloud.app.context import Context, find_run, run_by_id
 from trmcloud.app.run_queries import data_progress_text, is_rented, last_beat, waits_for_data
 from trmcloud.app.symptoms import TrainingNews
 from trmcloud.cli import options
-from trmcloud.cli.catch_up import find_caught_up
+from trmcloud.cli.catch_up import caught_up
 from trmcloud.cli.views.json_output import print_document, print_line
 from trmcloud.cli.views.run import look_on
 from trmcloud.cli.views.streams import documents_out, only_documents
-from trmcloud.core.control.run_state import RunState
 from trmcloud.core.errors import ConflictError, NotFoundError, UsageError
 from trmcloud.wiring import build_context
 
@@ -46,80 +45,83 @@ def logs(
 
     Example: trmcloud logs -f r-1f3a9c
     """
-    context, state = find_caught_up(run)
-    log = RunLog(context, phase, as_json=as_json)
+    context = caught_up()
+    state = find_run(context, run or None)
+    log = RunLog(context, state.run_id, phase, as_json=as_json)
     if follow:
         if state.live and state.generation is not None:
             context.machines.require_reach(state.generation.provider)
-        log.print_new(state, lines)
+        log.print_new(lines)
         with only_documents():
-            code = look_on(context, state.run_id, as_json=as_json, beside=log)
+            code = look_on(context, state.run_id, as_json=as_json, above=log)
         log.end()
         sys.exit(code)
-    log.require(state)
+    log.require()
     if state.live and waits_for_data(state, last_beat(context, state)):
-        _print_notes(state, [f"making data: {data_progress_text(context, state)}"])
-    log.print_new(state, lines)
+        _print_notes(state.run_id, [f"making data: {data_progress_text(context, state)}"])
+    log.print_new(lines)
     log.end()
     news = log.news.new_recoveries(state)
-    _print_notes(state, [f"recovered: {what}\n  by: {done}" for what, done in news])
-    log.print_findings(state)
+    _print_notes(state.run_id, [f"recovered: {what}\n  by: {done}" for what, done in news])
+    log.print_findings()
 
 
-def _print_notes(run: RunState, notes: Iterable[str]) -> None:
+def _print_notes(run_id: str, notes: Iterable[str]) -> None:
     for text in notes:
-        print(f"{run.run_id}: {text}", file=sys.stderr)
+        print(f"{run_id}: {text}", file=sys.stderr)
 
 
 class RunLog:
     """The log of a run's newest phase, or of ``phase``, as it grows; its health findings, once
     each, on stderr."""
 
-    def __init__(self, context: Context, phase: str, *, as_json: bool) -> None:
-        self._context, self._phase, self._as_json = context, phase, as_json
+    def __init__(self, context: Context, run_id: str, phase: str, *, as_json: bool) -> None:
+        self._context, self._run_id = context, run_id
+        self._phase, self._as_json = phase, as_json
         self._log: Log | None = None
         self.news = TrainingNews(context)
 
-    def _newest(self, run: RunState) -> Log | None:
-        phases = [self._phase] if self._phase else list(self._context.files.phases(run.run_id))
+    def _newest(self) -> Log | None:
+        files, run_id = self._context.files, self._run_id
+        phases = [self._phase] if self._phase else list(files.phases(run_id))
         if not phases:
             return None
-        path = Path(self._context.files.logs(run.run_id, phases[-1]))
-        return JsonLog(path, run.run_id, phases[-1]) if self._as_json else Log(path)
+        path = Path(files.logs(run_id, phases[-1]))
+        return JsonLog(path, run_id, phases[-1]) if self._as_json else Log(path)
 
-    def require(self, run: RunState) -> None:
+    def require(self) -> None:
         """
         Raises:
             NotFoundError: there is no log.
         """
-        log = self._newest(run)
+        log = self._newest()
         if log is None:
-            raise NotFoundError(f"{run.run_id} has no log yet", next_step="trmcloud status")
+            raise NotFoundError(f"{self._run_id} has no log yet", next_step="trmcloud status")
         if not log.path.exists():
-            what = f"{run.run_id} has no log of {log.path.parent.name}"
+            what = f"{self._run_id} has no log of {log.path.parent.name}"
             raise NotFoundError(what, where=str(log.path))
 
-    def has_new(self, run: RunState) -> bool:
-        newest = self._newest(run)
+    def has_new(self) -> bool:
+        newest = self._newest()
         if newest is None or self._log is None:
             return newest is not None
-        is_due = self.news.is_due or not run.live
+        is_due = self.news.is_due or not run_by_id(self._context, self._run_id).live
         return newest.path != self._log.path or self._log.has_new() or is_due
 
-    def print_new(self, run: RunState, last_lines: int = 0) -> None:
+    def print_new(self, last_lines: int = 0) -> None:
         """Print what was logged since; of that, ``last_lines`` alone if it is not 0."""
-        newest = self._newest(run)
+        newest = self._newest()
         if self._log is not None:
             self._log.print_new()
         if newest is not None and (self._log is None or newest.path != self._log.path):
             self._log = newest
             newest.print_new(last_lines)
 
-    def print_findings(self, run: RunState) -> None:
+    def print_findings(self) -> None:
         """Print each new health finding of the training, every few seconds at most."""
-        for what, advice in self.news.new_findings(run):
+        for what, advice in self.news.new_findings(run_by_id(self._context, self._run_id)):
             told = f"unwell: {what}"
-            _print_notes(run, [f"{told}\n  try: {advice}" if advice else told])
+            _print_notes(self._run_id, [f"{told}\n  try: {advice}" if advice else told])
 
     def end(self) -> None:
         """Nothing more will come."""

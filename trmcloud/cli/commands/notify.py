@@ -3,31 +3,32 @@
 from __future__ import annotations
 
 import getpass
-import os
-import re
 import secrets
 import sys
-import threading
 import time
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
-from urllib.parse import urlsplit
+from typing import Annotated
 
 import typer
 
 from trmcloud.app import views
+from trmcloud.app.destinations import (
+    NONE_SENT,
+    check_destination,
+    destination_named,
+    host_of,
+    secret_in,
+    send_within,
+    target_of,
+)
 from trmcloud.app.narration import words_of
-from trmcloud.app.views import note
 from trmcloud.cli import options
 from trmcloud.cli.views.json_output import print_document
 from trmcloud.cli.views.text import duration, table
-from trmcloud.core.contract.notices import Notice, NoticeKind, body_of, headers_of, secret_of
-from trmcloud.core.contract.records import ContractError
-from trmcloud.core.errors import ConflictError, NotFoundError, NotifyError, UsageError
-from trmcloud.core.nearest import nearest
+from trmcloud.core.contract.notices import Notice, NoticeKind, body_of
+from trmcloud.core.errors import ConflictError, NotFoundError, NotifyError
 from trmcloud.core.text import one_line
-from trmcloud.ports.notices import DeliveryResult, DeliveryState, Destination
+from trmcloud.ports.notices import DeliveryState, Destination
 from trmcloud.wiring import (
     build_context,
     build_notifier,
@@ -35,11 +36,6 @@ from trmcloud.wiring import (
     destinations_file,
     sender_of,
 )
-
-_WITHIN_S = 30.0
-_LABEL = r"[A-Za-z0-9][A-Za-z0-9._-]{0,39}"
-
-_NONE_SENT = DeliveryState(0, 0.0)
 
 app = options.make_group(
     "Send notifications: started, gate, cap, ended, trouble, lost, price, orphan, reaper.",
@@ -84,8 +80,8 @@ def add(
     Example: trmcloud admin notify add webhook https://example.org/trmcloud
     """
     where = _typed(where)
-    _check(way, where, name or way, only or [], on_pod=on_pod, secret_from=secret_from)
-    secret = _secret(secret_from) if way == "webhook" else ""
+    check_destination(way, where, name or way, only or [], on_pod=on_pod, secret_from=secret_from)
+    secret = secret_in(secret_from) if way == "webhook" else ""
     made = Destination(name or way, way, where, secret, tuple(only or ()), on_pod, time.time())
     sender_of(made)
     read, write = destinations_file()
@@ -103,9 +99,9 @@ def add(
         teller.derive()
     if as_json:
         shown_once = secret if secret and not secret_from else None
-        print_document(views.NoticeTargets(destinations=(_target(made),), secret=shown_once))
+        print_document(views.NoticeTargets(destinations=(target_of(made),), secret=shown_once))
         return
-    print(f"{made.name}: {made.way} to {_shown(made)}, {_wanted(made)}")
+    print(f"{made.name}: {made.way} to {host_of(made)}, {_wanted(made)}")
     if secret and not secret_from:
         print(f"  its secret, shown once: {secret}")
     if on_pod:
@@ -128,7 +124,7 @@ def show(as_json: options.Json = False) -> None:
     if destinations:
         with deliveries_of(context.home).change() as kept:
             states = dict(kept)
-    data = [_target(each, states.get(each.name, _NONE_SENT)) for each in destinations]
+    data = [target_of(each, states.get(each.name, NONE_SENT)) for each in destinations]
     if as_json:
         print_document(views.NoticeTargets(destinations=tuple(data)))
     elif not data:
@@ -144,22 +140,6 @@ def show(as_json: options.Json = False) -> None:
 def _forget(home: Path, name: str) -> None:
     with deliveries_of(home).change() as states:
         states.pop(name, None)
-
-
-def _target(made: Destination, state: DeliveryState = _NONE_SENT) -> views.NoticeTarget:
-    waiting = state.waiting
-    why = next((each.why for each in reversed(waiting) if each.why), "")
-    return views.NoticeTarget(
-        name=made.name,
-        way=made.way,
-        where=_shown(made),
-        only=tuple(made.only),
-        on_pod=made.on_pod,
-        last_told_at=state.last_told_at,
-        waiting=len(waiting),
-        trouble=note("not_sent", why) if why else None,
-        gave_up=state.gave_up or None,
-    )
 
 
 def _row(told: views.NoticeTarget, now: float) -> tuple[str, ...]:
@@ -187,11 +167,11 @@ def remove(
     """
     read, write = destinations_file()
     known = read()
-    made = _named(known, name)
+    made = destination_named(known, name)
     write([each for each in known if each.name != made.name])
     _forget(build_context().home, made.name)
     if as_json:
-        left = tuple(_target(each) for each in known if each.name != made.name)
+        left = tuple(target_of(each) for each in known if each.name != made.name)
         print_document(views.NoticeTargets(destinations=left))
         return
     print(f"{made.name} was removed: it gets no more notifications")
@@ -211,7 +191,7 @@ def try_out(
     Example: trmcloud admin notify test
     """
     known = destinations_file()[0]()
-    chosen = [_named(known, name)] if name else list(known)
+    chosen = [destination_named(known, name)] if name else list(known)
     if not chosen:
         raise NotFoundError(
             "no notifications are set up", next_step="trmcloud admin notify add webhook URL"
@@ -223,23 +203,14 @@ def try_out(
     failed = 0
     rows = []
     for each in chosen:
-        told = _within(sender_of(each), notice.id, body)
+        told = send_within(sender_of(each), notice.id, body)
         failed += not told.taken
         rows.append(views.CheckRow(code=each.name, passed=told.taken, message=one_line(told.why)))
         result = "it was accepted" if told.taken else f"NOT taken: {told.why}"
-        print(one_line(f"{each.name}: {each.way} to {_shown(each)}: {result}"))
+        print(one_line(f"{each.name}: {each.way} to {host_of(each)}: {result}"))
     if as_json:
         print_document(views.NoticesTried(passed=not failed, checks=tuple(rows)))
     sys.exit(NotifyError.exit_code if failed else 0)
-
-
-def _within(send: Any, notice_id: str, body: str) -> DeliveryResult:
-    """Return the result of a send within a deadline: a receiver may drip its answer for ever."""
-    results: list[DeliveryResult] = []
-    thread = threading.Thread(target=lambda: results.append(send(notice_id, body)), daemon=True)
-    thread.start()
-    thread.join(_WITHIN_S)
-    return results[0] if results else DeliveryResult(False, f"no answer within {_WITHIN_S:.0f} s")
 
 
 def _typed(where: str) -> str:
@@ -249,87 +220,6 @@ def _typed(where: str) -> str:
     if sys.stdin.isatty():
         return getpass.getpass("URL: ").strip()
     return sys.stdin.readline().strip()
-
-
-def _check(
-    way: str, where: str, name: str, only: Sequence[str], *, on_pod: bool, secret_from: str
-) -> None:
-    """
-    Raises:
-        UsageError: this cannot be told anything.
-    """
-    ways = ("webhook", "email", "ntfy", "slack", "discord")
-    kinds = [kind.value for kind in NoticeKind if kind is not NoticeKind.TEST]
-    if way not in ways:
-        raise UsageError(f"no way {way!r}", next_step=", ".join(ways))
-    if not re.fullmatch(_LABEL, name):
-        raise UsageError(
-            f"{name!r:.60} is not a valid name", next_step="letters, digits and . _ -, at most 40"
-        )
-    for kind in only:
-        if kind not in kinds:
-            near = nearest(kind, kinds, likeness=0.5)
-            raise UsageError(
-                f"there is no kind of notification {kind!r:.40}"
-                + (f"; did you mean {near!r}?" if near else ""),
-                next_step=f"use --only with one of {', '.join(kinds)}",
-            )
-    if way != "webhook":
-        if on_pod or secret_from:
-            option = "--on-pod" if on_pod else "--secret-from"
-            raise UsageError(
-                f"{option} needs a webhook", next_step="trmcloud admin notify add webhook URL"
-            )
-        return
-    try:
-        parts = urlsplit(where)
-        plain = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-    except ValueError:
-        plain = False
-    if not plain or not where.isascii() or re.search(r"[\s\x00-\x1f]", where):
-        raise UsageError(
-            "that is not the address of a webhook",
-            next_step="trmcloud admin notify add webhook https://example.org/trmcloud",
-        )
-
-
-def _secret(path: str) -> str:
-    if not path:
-        return secret_of(os.urandom(32))
-    try:
-        secret = Path(path).read_text(encoding="utf-8").strip()
-        headers_of("id", "", secret, 0.0)
-    except (OSError, ValueError, ContractError) as error:
-        why = getattr(error, "strerror", None) or str(error)
-        raise UsageError(
-            f"the secret cannot be used: {why}",
-            where=path,
-            next_step="leave out --secret-from to make a new secret",
-        ) from None
-    return secret
-
-
-def _named(known: Sequence[Destination], name: str) -> Destination:
-    for each in known:
-        if each.name == name:
-            return each
-    names = ", ".join(each.name for each in known) or "none"
-    raise NotFoundError(
-        f"no destination {name!r:.60}", next_step=f"trmcloud admin notify list (there are: {names})"
-    )
-
-
-def _shown(destination: Destination) -> str:
-    """Its host: the rest of an address may be a secret."""
-    try:
-        parts = urlsplit(destination.where)
-        host, port = parts.hostname or "", parts.port
-    except ValueError:
-        return "…"
-    if destination.way in ("slack", "discord") and parts.scheme != "https":
-        host, port = f"{destination.way}.com", None
-    rest = "/…" if parts.path.strip("/") or parts.query else ""
-    return f"{host}:{port}{rest}" if port else f"{host}{rest}"
 
 
 def _wanted(destination: Destination) -> str:

@@ -11,8 +11,7 @@ from trmcloud.core.values import replace
 from trmcloud.options import LaunchRequest, words_of
 
 if TYPE_CHECKING:
-    from trmcloud.app.planning import OwnHardware, Planner
-    from trmcloud.core.control.balance import Funds
+    from trmcloud.app.planning import FundsSeen, OwnHardware, Planner
     from trmcloud.core.spec.plan import Plan
     from trmcloud.core.spec.spec import RunSpec
 
@@ -209,7 +208,13 @@ def _show(
 ) -> None:
     from trmcloud.cli.views import plan as plan_view
 
-    balance = plan_view.balance_text(made, *planner.funds(made))
+    funds, unread = planner.funds(made)
+    paid_from = None
+    if funds is not None:
+        from trmcloud.app.plan_views import plan_balance
+
+        paid_from = plan_balance(made, funds)
+    balance = plan_view.balance_text(paid_from, unread)
     plan_view.show(made, everything=everything, verbose=verbose, balance=balance, **shown)
 
 
@@ -267,7 +272,7 @@ def _show_recipes(planner: "Planner", spec: "RunSpec", *, as_json: bool) -> None
         raise typer.Exit(BudgetRefused.exit_code)
 
 
-def _funds(provider: str) -> "tuple[Funds | None, str]":
+def _funds(provider: str) -> "FundsSeen":
     from trmcloud.wiring_plans import has_account
 
     if not has_account(provider):

@@ -12,7 +12,7 @@ from trmcloud.app import ending, grants, views
 from trmcloud.app.context import Context, hurried
 from trmcloud.app.drive import land_before_balance_ends
 from trmcloud.app.ending import NamedPodEnds, end_overdue
-from trmcloud.app.reap import Did, ReapFindings, did_line, end, look, note_visit
+from trmcloud.app.reap import Did, ReapFindings, did_line, end, is_reconciled, look, note_visit
 from trmcloud.app.reasons import sentence
 from trmcloud.app.reconciling import continue_waits, reconcile
 from trmcloud.app.run_views import done_note, named_ends, reason_note, unreachable, volume_notes
@@ -22,7 +22,6 @@ from trmcloud.cli.confirm import is_confirmed
 from trmcloud.cli.views.json_output import print_document
 from trmcloud.cli.views.run import ending_code, tell_ending, tell_listed
 from trmcloud.cli.views.troubles import tell_troubles, trouble_code
-from trmcloud.core.control.bookkeeping import is_charge_pending
 from trmcloud.core.errors import LedgerError, NotFoundError, TrmcloudError, UsageError
 from trmcloud.wiring import build_context
 
@@ -74,7 +73,7 @@ def reap(
         named = _judged_id(context, run) if run else ""
         sys.exit(_end_named(context, named, all_of, yes=yes, as_json=as_json))
     found, did = _look_and_end(context, accept_restored, yes=yes, guard_every=guard_every)
-    known = not is_charge_pending(context.ledger.read())
+    known = is_reconciled(context)
     if as_json:
         print_document(_reaped(found, did, asked=yes, known=known))
     else:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import io
 import itertools
 import json
 import re
@@ -17,20 +16,27 @@ from typing import Annotated
 import typer
 
 from trmcloud.app import views
-from trmcloud.app.context import Context, find_run, shown_runs
+from trmcloud.app.context import Context, find_run, run_by_id, shown_runs
 from trmcloud.app.encoding import Verbatim
 from trmcloud.app.labels import has_tags, parse_tags
 from trmcloud.app.measurements import note_measured, speeds_of
 from trmcloud.app.narration import pace_lines
-from trmcloud.app.run_facts import report_run
-from trmcloud.app.run_views import month_document, run_account, run_reported, volume_notes
+from trmcloud.app.run_facts import CSV_COLUMNS, csv_row, report_run
+from trmcloud.app.run_views import (
+    month_view,
+    run_account,
+    run_reported,
+    totals_of,
+    volume_notes,
+)
+from trmcloud.app.views import RunAccount, filled
 from trmcloud.cli import options
 from trmcloud.cli.catch_up import catch_up
 from trmcloud.cli.views.json_output import print_document
 from trmcloud.cli.views.metrics import (
+    checkpoint_cell,
     goal_lines,
     marked_words,
-    score_cell,
     target_lines,
 )
 from trmcloud.cli.views.month import month_lines, month_page
@@ -38,21 +44,9 @@ from trmcloud.cli.views.streams import as_is
 from trmcloud.cli.views.text import duration, on_volume, table
 from trmcloud.cli.views.troubles import failure_lines, trouble_code
 from trmcloud.core.contract.command import RECIPE
-from trmcloud.core.control.focus import COLUMNS, focus_rows, total_of
-from trmcloud.core.control.grants import month_of
-from trmcloud.core.control.report import DRIFT_ALARM, PARTS, RunReport, report_month
-from trmcloud.core.control.run_state import RunState
 from trmcloud.core.errors import ConflictError, UsageError
-from trmcloud.core.money import total
-from trmcloud.core.text import one_line
 from trmcloud.io.files import write_atomic
 from trmcloud.wiring import build_chain, build_context
-
-_COLUMNS = (
-    "run", "hardware", "recipe", "state", "outcome", "budget_usd", "planned_usd", "accrued_usd",
-    "billed_usd", "at_most_usd", "reserved_usd", "paid_seconds", "useful_fraction", "steps",
-)  # fmt: skip
-
 
 _BOARDS = ("tensorboard", "wandb")
 _TOGETHER = frozenset(
@@ -136,9 +130,9 @@ def report(
     elif month:
         _show_month(context, run, as_json=as_json, html=html)
     elif plot:
-        _write_picture(context, find_run(context, run or None), plot)
+        _write_picture(context, run, plot)
     elif html:
-        _write_receipt(context, find_run(context, run or None), html, as_json=as_json)
+        _write_receipt(context, run, html, as_json=as_json)
     else:
         _report(context, run, tag, as_csv=as_csv, as_json=as_json, verbose=verbose)
     is_month = focus or month or not (run or plot or html)
@@ -190,68 +184,64 @@ def _report(
     for state in states:
         with suppress(OSError):  # a home that cannot be written to can be reported on
             note_measured(context, state)
+    pairs = list(zip(states, reports, strict=True))
     if as_json:
-        rows = tuple(
-            run_reported(context, state, report)
-            for state, report in zip(states, reports, strict=True)
-        )
+        rows = tuple(run_reported(context, *each) for each in pairs)
         print_document(views.Reports(runs=rows))
     elif as_csv:
         writer = csv.writer(as_is())
-        writer.writerow(
-            (*_COLUMNS, *(f"{name}_s" for name in PARTS), "best_bpb", "sha256", "metric", "best")
-        )
-        writer.writerows(_csv_row(report) for report in reports)
+        writer.writerow(CSV_COLUMNS)
+        writer.writerows(map(csv_row, reports))
     else:
-        _show(reports, {state.run_id: state.name for state in states}, verbose=verbose)
-        for line in _lines_below(context, states, reports, is_one=bool(run), verbose=verbose):
+        accounts = [run_account(context, *each) for each in pairs]
+        told = {report.run_id: report.data_told for report in reports}
+        _show(accounts, told, verbose=verbose)
+        for line in _lines_below(context, accounts, is_one=bool(run), verbose=verbose):
             print(line)
 
 
 def _lines_below(
-    context: Context,
-    states: Sequence[RunState],
-    reports: Sequence[RunReport],
-    *,
-    is_one: bool,
-    verbose: bool,
+    context: Context, accounts: Sequence[RunAccount], *, is_one: bool, verbose: bool
 ) -> Iterator[str]:
     """Each run's pace, targets, goals and trials, and the volumes, below the tables."""
+    states = [run_by_id(context, account.run) for account in accounts]
     for state in states:
         for pace in state.paces:
             yield from (f"{state.run_id}: {line}" for line in pace_lines(state, pace))
-    for state, report in zip(states, reports, strict=True):
-        account = run_account(context, state, report)
+    for account in accounts:
         said = target_lines(account.verdict) + goal_lines(account.goal)
-        yield from (f"{state.run_id}: {text}" for text in said)
-    yield from failure_lines(context, states[0]) if is_one else ()
+        yield from (f"{account.run}: {text}" for text in said)
+    if is_one:
+        from trmcloud.app.failed_commands import failure_of
+
+        yield from failure_lines(failure_of(context, states[0]))
     for state in states:
         if state.spec.sweep is not None:
-            yield from _swept(context, state, whole=is_one, verbose=verbose)
+            yield from _swept(context, state.run_id, whole=is_one, verbose=verbose)
     run_id = states[0].run_id if is_one else ""
     notes = volume_notes(context.ledger.read(), context.wall(), run_id)
     yield from (note.message for note in notes)
 
 
-def _swept(context: Context, run: RunState, *, whole: bool, verbose: bool) -> list[str]:
+def _swept(context: Context, run_id: str, *, whole: bool, verbose: bool) -> list[str]:
     """The results that a sweep's dollars bought; its trials, too, where it alone is reported."""
     from trmcloud.app.sweep_facts import sweep_of
     from trmcloud.app.sweep_priors import priors_of
     from trmcloud.cli.views.sweep import report_lines, trial_lines
 
+    run = run_by_id(context, run_id)
     swept = sweep_of(context, run)
     if swept is None:
         return []
-    lines = [
-        f"{run.run_id}: {line}" for line in report_lines(swept, priors_of(run.plan, swept.terms))
-    ]
+    lines = [f"{run_id}: {line}" for line in report_lines(swept, priors_of(run.plan, swept.terms))]
     return lines + (trial_lines(swept, verbose=verbose) if whole else [])
 
 
-def _write_picture(context: Context, run: RunState, file: str) -> None:
+def _write_picture(context: Context, run_id: str, file: str) -> None:
     from trmcloud.app.sweep_facts import sweep_of
     from trmcloud.cli.views.sweep import picture
 
+    run = find_run(context, run_id or None)
     swept = sweep_of(context, run)
     if swept is None:
         raise UsageError(
@@ -262,13 +252,13 @@ def _write_picture(context: Context, run: RunState, file: str) -> None:
     print(f"{run.run_id}: picture written to {file}, {size / 1e3:,.0f} kB")
 
 
-def _write_receipt(context: Context, run: RunState, file: str, *, as_json: bool) -> None:
+def _write_receipt(context: Context, name: str, file: str, *, as_json: bool) -> None:
     from importlib.metadata import version
 
+    from trmcloud.app.html_page import page_of
     from trmcloud.app.receipts import receipt_of
-    from trmcloud.cli.views.html_page import page_of
 
-    made_by = f"trmcloud {version('trmcloud')}"
+    run, made_by = find_run(context, name or None), f"trmcloud {version('trmcloud')}"
     receipt = receipt_of(context, build_chain(), run, made_by)
     size = _write(file, page_of(receipt))
     if as_json:
@@ -287,22 +277,15 @@ def _write_receipt(context: Context, run: RunState, file: str, *, as_json: bool)
 
 
 def _write_focus(context: Context, month: str, file: str, *, as_json: bool) -> None:
+    from trmcloud.app.spending import focus_csv
+
     _require_month(month)
-    month = month or month_of(context.wall())
-    rows = focus_rows(context.ledger.read(), month)
-    text = io.StringIO()
-    writer = csv.DictWriter(text, COLUMNS, lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    size = _write(file, text.getvalue())
+    made = focus_csv(context.ledger.read(), context.wall(), month)
+    size = _write(file, made.text)
     if as_json:
-        print_document(
-            views.FocusWritten(
-                month=month, path=file, rows=len(rows), billed_usd=total_of(rows), size_bytes=size
-            )
-        )
+        print_document(filled(views.FocusWritten, made, path=file, size_bytes=size))
         return
-    print(f"{month}: {len(rows)} charges, {total_of(rows)}, written to {file} as FOCUS 1.0")
+    print(f"{made.month}: {made.rows} charges, {made.billed}, written to {file} as FOCUS 1.0")
 
 
 def _require_month(month: str) -> None:
@@ -317,8 +300,7 @@ def _require_month(month: str) -> None:
 def _show_month(context: Context, month: str, *, as_json: bool, html: str) -> None:
     _require_month(month)
     now = context.wall()
-    shown = report_month(context.ledger.read(), month or month_of(now))
-    report = month_document(shown, html)
+    report = month_view(context.ledger.read(), now, month, html)
     if html:
         from importlib.metadata import version
 
@@ -347,68 +329,42 @@ def _write(file: str, text: str) -> int:
     return len(text.encode())
 
 
-def _csv_row(report: RunReport) -> list[object]:
-    amounts = (
-        *(report.budget, report.planned, report.accrued),
-        *(report.billed, report.at_most, report.reserved),
-    )
-    data = [
-        *(report.run_id, report.hardware, report.recipe, report.state, report.outcome),
-        *(None if amount is None else float(amount) for amount in amounts),
-        *(report.paid_s, report.useful_fraction, report.steps_done),
-    ]
-    seconds = [f"{report.seconds[name]:.3f}" for name in PARTS]
-    best = report.best
-    found: list[object] = ["", "", "", ""]
-    if best is not None:
-        command = report.command
-        name = command.metric_name if command is not None else "val_bpb"
-        bits = best.val_bpb if command is None else ""
-        found = [bits, best.sha256, one_line(name), report.best_metric]
-    return [*data, *seconds, *found]
-
-
-def _show(reports: list[RunReport], names: Mapping[str, str], *, verbose: bool) -> None:
-    """``names``: the users' own, by run."""
-    if not reports:
+def _show(accounts: Sequence[RunAccount], told: Mapping[str, str], *, verbose: bool) -> None:
+    """``told``: what each run's machine said of its data."""
+    if not accounts:
         print("no runs yet")
         return
-    of_commands = [r.recipe == RECIPE for r in reports]
+    of_commands = [each.recipe == RECIPE for each in accounts]
     heads: tuple[str, ...] = _MONEY_OF_COMMANDS if any(of_commands) else _MONEY
     heads = heads[:-1] if all(of_commands) else heads
-    rows = [_money_row(r, names[r.run_id])[: len(heads)] for r in reports]
+    rows = [_money_row(each)[: len(heads)] for each in accounts]
     print("\n".join(table(heads, rows)))
-    if any(r.best is not None and r.best.val_bpb is not None and not r.here for r in reports):
+    if any(each.best and each.best.evaluated and each.best.reported_by for each in accounts):
         print(marked_words())
     print()
-    print("\n".join(table(_TIME, [_time_row(r) for r in reports])))
+    print("\n".join(table(_TIME, [_time_row(each) for each in accounts])))
     print()
-    if any(r.planned_hours is not None for r in reports):
-        print("\n".join(table(_PREDICTED, [_predicted_row(r) for r in reports])))
+    if any(each.planned_s is not None for each in accounts):
+        print("\n".join(table(_PREDICTED, [_predicted_row(each) for each in accounts])))
         print()
-    for r in reports:
-        if r.bucket and r.best is not None:
-            whose = "" if r.here else "pod's "
-            print(f"{r.run_id}: its {whose}best is {r.best.label} in {r.bucket}")
-        if r.on_volume and r.best is None:
-            print(f"{r.run_id}: its best is {on_volume(r.run_id)}")
-    for r in reports:
-        if told := _data_line(r, verbose=verbose):
-            print(f"{r.run_id}: {told}")
-    known = [r for r in reports if r.billed is not None]
-    unknown = len(reports) - len(known)
-    billed = total(r.billed for r in known if r.billed is not None)
-    accrued = total(r.accrued for r in known)
-    drift = billed.micros / accrued.micros - 1 if accrued else 0.0
-    alarm = "  ← billed and accrued differ" if abs(drift) > DRIFT_ALARM else ""
-    most, sum_accrued = total(r.at_most for r in reports), total(r.accrued for r in reports)
-    counted = f"{len(reports)} run{'s' if len(reports) > 1 else ''}"
+    for each in accounts:
+        if each.bucket and each.best is not None:
+            whose = "" if each.trained_here else "pod's "
+            print(f"{each.run}: its {whose}best is {each.best.checkpoint} in {each.bucket}")
+        if each.on_volume and each.best is None:
+            print(f"{each.run}: its best is {on_volume(each.run)}")
+    for each in accounts:
+        if line := _data_line(each.data, told[each.run], verbose=verbose):
+            print(f"{each.run}: {line}")
+    whole = totals_of(accounts)
+    alarm = "  ← billed and accrued differ" if whole.is_alarming else ""
+    counted = f"{len(accounts)} run{'s' if len(accounts) > 1 else ''}"
     print(
-        f"total {counted} · planned {total(r.planned for r in reports)} · "
-        f"accrued {sum_accrued} · billed {billed}"
-        + (f" and {unknown} not known yet" if unknown else "")
-        + (f" · at most {most} until all bills are final" if most > sum_accrued else "")
-        + (f" · drift {drift:+.1%}{alarm}" if accrued else "")
+        f"total {counted} · planned {whole.planned} · accrued {whole.accrued} · "
+        f"billed {whole.billed}"
+        + (f" and {whole.unbilled} not known yet" if whole.unbilled else "")
+        + (f" · at most {whole.at_most} until all bills are final" if whole.is_open else "")
+        + (f" · drift {whole.drift:+.1%}{alarm}" if whole.drift is not None else "")
     )
 
 
@@ -420,46 +376,45 @@ _MONEY_OF_COMMANDS = (*_MONEY[:-2], "best", _MONEY[-1])
 _TIME = ("run", "paid", "training", "startup", "compile", "eval+save", "other")
 
 
-def _money_row(r: RunReport, name: str) -> tuple[str, ...]:
+def _money_row(r: RunAccount) -> tuple[str, ...]:
     """Return the row of a run's cost, and what that bought."""
-    best = score_cell(r.command, r.best_told)
     return (
-        f"{r.run_id} {name}".rstrip(),
+        f"{r.run} {r.name or ''}".rstrip(),
         r.hardware,
-        str(r.planned),
-        str(r.accrued),
-        "unknown" if r.billed is None else str(r.billed),
-        best,
-        _per_centibpb(r.usd_per_centibpb),
+        str(r.planned_usd),
+        str(r.accrued_usd),
+        "unknown" if r.billed_usd is None else str(r.billed_usd),
+        checkpoint_cell(r.best),
+        _per_centibpb(r.per_centibpb_usd),
     )
 
 
-def _predicted_row(r: RunReport) -> tuple[str, ...]:
+def _predicted_row(r: RunAccount) -> tuple[str, ...]:
     """Return the row of the plan's P50 beside the measured values."""
 
     def count(value: float | None) -> str:
         return "–" if value is None else f"{value:,.0f}"
 
     return (
-        r.run_id,
-        "–" if r.planned_hours is None else duration(r.planned_hours * 3600),
+        r.run,
+        "–" if r.planned_s is None else duration(r.planned_s),
         duration(r.paid_s),
-        count(r.planned_tokens_per_s),
-        count(r.tokens_per_s),
-        str(r.planned),
-        str(r.accrued if r.billed is None else r.billed),
+        count(r.planned_tokens_per_second),
+        count(r.tokens_per_second),
+        str(r.planned_usd),
+        str(r.accrued_usd if r.billed_usd is None else r.billed_usd),
     )
 
 
-def _time_row(r: RunReport) -> tuple[str, ...]:
+def _time_row(r: RunAccount) -> tuple[str, ...]:
     """Return the row of the time that it paid for, by use."""
 
     def share(*names: str) -> str:
-        part = sum(r.seconds[name] for name in names)
+        part = sum(r.parts_s[name] for name in names)
         return f"{100 * part / r.paid_s:.0f} %" if r.paid_s else "–"
 
     return (
-        r.run_id,
+        r.run,
         duration(r.paid_s),
         share("training"),
         share("startup"),
@@ -469,15 +424,14 @@ def _time_row(r: RunReport) -> tuple[str, ...]:
     )
 
 
-def _data_line(report: RunReport, *, verbose: bool) -> str:
+def _data_line(data: views.DataWait, told: str, *, verbose: bool) -> str:
     """Describe the time that training waited for data that its machine made, and the planned time;
     where it did not wait, that is a detail."""
-    waited_s, planned_s = report.seconds["data"], report.planned_data_s
-    if round(waited_s) < 1 and not (verbose and report.data_told):
+    if round(data.waited_s) < 1 and not (verbose and told):
         return ""
-    words = [f"waited {duration(waited_s)} for data ({report.data_usd})"]
-    words.append(f"planned {duration(planned_s)} ({report.planned_data_usd})")
-    return " · ".join([*words, *filter(None, [report.data_told])])
+    words = [f"waited {duration(data.waited_s)} for data ({data.waited_usd})"]
+    words.append(f"planned {duration(data.planned_s)} ({data.planned_usd})")
+    return " · ".join([*words, *filter(None, [told])])
 
 
 def _per_centibpb(usd: float | None) -> str:

@@ -12,6 +12,7 @@ import typer
 
 from trmcloud.app import smoke_training, views
 from trmcloud.app.balances import funds_reader
+from trmcloud.app.context import run_by_id
 from trmcloud.app.launch import Caller, Launch, Wish
 from trmcloud.app.reasons import sentence
 from trmcloud.app.smoke import Smoke
@@ -192,11 +193,11 @@ def check_training(
         )  # fmt: skip
     if begun is None:
         return
-    run, code = begun.run, begun.code
+    run, code = run_by_id(context, begun.run_id), begun.code
     results = smoke_training.results_of(context, run)
     taught = smoke_training.note_step(context, run, wanted, planner.machine(), results)
     if as_json:
-        print_line(view.checked_document(context, run, wanted, results, taught))
+        print_line(smoke_training.checked_view(context, run, wanted, results, taught))
     else:
         print("\n".join(view.result_lines(results, taught)))
     if not results:

@@ -13,7 +13,6 @@ from trmcloud.cli import options
 if TYPE_CHECKING:
     from trmcloud.app.context import Context
     from trmcloud.app.reap import Did
-    from trmcloud.core.control.run_state import RunState
 
 
 _WATCH_EVERY_S = 10.0
@@ -43,6 +42,7 @@ def status(
 
     Example: trmcloud status r-1f3a9c
     """
+    from trmcloud.app.context import run_by_id
     from trmcloud.cli.views.streams import clear_screen
 
     wanted: tuple[tuple[str, str], ...] = ()
@@ -52,13 +52,13 @@ def status(
         wanted = parse_tags("--tag", tag)
     while True:
         with clear_screen(watch and not as_json, f"every {_WATCH_EVERY_S:g} s · Ctrl-C leaves"):
-            code, context, runs = _show_once(
+            code, context, first = _show_once(
                 run, everything=everything, live=live, wanted=wanted, as_json=as_json,
                 verbose=verbose, is_line=watch,
             )  # fmt: skip
-        if not watch or (run and not runs[0].live):
+        if not watch or (run and not run_by_id(context, first).live):
             sys.exit(code)
-        run = runs[0].run_id if run else ""  # its name may become another run's meanwhile
+        run = first if run else ""  # its name may become another run's meanwhile
         try:
             context.clock.sleep(_WATCH_EVERY_S)
         except KeyboardInterrupt:
@@ -74,8 +74,8 @@ def _show_once(
     as_json: bool,
     verbose: bool,
     is_line: bool,
-) -> tuple[int, Context, list[RunState]]:
-    """Catch up and show; return the exit code and what was shown."""
+) -> tuple[int, Context, str]:
+    """Catch up and show; return the exit code and the first run that was shown, '' for none."""
     from trmcloud.app.context import (
         count_shown_runs,
         find_run,
@@ -86,7 +86,7 @@ def _show_once(
     )
     from trmcloud.app.reap import did_line
     from trmcloud.cli.catch_up import catch_up, tell
-    from trmcloud.cli.views.troubles import hurt_line, trouble_code
+    from trmcloud.cli.views.troubles import trouble_code
     from trmcloud.core.catalog.providers import brokered
     from trmcloud.wiring import build_context
 
@@ -100,8 +100,7 @@ def _show_once(
     else:
         did = catch_up(context)
     if not run and not as_json:
-        for hurt in context.ledger.read().quarantined.values():
-            print(f"damaged: {hurt_line(hurt)}")
+        _tell_damaged(context)
         if trouble := context.ledger.backup_trouble():
             print(trouble, file=sys.stderr)
     if run:
@@ -115,13 +114,14 @@ def _show_once(
         if not runs:
             newest = newest_shown_run(context, wanted)
             runs = [newest] if newest is not None else []
-    code = trouble_code(context, runs[0].run_id if run else "")
+    first = runs[0].run_id if runs else ""
+    code = trouble_code(context, first if run else "")
     if as_json:
         from trmcloud.app.run_views import statuses
         from trmcloud.cli.views.json_output import print_document, print_line
 
         (print_line if is_line else print_document)(statuses(context, runs, did))
-        return code, context, runs
+        return code, context, first
     for each in did:
         print(f"· {did_line(each)}")
     if not runs and wanted:
@@ -133,7 +133,9 @@ def _show_once(
         from trmcloud.cli.views.status import show_one, show_table
 
         if run:
-            trials = _trials(context, runs[0], verbose=verbose)
+            trials = []
+            if runs[0].spec.sweep is not None:
+                trials = _trials(context, first, verbose=verbose)
             show_one(run_view(context, runs[0]), trials, verbose=verbose)
         else:
             volumes = volume_notes(context.ledger.read(), context.wall())
@@ -141,17 +143,24 @@ def _show_once(
             if others := 0 if everything else count_shown_runs(context, wanted) - len(runs):
                 ended = "1 more has ended" if others == 1 else f"{others} more have ended"
                 print(f"{ended} · trmcloud status --all")
-    return code, context, runs
+    return code, context, first
 
 
-def _trials(context: Context, run: RunState, *, verbose: bool) -> list[str]:
+def _tell_damaged(context: Context) -> None:
+    for hurt in context.ledger.read().quarantined.values():
+        from trmcloud.app.run_views import damaged_run
+        from trmcloud.cli.views.troubles import hurt_line
+
+        print(f"damaged: {hurt_line(damaged_run(hurt))}")
+
+
+def _trials(context: Context, run_id: str, *, verbose: bool) -> list[str]:
     """Return the lines of a sweep's trials; the modules that read them are of no use to others."""
-    if run.spec.sweep is None:
-        return []
+    from trmcloud.app.context import run_by_id
     from trmcloud.app.sweep_facts import sweep_of
     from trmcloud.cli.views.sweep import progress_words, trial_lines
 
-    swept = sweep_of(context, run)
+    swept = sweep_of(context, run_by_id(context, run_id))
     if swept is None:
         return []
     return [progress_words(swept), *trial_lines(swept, verbose=verbose)]

@@ -30,13 +30,16 @@ from starlette.routing import Route
 from trmcloud.api import Home
 from trmcloud.app.checkpoints.fetching import default_folder, find_best
 from trmcloud.app.context import find_run, run_by_id
+from trmcloud.app.curve_store import CurveStore
 from trmcloud.app.grants import OPEN
+from trmcloud.app.machine_history import machine_charts
+from trmcloud.app.spending import month_spending
 from trmcloud.app.steering import LAND, STOP, Forecast
 from trmcloud.app.views import Serving
 from trmcloud.cli.page import details, shown
-from trmcloud.cli.page.feed import MOST_STREAMS, CurveStore, Feed
-from trmcloud.cli.page.views import FILES as FILES_OF_VIEWS
-from trmcloud.cli.page.views import PATHS, Views
+from trmcloud.cli.page.compare import compare_json
+from trmcloud.cli.page.encoding import page_json
+from trmcloud.cli.page.feed import MOST_STREAMS, Feed
 from trmcloud.cli.page.watch import Jobs, Watch
 from trmcloud.cli.views.json_output import print_line
 from trmcloud.core.catalog.providers import brokered, rentable
@@ -174,7 +177,9 @@ FILES = {
     "uplot/uPlot.iife.min.js": "text/javascript",
     "uplot/uPlot.min.css": "text/css",
     "uplot/LICENSE": "text/plain",
-    **FILES_OF_VIEWS,
+    "compare.js": "text/javascript",
+    "spend.js": "text/javascript",
+    "views.css": "text/css",
 }
 MAX_BODY_BYTES = 1 << 14
 BODY_WITHIN_S = 30.0
@@ -211,7 +216,7 @@ class Page:
         self.curves = CurveStore(lambda run_id: self.feed.tell("curves", {}, run_id))
         self.jobs = Jobs(self.feed)
         self.watch = Watch(self.feed, self.curves, act)
-        self.views = Views(look)
+        self._beside, self._beside_lock = look(), threading.Lock()
 
     # -- looking, in threads of the pool -----------------------------------------------------------
 
@@ -232,7 +237,7 @@ class Page:
     def one_run(self, run_id: str) -> dict[str, Any]:
         with self._lock:
             context, run = self._home.context, self._home.run(run_id)
-            told = shown.whole_json(context, run_by_id(context, run.id), run)
+            told = shown.whole_json(context, run)
             found = self._home.checkpoints(run.id)
         told["checkpoints"] = [shown.checkpoint_json(each) for each in found]
         return {**told, "version": self._version, "jobs": self.jobs.to_json()}
@@ -242,27 +247,39 @@ class Page:
             context = self._drawing.context
             state = find_run(context, run_id)
             phases = self.curves.phases(context, state)
-            return shown.curves_json(context, state, phases)
+            return shown.curves_json(context, state.run_id, phases)
 
     # -- the lower part of a run's page: asked for once it is about to be seen ---------------------
 
     def run_log(self, run_id: str, phase: str, after: str) -> dict[str, Any]:
-        context = self._drawing.context
-        with self._draw_lock:
-            state = find_run(context, run_id)
         place = int(after) if re.fullmatch(r"[0-9]{1,15}", after) else None
-        return details.log_json(context, state, phase, place)
+        with self._draw_lock:
+            return details.log_json(self._drawing.context, run_id, phase, place)
 
     def run_machine(self, run_id: str) -> dict[str, Any]:
         with self._draw_lock:
             context = self._drawing.context
             state = find_run(context, run_id)
-            return details.machine_json(context, state, self.curves.phases(context, state))
+            charts = machine_charts(context, state, self.curves.phases(context, state))
+        told: dict[str, Any] = page_json(charts)
+        return told
 
     def run_launched(self, run_id: str) -> dict[str, Any]:
         with self._lock:
-            context = self._home.context
-            return details.launched_json(context, find_run(context, run_id))
+            return details.launched_json(self._home.context, run_id)
+
+    # -- beside runs: spending and comparison ------------------------------------------------------
+
+    def spent(self, month: str, by: str) -> dict[str, Any]:
+        with self._beside_lock:
+            context = self._beside.context
+            ledger, now = context.ledger.read(), context.wall()
+        told: dict[str, Any] = page_json(month_spending(ledger, now, month=month, by=by))
+        return told
+
+    def compared(self, runs: str) -> dict[str, Any]:
+        with self._beside_lock:
+            return compare_json(self._beside.context, runs.split(","))
 
     def warm(self) -> None:
         """Load what a click needs, so that the first one waits no longer than others."""
@@ -438,11 +455,11 @@ def application(page: Page) -> Starlette:
         )
 
     def queried(path: str, ask: Callable[..., dict[str, Any]], *names: str) -> Route:
-        """Likewise, called with these parameters of the query; '' where one is left out."""
+        """Likewise, called with these parameters of the query, too; '' where one is left out."""
 
         async def answer(request: Request) -> Response:
-            asked = [request.query_params.get(name, "") for name in names]
-            return Answer(await in_thread(ask, *asked))
+            asked = (request.query_params.get(name, "") for name in names)
+            return Answer(await in_thread(ask, *request.path_params.values(), *asked))
 
         return Route(path, answer)
 
@@ -455,30 +472,26 @@ def application(page: Page) -> Starlette:
         lane = questions if ends else usual
         return Answer(await in_thread(page.foreseen, *about, lane=lane))
 
-    async def log(request: Request) -> Response:
-        asked = request.query_params
-        about = request.path_params["run"], asked.get("phase", ""), asked.get("after", "")
-        return Answer(await in_thread(page.run_log, *about))
-
     return Starlette(
         routes=[
             Route("/", index),
             Route("/runs", index),
             Route("/run/{run}", index),
-            *(Route(path, index) for path in PATHS),
+            Route("/spend", index),
+            Route("/compare", index),
             Route(served + "/{name:path}", static),
             route("/api/runs", page.all_runs),
             route("/api/runs/{run}", page.one_run),
             route("/api/runs/{run}/curves", page.run_curves),
-            Route("/api/runs/{run}/log", log),
+            queried("/api/runs/{run}/log", page.run_log, "phase", "after"),
             route("/api/runs/{run}/machine", page.run_machine),
             route("/api/runs/{run}/launched", page.run_launched),
             Route("/api/runs/{run}/foreseen", foreseen),
             route("/api/runs/{run}/do", page.do, "POST", 202),
             route("/api/budgets/{level}", page.raise_level, "POST"),
             route("/api/approvals/{approval}", page.answer, "POST"),
-            queried("/api/spend", page.views.spent, "month", "by"),
-            queried("/api/compare", page.views.compared, "runs"),
+            queried("/api/spend", page.spent, "month", "by"),
+            queried("/api/compare", page.compared, "runs"),
             Route("/api/stream", stream),
         ],
         lifespan=lifespan,

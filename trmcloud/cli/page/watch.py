@@ -12,16 +12,19 @@ from pathlib import Path
 from typing import Any
 
 from trmcloud.api import Home
+from trmcloud.app.context import run_by_id
+from trmcloud.app.curve_marks import marks_of
+from trmcloud.app.curve_store import CurveStore
 from trmcloud.app.encoding import encode
 from trmcloud.app.machine_history import samples_path
 from trmcloud.app.run_facts import training_of
 from trmcloud.app.run_queries import is_driven
 from trmcloud.app.run_views import symptoms
 from trmcloud.cli.page import shown
-from trmcloud.cli.page.feed import CurveStore, Feed
+from trmcloud.cli.page.encoding import page_json
+from trmcloud.cli.page.feed import Feed
 from trmcloud.cli.views.troubles import trouble_lines, unreached_lines
 from trmcloud.core.contract.pod_contract import HEARTBEAT_NAME, METRICS_NAME
-from trmcloud.core.control.run_state import RunState
 from trmcloud.core.errors import ConflictError, TrmcloudError
 from trmcloud.core.spec.settings import PHASE_NAMES
 from trmcloud.core.text import one_line
@@ -138,7 +141,8 @@ class HeartbeatWatch:
     curves: CurveStore
     changed: Callable[[Sequence[str]], None]
     _ledger: _Stamp | None = None
-    _states: dict[str, RunState] = field(default_factory=dict)
+    _states: dict[str, object] = field(default_factory=dict)
+    _live: list[str] = field(default_factory=list)
     _seen: dict[str, _Stamp | tuple[_Stamp | None, ...]] = field(default_factory=dict)
 
     def tick(self) -> None:
@@ -147,25 +151,26 @@ class HeartbeatWatch:
             LedgerError: the ledger cannot be read now.
         """
         self._read_ledger()
-        news = [row for state in self._states.values() if state.live for row in self._beat(state)]
+        news = [row for run_id in self._live for row in self._beat(run_id)]
         if news:
             self.feed.tell("beats", news)
         for run_id in self.feed.watched:
-            state = self._states.get(run_id)
-            if state is not None:
-                self._grow(state)
-                self._tell_details(state)
+            if run_id in self._states:
+                self._grow(run_id)
+                self._tell_details(run_id)
 
     def _read_ledger(self) -> None:
         now = _stamp(str(self.home.context.home / "ledger.head"))
         if now is not None and now == self._ledger:
             return
-        before, self._states = self._states, {run.run_id: run for run in self.home.states()}
+        states = {run.run_id: run for run in self.home.states()}
+        before, self._states = self._states, dict(states)
+        self._live = [run_id for run_id, run in states.items() if run.live]
         self._ledger = now
         self.changed([name for name, run in self._states.items() if before.get(name) is not run])
 
-    def _beat(self, state: RunState) -> list[dict[str, object]]:
-        folder = self.home.context.files.folder(state.run_id)
+    def _beat(self, run_id: str) -> list[dict[str, object]]:
+        folder = self.home.context.files.folder(run_id)
         rows: list[dict[str, object]] = []
         for phase in PHASE_NAMES:
             path = os.path.join(folder, phase, HEARTBEAT_NAME)
@@ -173,32 +178,33 @@ class HeartbeatWatch:
             if stamp is None or stamp == self._seen.get(path):
                 continue
             self._seen[path] = stamp
-            beat = self.home.context.files.heartbeat(state.run_id, phase)
+            beat = self.home.context.files.heartbeat(run_id, phase)
             if beat is not None:
-                told = shown.training_json(training_of(state, beat))
-                rows.append({"run": state.run_id, "training": told})
+                training = training_of(run_by_id(self.home.context, run_id), beat)
+                rows.append({"run": run_id, "training": shown.training_json(training)})
         return rows
 
-    def _grow(self, state: RunState) -> None:
+    def _grow(self, run_id: str) -> None:
         """Curves of a run that is looked at, where its metrics have grown."""
-        folder = Path(self.home.context.files.folder(state.run_id))
+        context = self.home.context
+        folder = Path(context.files.folder(run_id))
         stamps = [_stamp(str(folder / phase / METRICS_NAME)) for phase in PHASE_NAMES]
-        key, stamp = f"{state.run_id}/metrics", tuple(stamps)
+        key, stamp = f"{run_id}/metrics", tuple(stamps)
         if stamp == self._seen.get(key):
             return
         self._seen[key] = stamp
-        news = self.curves.news(self.home.context, state)
+        news = self.curves.news(context, run_by_id(context, run_id))
         if news is None:
-            self.feed.tell("curves", {}, state.run_id)
+            self.feed.tell("curves", {}, run_id)
         elif news.train.step or news.evals.step:
             phases = [{"name": name, "step": step} for name, step in news.phases]
             told = {"train": news.train.to_json(), "evals": news.evals.to_json(), "phases": phases}
-            self.feed.tell("points", told, state.run_id)
+            self.feed.tell("points", told, run_id)
 
-    def _tell_details(self, state: RunState) -> None:
+    def _tell_details(self, run_id: str) -> None:
         """Tell a run's page that its log or its machine's history has grown: the page asks for what
         it shows of them."""
-        context, run_id = self.home.context, state.run_id
+        context = self.home.context
         logs = [_stamp(context.files.logs(run_id, phase)) for phase in PHASE_NAMES]
         samples = _stamp(str(samples_path(context.home, run_id)))
         for kind, stamp in (("log", tuple(logs)), ("machine", samples)):
@@ -303,11 +309,12 @@ class RunWatch:
         self.feed.tell("row", shown.run_json(run))
         if name in watched:
             context = self.home.context
-            told = shown.whole_json(context, state, run)
+            told = shown.whole_json(context, run)
             told["checkpoints"] = [
                 shown.checkpoint_json(each) for each in self.home.checkpoints(name)
             ]
-            told["marks"] = shown.marks_json(context, state, self.curves.phases(context, state))
+            phases = self.curves.phases(context, state)
+            told["marks"] = page_json(marks_of(context, state, phases))
             self.feed.tell("run", told, name)
         return True
 

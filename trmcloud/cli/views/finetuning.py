@@ -5,8 +5,9 @@ from __future__ import annotations
 from decimal import Decimal
 
 from trmcloud.app.finetune_plans import FinetunePlan
-from trmcloud.cli.views.plan import LEAST_GAIN, MOST_CHOICES, hours_text
-from trmcloud.cli.views.text import count
+from trmcloud.app.plan_choices import LEAST_GAIN, MOST_CHOICES
+from trmcloud.app.words import count
+from trmcloud.cli.views.plan import hours_text
 from trmcloud.core.catalog.offers import DAY_S, FRESH_DAYS
 from trmcloud.core.planner.finetuning import SIGMAS, FinetuneRow
 from trmcloud.core.planner.roofline import P90_SIGMAS

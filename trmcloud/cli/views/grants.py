@@ -7,7 +7,6 @@ from collections.abc import Sequence
 
 from trmcloud.app import views
 from trmcloud.app.grants import STANDING, ApprovalRequest, GrantAccount
-from trmcloud.app.views import filled
 from trmcloud.cli.views.text import duration, table
 from trmcloud.core.text import one_line
 
@@ -102,20 +101,6 @@ def history_lines(changes: Sequence[views.GrantChange]) -> list[str]:
         facts += [text for text in (each.request, each.by) if text]
         lines.append(f"{when:%Y-%m-%d %H:%M:%S} UTC  {each.principal}  {'  '.join(facts)}")
     return lines
-
-
-def as_line(account: GrantAccount) -> views.GrantLine:
-    return filled(
-        views.GrantLine,
-        account,
-        settled_usd=account.spent,
-        settled_today_usd=account.spent_today,
-        settled_this_month_usd=account.spent_this_month,
-    )
-
-
-def as_request(request: ApprovalRequest) -> views.ApprovalLine:
-    return filled(views.ApprovalLine, request)
 
 
 def _day(at: float) -> str:

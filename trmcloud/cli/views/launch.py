@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
+from collections.abc import Sequence
 
 from trmcloud.app.balances import plan_funds
 from trmcloud.app.checkpoints.fetching import OwnNames
@@ -11,9 +12,11 @@ from trmcloud.app.checkpoints.opening import Effect, worst
 from trmcloud.app.context import Context
 from trmcloud.app.ignore_rules import IGNORE_NAME
 from trmcloud.app.launching import Continuation
+from trmcloud.app.plan_views import plan_balance
 from trmcloud.app.run_facts import report_run
 from trmcloud.app.run_queries import mark_reported
 from trmcloud.app.run_views import resumed_rows
+from trmcloud.app.words import count
 from trmcloud.app.working_tree import WorkingTree
 from trmcloud.cli.views.metrics import score_words
 from trmcloud.cli.views.plan import (
@@ -22,12 +25,10 @@ from trmcloud.cli.views.plan import (
     limit_rows,
     reasons_to_show,
 )
-from trmcloud.cli.views.text import CHECKPOINTS, count, duration, fields
+from trmcloud.cli.views.text import CHECKPOINTS, duration, fields
 from trmcloud.core.catalog.hardware import LOCAL
 from trmcloud.core.catalog.providers import is_brokered
 from trmcloud.core.contract.command import NO_SIGNAL, Command
-from trmcloud.core.contract.manifest import KnownCheckpoint
-from trmcloud.core.control.run_state import RunState
 from trmcloud.core.spec.plan import Candidate, PhasePlan, Plan
 from trmcloud.core.spec.settings import CommandSettings
 from trmcloud.core.text import one_line
@@ -51,7 +52,7 @@ def show_plan(context: Context, plan: Plan, *, verbose: bool = False) -> None:
     """Print the plan that will run; with ``verbose`` every limit and switch, "off" included."""
     funds, unread = plan_funds(context, plan)
     rows = plan_rows(context, plan, verbose=verbose)
-    if text := balance_text(plan, funds, unread):
+    if text := balance_text(plan_balance(plan, funds), unread):
         rows.append(("balance", text))
     chosen = plan.recommended
     reasons = reasons_to_show(chosen.reasons, verbose=verbose) if chosen is not None else ()
@@ -71,7 +72,10 @@ def show_resume(context: Context, found: Continuation, *, verbose: bool = False)
             why = "it was launched without --resume"
         begins = ("starts again", f"from its beginning: {why}; what it has saved is kept")
     elif latest is not None:
-        begins = ("continues from", f"{latest.label} · {_score(run, latest)}")
+        score = "not evaluated"
+        if latest.val_bpb is not None:
+            score = score_words(run.spec.command, mark_reported(run, latest))
+        begins = ("continues from", f"{latest.label} · {score}")
     elif not report.on_volume:
         begins = ("continues from", "the beginning: no checkpoint of it is known")
     told = dict(plan_rows(context, plan, verbose=verbose))
@@ -93,13 +97,6 @@ def show_resume(context: Context, found: Continuation, *, verbose: bool = False)
     for name in ("plan", "cap", "stops", *plan.spec.phases):
         told.pop(name, None)  # of the launch; a resume has another length
     print("\n".join(fields([*rows, *told.items()], indent="  ")))
-
-
-def _score(run: RunState, made: KnownCheckpoint) -> str:
-    """A checkpoint's metric by its name."""
-    if made.val_bpb is None:
-        return "not evaluated"
-    return score_words(run.spec.command, mark_reported(run, made))
 
 
 def plan_rows(context: Context, plan: Plan, *, verbose: bool) -> list[tuple[str, str]]:
@@ -300,7 +297,7 @@ def _some(names: tuple[str, ...]) -> str:
 _WIDEST_NAME = 40
 
 
-def own_files(own: OwnNames, sha256: str, metric: list[str]) -> list[str]:
+def own_files(own: OwnNames, sha256: str, metric: Sequence[str]) -> list[str]:
     """Its metric, its files and where they are, a line each."""
     return [
         *metric,

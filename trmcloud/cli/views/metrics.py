@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
-from trmcloud.cli.views.text import bpb, losses
+from trmcloud.app.words import bpb, number
+from trmcloud.cli.views.text import losses
 from trmcloud.core.contract.command import RECIPE, Command
 from trmcloud.core.contract.manifest import CheckpointManifest, Known, KnownCheckpoint
 from trmcloud.core.contract.trainer_contract import Heartbeat
@@ -13,8 +14,6 @@ from trmcloud.core.text import one_line
 
 if TYPE_CHECKING:
     from trmcloud.app import views
-
-BITS = "bits per byte"
 
 
 class _Sourced(Protocol):
@@ -28,17 +27,6 @@ _T = TypeVar("_T", bound=_Sourced)
 def told_of(made: _T) -> ReportedValue[_T]:
     """Return a part of a view with its source."""
     return ReportedValue(made, here=made.reported_by is None)
-
-
-def title_of(metric: str | None) -> str:
-    """What a metric is called in a heading: ``bits per byte`` of a recipe (None), a command's own
-    name, or ``metric`` where it has none."""
-    return BITS if metric is None else one_line(metric)[:40] or "metric"
-
-
-def value_words(metric: str | None, value: float | None) -> str:
-    """``2.310`` bits per byte, or a command's own metric."""
-    return bpb(value) if metric is None else number(value)
 
 
 def metric_words(command: Command | None, told: ReportedValue[Heartbeat]) -> str:
@@ -118,10 +106,6 @@ def _number(command: Command | None, score: float | None) -> str:
     return bpb(score) if command is None else number(command.shown(score))
 
 
-def number(value: float | None) -> str:
-    return "–" if value is None else f"{value:.4g}"
-
-
 def steps_words(beat: Heartbeat | views.Beat, of: str = "/") -> str:
     """``120/3,000``; ``120`` where their number is not known."""
     return f"{beat.step:,}{of}{beat.steps:,}" if beat.steps else f"{beat.step:,}"
@@ -149,13 +133,15 @@ def score_words(command: Command | None, told: ReportedValue[Known]) -> str:
     return f"{name} {value}" if name else "no metric"
 
 
-def score_cell(command: Command | None, told: ReportedValue[Known] | None) -> str:
+def checkpoint_cell(best: views.RunCheckpoint | None) -> str:
     """A recipe's number alone, a command's behind its name, in a table that has ``marked_words``
     below it."""
-    if told is None or not told.checked(_is_scored):
+    if best is None or not best.evaluated:
         return "–"
-    name = "" if command is None else f"{one_line(command.metric_name)[:40]} "
-    return told.as_marked(lambda made: name + _number(command, made.val_bpb))
+    value = bpb(best.val_bpb)
+    if best.metric is not None:
+        value = f"{best.metric.name[:40]} {number(best.metric.value)}"
+    return told_of(best).as_marked(lambda _: value)
 
 
 def marked_words() -> str:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import calendar
 import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from trmcloud.cli.views.charts import Mark, Series, legend, line_chart
-from trmcloud.cli.views.html_page import head_of, html_table, instant, named_rows, words
+from trmcloud.app.charts import Mark, Series, legend, line_chart
+from trmcloud.app.html_page import head_of, html_table, instant, named_rows, words
+from trmcloud.app.spending import month_bounds
 from trmcloud.cli.views.text import table
 from trmcloud.core.money import ZERO, Usd
 from trmcloud.core.text import one_line
@@ -127,7 +127,7 @@ def _bar(share: MonthShare, most: int) -> str:
 
 
 def _plot(report: Month) -> str:
-    begins, ends = bounds(report.month)
+    begins, ends = month_bounds(report.month)
     amounts = [(each.until_at, float(each.spent_usd)) for each in report.grown]
     steps: list[tuple[float, float]] = [(begins, 0.0)]
     for at, spent in amounts:
@@ -146,11 +146,3 @@ def _plot(report: Month) -> str:
         x_title="day of the month, UTC",
     )
     return f"{legend(series)}{chart}\n"
-
-
-def bounds(month: str) -> tuple[float, float]:
-    """Return its first and last instant in UTC (epoch s)."""
-    year, number = int(month[:4]), int(month[5:])
-    begins = calendar.timegm((year, number, 1, 0, 0, 0))
-    after = (year + 1, 1) if number == 12 else (year, number + 1)
-    return float(begins), float(calendar.timegm((*after, 1, 0, 0, 0)))

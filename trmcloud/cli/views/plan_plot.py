@@ -8,7 +8,7 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from trmcloud.cli.views.plan import pareto
+from trmcloud.app.plan_choices import pareto
 from trmcloud.core.errors import ConflictError, MissingExtra, UsageError
 from trmcloud.core.spec.plan import Candidate, Plan
 from trmcloud.io.installation import install_command

@@ -3,41 +3,27 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
 from contextlib import suppress
 from typing import Protocol
 
-from trmcloud.app.conditions import meaning_of, never_heard
 from trmcloud.app.context import Context, run_by_id
 from trmcloud.app.drive import RunDriver
 from trmcloud.app.ending import NamedPodEnds, PodListing
-from trmcloud.app.launching import (
-    OnlyBillPending,
-    follow_or_drive,
-    foreseen_closing,
-    has_begun,
-)
-from trmcloud.app.measurements import note_measured, note_probed
+from trmcloud.app.launching import OnlyBillPending, follow_or_drive
+from trmcloud.app.live_run import BAD_ENDS, LeftRun, beside, left_run
 from trmcloud.app.narration import Narrator
-from trmcloud.app.reasons import sentence
-from trmcloud.app.run_queries import last_beat, last_report, reported_uploads
-from trmcloud.app.run_views import launched, run_ended, run_event, run_view
-from trmcloud.app.stopping import request_stop
+from trmcloud.app.run_end import RunEnd, end_of
+from trmcloud.app.run_views import launched, run_ended, run_event
+from trmcloud.app.stopping import interrupt
 from trmcloud.cli.views.health import health_rows, recovered_rows, verdict_lines
 from trmcloud.cli.views.json_output import print_document, print_line
 from trmcloud.cli.views.metrics import goal_lines, target_lines
-from trmcloud.cli.views.run_bar import BAD_ENDS, RunBar, stage_of
+from trmcloud.cli.views.run_bar import RunBar
 from trmcloud.cli.views.status import RESUMABLE
 from trmcloud.cli.views.streams import outlive_the_reader, outlive_the_terminal
 from trmcloud.cli.views.text import duration
 from trmcloud.cli.views.troubles import failure_lines, tell_troubles
-from trmcloud.core.contract.manifest import own_bests, own_name, pick_best
-from trmcloud.core.control.billing import awaiting_bill
-from trmcloud.core.control.reason import ReasonKind, make_reason
-from trmcloud.core.control.report import spent_so_far
-from trmcloud.core.control.run_state import RunState, State
-from trmcloud.core.control.waiting import is_waiting
-from trmcloud.core.errors import NO_CHECKPOINT_CODE, Outcome, StaleEpoch
+from trmcloud.core.errors import Outcome, StaleEpoch
 from trmcloud.core.money import ZERO
 from trmcloud.core.text import one_line
 
@@ -87,22 +73,13 @@ class EventLines:
         self._context, self._run_id = context, run_id
         self._narrator = Narrator()
 
-    def beside(self, watch: Callable[[RunState], None]) -> Callable[[RunState], None]:
-        """Return a function that prints what is new, and calls ``watch``."""
-
-        def watch_both(run: RunState) -> None:
-            self._print_new()
-            watch(run)
-
-        return watch_both
-
-    def end(self, run: RunState) -> None:
-        self._print_new()
-        print_line(run_ended(self._context, run))
-
-    def _print_new(self) -> None:
+    def print_new(self) -> None:
         for told in self._narrator.tell(self._context.ledger.records(self._run_id)):
             print_line(run_event(told))
+
+    def end(self) -> None:
+        self.print_new()
+        print_line(run_ended(self._context, run_by_id(self._context, self._run_id)))
 
 
 def carry(
@@ -127,173 +104,138 @@ def carry(
     named = f" ({run.name})" if run.name else ""
     print(f"{run.run_id}{named}: reserved {run.reserved} of a cap of {run.cap}")
     over = OnlyBillPending(context)
-
-    def done(state: RunState) -> bool:
-        return over(state) or (detach and has_begun(state))
-
+    done = over.or_begun if detach else over
     events = EventLines(context, run.run_id) if as_json and not detach else None
     if events is not None:
         print_line(launched(context, run, detached=False, existing=existing))
     with RunBar(context) as bar:
-        watch = events.beside(bar.watch) if events is not None else bar.watch
+        watch = beside(events.print_new, bar.watch) if events is not None else bar.watch
         try:
-            run = driver.until(done, watch)
+            driver.until(done, watch)
         except KeyboardInterrupt:
             bar.pause()
-            run = _interrupted(context, driver, bar, over)
+            _interrupted(context, driver, bar, over)
         except StaleEpoch:
             bar.pause()
             print(f"{driver.run_id}: another command drives it now; watching", flush=True)
             bar.resume()
-            run = follow_or_drive(context, driver.run_id, done, watch)
+            follow_or_drive(context, driver.run_id, done, watch)
+    run = driver.run()
     if run.live:
         context.ledger.release(run.run_id, driver.epoch)
-    code = 0
-    if run.live and not over.reached:
-        _show_left(context, run)
-    else:
-        code = show_end(context, run)
-    if events is not None:
-        events.end(run)
-    elif as_json:
+    end = show_finish(context, run.run_id, over, events)
+    if as_json and events is None:
         print_document(launched(context, run, detached=True, existing=existing))
-    return code
+    return end.exit_code if end is not None else 0
 
 
-def _show_left(context: Context, run: RunState) -> None:
-    if is_waiting(run) and run.wait is not None:
-        left = duration(run.wait.until_at - context.wall())
-        print(f"{run.run_id} waits for a machine for {left} more; {run.reserved} stays reserved.")
+def show_finish(
+    context: Context, run_id: str, over: OnlyBillPending, events: EventLines | None
+) -> RunEnd | None:
+    """Show the end of a run that was followed until it was ``over``, and return it; None where it
+    was left live."""
+    run, end = run_by_id(context, run_id), None
+    if run.live and not over.reached:
+        _show_left(run_id, left_run(context, run))
+    else:
+        end = end_of(context, run)
+        show_end(end)
+    if events is not None:
+        events.end()
+    return end
+
+
+def _show_left(run_id: str, left: LeftRun) -> None:
+    if left.waits_s is not None:
+        waits = duration(left.waits_s)
+        print(f"{run_id} waits for a machine for {waits} more; {left.reserved} stays reserved.")
         print("  the guard asks again at each visit (trmcloud admin guard status), or:")
-        print(f"  trmcloud logs -f {run.run_id} · status {run.run_id} · stop {run.run_id}")
-        return
-    stage = stage_of(run, last_beat(context, run), last_report(context, run), "")
-    if run.state not in (State.ENDING, State.SETTLING) and not stage.startswith("Training"):
-        print(f"{run.run_id}: not waited for its training; it is at: {stage}")
-    print(f"{run.run_id} continues without this command and stops at its limits.")
-    print(f"  trmcloud logs -f {run.run_id} · status {run.run_id} · stop {run.run_id}")
+    else:
+        if not left.trains:
+            print(f"{run_id}: not waited for its training; it is at: {left.stage}")
+        print(f"{run_id} continues without this command and stops at its limits.")
+    print(f"  trmcloud logs -f {run_id} · status {run_id} · stop {run_id}")
 
 
 class Beside(Protocol):
     """What is shown above the live line of a run."""
 
-    def has_new(self, run: RunState) -> bool: ...
-    def print_new(self, run: RunState) -> None: ...
-    def print_findings(self, run: RunState) -> None: ...
+    def has_new(self) -> bool: ...
+    def print_new(self) -> None: ...
+    def print_findings(self) -> None: ...
 
 
-def look_on(context: Context, run_id: str, *, as_json: bool, beside: Beside) -> int:
+def look_on(context: Context, run_id: str, *, as_json: bool, above: Beside) -> int:
     """Show a run that another command may drive, until nothing is left of it but its bill; exit
     code. Where no command drives it, this one does. Ctrl-C leaves it as it is."""
     outlive_the_reader()
     tell_troubles(context)
     over = OnlyBillPending(context)
-    run = run_by_id(context, run_id)
-    events = EventLines(context, run.run_id) if as_json else None
+    events = EventLines(context, run_id) if as_json else None
     with RunBar(context) as bar:
 
-        def show(state: RunState) -> None:
-            if beside.has_new(state):
+        def show_news() -> None:
+            if events is not None:
+                events.print_new()
+            if above.has_new():
                 bar.pause(clear=True)
-                beside.print_new(state)
-                beside.print_findings(state)
+                above.print_new()
+                above.print_findings()
                 bar.resume()
-            bar.watch(state)
 
-        watch = events.beside(show) if events is not None else show
         try:
-            if not over(run):
-                run = follow_or_drive(context, run_id, over, watch)
+            if not over(run_by_id(context, run_id)):
+                follow_or_drive(context, run_id, over, beside(show_news, bar.watch))
         except KeyboardInterrupt:
-            run = run_by_id(context, run_id)
-    beside.print_new(run)
-    code = 0
-    if run.live and not over.reached:
-        _show_left(context, run)
-    else:
-        code = show_end(context, run)
-    if events is not None:
-        events.end(run)
-    return code
+            pass
+    above.print_new()
+    end = show_finish(context, run_id, over, events)
+    return end.exit_code if end is not None else 0
 
 
-def outcome_of(run: RunState) -> Outcome:
-    """Return a run's outcome, or the expected one once its bill is final."""
-    foreseen = None if run.outcome is not None else foreseen_closing(run)
-    if foreseen is not None:
-        return Outcome(foreseen.outcome)
-    return run.outcome or Outcome.LOST
-
-
-def show_end(context: Context, run: RunState) -> int:
-    """Print the end of a run; return its exit code."""
-    outcome, foreseen = outcome_of(run), foreseen_closing(run)
-    print(f"{run.run_id} {outcome.value}: {meaning_of(run, outcome)}")
-    why = run.reason or (foreseen.reason if foreseen is not None else None)
-    if told := sentence(why):
-        print(f"  why: {one_line(told)}")
-    view = run_view(context, run)
-    for line in verdict_lines(view) if run.gates else ():
+def show_end(end: RunEnd) -> None:
+    """Print the end of a run, and what to type next."""
+    view, outcome, run_id = end.view, end.outcome, end.view.run
+    print(f"{run_id} {outcome.value}: {end.meaning}")
+    if end.why:
+        print(f"  why: {end.why}")
+    for line in verdict_lines(view):
         print(line)
     verdict = [("verdict", text) for text in target_lines(view.verdict)]
     for label, text in recovered_rows(view.recoveries) + health_rows(view.health) + verdict:
         print(f"  {label}: {text}")
     for text in goal_lines(view.goal):
         print(f"  {text}")
-
-    with suppress(OSError):  # what it measured is lost then, and nothing else
-        note_measured(context, run)
-        note_probed(context, run)
-    here = context.files.manifests(run.run_id)
-    elsewhere = bool(reported_uploads(context, run)) or outcome is Outcome.UNREPORTED
-    kept = bool(here) or elsewhere
-    is_bare = _left_none(run, outcome, elsewhere or any(not m.is_output for m in here))
-    if is_bare:
-        also = "; files of unknown layout were kept, not compared" if here else ""
+    if end.is_bare:
+        also = "; files of unknown layout were kept, not compared" if end.has_files else ""
         print(f"  no checkpoint was found{also}")
-    if (own := own_bests(here)) and pick_best(here) is None:
+    if end.own_best:
+        print(f"  no metric to compare by; the script's own best: {end.own_best}")
+    if view.live:
         print(
-            f"  no metric to compare by; the script's own best: {own[0].label}, {own_name(own[0])}"
-        )
-    if run.live:
-        spent = spent_so_far(run, context.wall())
-        print(
-            f"  its bill is not final yet ({spent} of {run.cap} so far at the planned rate, "
-            f"{run.reserved} reserved); the next command settles it"
+            f"  its bill is not final yet ({end.spent} of {view.cap_usd} so far at the planned "
+            f"rate, {view.reserved_usd} reserved); the next command settles it"
         )
     else:
-        spent_words = f"  spent {run.settled} of {run.cap}"
-        if awaiting_bill(run):
-            spent_words += " at most, the bill is not final yet"
-        print(spent_words + ("" if run.reserved == ZERO else f", {run.reserved} still reserved"))
+        at_most = " at most, the bill is not final yet" if end.awaits_bill else ""
+        held = f", {view.reserved_usd} still reserved" if view.reserved_usd != ZERO else ""
+        print(f"  spent {end.spent} of {view.cap_usd}{at_most}{held}")
     if view.failed_boots:
         print(f"  failed boots: {view.failed_boots}, {view.failed_boots_usd} at most")
     if outcome is Outcome.NO_MACHINE:
-        print(f"  try: trmcloud resume {run.run_id} --wait-for 6h, or another plan")
-    if kept:
-        again = f" · resume {run.run_id}" if outcome in RESUMABLE else ""
-        print(f"  trmcloud fetch-best {run.run_id}{again}")
+        print(f"  try: trmcloud resume {run_id} --wait-for 6h, or another plan")
+    if end.has_checkpoints:
+        again = f" · resume {run_id}" if outcome in RESUMABLE else ""
+        print(f"  trmcloud fetch-best {run_id}{again}")
     if outcome is Outcome.UNFIT:
-        print(
-            f"  try: trmcloud resume {run.run_id} (another machine), another plan, or another image"
-        )
-    for line in failure_lines(context, run):
+        print(f"  try: trmcloud resume {run_id} (another machine), another plan, or another image")
+    for line in failure_lines(end.failure):
         print(line)
-    if outcome in BAD_ENDS and not never_heard(run):
-        print(f"  trmcloud logs {run.run_id}")
-    return NO_CHECKPOINT_CODE if is_bare else outcome.exit_code
+    if outcome in BAD_ENDS and end.was_heard:
+        print(f"  trmcloud logs {run_id}")
 
 
-def _left_none(run: RunState, outcome: Outcome, kept: bool) -> bool:
-    """Whether a command ended well and left no checkpoint, as a probe may."""
-    command = run.spec.command
-    ended_well = outcome in (Outcome.FINISHED, Outcome.LANDED)
-    return command is not None and not command.probe_steps and ended_well and not kept
-
-
-def _interrupted(
-    context: Context, driver: RunDriver, bar: RunBar, over: OnlyBillPending
-) -> RunState:
+def _interrupted(context: Context, driver: RunDriver, bar: RunBar, over: OnlyBillPending) -> None:
     """Ctrl-C: ask; without an answer, or without anyone to answer, the run goes on."""
     answer = ""
     if sys.stdin.isatty():
@@ -303,10 +245,8 @@ def _interrupted(
         except KeyboardInterrupt:
             answer = ""
     if answer not in ("s", "stop"):
-        return driver.run()
-    request_stop(context, driver.run_id, make_reason(ReasonKind.INTERRUPTED))
+        return
+    interrupt(context, driver.run_id)
     bar.resume()
-    try:
-        return driver.until(over, bar.watch)
-    except KeyboardInterrupt:
-        return driver.run()
+    with suppress(KeyboardInterrupt):
+        driver.until(over, bar.watch)

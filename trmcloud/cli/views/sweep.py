@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from trmcloud.app.charts import Series, line_chart
 from trmcloud.app.sweep_facts import SweepFacts
 from trmcloud.app.sweep_terms import expected_trials
-from trmcloud.cli.views.charts import Series, line_chart
 from trmcloud.cli.views.text import table
 from trmcloud.core.errors import ConflictError
 from trmcloud.core.money import Usd

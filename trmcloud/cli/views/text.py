@@ -17,18 +17,6 @@ CHECKPOINTS = "checkpoints in"
 """The name of the row that says where a run's checkpoints are stored."""
 
 
-def count(number: float) -> str:
-    """``950``, ``1.2K``, ``3.4M``, ``5.6B``."""
-    for size, unit in ((1e9, "B"), (1e6, "M"), (1e3, "K")):
-        if abs(number) >= size:
-            return f"{number / size:.1f}{unit}"
-    return f"{number:g}"
-
-
-def bpb(value: float | None) -> str:
-    return "–" if value is None else f"{value:.3f}"
-
-
 def losses(values: Sequence[float]) -> str:
     """Every supervision step's loss, first to last: ``5.91 > 4.72 > 4.31``."""
     if not values:

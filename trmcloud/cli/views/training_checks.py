@@ -4,12 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from trmcloud.app import views
-from trmcloud.app.context import Context
 from trmcloud.app.smoke_training import WantedChecks, least_usd
 from trmcloud.core.contract.training_checks import NAMES, CheckResult
-from trmcloud.core.control.report import spent_so_far
-from trmcloud.core.control.run_state import RunState
 from trmcloud.core.planner.roofline import MeasuredSpeed
 from trmcloud.core.spec.plan import Candidate
 
@@ -55,31 +51,3 @@ def result_lines(results: Sequence[CheckResult], taught: MeasuredSpeed | None) -
     if taught is not None:
         lines.append(f"plans on this hardware now use {taught.step_s:.3g} s a step")
     return lines
-
-
-def checked_document(
-    context: Context,
-    run: RunState,
-    wanted: WantedChecks,
-    results: Sequence[CheckResult],
-    taught: MeasuredSpeed | None,
-) -> views.TrainingChecked:
-    """The results as a document."""
-    return views.TrainingChecked(
-        run_id=run.run_id,
-        hardware=wanted.hardware,
-        recipe=wanted.planned.recipe,
-        spent_usd=spent_so_far(run, context.wall()),
-        is_miniature=wanted.is_miniature,
-        taught=taught is not None,
-        checks=tuple(
-            views.TrainingCheck(
-                name=each.name,
-                passed=each.passed,
-                message=each.detail,
-                elapsed_s=each.seconds,
-                measured=each.measured,
-            )
-            for each in results
-        ),
-    )

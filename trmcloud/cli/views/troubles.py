@@ -10,8 +10,8 @@ from trmcloud.core.errors import TrmcloudError
 from trmcloud.core.text import one_line
 
 if TYPE_CHECKING:
-    from trmcloud.core.control.ledger_facts import Quarantine
-    from trmcloud.core.control.run_state import RunState
+    from trmcloud.app import views
+    from trmcloud.app.failed_commands import Failure
 
 
 def trouble_lines(context: Context) -> list[str]:
@@ -49,20 +49,19 @@ def trouble_code(context: Context, run_id: str = "") -> int:
     return max((int(getattr(error, "exit_code", 1)) for error in troubles), default=0)
 
 
-def hurt_line(hurt: Quarantine) -> str:
+def hurt_line(hurt: views.DamagedRun) -> str:
     """A run in quarantine: what is known, what it counts as, what to type next."""
-    if hurt.settled is not None:
-        return f"{hurt.run_id}: {hurt.words}; settled manually at {hurt.settled}"
-    most = "an unknown amount" if hurt.most is None else f"at most {hurt.most}"
-    return f"{hurt.run_id}: {hurt.words}; it counts as {most} · trmcloud admin ledger restore"
+    records = hurt.records_read + len(hurt.damaged)
+    what = f"{hurt.run}: its records are damaged; {hurt.records_read} of {records} could be read"
+    if hurt.settled_usd is not None:
+        return f"{what}; settled manually at {hurt.settled_usd}"
+    most = "an unknown amount" if hurt.at_most_usd is None else f"at most {hurt.at_most_usd}"
+    return f"{what}; it counts as {most} · trmcloud admin ledger restore"
 
 
-def failure_lines(context: Context, run: RunState) -> list[str]:
+def failure_lines(failure: Failure | None) -> list[str]:
     """Return the last lines of a command that failed, and a file that it did not find though it is
     here; none of any other run."""
-    from trmcloud.app.failed_commands import failure_of  # only such runs need it
-
-    failure = failure_of(context, run) if run.spec.command is not None else None
     if failure is None:
         return []
     lines = ["  its last lines:", *(f"  | {line}" for line in failure.lines)]

@@ -26,7 +26,6 @@ from trmcloud.core.control.ledger_facts import StrayPod, holds
 from trmcloud.core.control.run_book import MONTH, find_runs
 from trmcloud.core.control.run_state import GRANT, STAGE, Generation, RunState, State
 from trmcloud.core.money import ZERO, Usd, cost, total
-from trmcloud.core.reported import ReportedValue
 from trmcloud.core.values import dataclass, replace
 
 # What a run cost and what it bought: a function of events and checkpoints and nothing else.
@@ -88,11 +87,6 @@ class RunReport:
     """What it trains; None: a recipe."""
     goal: GoalResult | None = None
     """Whether its best checkpoint reaches its goal; None where it has none."""
-
-    @property
-    def best_told(self) -> ReportedValue[KnownCheckpoint] | None:
-        """The best, by the report of the pod that trained."""
-        return ReportedValue(self.best, here=self.here) if self.best is not None else None
 
     @property
     def best_metric(self) -> float | None:

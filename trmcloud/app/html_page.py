@@ -10,10 +10,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from html import escape
 from typing import Any
 
+from trmcloud.app.charts import Mark, Series, legend, line_chart
 from trmcloud.app.reasons import sentence
-from trmcloud.cli.views.charts import Mark, Series, legend, line_chart
-from trmcloud.cli.views.metrics import title_of, value_words
-from trmcloud.cli.views.text import count, duration
+from trmcloud.app.words import count, title_of, value_words
 from trmcloud.core import codec
 from trmcloud.core.catalog.goals import METRICS
 from trmcloud.core.catalog.hardware import LOCAL
@@ -22,6 +21,7 @@ from trmcloud.core.control.reason import COMMAND, MEANINGS, OF_KINDS, SWEEP, Rea
 from trmcloud.core.control.receipt import Receipt
 from trmcloud.core.control.receipt_page import page_with
 from trmcloud.core.control.report import PARTS
+from trmcloud.core.durations import duration
 from trmcloud.core.errors import Outcome
 from trmcloud.core.money import Usd
 from trmcloud.core.reported import BY_POD, PODS
