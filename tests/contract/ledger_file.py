@@ -6,8 +6,8 @@ import sqlite3
 from pathlib import Path
 from typing import Any
 
-from tests.narrowing import not_none
 from tests.plans import plan_json
+from tests.present import present
 from trmcloud.adapters.ledger.sqlite import SqliteLedger
 from trmcloud.core.control import events as ev
 from trmcloud.core.control.events import ActionKey
@@ -29,7 +29,7 @@ def open_run(path: Path, run_id: str = "r1") -> int:
 
 def append(path: Path, *names: str) -> None:
     ledger = ledger_at(path)
-    driver = not_none(ledger.driver("r1"))
+    driver = present(ledger.driver("r1"))
     for name in names:
         ledger.append("r1", driver.epoch, [begun(name)], AT + 1)
 

@@ -14,7 +14,7 @@ import pytest
 
 from tests.contract.pod_requests import RATE, request_at
 from tests.contract.provider_rigs import RIGS
-from tests.narrowing import not_none
+from tests.present import present
 from tests.sim.oracle.invariants import Invariants
 from trmcloud.core.control.observation import PodSeen
 from trmcloud.core.errors import ProviderRefused
@@ -124,7 +124,7 @@ def test_a_bill_becomes_final_and_is_what_its_time_cost(ground: Ground) -> None:
         return bill is not None and bill.final
 
     ground.until(final, 4000, "its bill is never final")
-    bill = not_none(ground.compute.bill(pod_id))
+    bill = present(ground.compute.bill(pod_id))
     assert bill.pod_id == pod_id
     # Disks come on top of the rate where machines are rented.
     assert ZERO < bill.amount <= cost(RATE, life_s * 1.05 + 2)

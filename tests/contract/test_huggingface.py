@@ -9,7 +9,7 @@ import pytest
 
 from tests.contract.huggingface_rig import RATE, HubRig, another, hub_rig, job_request
 from tests.contract.pod_requests import HOST_KEY
-from tests.narrowing import not_none
+from tests.present import present
 from tests.standins.huggingface.hub import TOKEN
 from trmcloud.core.contract.pod_contract import ENV_HOST_KEY
 from trmcloud.core.contract.trainer_contract import PhaseJob
@@ -169,7 +169,7 @@ def test_a_job_that_stays_scheduling_is_being_created_and_costs_nothing(rig: Hub
     assert pod.gone
     assert pod.never_made
     assert pod.rate == ZERO
-    bill = not_none(rig.compute.bill(job_id))
+    bill = present(rig.compute.bill(job_id))
     assert (bill.amount, bill.final) == (ZERO, True)
 
 
@@ -207,7 +207,7 @@ def test_the_time_out_ends_a_job_that_nothing_else_ends(rig: HubRig) -> None:
     (pod,) = rig.compute.list_pods()
     assert pod.gone
     assert pod.ended_at is not None
-    bill = not_none(rig.compute.bill(job_id))
+    bill = present(rig.compute.bill(job_id))
     assert bill.amount == Usd("0.79998"), "an hour, and no minute more"
     assert float(bill.amount) == pytest.approx(rig.hub.billed(rig.hub.jobs[job_id]))
 
@@ -217,7 +217,7 @@ def test_begun_minutes_are_billed_whole(rig: HubRig) -> None:
     rig.on(5)
     rig.on(61)
     rig.compute.terminate(job_id)
-    assert not_none(rig.compute.bill(job_id)).amount == Usd.from_micros(2 * 13_333)
+    assert present(rig.compute.bill(job_id)).amount == Usd.from_micros(2 * 13_333)
 
 
 def test_a_job_that_was_deleted_is_billed_by_what_was_seen_of_it(rig: HubRig) -> None:
@@ -227,7 +227,7 @@ def test_a_job_that_was_deleted_is_billed_by_what_was_seen_of_it(rig: HubRig) ->
     del rig.hub.jobs[job_id]
     rig.on(5)
     assert rig.compute.list_pods() == ()
-    bill = not_none(rig.compute.bill(job_id))
+    bill = present(rig.compute.bill(job_id))
     assert bill.final
     assert bill.amount >= Usd.from_micros(5 * 13_333)
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.contract.huggingface_rig import HubRig, hub_rig, job_request
-from tests.narrowing import not_none
+from tests.present import present
 from tests.standins.huggingface.hub import USER
 from tests.standins.huggingface.server import Logged
 
@@ -94,7 +94,7 @@ def test_it_reads_what_the_stand_in_answers(rig: HubRig, client: HfApi) -> None:
     assert info.labels == {"trmcloud": "pod", "name": wanted.name}
     assert info.durations is not None
     assert (info.durations.scheduling_secs, info.durations.running_secs) == (5, 60)
-    ours = not_none(rig.api.job(job_id))
+    ours = present(rig.api.job(job_id))
     assert info.started_at is not None
     assert info.started_at.timestamp() == ours.started_at
     listed = {each.name: each for each in client.list_jobs_hardware()}

@@ -25,8 +25,8 @@ from tests.contract.ledger_file import (
     ledger_at,
     open_run,
 )
-from tests.narrowing import not_none
 from tests.plans import a_candidate, plan_json
+from tests.present import present
 from tests.reasons import quoted
 from trmcloud.adapters.ledger.sqlite import SqliteLedger
 from trmcloud.core.control import events as ev
@@ -133,7 +133,7 @@ def test_a_driver_changed_by_hand_is_noticed(path: Path, statement: str) -> None
     open_run(path)
     ledger_at(path).take_over("r1", WHO, AT)
     edit(path, statement)
-    told = not_none(ledger_at(path).driver("r1"))
+    told = present(ledger_at(path).driver("r1"))
     assert told.controller is None
     assert told.epoch > 2
     for epoch in (1, 2):
@@ -352,7 +352,7 @@ def test_a_later_driver_that_was_forgotten_stays_fenced(path: Path) -> None:
     path.write_bytes(b"")
     again = SqliteLedger(path, wall=lambda: AT + 9.5)
     assert again.read().restored is not None
-    assert not_none(again.driver("r1")).controller is None
+    assert present(again.driver("r1")).controller is None
     newer = again.take_over("r1", WHO, AT + 10)
     with pytest.raises(StaleEpoch):
         again.append("r1", forgotten, [begun("b")], AT + 11)

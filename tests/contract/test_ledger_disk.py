@@ -28,8 +28,8 @@ from tests.contract.ledger_file import (
     open_run,
 )
 from tests.documents import document_in
-from tests.narrowing import not_none
 from tests.plans import a_candidate, plan_json
+from tests.present import present
 from trmcloud.adapters.ledger.records import VERSION
 from trmcloud.adapters.ledger.sqlite import SqliteLedger
 from trmcloud.cli.main import main
@@ -342,7 +342,7 @@ def test_a_backup_that_went_on_by_itself_is_noticed(path: Path, tmp_path: Path) 
     with pytest.raises(LedgerDamaged, match="restored from a backup"):
         ledger_at(path).read()
     assert ledger_at(path).accept_restored(AT + 5)
-    restored = not_none(ledger_at(path).read().restored)
+    restored = present(ledger_at(path).read().restored)
     assert restored.since == AT, "since its first record: what it shares is not known"
 
 

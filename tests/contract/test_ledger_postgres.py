@@ -18,8 +18,8 @@ import pytest
 
 from tests.contract.ledger_file import AT, WHO, begun, edit_database
 from tests.contract.ledger_processes import drain, exit_code, plan, spawn
-from tests.narrowing import not_none
 from tests.postgres import PostgresServer, Proxy, require_postgres
+from tests.present import present
 from tests.reasons import quoted
 from trmcloud.adapters.ledger import database, moving
 from trmcloud.adapters.ledger.moving import move_to_database, move_to_file
@@ -97,7 +97,7 @@ def test_a_connection_cut_at_the_commit_writes_once(
     others = PostgresLedger(postgres_url, home.parent / "other")
     kinds = [type(record.event).__name__ for record in others.records()]
     assert kinds == ["CapSet", "RunPlanned", "Reserved", "ActionStarted"]
-    assert not_none(others.driver("r1")).epoch == epoch + 1
+    assert present(others.driver("r1")).epoch == epoch + 1
 
 
 def test_ended_sessions_and_a_restarted_server_are_met_by_a_new_connection(
@@ -346,9 +346,9 @@ def test_a_heartbeats_age_is_told_by_the_databases_clock(postgres_url: str, tmp_
     bob = PostgresLedger(postgres_url, tmp_path / "bob", wall=lambda: AT)
     epoch = ada.open_run("r1", plan(), Usd(3), WHO, ahead)
     ada.beat("r1", epoch, ahead)
-    assert 0 <= AT - not_none(bob.driver("r1")).beat_at < 3_600
+    assert 0 <= AT - present(bob.driver("r1")).beat_at < 3_600
     edit_database(postgres_url, "UPDATE drivers SET touched_at = touched_at - 40000")
-    assert 40_000 <= AT - not_none(bob.driver("r1")).beat_at < 43_600
+    assert 40_000 <= AT - present(bob.driver("r1")).beat_at < 43_600
 
 
 def test_processes_that_create_one_ledger_at_once_share_it(postgres_url: str, home: Path) -> None:
@@ -448,7 +448,7 @@ def test_a_damaged_record_is_put_back_from_an_exported_backup(
     ledger: PostgresLedger, postgres_url: str, home: Path
 ) -> None:
     epoch = ledger.open_run("r1", plan(), Usd(3), WHO, AT)
-    backup = not_none(ledger.back_up())
+    backup = present(ledger.back_up())
     assert backup.seq == 2
     assert SqliteLedger(backup.path).records() == ledger.records(), "it is a ledger by itself"
     edit_database(postgres_url, "UPDATE events SET body = body || ' ' WHERE seq = 2")
@@ -469,7 +469,7 @@ def test_a_backup_takes_the_place_of_damaged_tables(
     edit_database(postgres_url, "DELETE FROM events WHERE seq = 1")
     with pytest.raises(LedgerError):
         PostgresLedger(postgres_url, home).read()
-    done = not_none(PostgresLedger(postgres_url, home).restore(AT + 10, "damaged"))
+    done = present(PostgresLedger(postgres_url, home).restore(AT + 10, "damaged"))
     assert done.newest_seq == 3
     restored = PostgresLedger(postgres_url, home)
     assert [type(r.event).__name__ for r in restored.records()] == [

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import pytest
 
 from tests.contract.provider_rigs import NO_SELLER, RATE, RIGS, Fault, HttpRig, Rig
-from tests.narrowing import not_none
+from tests.present import present
 from trmcloud.adapters.pod_lists import LONGEST_HOLD_S
 from trmcloud.core.errors import (
     AmbiguousCreate,
@@ -401,7 +401,7 @@ def not_missed(rig: Rig, name: str, pod_id: str) -> None:
     rig.lift()
     rig.on(70)
     assert [pod.pod_id for pod in rig.named(name)] == [pod_id]
-    assert not not_none(rig.compute.bill(pod_id)).final, "it was never thought to be gone"
+    assert not present(rig.compute.bill(pod_id)).final, "it was never thought to be gone"
 
 
 @shown(Fault.LIST_FAILS)
@@ -469,7 +469,7 @@ def test_a_machine_that_a_list_omits_is_not_ended(rig: Rig) -> None:
     if rig.omitted == "cross_listed":
         shown_there = rig.named(name, cross=True)
         assert [(pod.pod_id, pod.rate) for pod in shown_there] == [(pod_id, RATE)]
-    bill = not_none(rig.compute.bill(pod_id))
+    bill = present(rig.compute.bill(pod_id))
     assert not bill.final, "a list may omit a machine for a moment"
     assert bill.amount >= cost(RATE, 60)
     rig.lift()
@@ -477,7 +477,7 @@ def test_a_machine_that_a_list_omits_is_not_ended(rig: Rig) -> None:
     (pod,) = rig.named(name)
     assert (pod.pod_id, pod.status) == (pod_id, "running")
     rig.on(1800)
-    assert not not_none(rig.compute.bill(pod_id)).final, "it is back"
+    assert not present(rig.compute.bill(pod_id)).final, "it is back"
 
 
 @shown(Fault.LIST_OMITS)
@@ -533,7 +533,7 @@ def test_of_twins_both_are_seen_billed_and_ended(rig: Rig) -> None:
     assert rig.living() == [wanted.name] * 2
     rig.on(1800)
     rig.compute.list_pods()
-    assert not_none(rig.compute.bill(wanted.name)).amount >= cost(RATE, 2 * 1800)
+    assert present(rig.compute.bill(wanted.name)).amount >= cost(RATE, 2 * 1800)
     assert rig.compute.terminate(wanted.name) is True
     assert rig.living() == []
 
@@ -589,7 +589,7 @@ def test_404_is_no_error_and_no_proof(rig: Rig) -> None:
     assert rig.compute.terminate(pod_id) is False
     rig.on(60)
     assert [pod.pod_id for pod in rig.named(name)] == [pod_id]
-    assert not not_none(rig.compute.bill(pod_id)).final
+    assert not present(rig.compute.bill(pod_id)).final
     rig.lift()
     assert rig.compute.terminate(pod_id) is True
     assert rig.living() == []
@@ -626,14 +626,14 @@ def test_a_bill_is_of_the_whole_life_and_by_name_as_by_id(rig: Rig) -> None:
     for _ in range(3):
         rig.on(900)
         rig.compute.list_pods()
-    early = not_none(rig.compute.bill(pod_id))
+    early = present(rig.compute.bill(pod_id))
     assert (early.final, early) == (False, rig.compute.bill(name))
     assert cost(RATE, 2700) <= early.amount <= cost(RATE, 2900) + Usd("0.10")
     rig.compute.terminate(pod_id)
     rig.on(10)
     assert rig.named(name) == []
     rig.on(4000)
-    final = not_none(rig.compute.bill(pod_id))
+    final = present(rig.compute.bill(pod_id))
     assert final.final
     assert cost(RATE, 2700) <= final.amount <= cost(RATE, 2900) + Usd("0.10")
     assert rig.compute.bill(rig.request(9).name) is None
@@ -658,12 +658,12 @@ def test_what_is_not_billed_yet_is_never_nothing(rig: Rig) -> None:
     rig.compute.list_pods()
     rig.compute.terminate(pod_id)
     rig.on(10)
-    bill = not_none(rig.compute.bill(pod_id))
+    bill = present(rig.compute.bill(pod_id))
     assert not bill.final
     assert bill.amount >= cost(RATE, 1800)
     for _ in range(3):
         rig.on(4 * 3600)
-        bill = not_none(rig.compute.bill(pod_id))
+        bill = present(rig.compute.bill(pod_id))
     assert bill.final
     assert bill.amount >= cost(RATE, 1800)
     assert bill.amount > ZERO

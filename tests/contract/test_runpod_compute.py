@@ -12,7 +12,7 @@ import pytest
 
 from tests.contract.pod_requests import HOST_KEY, request
 from tests.contract.runpod_rig import A100, Clocked, Rig, build
-from tests.narrowing import not_none
+from tests.present import present
 from tests.standins.runpod import oracle
 from tests.standins.runpod.client import Client
 from tests.standins.runpod.standin import StandIn
@@ -131,7 +131,7 @@ def test_an_address_comes_when_the_port_does(rig: Rig) -> None:
     rig.on(5)
     assert rig.compute.address_of(wanted.name) is None
     rig.on(30)
-    address = not_none(rig.compute.address_of(wanted.name))
+    address = present(rig.compute.address_of(wanted.name))
     (seen,) = rig.compute.list_pods()
     assert (seen.host, seen.port) == address
     assert rig.compute.address_of("trmc-0a1b2c3d-r2-g1-1800003600") is None
@@ -158,16 +158,16 @@ def test_the_bill_is_what_the_records_say(rig: Rig) -> None:
     for _ in range(12):
         rig.on(150)
         rig.compute.list_pods()
-    live = not_none(rig.compute.bill(pod_id))
+    live = present(rig.compute.bill(pod_id))
     assert not live.final
     assert float(live.amount) == pytest.approx((0.49 + DISK_USD_H) * 0.5, rel=0.01)
     rig.compute.terminate(pod_id)
     rig.on(3)
     assert rig.compute.list_pods() == ()
-    early = not_none(rig.compute.bill(pod_id))
+    early = present(rig.compute.bill(pod_id))
     assert not early.final, "a list may omit a pod for a moment"
     rig.on(300)
-    final = not_none(rig.compute.bill(pod_id))
+    final = present(rig.compute.bill(pod_id))
     assert final.final
     assert float(final.amount) == pytest.approx(truth(rig, pod_id), abs=2e-6)
 
@@ -182,7 +182,7 @@ def test_records_that_come_late_are_waited_for(rig: Rig, tmp_path: Path) -> None
     ended, paid = rig.clock(), truth(rig, pod_id)
     for _ in range(200):
         rig.on(30)
-        bill = not_none(rig.compute.bill(pod_id))
+        bill = present(rig.compute.bill(pod_id))
         assert float(bill.amount) >= paid - 1e-6, "never less than it cost"
         if bill.final:
             break
@@ -199,11 +199,11 @@ def test_a_later_controller_knows_the_pod(runpod_and_clock: Clocked, tmp_path: P
     second.api.delete_pod(pod_id)
     paid = truth(second, pod_id)
     second.on(7200)
-    bill = not_none(second.compute.bill(pod_id))
+    bill = present(second.compute.bill(pod_id))
     assert not bill.final, "when it ended within two hours nobody knows: its records may yet grow"
     third = build(runpod_and_clock, notes=tmp_path / "notes")
     third.on(1900)
-    bill = not_none(third.compute.bill(pod_id))
+    bill = present(third.compute.bill(pod_id))
     assert bill.final
     assert bill is not None
     assert float(bill.amount) == pytest.approx(paid, abs=2e-6)
@@ -222,11 +222,11 @@ def test_the_account(rig: Rig) -> None:
 
 
 def test_the_balance_counts_other_pods_of_the_account_too(rig: Rig) -> None:
-    assert not_none(rig.compute.balance()).spending == ZERO
+    assert present(rig.compute.balance()).spending == ZERO
     Client(rig.standin).rent("somebody-elses")
     rig.compute.create(request(rig))
     rig.on(60)
-    told = not_none(rig.compute.balance())
+    told = present(rig.compute.balance())
     assert told.spending is not None
     assert told.spending > Usd("0.49"), "ours is a part of it"
 

@@ -19,7 +19,7 @@ from tests import pythons
 from tests.contract import runpod_largest as largest
 from tests.contract.pod_requests import request
 from tests.contract.runpod_rig import Rig
-from tests.narrowing import not_none
+from tests.present import present
 from tests.standins.runpod import commands, oracle
 from tests.standins.runpod.client import Client, eventually
 from tests.standins.runpod.fixture import judged
@@ -353,7 +353,7 @@ def test_running_is_an_address_and_not_a_word(rig: Rig) -> None:
     rig.standin.control.set(says_running=True, provisioning_s=10, starting_s=5, ssh_after_s=10)
     wanted = request(rig)
     pod_id = rig.compute.create(wanted)
-    assert not_none(rig.api.pod(pod_id)).status == "RUNNING"
+    assert present(rig.api.pod(pod_id)).status == "RUNNING"
     for _ in range(4):
         rig.on(5)
         assert [pod.status for pod in rig.compute.list_pods()] == ["creating"]

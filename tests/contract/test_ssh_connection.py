@@ -11,7 +11,7 @@ import pytest
 
 from tests.contract.ssh_pod import OTHER_POD, POD, SshPod, needs_sshd, ssh_pod
 from tests.contract.test_ssh_link import REPORT
-from tests.narrowing import not_none
+from tests.present import present
 from tests.standins.loopback import Handler, serving_at
 from trmcloud.adapters.ssh.connection import SshConnection, control_dir
 from trmcloud.adapters.ssh.forward import forward
@@ -265,7 +265,7 @@ def test_another_speaks_for_the_pod_once_the_first_is_silent_for_long(second: Se
     failed = replace(REPORT, pod_name=POD, result="failed", message="reset by peer", kept=(kept,))
     second.says(contract.dump(failed))
     assert instead(HEAD_LOST_S - 1.0) is None
-    word = not_none(instead(HEAD_LOST_S))
+    word = present(instead(HEAD_LOST_S))
     said = "the first machine was lost; machine 1: reset by peer"
     assert (word.result, word.message) == ("failed", said)
     assert word.kept == (), "nothing can be pulled from a machine that is not the first"

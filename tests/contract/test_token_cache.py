@@ -13,7 +13,7 @@ import pytest
 
 from model.preparing.cache import read_checked_record
 from tests.contract.s3_bucket import request
-from tests.narrowing import not_none
+from tests.present import present
 from tests.standins.s3 import BUCKET, S3
 from trmcloud.adapters.s3.bucket import S3Bucket
 from trmcloud.core.contract.bucket import CachedFile, CacheGrants, dump_grants, load_grants
@@ -254,7 +254,7 @@ def test_a_hostile_pod_does_not_poison_the_next(pods: Pods) -> None:
         setattr(hostile, known, {})
     settle(hostile)
     _, cache = pods.next()
-    assert not_none(read_checked_record(cache / f"tokens/{NAME}.bin", 50257)).text_bytes == 8000
+    assert present(read_checked_record(cache / f"tokens/{NAME}.bin", 50257)).text_bytes == 8000
     assert np.array_equal(np.fromfile(cache / f"tokens/{NAME}.bin", np.uint16), IDS)
 
 

@@ -14,7 +14,7 @@ import pytest
 
 from tests.contract.pod_requests import keys, request
 from tests.contract.vast_rig import Rig, build, vast
-from tests.narrowing import not_none
+from tests.present import present
 from tests.standins.vast.world import Instance
 from trmcloud.adapters.request_budget import RequestBudget
 from trmcloud.core.catalog.providers import traits_of
@@ -248,7 +248,7 @@ def test_a_stuck_boot_says_why(rig: Rig) -> None:
     rig.standin.set(stuck=text)
     made = rig.compute.create(request(rig))
     assert status(rig) is PodStatus.CREATING
-    trouble = not_none(rig.compute.boot_trouble(made))
+    trouble = present(rig.compute.boot_trouble(made))
     assert trouble.fatal
     assert "manifest unknown" in trouble.text
 
@@ -362,10 +362,10 @@ def ended(rig: Rig, life_s: float) -> tuple[str, PodRequest]:
 
 def test_a_bill_is_what_was_charged_once_that_stands_still(rig: Rig) -> None:
     made, wanted = ended(rig, 3600)
-    bill = not_none(rig.compute.bill(made))
+    bill = present(rig.compute.bill(made))
     assert not bill.final
     rig.on(1900)
-    bill = not_none(rig.compute.bill(wanted.name))
+    bill = present(rig.compute.bill(wanted.name))
     assert bill.final
     assert float(bill.amount) == pytest.approx(rig.standin.billed(), abs=2e-6)
 
@@ -382,7 +382,7 @@ def test_a_bill_survives_a_restart_of_this_machine(rig: Rig, tmp_path: Path) -> 
     rig.on(2000)
     again.compute.bill(made)
     rig.on(2000)
-    assert not_none(again.compute.bill(made)).final
+    assert present(again.compute.bill(made)).final
 
 
 # -- the account ---------------------------------------------------------------------------------
@@ -399,7 +399,7 @@ def test_the_balance_is_the_credit_and_all_that_runs_in_the_account(rig: Rig) ->
     rig.compute.create(request(rig))
     rig.compute.create(request(rig, generation=2))
     rig.on(60)
-    told = not_none(rig.compute.balance())
+    told = present(rig.compute.balance())
     assert told.balance is not None
     assert Usd(99) < told.balance < Usd(100)
     assert told.spending is not None
@@ -418,7 +418,7 @@ def test_a_credit_that_cannot_be_read_refuses_nothing(rig: Rig, monkeypatch: Any
 
 def test_a_negative_credit_is_told_as_it_is(rig: Rig) -> None:
     rig.standin.world.credit = -2.5
-    assert not_none(rig.compute.balance()).balance == Usd("-2.5")
+    assert present(rig.compute.balance()).balance == Usd("-2.5")
 
 
 def test_at_the_end_of_the_credit_everything_stops_and_is_still_listed(rig: Rig) -> None:

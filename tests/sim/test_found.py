@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.narrowing import not_none
+from tests.present import present
 from tests.sim.drawing import draw
 from tests.sim.faults import arm_all
 from tests.sim.kept import KEPT, Kept
@@ -344,7 +344,7 @@ def test_a_controller_tells_a_pod_that_lost_its_disk_what_it_had_finished() -> N
 def test_an_agent_killed_before_it_reports_a_phases_end_does_not_train_it_again() -> None:
     """It has forgotten the trainer by then; what that wrote last is still there."""
     made, pod = pod_at_work()
-    trainer = not_none(pod.trainer)
+    trainer = present(pod.trainer)
     assert trainer.ends_at is not None
     made.queue.run_until(trainer.ends_at - 0.1, lambda: None, lambda: None)
     pod.trap("report")
@@ -410,7 +410,7 @@ def test_a_report_is_dated_by_the_pods_clock_and_heard_by_the_true_one() -> None
     pod.machine.offset_s -= 86_400.0
     pod.rented.hidden_until = made.queue.now + 3000.0
     made.queue.now += 300.0
-    later = not_none(link.report(pod.name))
+    later = present(link.report(pod.name))
     assert later.at == pytest.approx(made.queue.now - 86_400.0)
     assert pod.rented.heard
     pod.stop_agent()

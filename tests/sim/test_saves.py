@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.narrowing import not_none
+from tests.present import present
 from tests.sim.test_found import SHAPE, pod_at_work
 from tests.sim.test_last_word import run_for
 from trmcloud.core.contract.pod_contract import CheckpointRef, Orders, SaveAnswers
@@ -48,7 +48,7 @@ def test_out_of_memory_in_the_last_evaluation_leaves_it_without_a_metric() -> No
 def test_a_save_that_is_asked_for_delays_the_steps_after_it_and_loses_none() -> None:
     made, alone = trainer(), trainer()
     at = made.trains_at + 100 * SHAPE.step_s + 1e-3
-    saved_at = not_none(made.ask(at))
+    saved_at = present(made.ask(at))
     assert made.ask(at) is None, "one at a time"
     began = saved_at - SHAPE.save_s
     asked = alone.step(began)
@@ -86,10 +86,10 @@ def test_a_trainer_that_ends_while_its_agent_looks_is_closed_at_the_next_look(
 def test_asked_while_it_is_at_a_save_it_saves_again_after_the_next_step(share: float) -> None:
     """As the trainer does: what it was asked for until then is what it takes down as saved."""
     made = trainer()
-    first = not_none(made.ask(made.trains_at + 100 * SHAPE.step_s + 1e-3))
+    first = present(made.ask(made.trains_at + 100 * SHAPE.step_s + 1e-3))
     pause_s = SHAPE.save_s + SHAPE.eval_s
     resumes_at = first - SHAPE.save_s + pause_s
-    second = not_none(made.ask(resumes_at - (1 - share) * pause_s))
+    second = present(made.ask(resumes_at - (1 - share) * pause_s))
     assert second == pytest.approx(resumes_at + SHAPE.step_s + SHAPE.save_s)
     assert made.ask(resumes_at) is None, "one at a time"
     assert made.saved_step(second + 1e-3) == (made.saved_step(first + 1e-3) or 0) + 1
@@ -103,7 +103,7 @@ def test_a_pod_that_is_asked_saves_answers_and_goes_on(at_work: tuple[SimWorld, 
     pod.orders = Orders(epoch=1, save=1)
     pod.wake()
     run_for(world, 120.0)
-    saves = not_none(pod.report.saves)
+    saves = present(pod.report.saves)
     assert (saves.answered, saves.phase, saves.why) == (1, "fast", "")
     assert pod.trainer is before
     assert before is not None

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.narrowing import not_none
+from tests.present import present
 from tests.sim.drawing import draw
 from tests.sim.faults import PAIRS, arm_all
 from tests.sim.kept import KEPT
@@ -139,7 +139,7 @@ def test_events_happen_in_order_and_may_nest() -> None:
 def test_a_trainer_finishes_all_its_steps() -> None:
     made = trainer()
     assert made.ends_at is not None
-    beat = not_none(made.heartbeat(made.ends_at + 1))
+    beat = present(made.heartbeat(made.ends_at + 1))
     assert (beat.state, beat.outcome, beat.step, beat.saved_step) == ("ended", "finished", 100, 100)
     assert not made.runs(made.ends_at)
 
@@ -150,7 +150,7 @@ def test_a_trainer_lands_at_its_deadline_or_when_told() -> None:
     told = trainer()
     told.tell(1060.0)
     assert told.ends_at is not None
-    beat = not_none(told.heartbeat(told.ends_at))
+    beat = present(told.heartbeat(told.ends_at))
     assert beat.outcome == "landed_signal"
     assert 0 < beat.step < 100
 
@@ -176,7 +176,7 @@ def test_illnesses_strike(kind: str) -> None:
         assert made.outcome == "finished"
     else:
         assert not made.runs(1041.0)
-        assert not_none(made.heartbeat(1041.0)).outcome == (None if kind == "lost" else kind)
+        assert present(made.heartbeat(1041.0)).outcome == (None if kind == "lost" else kind)
 
 
 def test_the_soak_counts_and_publishes() -> None:

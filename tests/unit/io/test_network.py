@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.narrowing import not_none
+from tests.present import present
 from tests.standins.loopback import free_port
 from trmcloud.io.network import send, wrong_setting
 
@@ -24,7 +24,7 @@ from trmcloud.io.network import send, wrong_setting
     ],
 )  # fmt: skip
 def test_a_wrong_setting_is_named(environ: dict[str, str], what: str) -> None:
-    found = not_none(wrong_setting(environ=environ))
+    found = present(wrong_setting(environ=environ))
     assert found.what.startswith(what)
     assert found.next_step.startswith(f"unset {found.name}, or ")
     assert "hidden" not in str(found)
@@ -40,7 +40,7 @@ def test_usual_settings_are_right(tmp_path: Path) -> None:
         assert wrong_setting(environ=environ) is None
     bundles = ("AWS_CA_BUNDLE", "REQUESTS_CA_BUNDLE")
     assert wrong_setting(bundles, {"REQUESTS_CA_BUNDLE": str(tmp_path)}) is None
-    assert not_none(wrong_setting(bundles, {"AWS_CA_BUNDLE": "/no/such"})).name == "AWS_CA_BUNDLE"
+    assert present(wrong_setting(bundles, {"AWS_CA_BUNDLE": "/no/such"})).name == "AWS_CA_BUNDLE"
 
 
 def test_a_request_that_fails_names_it_and_one_that_does_not_is_answered(

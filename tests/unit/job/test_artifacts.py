@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.narrowing import not_none
+from tests.present import present
 from trmcloud.app.checkpoints.fetching import best_of
 from trmcloud.core.contract.command import Command
 from trmcloud.core.contract.manifest import NAMED_BEST
@@ -306,7 +306,7 @@ def test_a_group_comes_back_under_its_own_names(tmp_path: Path) -> None:
     shelf = CommandCheckpoints(
         tmp_path / "checkpoints", "r-1", "train", Command(("x",)), lambda: 1e9
     )
-    made = not_none(shelf.take(one(tmp_path / "work"), 500, None))
+    made = present(shelf.take(one(tmp_path / "work"), 500, None))
     assert made.extra["layout"] == "pt"
     back = restore(tmp_path / "checkpoints" / "step-00000500", made, tmp_path / "back")
     assert back == tmp_path / "back" / "model_000500.pt"
@@ -402,9 +402,9 @@ def test_a_scripts_own_best_is_not_pruned_for_a_newer_last(tmp_path: Path) -> No
         names = ("last.pt", "best.pt") if epoch == 2 else ("last.pt",)
         for name in names:
             lay(tmp_path / "work", f"out/{name}", content=f"{name} {epoch}".encode())
-            seen = not_none(Watcher(tmp_path / "work", "out").look(f"out/{name}"))
+            seen = present(Watcher(tmp_path / "work", "out").look(f"out/{name}"))
             shelf.take(seen, None, None)
     sources = [shelf.tree_of(made).source for made in shelf.manifests()]
     assert sources == ["out/best.pt", "out/last.pt"]
-    best = not_none(best_of(shelf.manifests()))
+    best = present(best_of(shelf.manifests()))
     assert best.extra[NAMED_BEST] == "out/best.pt"

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import pytest
 
-from tests.narrowing import not_none
+from tests.present import present
 from trmcloud.pod.job.artifacts import NameNumbers
 from trmcloud.pod.job.metric_order import AFTER, BEFORE, MetricOrder, SavedCheckpoint, Value
 
@@ -161,5 +161,5 @@ def test_a_value_of_another_state_is_not_given() -> None:
 def test_nan_is_a_value_like_any_other() -> None:
     seen = MetricOrder()
     seen.saw(Value(1.0, math.nan, 5))
-    value = not_none(seen.value_of(SavedCheckpoint(2.0, NameNumbers(5))).value)
+    value = present(seen.value_of(SavedCheckpoint(2.0, NameNumbers(5))).value)
     assert math.isnan(value.value)

@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.narrowing import not_none
+from tests.present import present
 from trmcloud.app.checkpoints.fetching import under_own_names
 from trmcloud.core.contract.command import Command
 from trmcloud.core.contract.manifest import MANIFEST_NAME, pick_best
@@ -49,7 +49,7 @@ def shelf_at(tmp_path: Path, begins_at: int = 1_800_000_000) -> CommandCheckpoin
 
 
 def seen(work: Path, name: str) -> Artifact:
-    return not_none(Watcher(work, "out").look(name))
+    return present(Watcher(work, "out").look(name))
 
 
 def settled(watcher: Watcher, now: float) -> list[str]:
@@ -115,10 +115,10 @@ def test_the_best_by_a_metric_of_which_more_is_better_is_kept(tmp_path: Path, wo
     for step, accuracy in ((10, 0.5), (20, 0.9), (30, 0.7), (40, 0.6)):
         (work / "out" / "model.pt").write_bytes(os.urandom(50))
         metric = Metric(accuracy, "report")
-        made = not_none(shelf.take(seen(work, "out/model.pt"), step, metric))
+        made = present(shelf.take(seen(work, "out/model.pt"), step, metric))
         assert made.extra["metric"] == {"name": "acc", "value": accuracy, "by": "report"}
     assert [made.step for made in shelf.manifests()] == [20, 40], "the best, and the latest"
-    assert not_none(pick_best(shelf.manifests())).step == 20
+    assert present(pick_best(shelf.manifests())).step == 20
 
 
 def test_an_attempt_from_the_beginning_prunes_nothing_of_an_earlier_one(
@@ -137,7 +137,7 @@ def test_an_attempt_from_the_beginning_prunes_nothing_of_an_earlier_one(
     for step, accuracy in ((400, 0.4), (900, 0.8), (1200, 0.5)):
         save(again, step, accuracy)
     assert [made.step for made in again.manifests()] == [800, 900, 1200, 2400]
-    best = not_none(pick_best(again.manifests()))
+    best = present(pick_best(again.manifests()))
     assert best.step == 800, "the best of all attempts"
     latest = again.to_put_back()[0]
     assert latest.step == 1200
@@ -249,7 +249,7 @@ def test_the_very_same_is_taken_once_and_a_step_never_twice(tmp_path: Path, work
     assert shelf.take(seen(work, "out/model.pt"), 5, None) is None
     assert shelf_at(tmp_path).take(seen(work, "out/model.pt"), 6, None) is None, "nor by another"
     path.write_bytes(b"two")
-    assert not_none(shelf.take(seen(work, "out/model.pt"), 5, None)).step == 6
+    assert present(shelf.take(seen(work, "out/model.pt"), 5, None)).step == 6
 
 
 def test_what_changes_under_the_copy_is_no_checkpoint(tmp_path: Path, work: Path) -> None:
@@ -296,7 +296,7 @@ def test_a_folder_is_restored_under_its_own_names(tmp_path: Path, work: Path) ->
     with pytest.raises(ArtifactRefused):
         shelf.take(seen(work, "out/checkpoint-7"), 7, None)  # 9 bytes are no safetensors
     (folder / "model.safetensors").write_bytes((2).to_bytes(8, "little") + b"{}")
-    made = not_none(shelf.take(seen(work, "out/checkpoint-7"), 7, None))
+    made = present(shelf.take(seen(work, "out/checkpoint-7"), 7, None))
     assert "opens" not in made.extra, "that is for the home to find out"
     assert [file.name for file in made.weights] == ["file-0001.bin"], "the largest"
     kept = tmp_path / "checkpoints" / "step-00000007"
@@ -313,7 +313,7 @@ def test_a_folder_is_restored_under_its_own_names(tmp_path: Path, work: Path) ->
 def test_names_that_lead_out_are_never_written(tmp_path: Path, work: Path, path: str) -> None:
     (work / "out" / "model.pt").write_bytes(b"one")
     shelf = shelf_at(tmp_path)
-    made = not_none(shelf.take(seen(work, "out/model.pt"), 1, None))
+    made = present(shelf.take(seen(work, "out/model.pt"), 1, None))
     folder = tmp_path / "checkpoints" / "step-00000001"
     tree = json.loads((folder / "tree.json").read_text())
     tree["files"][0]["path"] = path
@@ -325,7 +325,7 @@ def test_names_that_lead_out_are_never_written(tmp_path: Path, work: Path, path:
 
 def test_a_damaged_copy_is_not_restored(tmp_path: Path, work: Path) -> None:
     (work / "out" / "model.pt").write_bytes(b"one")
-    made = not_none(shelf_at(tmp_path).take(seen(work, "out/model.pt"), 1, None))
+    made = present(shelf_at(tmp_path).take(seen(work, "out/model.pt"), 1, None))
     folder = tmp_path / "checkpoints" / "step-00000001"
     (folder / "file-0001.bin").write_bytes(b"two")
     with pytest.raises(CheckpointError, match="differs from its manifest"):
@@ -370,7 +370,7 @@ def test_a_hostile_pods_odd_names_reach_no_disk(tmp_path: Path, work: Path) -> N
     folder.mkdir(parents=True)
     (folder / "a.bin").write_bytes(b"one")
     (folder / "b.bin").write_bytes(b"other")
-    made = not_none(shelf_at(tmp_path).take(seen(work, "out/checkpoint-7"), 7, None))
+    made = present(shelf_at(tmp_path).take(seen(work, "out/checkpoint-7"), 7, None))
     kept = tmp_path / "checkpoints" / "step-00000007"
     tree = json.loads((kept / "tree.json").read_text())
     tree["source"] = "out/check\x1b[2Jpoint\n"
@@ -391,7 +391,7 @@ def test_a_hostile_pods_odd_names_reach_no_disk(tmp_path: Path, work: Path) -> N
 def test_two_names_that_one_disk_takes_for_one_are_refused(tmp_path: Path, work: Path) -> None:
     (work / "out" / "model.pt").write_bytes(b"one")
     shelf = shelf_at(tmp_path)
-    made = not_none(shelf.take(seen(work, "out/model.pt"), 7, None))
+    made = present(shelf.take(seen(work, "out/model.pt"), 7, None))
     kept = tmp_path / "checkpoints" / "step-00000007"
     (tmp_path / "into").mkdir()
     (tmp_path / "into" / "model.pt").write_bytes(b"there before")

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from scripts.pages import CONTRACT, contract_page
-from tests.narrowing import not_none
+from tests.present import present
 from trmcloud.core.catalog.hardware import GPUS
 from trmcloud.core.contract import command_terms as contract
 from trmcloud.core.contract.command import Command
@@ -90,7 +90,7 @@ def test_a_child_of_a_child_in_a_session_of_its_own_is_found() -> None:
 
 
 def test_a_new_process_is_the_newest() -> None:
-    before = not_none(process.newest_pid())
+    before = present(process.newest_pid())
     subprocess.run(["true"], check=True)
     assert process.newest_pid() != before
 
@@ -144,7 +144,7 @@ def test_the_warm_up_is_left_out() -> None:
         probing.stepped(step, now)
         if probing.done:
             break
-    measured = not_none(probing.measured())
+    measured = present(probing.measured())
     assert measured.steps == pytest.approx(40, abs=4)
     assert measured.fast_s == measured.step_s == measured.slow_s == pytest.approx(0.25)
     assert measured.memory_bytes > 1_000_000
@@ -258,7 +258,7 @@ def test_a_line_that_says_nothing_is_passed_over(line: bytes) -> None:
 @pytest.mark.parametrize("metric", ["loss[= ]([0-9.naif]+)", "loss"])
 def test_nan_is_read_as_what_it_is(metric: str) -> None:
     for line in (b"step 3 loss=nan", b"step 3 loss=inf"):
-        assert not math.isfinite(not_none(reader(metric).read(line)).metrics["loss"])
+        assert not math.isfinite(present(reader(metric).read(line)).metrics["loss"])
 
 
 @pytest.mark.parametrize(
@@ -300,7 +300,7 @@ def loaded(monkeypatch: pytest.MonkeyPatch, **environment: str) -> ModuleType:
         monkeypatch.delenv(name, raising=False)
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
-    found = not_none(importlib.util.spec_from_file_location("trmcloud_job", MODULE))
+    found = present(importlib.util.spec_from_file_location("trmcloud_job", MODULE))
     assert found.loader is not None
     module = importlib.util.module_from_spec(found)
     found.loader.exec_module(module)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.narrowing import not_none
+from tests.present import present
 from trmcloud.core.contract.command import Command
 from trmcloud.core.contract.command_terms import CheckpointTree, TreeFile
 from trmcloud.pod.job.shelf import CommandCheckpoints
@@ -124,6 +124,6 @@ def test_a_place_outside_the_working_folder_is_one_that_the_command_names(tmp_pa
     trees = [shelf.tree_of(made) for made in shelf.to_put_back()]
     assert trees, "nothing was taken"
     for tree in trees:
-        assert (not_none(watcher.outside(tree)) / tree.source).read_text() == "whole", tree
+        assert (present(watcher.outside(tree)) / tree.source).read_text() == "whole", tree
     other = CheckpointTree("model_3.pt", trees[0].files, True, place="/etc")
     assert watcher.outside(other) is None

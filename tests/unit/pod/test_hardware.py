@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.narrowing import not_none
+from tests.present import present
 from tests.waiting import until
 from trmcloud.core.contract.pod_contract import GPU_NOTE, GpuCounters, window_from
 from trmcloud.pod.machine.environment import has_nvlink, nccl_environment
@@ -287,7 +287,7 @@ def test_samples_become_a_note(gpus: Gpus) -> None:
     gpus.sample()
     gpus.says(ROW.replace("97", "47"))
     gpus.sample()
-    window = not_none(window_from(gpus.sampler.notes()[GPU_NOTE]))
+    window = present(window_from(gpus.sampler.notes()[GPU_NOTE]))
     assert (window.samples, window.over_s) == (2, SAMPLE_EVERY_S)
     assert window.gpus == (GpuCounters(72.0, 71000.0, 81559.0, 1980.0),)
 
@@ -305,7 +305,7 @@ def test_idle_time_counts_from_the_last_sample_that_showed_any_gpu_busy(gpus: Gp
     gpus.says(quiet * 2)
     gpus.now += 2 * WINDOW_S
     gpus.sample()
-    window = not_none(window_from(gpus.sampler.notes()[GPU_NOTE]))
+    window = present(window_from(gpus.sampler.notes()[GPU_NOTE]))
     assert window.idle_s == 2 * WINDOW_S + SAMPLE_EVERY_S
     gpus.says(ROW.replace("97", "[N/A]"))
     gpus.sample()
@@ -335,7 +335,7 @@ def test_an_old_sample_leaves_the_window(gpus: Gpus) -> None:
     gpus.sample()
     gpus.now += WINDOW_S
     gpus.sample()
-    assert not_none(gpus.sampler.window()).samples == 1
+    assert present(gpus.sampler.window()).samples == 1
 
 
 def test_another_attempt_begins_anew(gpus: Gpus) -> None:
@@ -349,7 +349,7 @@ def test_a_gpu_that_fell_off_its_bus(gpus: Gpus) -> None:
     gpus.sample()
     gpus.says("Unable to determine the device handle for GPU1: Unknown Error\n" + ROW)
     gpus.sample()
-    window = not_none(gpus.sampler.window())
+    window = present(gpus.sampler.window())
     assert (window.samples, len(window.gpus)) == (1, 1)
 
 

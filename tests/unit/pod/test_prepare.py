@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 import tomllib
 
-from tests.narrowing import not_none
+from tests.present import present
 from tests.unit.pod.machine import Machine, Reach
 from tests.waiting import until
 from trmcloud.core.contract import pod_contract as contract
@@ -183,7 +183,7 @@ def test_a_driver_too_old_for_the_images_torch_gets_a_build_that_runs_there(
     assert "could not be installed" in reach(preparation, "refused").message
     calls = said.read_text().splitlines()
     assert calls[0].startswith(f"{build} venv ")
-    told = not_none(board_from(preparation.notes()[BOARD_NOTE]))
+    told = present(board_from(preparation.notes()[BOARD_NOTE]))
     assert told.torch == f"{asked.partition('==')[2]}+{build}"
 
 

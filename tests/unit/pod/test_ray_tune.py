@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from tests.narrowing import not_none
+from tests.present import present
 from trmcloud.core.errors import MissingExtra
 from trmcloud.core.sweep.job import place_of, ray_address
 from trmcloud.pod.sweep.ray_tune import LOST, Desk, Wanted, load_ray, slot_resources
@@ -37,7 +37,7 @@ def test_an_interval_is_taken_once_by_who_it_fits() -> None:
     desk = Desk()
     desk.ask(Wanted(1, 1, {}))
     desk.ask(Wanted(2, 1, {}))
-    assert not_none(desk.take(lambda trial: trial == 2)).trial == 2
+    assert present(desk.take(lambda trial: trial == 2)).trial == 2
     assert desk.take(lambda trial: trial == 2) is None
     desk.withdraw(2, 1)  # it runs: what ends it is its own end
     assert desk.code(2, 1) is None

@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
-from tests.narrowing import not_none
 from tests.plans import small_recipe
+from tests.present import present
 from trmcloud.core.contract import pod_contract as contract
 from trmcloud.core.contract.command import Command
 from trmcloud.core.contract.manifest import (
@@ -309,7 +309,7 @@ def test_a_sweep_ends_with_its_best_checkpoint_published(tmp_path: Path) -> None
     state = world.state
     assert len(state.trials) >= 5
     assert dict(state.trials[1].point) == {"lr": 0.2}, "the default is the first"
-    best = not_none(pick_best(world.published))
+    best = present(pick_best(world.published))
     about = ev.about_trial(best.extra)
     assert f"trial {about['trial']}" in message
     winner = state.trials[about["trial"]]

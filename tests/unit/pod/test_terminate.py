@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.narrowing import not_none
+from tests.present import present
 from tests.unit.pod.leases import HARD_STOP_S, a_lease
 from tests.unit.pod.provider import Provider
 from trmcloud.core.clock import Instant
@@ -315,7 +315,7 @@ def seconds_left(folder: Path, now: Instant, lease: object = LEASE) -> float:
     guard = Watchdog(AnchorFile(folder))
     look = {"agent_runs": False, "agent_done": False, "told": False, "result": None}
     guard.look(now, lease, **look)  # type: ignore[arg-type]
-    return not_none(guard.seconds_left(now)) - HARD_STOP_GRACE_S
+    return present(guard.seconds_left(now)) - HARD_STOP_GRACE_S
 
 
 def test_a_restart_goes_on_where_the_first_start_stood(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import httpx2 as httpx
 import pytest
 
-from tests.narrowing import not_none
+from tests.present import present
 from tests.unit.runpod.conftest import Scripted, pod_record, problem, said
 from trmcloud.core.control.balance import AccountBalance
 from trmcloud.core.control.observation import PodSeen, PodStatus
@@ -72,7 +72,7 @@ def test_pages_that_lead_in_a_circle_are_no_list(runpod: Scripted) -> None:
 
 def test_a_pod_is_read_by_its_id(runpod: Scripted) -> None:
     runpod.answers = [said(200, pod_record())]
-    assert not_none(runpod.api().pod("abc123")).id == "abc123"
+    assert present(runpod.api().pod("abc123")).id == "abc123"
     assert asked(runpod) == ("GET", "/v2/pods/abc123", {})
 
 

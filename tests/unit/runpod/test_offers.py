@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.narrowing import not_none
+from tests.present import present
 from trmcloud.core.control.observation import BootTrouble
 from trmcloud.core.errors import ProviderError
 from trmcloud.core.money import Usd
@@ -248,13 +248,13 @@ def test_known_fatal_lines_of_the_host(text: str) -> None:
 def test_what_was_overcome_counts_no_more() -> None:
     limit, pulled = "toomanyrequests: slow down", "Status: Downloaded newer image for x"
     assert judge(host(limit, pulled), CLEAN) is None
-    assert not_none(judge(host(limit, pulled, limit), CLEAN)).fatal
-    driver = not_none(judge(host(CUDA, "Status: Image is up to date for x"), CLEAN))
+    assert present(judge(host(limit, pulled, limit), CLEAN)).fatal
+    driver = present(judge(host(CUDA, "Status: Image is up to date for x"), CLEAN))
     assert driver.fatal, "a pull says nothing of the driver"
 
 
 def test_other_trouble_is_told_in_one_line_without_control_or_key() -> None:
-    found = not_none(judge(host("error: \x1b[2Jrpa_SECRET\n" + "x" * 900), CLEAN))
+    found = present(judge(host("error: \x1b[2Jrpa_SECRET\n" + "x" * 900), CLEAN))
     assert not found.fatal
     assert "\x1b" not in found.text
     assert "\n" not in found.text

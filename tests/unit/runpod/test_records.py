@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from tests.narrowing import not_none
+from tests.present import present
 from tests.unit.runpod.conftest import pod_record
 from trmcloud.adapters.pod_history import Sightings
 from trmcloud.core.errors import ProviderError
@@ -100,7 +100,7 @@ def test_what_is_not_as_the_contract_says_is_nothing_alone(name: str, value: Any
     ],
 )  # fmt: skip
 def test_an_address_is_one_or_none(where: dict[str, Any], fits: bool) -> None:
-    assert (not_none(read(ssh=where).ssh).direct is not None) is fits
+    assert (present(read(ssh=where).ssh).direct is not None) is fits
 
 
 @pytest.mark.parametrize(

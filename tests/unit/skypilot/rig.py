@@ -13,7 +13,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from tests.narrowing import not_none
+from tests.present import present
 from tests.standins.web import Answer, Asked, Faults
 from trmcloud.core.contract.pod_contract import Lease, PodName
 from trmcloud.core.money import Usd
@@ -39,7 +39,7 @@ def stand_in(program: Path, state: Path, clock: Path | None = None) -> Path:
 
 def _stand_in_module() -> ModuleType:
     """The program, which finds its neighbour by its own folder."""
-    spec = not_none(importlib.util.spec_from_file_location("standin_of_sky", STANDIN))
+    spec = present(importlib.util.spec_from_file_location("standin_of_sky", STANDIN))
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.path.append(str(STANDIN.parent))

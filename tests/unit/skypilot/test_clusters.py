@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.narrowing import not_none
+from tests.present import present
 from tests.unit.skypilot.rig import NAME
 from tests.unit.skypilot.said import SaidSky
 from trmcloud.adapters.pod_history import Sightings
@@ -349,7 +349,7 @@ def test_nothing_to_rent_is_told_with_where_to_look_it_up() -> None:
 
 def test_a_reason_is_cut_and_what_was_asked_for_is_left_out() -> None:
     _, launches = asked(launch("FAILED"), logs=f"  {NONE_LEFT} {'x' * 500}")
-    why = not_none(launches.why_none(NAME))
+    why = present(launches.why_none(NAME))
     assert why.startswith(
         "sky.exceptions.ResourcesUnavailableError: Failed to acquire resources. x"
     )

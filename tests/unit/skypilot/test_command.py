@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.narrowing import not_none
+from tests.present import present
 from tests.unit.skypilot.rig import NAME, NOW, Rig, request
 from tests.unit.skypilot.said import SaidSky
 from trmcloud.core.control.observation import Bill, PodSeen
@@ -411,4 +411,4 @@ def test_a_machine_that_was_there_and_was_taken_down_was_made(rig: Rig, by_us: b
     assert listed(rig) == []
     rig.later(60.0)
     assert compute.list_pods() == ()
-    assert not_none(compute.bill(NAME)).amount > ZERO
+    assert present(compute.bill(NAME)).amount > ZERO
