@@ -145,19 +145,14 @@ def hurried(context: Context) -> Context:
 def providers_in_use(context: Context) -> tuple[str, ...]:
     """This machine, and each provider that this home ever asked for a pod: only they can have one.
     Those that are left alone are not among them."""
-    used = _ever_used(context)
-    return (
-        tuple(n for n in used if n not in context.machines.unasked)
-        if context.machines.unasked
-        else tuple(used)
-    )
+    unasked = context.machines.unasked
+    return tuple(name for name in _ever_used(context) if name not in unasked)
 
 
 def has_unasked_provider(context: Context) -> bool:
     """Whether a provider that may have a pod of ours is not asked."""
-    return bool(context.machines.unasked) and any(
-        name in context.machines.unasked for name in _ever_used(context)
-    )
+    unasked = context.machines.unasked
+    return bool(unasked) and not unasked.isdisjoint(_ever_used(context))
 
 
 def _ever_used(context: Context) -> list[str]:
