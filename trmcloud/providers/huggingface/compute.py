@@ -14,8 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from math import ceil, inf
 from pathlib import Path
 
-from trmcloud.adapters.pod_history import Sightings
-from trmcloud.adapters.pod_lists import PodList, create_patiently
+from trmcloud.adapters.pod_history import Sighting, Sightings
 from trmcloud.core.contract.pod_contract import INNER_SSH_PORT, parse_pod_name
 from trmcloud.core.control.observation import Bill, BootTrouble, PodSeen, PodStatus
 from trmcloud.core.errors import (
@@ -27,7 +26,7 @@ from trmcloud.core.errors import (
 )
 from trmcloud.core.money import ZERO, Usd, cost
 from trmcloud.core.text import one_line
-from trmcloud.ports.compute import Compute, PodKeys, PodRequest, ProviderLimit
+from trmcloud.ports.compute import PodKeys, PodRequest, ProviderLimit
 from trmcloud.providers.huggingface.api import (
     LABEL,
     NAME_LABEL,
@@ -40,10 +39,8 @@ from trmcloud.providers.huggingface.api import (
 from trmcloud.providers.huggingface.create import job_spec, timeout_s
 from trmcloud.providers.huggingface.offers import flavors_of, hourly
 from trmcloud.providers.huggingface.secrets import IMAGE
+from trmcloud.providers.listed import ListedCompute
 
-LIST_FRESH_S = 2.0
-"""One list serves all who ask within this time."""
-UNTOLD_WAIT_S = 5.0
 HARDWARE_FRESH_S = 600.0
 CANCEL_TRIES = 3
 WAITS_S = 60.0
@@ -66,13 +63,17 @@ _STATUS: Mapping[str, PodStatus] = {
 """A stage that is not in the API's list may be anything: unknown, which counts as spending."""
 
 
-class HuggingFaceCompute(Compute):
-    """``keys`` gives a job's SSH keys by its name; ``payload`` is ``packing.boot_payload``, called
-    where a job is made; ``environment`` is added to every job's; ``token`` is the account's, which
-    no job may have; ``ssh_key`` is the file of the key for the gateway ('': ssh's own choice),
-    ``known_hosts`` the file in which the gateway's own key is kept once it was seen (None: ssh's).
-    ``ahead_s``: so long before its hard stop the time-out of the next job ends it (behind it where
-    negative): a smoke run sets it to prove one layer after another."""
+class HuggingFaceCompute(ListedCompute[Job]):
+    """``token`` is the account's, which no job may have; ``ssh_key`` is the file of the key for the
+    gateway ('': ssh's own choice), ``known_hosts`` the file in which the gateway's own key is kept
+    once it was seen (None: ssh's). ``ahead_s``: so long before its hard stop the time-out of the
+    next job ends it (behind it where negative): a smoke run sets it to prove one layer after
+    another."""
+
+    list_fresh_s = 2.0
+    untold_wait_s = 5.0
+    not_ours = "{pod_id} has the name {name!r}: not a job of trmcloud"
+    if_yours = "if it is yours: hf jobs cancel {pod_id}"
 
     def __init__(
         self,
@@ -88,35 +89,18 @@ class HuggingFaceCompute(Compute):
         ssh_key: str = "",
         known_hosts: Path | None = None,
     ) -> None:
-        self._api, self._keys, self._payload, self._token = api, keys, payload, token
-        self._now = now
-        self._seen = sightings if sightings is not None else Sightings(None)
-        self._image, self._environment = image, dict(environment or {})
+        super().__init__(
+            keys, payload, image=image, environment=environment, sightings=sightings, now=now,
+            sleep=api.http.sleep,
+        )  # fmt: skip
+        self._api, self._token = api, token
         self._ssh_key, self._known_hosts = ssh_key, known_hosts
         self.ahead_s = 0.0
-        self._pods = PodList(self._look, now)
-        self._lock = self._pods.lock
         self._ended: dict[str, tuple[Job, str]] = {}
         self._refused: dict[str, str] = {}
         self._hardware: tuple[float, Sequence[Hardware]] = (-inf, ())
 
     # -- Compute ---------------------------------------------------------------------------------
-
-    def create(self, request: PodRequest) -> str:
-        """See ``Compute.create``. Where the Hub asks to be asked later it is, for ``THROTTLED_S``.
-
-        Raises:
-            FinalRefusal: it went on asking for that, or the job's time-out is not the one that was
-                asked for: nothing is rented.
-            NotSupported: no flavor fits.
-        """
-        return create_patiently(
-            lambda: self._create(request),
-            untold_wait_s=UNTOLD_WAIT_S,
-            now=self._now,
-            sleep=self._api.http.sleep,
-            asked_again=request.is_waited_for,
-        )
 
     def _create(self, request: PodRequest) -> str:
         if request.nodes > 1 or request.spot or request.volume or request.volume_gb:
@@ -201,7 +185,7 @@ class HuggingFaceCompute(Compute):
                         where=error.where,
                         next_step=f"hf jobs cancel {job.id}",
                     ) from None
-                self._api.http.sleep(1.0)
+                self._sleep(1.0)
         raise FinalRefusal(
             f"{what}: it was cancelled",
             where=f"job {job.id}",
@@ -214,50 +198,6 @@ class HuggingFaceCompute(Compute):
             known = {pod.pod_id for pod in live}
             ended = [self._gone(*each) for id_, each in self._ended.items() if id_ not in known]
         return (*live, *ended)
-
-    def terminate(self, pod_id: str) -> bool:
-        """By id, or by one of our names: then every job that bears it.
-
-        Raises:
-            ProviderError: the platform did not take it, or the job is not one of ours.
-        """
-        if parse_pod_name(pod_id) is not None:
-            listed = [job.id for job in self._list(fresh=True) if job.name == pod_id]
-            ids = listed or [
-                each.pod_id for each in self._seen.named(pod_id) if each.gone_at is None
-            ]
-        else:
-            ids = [pod_id]
-        failed: ProviderError | None = None
-        taken = False
-        for one in ids:
-            sighting = self._seen.get(one)
-            if sighting is not None and parse_pod_name(sighting.name) is None:
-                raise ProviderError(
-                    f"{one} has the name {sighting.name!r}: not a job of trmcloud",
-                    next_step=f"if it is yours: hf jobs cancel {one}",
-                )
-            try:
-                taken = self._api.cancel(one) or taken
-            except ProviderError as error:
-                failed = error
-        with self._lock:
-            self._pods.forget()
-        if failed is not None:
-            raise failed
-        return taken
-
-    def bill(self, pod_id: str) -> Bill | None:
-        """Rate × the minutes that the platform says a job ran, begun ones whole; final once it has
-        ended. There is no record of what was charged: see docs/decisions/0067."""
-        if parse_pod_name(pod_id) is None:
-            return self._bill_of(pod_id)
-        bills = [self._bill_of(each.pod_id) for each in self._seen.named(pod_id)]
-        found = [bill for bill in bills if bill is not None]
-        if not found:
-            return None
-        amount = sum((bill.amount for bill in found), ZERO)
-        return Bill(found[0].pod_id, amount, final=all(bill.final for bill in found))
 
     # -- beyond Compute --------------------------------------------------------------------------
 
@@ -378,8 +318,11 @@ class HuggingFaceCompute(Compute):
             except ProviderError:
                 return self._pods.rows
 
-    def _list(self, *, fresh: bool = False) -> list[Job]:
-        return self._pods.read() if fresh else self._pods.get(LIST_FRESH_S)
+    def _end(self, pod_id: str) -> bool:
+        return self._api.cancel(pod_id)
+
+    def _unlisted(self, name: str) -> list[Sighting]:
+        return [sighting for sighting in self._seen.named(name) if sighting.gone_at is None]
 
     def expect(self, pod_id: str) -> None:
         self._seen.expect(pod_id)
@@ -463,6 +406,8 @@ class HuggingFaceCompute(Compute):
         )  # fmt: skip
 
     def _bill_of(self, pod_id: str) -> Bill | None:
+        """Rate × the minutes that the platform says a job ran, begun ones whole; final once it has
+        ended. There is no record of what was charged: see docs/decisions/0067."""
         sighting = self._seen.get(pod_id)
         ended = self._ended.get(pod_id)
         job = ended[0] if ended is not None else self._api.job(pod_id)

@@ -15,8 +15,6 @@ from math import inf
 from typing import Any
 
 from trmcloud.adapters.pod_history import Sightings
-from trmcloud.adapters.pod_lists import PodList, create_patiently
-from trmcloud.core.contract import pod_contract as contract
 from trmcloud.core.contract.pod_contract import POD_PREFIX
 from trmcloud.core.control.balance import AccountBalance
 from trmcloud.core.control.observation import Bill, BootTrouble, PodSeen, PodStatus
@@ -30,13 +28,13 @@ from trmcloud.core.errors import (
 )
 from trmcloud.core.money import ZERO, Usd
 from trmcloud.ports.compute import (
-    Compute,
     PodKeys,
     PodRequest,
     ProviderLimit,
     ThrottledError,
     VolumeSeen,
 )
+from trmcloud.providers.listed import ListedCompute
 from trmcloud.providers.runpod import models
 from trmcloud.providers.runpod.account import (
     GraphqlUnavailable,
@@ -49,13 +47,9 @@ from trmcloud.providers.runpod.offers import read_catalogue
 from trmcloud.providers.runpod.records import Biller, BootLogs
 from trmcloud.providers.runpod.secrets import IMAGE
 
-LIST_FRESH_S = 2.0
-"""One list serves all who ask within this time: RunPod allows 60 requests a minute."""
 LIST_FRESH_NEW_S = 1.0
 NEW_S = 20.0
 """For so long after a creation lists are looked at more often: a pod may be up in moments."""
-UNTOLD_WAIT_S = 5.0
-"""The pause where RunPod does not name one."""
 ADDRESS_FRESH_S = 60.0
 #: PodStatus in our words. RUNNING may be said from creation on, whether anything runs or not: a pod
 #: runs once its SSH address is known, and that it answers there is the link's to find out. EXITED
@@ -69,9 +63,14 @@ _STATUS: Mapping[str, PodStatus] = {
 }
 
 
-class RunPodCompute(Compute):
-    """``keys`` gives a pod's SSH keys by its name; ``payload`` is ``packing.boot_payload``, called
-    where a pod is made; ``environment`` is added to every pod's (never a key of the account's)."""
+class RunPodCompute(ListedCompute[models.Pod]):
+    """``volumes`` is None where none are to be made or found."""
+
+    list_fresh_s = 2.0
+    """RunPod allows 60 requests a minute."""
+    untold_wait_s = 5.0
+    not_ours = "{pod_id} has the name {name!r}: not a pod of trmcloud"
+    if_yours = "if it is yours, end it in RunPod's console"
 
     def __init__(
         self,
@@ -86,37 +85,17 @@ class RunPodCompute(Compute):
         environment: Mapping[str, str] | None = None,
         volumes: RunPodVolumes | None = None,
     ) -> None:
-        self._api = api
-        self._volumes = volumes
-        self._graphql = graphql
-        self._now = now
-        self._seen = sightings if sightings is not None else Sightings(None)
+        super().__init__(
+            keys, payload, image=image, environment=environment, sightings=sightings, now=now,
+            sleep=api.http.sleep,
+        )  # fmt: skip
+        self._api, self._graphql, self._volumes = api, graphql, volumes
         self._biller = Biller(api, self._seen, now)
         self._boot_logs = BootLogs(api, now)
-        self._keys, self._payload = keys, payload
-        self._image, self._environment = image, dict(environment or {})
-        self._pods = PodList(self._look, now)
-        self._lock = self._pods.lock
         self._made_at = -inf
         self._money = RunPodMoney(api, graphql, now)
 
     # -- Compute ---------------------------------------------------------------------------------
-
-    def create(self, request: PodRequest) -> str:
-        """See ``Compute.create``; what RunPod's answers become stands in ``api``.
-
-        Where RunPod asks to be asked later it is, from the look by name on, for ``THROTTLED_S``.
-
-        Raises:
-            Throttled: it went on asking for that; nothing was made.
-        """
-        return create_patiently(
-            lambda: self._create(request),
-            untold_wait_s=UNTOLD_WAIT_S,
-            now=self._now,
-            sleep=self._api.http.sleep,
-            asked_again=request.is_waited_for,
-        )
 
     def _create(self, request: PodRequest) -> str:
         body = self.body(request)
@@ -130,7 +109,8 @@ class RunPodCompute(Compute):
             body = self.body(replace(request, volume=volume.volume_id))
         with self._lock:
             # One that is asked for again and again was listed when that was decided.
-            listed = self._pods.read_before_create(LIST_FRESH_S if request.is_waited_for else 0.0)
+            fresh_s = self.list_fresh_s if request.is_waited_for else 0.0
+            listed = self._pods.read_before_create(fresh_s)
             existing = [pod for pod in listed if pod.name == request.name]
             if existing:
                 return existing[0].id
@@ -170,55 +150,12 @@ class RunPodCompute(Compute):
                 f"limit of {request.rate}/h"
             )
 
-    def list_pods(self) -> Sequence[PodSeen]:
-        return tuple(self._pod_seen(pod) for pod in self._list())
-
-    def terminate(self, pod_id: str) -> bool:
-        """By id, or by one of our names: then every pod that bears it.
-
-        That RunPod knows no such pod is no error and no proof: only lists that stay without it
-        are.
-
-        Raises:
-            ProviderError: RunPod did not take it, or the pod is not one of ours.
-        """
-        if contract.parse_pod_name(pod_id) is not None:
-            found = [pod.id for pod in self._list(fresh=True) if pod.name == pod_id]
-            ids = found or [sighting.pod_id for sighting in self._seen.named(pod_id)]
-        else:
-            ids = [pod_id]
-        failed: ProviderError | None = None
-        taken = False
-        for one in ids:
-            sighting = self._seen.get(one)
-            if sighting is not None and contract.parse_pod_name(sighting.name) is None:
-                raise ProviderError(
-                    f"{one} has the name {sighting.name!r}: not a pod of trmcloud",
-                    next_step="if it is yours, end it in RunPod's console",
-                )
-            try:
-                taken = self._api.delete_pod(one) or taken
-            except ProviderError as error:
-                failed = error
-        with self._lock:
-            self._pods.forget()
-        if failed is not None:
-            raise failed
-        return taken
-
     def bill(self, pod_id: str) -> Bill | None:
         """Return the bill of its records, or of its rate where that is more, until they are
         complete."""
         with self._lock:
             self._list()
-        if contract.parse_pod_name(pod_id) is None:
-            return self._biller.bill(pod_id)
-        bills = [self._biller.bill(sighting.pod_id) for sighting in self._seen.named(pod_id)]
-        found = [bill for bill in bills if bill is not None]
-        if not found:
-            return None
-        amount = sum((bill.amount for bill in found), ZERO)
-        return Bill(found[0].pod_id, amount, final=all(bill.final for bill in found))
+        return super().bill(pod_id)
 
     # -- beyond Compute --------------------------------------------------------------------------
 
@@ -301,7 +238,13 @@ class RunPodCompute(Compute):
         if fresh:
             return self._pods.read()
         is_new = 0 <= self._now() - self._made_at < NEW_S
-        return self._pods.get(LIST_FRESH_NEW_S if is_new else LIST_FRESH_S)
+        return self._pods.get(LIST_FRESH_NEW_S if is_new else self.list_fresh_s)
+
+    def _end(self, pod_id: str) -> bool:
+        return self._api.delete_pod(pod_id)
+
+    def _bill_of(self, pod_id: str) -> Bill | None:
+        return self._biller.bill(pod_id)
 
     def _look(self) -> list[models.Pod]:
         listed = self._api.pods()

@@ -2,140 +2,70 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping, Sequence
-from functools import cached_property, partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
-from trmcloud.core.errors import AuthError, ProviderError
-from trmcloud.providers.protocol import Provider
 from trmcloud.providers.runpod import secrets
 from trmcloud.providers.runpod.traits import NAME
+from trmcloud.providers.seller import Account, Prices, Seller
 
 if TYPE_CHECKING:
-    from trmcloud.adapters.prices.tables import Source
-    from trmcloud.adapters.ssh.link import SshPodLink
     from trmcloud.app.doctor import Finding
-    from trmcloud.app.smoke_watch import SmokeSetting
     from trmcloud.core.catalog.offers import Offer
     from trmcloud.core.money import Usd
     from trmcloud.providers.runpod.api import RunPodApi
     from trmcloud.providers.runpod.compute import RunPodCompute
 
 
-class _Pods(NamedTuple):
-    compute: RunPodCompute
-    link: SshPodLink
-    api: RunPodApi
-
-
-class RunPod(Provider):
+class RunPod(Seller["RunPodCompute", "RunPodApi"]):
+    name = NAME
     variables = (secrets.ENV_API, secrets.ENV_GRAPHQL)
+    key_variable = secrets.ENV_KEY
+    key_file = f'~/{secrets.CONFIG} (apikey = "…", mode 0600)'
+    no_key_step = f"export {secrets.ENV_KEY}=…; trmcloud doctor"
+    # Its answers say which limits hold; without a word of them none does.
+    unlimited_unless_told = True
 
-    @cached_property
-    def _pods(self) -> _Pods:
-        site = self.site
-        key = secrets.account_key(site.environ)
-        if key is None:
-            raise AuthError(
-                "there is no RunPod key", next_step=f"export {secrets.ENV_KEY}=…; trmcloud doctor"
-            )
+    def account_key(self, environ: Mapping[str, str]) -> str | None:
+        return secrets.account_key(environ)
+
+    def connect(self, account: Account) -> tuple[RunPodCompute, RunPodApi]:
         secrets.require_client()
-        from trmcloud.adapters.pod_history import Sightings
-        from trmcloud.adapters.request_budget import budget_of
-        from trmcloud.adapters.ssh.keys import KeyStore
-        from trmcloud.adapters.ssh.link import SshPodLink
-        from trmcloud.io.exchanges import exchange_log
         from trmcloud.providers.runpod.account import RunPodGraphql
         from trmcloud.providers.runpod.api import RunPodApi
         from trmcloud.providers.runpod.compute import RunPodCompute, RunPodVolumes
         from trmcloud.providers.runpod.create import boot_payload
         from trmcloud.providers.runpod.http import Http
 
-        keys = KeyStore(site.home)
-        # Its answers say which limits hold; without a word of them none does.
-        budget = budget_of(site.home, NAME, key, unlimited_unless_told=True)
-        log = exchange_log(site.home, NAME, key, site.environ, time.time)
-        http = Http(key, budget=budget, log=log)
+        site = self.site
+        http = Http(account.key, budget=account.budget, log=account.log)
         api = RunPodApi(http, secrets.api_base(site.environ))
         compute = RunPodCompute(
             api,
             RunPodGraphql(http, secrets.graphql_url(site.environ)),
-            keys.for_pod,
+            account.keys,
             lambda: boot_payload(site.trainer()),
-            sightings=Sightings(site.home / NAME),
+            sightings=account.sightings,
             image=secrets.image(site.environ),
             environment=secrets.pod_environment(site.environ),
             volumes=RunPodVolumes(api, site.ledger_id),
         )
-        link = SshPodLink(site.home, compute.address_of, now=time.time, keys=keys)
-        return _Pods(compute, link, api)
+        return compute, api
 
-    def compute(self, name: str) -> RunPodCompute:
-        return self._pods.compute
+    def prices(self) -> Prices:
+        from trmcloud.providers.runpod import offers
 
-    def link(self, name: str) -> SshPodLink:
-        return self._pods.link
+        return offers
 
-    def has_access(self) -> bool:
-        return secrets.account_key(self.site.environ) is not None
+    def single_gpus(self, api: RunPodApi, now: float) -> Sequence[Offer]:
+        from trmcloud.providers.runpod.offers import live_offers
 
-    def unseen_keys(self, elsewhere: Mapping[str, str]) -> Sequence[tuple[str, str, str]]:
-        if not self.has_access() or secrets.account_key(elsewhere) is not None:
-            return ()
-        return [(secrets.ENV_KEY, NAME, f'~/{secrets.CONFIG} (apikey = "…", mode 0600)')]
+        return live_offers(api.catalogue, now, (1,))
 
     def checks(self, rates: Mapping[str, Usd]) -> Sequence[Callable[[], Sequence[Finding]]]:
         from trmcloud.providers.runpod.checkup import check_account
 
         return [lambda: check_account(self.site.environ, rates.get(NAME))]
-
-    def live_prices(self, now: float) -> tuple[Sequence[Offer], str]:
-        if not self.has_access():
-            return (), ""  # and nothing is loaded to ask with
-        from trmcloud.providers.runpod.offers import live_prices
-
-        return live_prices(self.site.environ, now)
-
-    def price_sources(self) -> Sequence[Source]:
-        from trmcloud.adapters.prices.tables import Source
-        from trmcloud.providers.runpod.offers import price_rows
-
-        return [Source(NAME, partial(price_rows, self.site.environ))]
-
-    def smoke(self, name: str, known: Callable[[float], Sequence[Offer]]) -> SmokeSetting:
-        from trmcloud.adapters.ssh.checks import answers, round_trip, termination
-        from trmcloud.app.smoke_watch import SmokeSetting
-        from trmcloud.core.control.balance import AccountBalance
-        from trmcloud.core.storage import LEAST_WORK_GB, pod_disks_price
-        from trmcloud.providers.runpod.offers import live_offers
-
-        pods = self._pods
-
-        def account() -> AccountBalance:
-            try:
-                return pods.compute.balance()
-            except ProviderError as error:
-                return AccountBalance(why=error.what)
-
-        def offers(now: float) -> Sequence[Offer]:
-            try:
-                return live_offers(pods.api.catalogue, now, (1,))
-            except AuthError:
-                raise
-            except ProviderError:
-                # The dated table serves where the catalogue does not answer.
-                return [offer for offer in known(now) if offer.provider == NAME]
-
-        return SmokeSetting(
-            provider=NAME,
-            account=account,
-            offers=offers,
-            disk_rate=pod_disks_price(NAME, LEAST_WORK_GB, 1, on_volume=False),
-            answers=partial(answers, pods.link),
-            round_trip=lambda pod_name, size: round_trip(pods.link.connection(pod_name), size),
-            termination=partial(termination, pods.link),
-        )
 
 
 PROVIDER = RunPod

@@ -76,7 +76,8 @@ class Instance(NamedTuple):
     it was not said."""
 
     id: str
-    label: str
+    name: str
+    """Its label."""
     actual: str
     """"" while it is provisioned."""
     intended: str
@@ -483,7 +484,7 @@ class VastApi:
         disk = whole_rate - base if whole_rate is not None and base is not None else None
         return Instance(
             id=str(row["id"]),
-            label=text_of(row, "label"),
+            name=text_of(row, "label"),
             actual=text_of(row, "actual_status"),
             intended=text_of(row, "intended_status"),
             state=text_of(row, "cur_state"),
@@ -557,4 +558,4 @@ def _charge(row: Any) -> Charge | None:
 
 
 def labelled(instances: Sequence[Instance], label: str) -> list[Instance]:
-    return [each for each in instances if each.label == label]
+    return [each for each in instances if each.name == label]

@@ -14,12 +14,9 @@ import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Any
 
 from trmcloud.adapters.pod_history import Sighting, Sightings
-from trmcloud.adapters.pod_lists import PodList, create_patiently
-from trmcloud.core.contract import pod_contract as contract
 from trmcloud.core.control.balance import AccountBalance
 from trmcloud.core.control.observation import Bill, BootTrouble, PodSeen, PodStatus
 from trmcloud.core.errors import (
@@ -28,20 +25,16 @@ from trmcloud.core.errors import (
     PaymentRequired,
     ProviderError,
 )
-from trmcloud.core.money import ZERO, Usd, cost, total
+from trmcloud.core.money import ZERO, Usd, total
 from trmcloud.core.storage import pod_disks_gb, price_per_hour
-from trmcloud.ports.compute import Compute, PodKeys, PodRequest
-from trmcloud.providers.vast.api import Instance, VastApi, labelled
+from trmcloud.ports.compute import PodKeys, PodRequest
+from trmcloud.providers.listed import ListedCompute, RecordBiller
+from trmcloud.providers.vast.api import Charge, Instance, VastApi, labelled
 from trmcloud.providers.vast.create import GREETING, create_body
 from trmcloud.providers.vast.offers import VastOffer, asks_of, name_of, query
 from trmcloud.providers.vast.secrets import IMAGE
 from trmcloud.providers.vast.traits import NAME
 
-LIST_FRESH_S = 3.0
-"""One list serves all who ask within this time: vast.ai wants seconds between two requests."""
-UNTOLD_WAIT_S = 12.0
-"""The pause where vast.ai does not name one: the penalty of its create (OpenAPI,
-``x-rate-limit``)."""
 MOST_ASKS = 5
 """So many offers are tried, each taken by someone else in between."""
 ADDRESS_FRESH_S = 60.0
@@ -58,9 +51,15 @@ _STOPPED = ("exited", "stopped")
 and are "unknown", which counts as spending."""
 
 
-class VastCompute(Compute):
-    """``keys`` gives a pod's SSH keys by its name; ``payload`` is ``create.boot_payload``;
-    ``environment`` is added to every pod's (never a key of the account's)."""
+class VastCompute(ListedCompute[Instance]):
+    """Instances are listed, made and ended through ``api``."""
+
+    list_fresh_s = 3.0
+    """vast.ai wants seconds between two requests."""
+    untold_wait_s = 12.0
+    """The penalty of its create (OpenAPI, ``x-rate-limit``)."""
+    not_ours = "{pod_id} has the label {name!r}: not a pod of trmcloud"
+    if_yours = "if it is yours, end it in vast.ai's console"
 
     def __init__(
         self,
@@ -73,31 +72,16 @@ class VastCompute(Compute):
         image: str = IMAGE,
         environment: Mapping[str, str] | None = None,
     ) -> None:
-        self._api, self._keys, self._payload, self._now = api, keys, payload, now
-        self._seen = sightings if sightings is not None else Sightings(None)
-        self._image, self._environment = image, dict(environment or {})
+        super().__init__(
+            keys, payload, image=image, environment=environment, sightings=sightings, now=now,
+            sleep=api.sleep,
+        )  # fmt: skip
+        self._api = api
         self._biller = Biller(api, self._seen, now)
-        self._pods = PodList(self._look, now)
-        self._lock = self._pods.lock
         self._given: dict[str, tuple[str, int]] = {}
         """Pods whose agent has its sources, with the address at which they were given."""
 
     # -- Compute ---------------------------------------------------------------------------------
-
-    def create(self, request: PodRequest) -> str:
-        """See ``Compute.create``; what vast.ai's answers become stands in ``api``.
-
-        Raises:
-            NoCapacity: no host fits what was reserved, or each was taken in between.
-            Throttled: vast.ai went on asking to be asked later; nothing was made.
-        """
-        return create_patiently(
-            lambda: self._create(request),
-            untold_wait_s=UNTOLD_WAIT_S,
-            now=self._now,
-            sleep=self._api.sleep,
-            asked_again=request.is_waited_for,
-        )
 
     def _create(self, request: PodRequest) -> str:
         if request.volume or request.volume_gb:
@@ -159,52 +143,11 @@ class VastCompute(Compute):
             + ("" if request.community else "; --community adds private hosts"),
         )
 
-    def list_pods(self) -> Sequence[PodSeen]:
-        return tuple(self._pod_seen(each) for each in self._list())
-
-    def terminate(self, pod_id: str) -> bool:
-        """By id, or by one of our names: then every instance that bears it.
-
-        Raises:
-            ProviderError: vast.ai did not take it, or the instance is not one of ours.
-        """
-        ids = [pod_id]
-        if contract.parse_pod_name(pod_id) is not None:
-            found = [each.id for each in labelled(self._list(fresh=True), pod_id)]
-            ids = found or [sighting.pod_id for sighting in self._seen.named(pod_id)]
-        failed: ProviderError | None = None
-        taken = False
-        for one in ids:
-            sighting = self._seen.get(one)
-            if sighting is not None and contract.parse_pod_name(sighting.name) is None:
-                raise ProviderError(
-                    f"{one} has the label {sighting.name!r}: not a pod of trmcloud",
-                    next_step="if it is yours, end it in vast.ai's console",
-                )
-            if not one.isdecimal():
-                continue  # no instance of theirs has such an id
-            try:
-                taken = self._api.destroy(one) or taken
-            except ProviderError as error:
-                failed = error
-        with self._lock:
-            self._pods.forget()
-        if failed is not None:
-            raise failed
-        return taken
-
     def bill(self, pod_id: str) -> Bill | None:
         """Return what was charged, or its rate's worth where that is more, until it is final."""
         with self._lock:
             self._list()
-        if contract.parse_pod_name(pod_id) is None:
-            return self._biller.bill(pod_id)
-        bills = [self._biller.bill(sighting.pod_id) for sighting in self._seen.named(pod_id)]
-        found = [bill for bill in bills if bill is not None]
-        if not found:
-            return None
-        amount = sum((bill.amount for bill in found), ZERO)
-        return Bill(found[0].pod_id, amount, final=all(bill.final for bill in found))
+        return super().bill(pod_id)
 
     # -- beyond Compute --------------------------------------------------------------------------
 
@@ -288,8 +231,12 @@ class VastCompute(Compute):
 
     # -- how -------------------------------------------------------------------------------------
 
-    def _list(self, *, fresh: bool = False) -> list[Instance]:
-        return self._pods.read() if fresh else self._pods.get(LIST_FRESH_S)
+    def _end(self, pod_id: str) -> bool:
+        # No instance of theirs has another id.
+        return pod_id.isdecimal() and self._api.destroy(pod_id)
+
+    def _bill_of(self, pod_id: str) -> Bill | None:
+        return self._biller.bill(pod_id)
 
     def expect(self, pod_id: str) -> None:
         self._seen.expect(pod_id)
@@ -303,7 +250,7 @@ class VastCompute(Compute):
         at = self._now()
         for each in listed:
             self._seen.alive(
-                each.id, each.label, rate=each.rate, disk_gb=each.disk_gb,
+                each.id, each.name, rate=each.rate, disk_gb=each.disk_gb,
                 made_at=each.made_at, started_at=each.made_at, at=at,
             )  # fmt: skip
         self._seen.missed((each.id for each in listed), at)
@@ -324,7 +271,7 @@ class VastCompute(Compute):
         host, port = each.address or ("", 0)
         return PodSeen(
             pod_id=each.id,
-            name=each.label,
+            name=each.name,
             status=status,
             rate=rate,
             disk_rate=disk_rate,
@@ -400,64 +347,29 @@ def trouble_of(instance: Instance) -> BootTrouble | None:
 
 # -- bills ---------------------------------------------------------------------------------------
 
-ASK_EVERY_S = 20.0
 UNCHANGED_S = 1800.0
 """vast.ai does not say how late charges come: a bill that stood still for so long is complete."""
 NO_CHARGES_S = 6 * 3600.0
 _DAY_S = 86_400.0
 
 
-@dataclass(frozen=True)
-class _BillAnswer:
-    at: float
-    bill: Bill | None
-
-
-class Biller:
-    """Bills of instances that ``sightings`` knows, by vast.ai's charges. One that was never charged
-    is billed by its rate after ``NO_CHARGES_S``: unknown is never zero."""
+class Biller(RecordBiller[Charge]):
+    """By vast.ai's charges. An instance that was never charged is billed by its rate after
+    ``NO_CHARGES_S``."""
 
     def __init__(self, api: VastApi, sightings: Sightings, now: Callable[[], float]) -> None:
-        self._api, self._seen, self._now = api, sightings, now
-        self._asked: dict[str, _BillAnswer] = {}
+        super().__init__(NAME, sightings, now)
+        self._api = api
 
-    def bill(self, pod_id: str) -> Bill | None:
-        """None where nothing at all is known of the instance.
+    def _records(self, pod_id: str, since: float, now: float) -> list[Charge]:
+        charges = self._api.charges(since // _DAY_S * _DAY_S, now)
+        return [charge for charge in charges if charge.instance == pod_id]
 
-        Raises:
-            ProviderError: the charges cannot be read.
-        """
-        now, asked = self._now(), self._asked.get(pod_id)
-        sighting = self._seen.get(pod_id)
-        lives = sighting is not None and sighting.gone_at is None
-        fresh = asked is not None and 0 <= now - asked.at < ASK_EVERY_S
-        if asked is not None and fresh and not (asked.bill and asked.bill.final and lives):
-            return asked.bill
-        bill = self._ask(pod_id, sighting, now)
-        self._asked[pod_id] = _BillAnswer(now, bill)
-        return bill
+    def _total(self, records: list[Charge]) -> Usd:
+        return sum((charge.amount for charge in records), ZERO)
 
-    def _ask(self, pod_id: str, sighting: Sighting | None, now: float) -> Bill | None:
-        made_at = sighting.made_at if sighting is not None else None
-        since = (made_at if made_at is not None else now - 30 * _DAY_S) // _DAY_S * _DAY_S
-        amounts = [c.amount for c in self._api.charges(since, now) if c.instance == pod_id]
-        charged = sum(amounts, ZERO)
-        if sighting is None:
-            return Bill(pod_id, charged, final=False) if amounts else None
-        sighting = self._seen.billed(pod_id, charged if amounts else None, now) or sighting
-        if sighting.gone_at is None:
-            return Bill(pod_id, max(charged, _estimate(sighting, now)), final=False)
+    def _is_complete(
+        self, sighting: Sighting, gone_at: float, records: list[Charge], now: float
+    ) -> bool:
         since = sighting.billed_since if sighting.billed_since is not None else now
-        still_s = now - max(sighting.gone_at, since)
-        if still_s >= (UNCHANGED_S if amounts else NO_CHARGES_S):
-            return Bill(pod_id, charged if amounts else _estimate(sighting, now), final=True)
-        return Bill(pod_id, max(charged, _estimate(sighting, now)), final=False)
-
-
-def _estimate(sighting: Sighting, now: float) -> Usd:
-    """Rate × the longest life that it can have had, its disk included."""
-    if sighting.made_at is None:
-        return ZERO
-    until = sighting.gone_at if sighting.gone_at is not None else now
-    rate = sighting.rate + price_per_hour(NAME, "running", sighting.disk_gb)
-    return cost(rate, max(0.0, until - sighting.made_at))
+        return now - max(gone_at, since) >= (UNCHANGED_S if records else NO_CHARGES_S)
