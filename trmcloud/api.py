@@ -56,6 +56,7 @@ from trmcloud.app.sweeping import SweepRequest
 from trmcloud.app.trainings import find_symptoms
 from trmcloud.app.trial import Trial, TrialBounds, keep_trial, log_path, try_command
 from trmcloud.app.trial_checks import Check, RequestedMachine
+from trmcloud.app.views import filled
 from trmcloud.core.catalog.hardware import find_gpu
 from trmcloud.core.catalog.offers import Offer
 from trmcloud.core.contract.command import shown_metric
@@ -316,13 +317,11 @@ class Home:
         found = self._prepare(asked).look()
         plan, terms = found.plan, found.terms
         assert terms is not None
-        return SweepQuote(
+        return filled(
+            SweepQuote,
+            terms,
             plan=plan,
             trials=expected_trials(terms),
-            slots=terms.slots,
-            rungs=terms.rungs,
-            unit=terms.unit,
-            metric=terms.metric,
             first=dict(terms.default),
             words=first_words(plan, terms),
         )

@@ -17,8 +17,8 @@ from trmcloud.adapters.ledger.moving import move_to_database
 from trmcloud.adapters.ledger.postgres import PostgresLedger
 from trmcloud.adapters.ledger.sqlite import SqliteLedger
 from trmcloud.api import Home
+from trmcloud.app.spending import month_view
 from trmcloud.core.control import events as ev
-from trmcloud.core.control.report import report_month
 from trmcloud.core.control.run_state import State
 from trmcloud.core.errors import ConflictError, GrantRefused, Outcome
 from trmcloud.core.money import Usd
@@ -136,9 +136,9 @@ def test_what_a_server_wrote_is_read(served: Path) -> None:
     answers = [(each.is_given, each.by, each.asked.by) for each in book.approvals.values()]
     assert answers == [(True, "lea", ""), (None, "", ""), (False, "lea", "")]
     assert {(run.project, run.principal) for run in book.runs.values()} == {("vision", "bob")}
-    told = report_month(book, "2026-11")
+    told = month_view(book, 0.0, "2026-11")
     assert [share.name for share in told.projects] == ["vision"]
-    assert told.projects[0].held == Usd("0.753864")
+    assert told.projects[0].spent_usd + told.projects[0].reserved_usd == Usd("0.753864")
 
 
 def test_its_open_run_settles_and_its_open_request_is_answered(served: Path) -> None:

@@ -117,30 +117,22 @@ def account_of(ledger: LedgerState, grant: Grant, now: float) -> GrantAccount:
     expired = terms.expires_at is not None and now >= terms.expires_at
     state = EXPIRED if expired else STANDING
     state = REVOKED if grant.revoked_at is not None else state
-    return GrantAccount(
+    return filled(
+        GrantAccount,
+        terms,
         principal=grant.principal,
         state=state,
-        total=terms.total,
         spent=held.settled,
         reserved=held.reserved,
         left=left_in(ledger, grant, now) if state == STANDING else ZERO,
-        per_run=terms.per_run,
-        per_day=terms.per_day,
         spent_today=today.settled,
         reserved_today=today.reserved,
-        runs_at_once=terms.runs_at_once,
         live_runs=tuple(run.run_id for run in live_runs(ledger, grant)),
-        hardware=terms.hardware,
-        providers=terms.providers,
-        expires_at=terms.expires_at,
-        idle_s=terms.idle_s,
         given_at=grant.given_at,
         given_by=grant.by,
         revoked_at=grant.revoked_at,
-        per_month=terms.per_month,
         spent_this_month=month.settled,
         reserved_this_month=month.reserved,
-        buckets=terms.buckets,
     )
 
 
@@ -166,23 +158,14 @@ def request_of(approval: Approval) -> ApprovalRequest:
     asked, state = approval.asked, OPEN
     if approval.is_given is not None:
         state = APPROVED if approval.is_given else DENIED
-    return ApprovalRequest(
-        id=asked.id,
-        principal=asked.principal,
+    return filled(
+        ApprovalRequest,
+        asked,
         state=state,
-        why=asked.why,
-        more=asked.more,
-        per_run=asked.per_run,
-        per_day=asked.per_day,
-        runs_at_once=asked.runs_at_once,
-        hardware=asked.hardware,
-        providers=asked.providers,
-        expires_at=asked.expires_at,
         asked_at=approval.asked_at,
         asked_by=asked.by,
         answered_at=approval.answered_at if state != OPEN else None,
         answered_by=approval.by,
-        per_month=asked.per_month,
     )
 
 

@@ -17,6 +17,7 @@ from trmcloud.app.run_queries import (
     link_trouble,
     waits_for,
 )
+from trmcloud.app.views import filled
 from trmcloud.core.catalog.goals import OF_CHECKPOINTS, Scores
 from trmcloud.core.clock import DatedFact
 from trmcloud.core.contract.command import shown_metric
@@ -138,19 +139,10 @@ def gains_of(run: RunState, beat: Heartbeat) -> tuple[float | None, float | None
 def training_of(run: RunState, beat: Heartbeat) -> Training:
     usd, hour = gains_of(run, beat)
     command = run.spec.command
-    return Training(
-        phase=beat.phase,
-        state=beat.state,
-        step=beat.step,
-        steps=beat.steps,
-        at=beat.at,
-        tokens=beat.tokens,
-        loss=beat.loss,
+    return filled(
+        Training,
+        beat,
         passes=beat.step_losses,
-        val_bpb=beat.val_bpb,
-        best_bpb=beat.best_bpb,
-        best_step=beat.best_step,
-        saved_step=beat.saved_step,
         step_s=beat.step_seconds,
         landing_s=beat.landing_seconds,
         tokens_per_s=beat.tokens_per_second,
@@ -179,18 +171,14 @@ def facts_of(context: Context, run: RunState) -> Run:
     rented = generation if run.live and generation is not None and generation.open else None
     link = link_trouble(context, run)
     trouble = str(link) if link is not None else bucket_trouble(context, run)
-    return Run(
+    return filled(
+        Run,
+        run,
         id=run.run_id,
         recipe=run.spec.recipe,
         hardware=chosen.hardware if chosen is not None else "?",
         provider=generation.provider if generation is not None else "",
-        project=run.project,
         state=run.state.value,
-        outcome=run.outcome,
-        reason=run.reason,
-        live=run.live,
-        created_at=run.created_at,
-        updated_at=run.updated_at,
         money=money_of(context, run),
         training=training_of(run, beat) if beat is not None else None,
         layers=guards.layers,
@@ -204,7 +192,6 @@ def facts_of(context: Context, run: RunState) -> Run:
         waits_until=waiting.until_at if waiting is not None else None,
         trouble=trouble,
         unasked=run.live and is_unasked(context, run),
-        name=run.name,
         tags=dict(run.tags),
         principal=run.creator,
         metric=run.spec.command.metric_name if run.spec.command is not None else None,

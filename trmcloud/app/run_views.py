@@ -47,10 +47,10 @@ from trmcloud.core.contract.manifest import CheckpointManifest, KnownCheckpoint,
 from trmcloud.core.contract.records import ContractError
 from trmcloud.core.control.billing import awaiting_bill
 from trmcloud.core.control.budget import LedgerState, Line
-from trmcloud.core.control.grants import OWNER, month_of
+from trmcloud.core.control.grants import OWNER
 from trmcloud.core.control.ledger_facts import Hold, Quarantine, due_volumes, holds
 from trmcloud.core.control.reason import Reason
-from trmcloud.core.control.report import DRIFT_ALARM, MonthReport, RunReport, Share, report_month
+from trmcloud.core.control.report import DRIFT_ALARM, RunReport
 from trmcloud.core.control.run_state import RunState, State
 from trmcloud.core.control.waiting import failed_boots, is_waiting, spent_on_boots
 from trmcloud.core.durations import duration
@@ -756,40 +756,4 @@ def totals_of(accounts: Sequence[views.RunAccount]) -> Totals:
         at_most=total(each.at_most_usd for each in accounts),
         unbilled=len(accounts) - len(known),
         drift=billed.micros / counted.micros - 1 if counted else None,
-    )
-
-
-def month_view(ledger: LedgerState, now: float, month: str = "", html: str = "") -> views.Month:
-    """Return a month's money, by default the present month's; ``html``: the page that is made."""
-    return month_document(report_month(ledger, month or month_of(now)), html)
-
-
-def month_document(report: MonthReport, html: str) -> views.Month:
-    def line(budget: Line) -> dict[str, Any]:
-        return {
-            "cap_usd": budget.cap,
-            "spent_usd": budget.settled,
-            "reserved_usd": budget.reserved,
-            "left_usd": budget.remaining,
-            "unproven_usd": budget.unproven,
-        }
-
-    def share(row: Share) -> views.MonthShare:
-        return filled(views.MonthShare, row, unproven_usd=row.at_most)
-
-    counts = {row.name: row.runs for row in report.projects}
-    return views.Month(
-        month=report.month,
-        budget=views.MonthLine(**line(report.line)),
-        account=views.MonthLine(**line(report.account)),
-        projects=tuple(map(share, report.projects)),
-        providers=tuple(map(share, report.providers)),
-        kinds=tuple(map(share, report.kinds)),
-        runs=tuple(report.runs),
-        grown=tuple(views.SpentBy(until_at=at, spent_usd=spent) for at, spent in report.grown),
-        html=html or None,
-        project_months=tuple(
-            views.MonthShare(name=name, runs=counts.get(name, 0), **line(budget))
-            for name, budget in report.project_months
-        ),
     )

@@ -12,10 +12,11 @@ from __future__ import annotations
 import calendar
 import csv
 import io
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from operator import attrgetter
 from typing import Any, NamedTuple
 
-from trmcloud.app.views import filled
+from trmcloud.app.views import Month, MonthLine, MonthShare, SpentBy, View, filled
 from trmcloud.core.catalog.offers import DAY_S
 from trmcloud.core.control.budget import (
     GRANT,
@@ -23,17 +24,18 @@ from trmcloud.core.control.budget import (
     LedgerState,
     Line,
     grant_line,
+    is_project_month,
     project_month,
 )
 from trmcloud.core.control.focus import COLUMNS, focus_rows, total_of
 from trmcloud.core.control.grants import OWNER, money_of, month_of
 from trmcloud.core.control.ledger_facts import holds
-from trmcloud.core.control.report import Item, month_items
+from trmcloud.core.control.report import Item, month_items, runs_of_month
 from trmcloud.core.control.run_book import MONTH, present_runs, terms_in_use
 from trmcloud.core.control.run_state import State
 from trmcloud.core.errors import UsageError
 from trmcloud.core.money import ZERO, Usd, total
-from trmcloud.core.values import dataclass, replace
+from trmcloud.core.values import replace
 
 PROJECT, PROVIDER, PERSON, TAG = "project", "provider", "person", "tag:"
 DAMAGED = "damaged records"
@@ -55,8 +57,7 @@ RULE = (
 SHORT_RULE = "Spending began {days} ago, so that is what the mean is taken of."
 
 
-@dataclass(frozen=True)
-class GroupRow:
+class GroupRow(View):
     """One project, provider, person or value of a tag. ``limit`` is the cap of the project, or the
     person's grant, over all months; ``month_limit`` likewise, for the month that is shown."""
 
@@ -73,15 +74,13 @@ class GroupRow:
     month_left: Usd | None = None
 
 
-@dataclass(frozen=True)
 class Group(GroupRow):
     """``by_day``: spent and accrued until each day's end, added up."""
 
     by_day: tuple[Usd, ...] = ()
 
 
-@dataclass(frozen=True)
-class ChartLine:
+class ChartLine(View):
     """A line of a chart: for each day's end, the amount as a number and as text."""
 
     name: str
@@ -89,7 +88,6 @@ class ChartLine:
     text: tuple[str, ...]
 
 
-@dataclass(frozen=True)
 class WholeMonth(GroupRow):
     """All groups, with their line of the chart."""
 
@@ -97,8 +95,7 @@ class WholeMonth(GroupRow):
     text: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True)
-class Forecast:
+class Forecast(View):
     """What a month may have cost at its end. ``per_day`` is the mean of ``days`` days, in which
     ``recent`` was spent; ``days_left`` are the current month's. ``rule`` says in words how it is
     made; ``over_cap``: ``high`` is above the month's cap."""
@@ -113,16 +110,14 @@ class Forecast:
     over_cap: bool
 
 
-@dataclass(frozen=True)
-class Grouping:
+class Grouping(View):
     """What a month's money can be divided by: the key of the request, and words."""
 
     key: str
     words: str
 
 
-@dataclass(frozen=True)
-class Held:
+class Held(View):
     """An amount that is reserved now, for a run or its volume. ``until``: when its machine ends at
     the latest (epoch s); None: none is ordered yet."""
 
@@ -136,8 +131,7 @@ class Held:
     until: float | None
 
 
-@dataclass(frozen=True)
-class Asked:
+class Asked(View):
     """A request for more that nobody has answered yet."""
 
     id: str
@@ -147,8 +141,7 @@ class Asked:
     asked_at: float
 
 
-@dataclass(frozen=True)
-class Waiting:
+class Waiting(View):
     """Somebody waits ``for_`` a machine, or for an answer to a request for more."""
 
     for_: str
@@ -159,8 +152,7 @@ class Waiting:
     since: float
 
 
-@dataclass(frozen=True)
-class MonthSpending:
+class MonthSpending(View):
     """``until`` are the ends of its days, up to now (epoch s); ``groups`` stand with the largest
     first, and ``total`` holds all of them. ``lines`` are as many as a chart has colours for."""
 
@@ -200,7 +192,9 @@ def month_spending(
     line, (begins, ends) = ledger.line("month", month), month_bounds(month)
     until, groups, whole = grouped(ledger, month, now, by)
     is_current = begins <= now < ends
-    return MonthSpending(
+    return filled(
+        MonthSpending,
+        line,
         month=month,
         months=tuple(known),
         by=by,
@@ -214,7 +208,7 @@ def month_spending(
             for each in _merged(groups, _MOST_GROUPS)
         ),
         lines=tuple(
-            ChartLine(each.name, _floats(each.by_day), _texts(each.by_day))
+            ChartLine(name=each.name, usd=_floats(each.by_day), text=_texts(each.by_day))
             for each in _merged(groups, MOST_LINES)
         ),
         total=filled(
@@ -224,10 +218,7 @@ def month_spending(
             usd=_floats(whole.by_day),
             text=_texts(whole.by_day),
         ),
-        cap=line.cap,
         left=line.remaining,
-        over=line.over,
-        unproven=line.unproven,
         forecast=_forecast(ledger, whole, line, now, ends) if is_current else None,
         held=_held(ledger),
         asked=_asked(ledger),
@@ -265,7 +256,7 @@ def _held(ledger: LedgerState) -> tuple[Held, ...]:
 def _asked(ledger: LedgerState) -> tuple[Asked, ...]:
     """Requests for more, the earliest first."""
     return tuple(
-        Asked(each.asked.id, each.asked.principal, each.asked.why, each.asked.more, each.asked_at)
+        filled(Asked, each.asked, person=each.asked.principal, asked_at=each.asked_at)
         for each in ledger.approvals.values()
         if each.is_given is None
     )
@@ -286,7 +277,7 @@ def _waiting(ledger: LedgerState) -> tuple[Waiting, ...]:
         if run.state is State.RESERVED
     ]
     rows += [
-        Waiting(ANSWER, each.id, each.person, each.why, each.more, each.asked_at)
+        filled(Waiting, each, for_=ANSWER, words=each.why, amount=each.more, since=each.asked_at)
         for each in _asked(ledger)
     ]
     return tuple(sorted(rows, key=lambda row: (row.since, row.id))[:_MOST_HELD])
@@ -311,8 +302,9 @@ def month_bounds(month: str) -> tuple[float, float]:
 def groupings(ledger: LedgerState, month: str) -> tuple[Grouping, ...]:
     named = {item.run_id for item in month_items(ledger, month)}
     keys = sorted({key for run in named & ledger.runs.keys() for key, _ in ledger.runs[run].tags})
-    usual = (Grouping(each, each) for each in (PROJECT, PROVIDER, PERSON))
-    return (*usual, *(Grouping(f"{TAG}{key}", f"tag {key}") for key in keys))
+    usual = [(each, each) for each in (PROJECT, PROVIDER, PERSON)]
+    rows = (*usual, *((f"{TAG}{key}", f"tag {key}") for key in keys))
+    return tuple(Grouping(key=key, words=words) for key, words in rows)
 
 
 class Grouped(NamedTuple):
@@ -334,15 +326,22 @@ def grouped(ledger: LedgerState, month: str, now: float, by: str = PROJECT) -> G
     items += _damaged(ledger.line("month", month), items, month, now)
     begins, ends = month_bounds(month)
     until = tuple(_day_ends(begins, min(ends, max(now, begins))))
+    groups = [
+        replace(_group(name, mine, until, now), **_limits(ledger, by, name, month))
+        for name, mine in _split(items, name_of)
+    ]
+    return Grouped(until, tuple(groups), _group("all", items, until, now))
+
+
+def _split(items: Iterable[Item], name_of: Callable[[Item], str]) -> list[tuple[str, list[Item]]]:
+    """Return the items of each name, the name with the largest sum first."""
     by_name: dict[str, list[Item]] = {}
     for item in items:
         by_name.setdefault(name_of(item), []).append(item)
-    groups = [
-        replace(_group(name, mine, until, now), **_limits(ledger, by, name, month))
-        for name, mine in by_name.items()
-    ]
-    groups.sort(key=lambda group: (-(group.spent + group.reserved).micros, group.name))
-    return Grouped(until, tuple(groups), _group("all", items, until, now))
+    held = {
+        name: total(item.spent + item.reserved for item in mine) for name, mine in by_name.items()
+    }
+    return sorted(by_name.items(), key=lambda row: (-held[row[0]].micros, row[0]))
 
 
 def _limits(ledger: LedgerState, by: str, name: str, month: str) -> dict[str, Any]:
@@ -487,6 +486,74 @@ def _floats(amounts: Sequence[Usd]) -> tuple[float, ...]:
 
 def _texts(amounts: Sequence[Usd]) -> tuple[str, ...]:
     return tuple(map(str, amounts))
+
+
+# A month's money by project, by provider and by kind, against the caps.
+
+
+def month_view(ledger: LedgerState, now: float, month: str = "", html: str = "") -> Month:
+    """Return a month's money, by default the present month's; each of its three lists adds up to
+    what its budget holds. ``html``: the page that is made of it."""
+    month = month or month_of(now)
+    items = month_items(ledger, month)
+    by_project = ((each, ledger.line("project", each.name)) for each in _shares(items, "project"))
+    projects = [replace(each, cap_usd=cap.cap, left_usd=cap.remaining) for each, cap in by_project]
+    counts = {each.name: each.runs for each in projects}
+    return Month(
+        month=month,
+        budget=MonthLine(**_amounts(ledger.line("month", month))),
+        account=MonthLine(**_amounts(ledger.line("account", ""))),
+        projects=tuple(projects),
+        providers=tuple(_shares(items, "provider")),
+        kinds=tuple(_shares(items, "kind")),
+        runs=tuple(run.run_id for run in runs_of_month(ledger, month)),
+        grown=tuple(_grown(items)),
+        html=html or None,
+        project_months=tuple(
+            MonthShare(name=name, runs=counts.get(name, 0), **_amounts(line))
+            for name, line in _project_months(ledger, month)
+        ),
+    )
+
+
+def _amounts(line: Line) -> dict[str, Any]:
+    return {
+        "cap_usd": line.cap,
+        "spent_usd": line.settled,
+        "reserved_usd": line.reserved,
+        "left_usd": line.remaining,
+        "unproven_usd": line.unproven,
+    }
+
+
+def _shares(items: Iterable[Item], field: str) -> Iterator[MonthShare]:
+    for name, mine in _split(items, attrgetter(field)):
+        yield MonthShare(
+            name=name,
+            runs=len({item.run_id for item in mine if item.run_id}),
+            cap_usd=None,
+            spent_usd=total(item.spent for item in mine),
+            reserved_usd=total(item.reserved for item in mine),
+            left_usd=None,
+            unproven_usd=total(item.at_most for item in mine),
+        )
+
+
+def _grown(items: Iterable[Item]) -> Iterator[SpentBy]:
+    """Yield what was spent until each end of a pod."""
+    spent = ZERO
+    dated = [(item.at, item.spent) for item in items if item.at is not None and item.spent]
+    for at, amount in sorted(dated, key=lambda each: each[0]):
+        spent += amount
+        yield SpentBy(until_at=at, spent_usd=spent)
+
+
+def _project_months(ledger: LedgerState, month: str) -> list[tuple[str, Line]]:
+    """Return the month's budget of each project that has a cap for it."""
+    named = (key for level, key in ledger.caps if level == PROJECT_MONTH)
+    projects = {key.rpartition(" ")[0] if is_project_month(key) else key for key in named}
+    lines = {name: ledger.line(PROJECT_MONTH, project_month(name, month)) for name in projects}
+    return sorted((name, line) for name, line in lines.items() if line.cap is not None)
 
 
 class FocusCsv(NamedTuple):

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, TypeVar, dataclass_transform
 
 from trmcloud.core.money import ZERO, Usd
 from trmcloud.core.values import dataclass
@@ -18,6 +18,20 @@ from trmcloud.core.values import dataclass
 _Document = TypeVar("_Document")
 _UNITS = ("_per_hour_usd", "_usd", "_at", "_s")
 _NONE = object()
+
+
+@dataclass_transform(frozen_default=True, kw_only_default=True)
+class View:
+    """The base of documents and of their parts: frozen, and made by the names of their fields. A
+    document is a subclass with a ``schema``."""
+
+    schema: ClassVar[str]
+
+    def __init_subclass__(cls, schema: str | None = None) -> None:
+        super().__init_subclass__()
+        dataclass(frozen=True, kw_only=True)(cls)
+        if schema is not None:
+            cls.schema = schema
 
 
 def filled(kind: type[_Document], source: Any, /, **others: Any) -> _Document:
@@ -45,8 +59,7 @@ def _value_of(source: Any, name: str) -> Any:
 # -- parts of documents ----------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, kw_only=True)
-class Note:
+class Note(View):
     """Something that is said about a value: ``code`` is its stable word, ``message`` a sentence for
     people, ``facts`` what the sentence is made of, ``next`` what to do."""
 
@@ -60,8 +73,7 @@ def note(code: str, message: str, /, next_step: str = "", **facts: Any) -> Note:
     return Note(code=code, message=message, facts=facts, next=next_step or None)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Spread:
+class Spread(View):
     """A prediction: its 10th, 50th and 90th percentile, in the unit of its key."""
 
     p10: float
@@ -69,8 +81,7 @@ class Spread:
     p90: float
 
 
-@dataclass(frozen=True, kw_only=True)
-class Guard:
+class Guard(View):
     """A kill layer. ``state``: verified, armed, silent or absent."""
 
     name: str
@@ -79,16 +90,14 @@ class Guard:
     heard_at: float | None
 
 
-@dataclass(frozen=True, kw_only=True)
-class OwnMetric:
+class OwnMetric(View):
     """A command's own metric, as it logged it; ``val_bpb`` beside it is null then."""
 
     name: str
     value: float | None
 
 
-@dataclass(frozen=True, kw_only=True)
-class RunCheckpoint:
+class RunCheckpoint(View):
     """``reported_by``: whose word it is, null where this machine measured it; ``name``: its name by
     a script that calls it its best."""
 
@@ -102,8 +111,7 @@ class RunCheckpoint:
     reported_by: str | None
 
 
-@dataclass(frozen=True, kw_only=True)
-class FetchedTo:
+class FetchedTo(View):
     """A checkpoint of a run that was copied to ``path``."""
 
     phase: str
@@ -111,8 +119,7 @@ class FetchedTo:
     path: str
 
 
-@dataclass(frozen=True, kw_only=True)
-class Beat:
+class Beat(View):
     """The trainer's last heartbeat. ``passes``: nats a token after each supervision step."""
 
     phase: str
@@ -123,8 +130,7 @@ class Beat:
     passes: tuple[float, ...]
 
 
-@dataclass(frozen=True, kw_only=True)
-class DataWait:
+class DataWait(View):
     """The time that training waited for its data, and what was planned for it."""
 
     waited_s: float
@@ -133,8 +139,7 @@ class DataWait:
     planned_usd: Usd
 
 
-@dataclass(frozen=True, kw_only=True)
-class MeasuredPace:
+class MeasuredPace(View):
     """A machine's measured pace, and the run's time and money by it. ``doubt`` is null where it is
     believed; ``slow`` is the cost of a slower machine, ``follows`` what is done."""
 
@@ -158,8 +163,7 @@ class MeasuredPace:
     reported_by: str | None
 
 
-@dataclass(frozen=True, kw_only=True)
-class VolumeHold:
+class VolumeHold(View):
     """A network volume that a run's budget pays for. ``then``: keep, delete-fetched or delete."""
 
     run: str
@@ -176,8 +180,7 @@ class VolumeHold:
     uncapped_usd: Usd
 
 
-@dataclass(frozen=True, kw_only=True)
-class LowBalance:
+class LowBalance(View):
     provider: str
     balance_usd: Usd
     spending_per_hour_usd: Usd
@@ -185,8 +188,7 @@ class LowBalance:
     ends_at: float
 
 
-@dataclass(frozen=True, kw_only=True)
-class Symptom:
+class Symptom(View):
     """A fault of a training that its own numbers show."""
 
     phase: str
@@ -197,8 +199,7 @@ class Symptom:
     facts: Mapping[str, Any]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Precision:
+class Precision(View):
     """The number format that a phase took; ``left``: what it could not take."""
 
     phase: str
@@ -207,8 +208,7 @@ class Precision:
     notes: tuple[Note, ...]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Recovery:
+class Recovery(View):
     """Trouble of a training that was mended. ``notes``: trouble, remedy and lost."""
 
     generation: int
@@ -226,8 +226,7 @@ class Recovery:
     notes: tuple[Note, ...]
 
 
-@dataclass(frozen=True, kw_only=True)
-class JudgedGoal:
+class JudgedGoal(View):
     """A run's goal. ``value`` is the best of its checkpoints in the goal's metric, null where none
     was measured, as is ``reached`` then; ``reported_by``: as in ``RunCheckpoint``."""
 
@@ -242,8 +241,7 @@ class JudgedGoal:
     message: str
 
 
-@dataclass(frozen=True, kw_only=True)
-class SweepTrial:
+class SweepTrial(View):
     """A trial of a sweep. ``rung`` is that of its newest checkpoint, from 1 on, 0 for none;
     ``repeats`` the trial whose settings it has with another seed. ``spent_usd`` is null where the
     machine has no rate; ``spent_s`` are seconds of its slot."""
@@ -260,8 +258,7 @@ class SweepTrial:
     error: str | None
 
 
-@dataclass(frozen=True, kw_only=True)
-class SweepPoint:
+class SweepPoint(View):
     """The best metric once so much was spent, free slots included."""
 
     spent_usd: Usd | None
@@ -269,8 +266,7 @@ class SweepPoint:
     trial: int | None
 
 
-@dataclass(frozen=True, kw_only=True)
-class SweepRung:
+class SweepRung(View):
     """Cost and training time of one trial when it reaches a rung; no amount where
     the machine has no rate."""
 
@@ -279,8 +275,7 @@ class SweepRung:
     trained_s: float
 
 
-@dataclass(frozen=True, kw_only=True)
-class SweepFirst:
+class SweepFirst(View):
     """Settings that were tried first, and the trial of another sweep that they are from."""
 
     run: str
@@ -288,8 +283,7 @@ class SweepFirst:
     settings: Mapping[str, Any]
 
 
-@dataclass(frozen=True, kw_only=True)
-class SweepVerdict:
+class SweepVerdict(View):
     """The winner against the default: ``gain`` is by how much its metric is better, between ``low``
     and ``high`` with 95 % confidence; ``rung`` is where they are compared, 0 where nowhere."""
 
@@ -303,8 +297,7 @@ class SweepVerdict:
     seeds: int
 
 
-@dataclass(frozen=True, kw_only=True)
-class SweepProgress:
+class SweepProgress(View):
     """A sweep's trials, the best first behind those that run. ``rungs`` are cumulative, of one
     trial; ``best_so_far`` has a point for each time that the best got better, ``quarters`` the best
     at the end of each quarter of what is spent. ``importance`` is the share of the ranks' variance
@@ -336,8 +329,7 @@ class SweepProgress:
     trials_cpu_s: float | None
 
 
-@dataclass(frozen=True, kw_only=True)
-class TargetVerdict:
+class TargetVerdict(View):
     """A recipe's promise, and whether this run kept it; null where that cannot be said."""
 
     passed: bool | None
@@ -351,8 +343,7 @@ class TargetVerdict:
     notes: tuple[Note, ...]
 
 
-@dataclass(frozen=True, kw_only=True)
-class RunAccount:
+class RunAccount(View):
     """One run: what it is, what it costs, what it bought. ``state`` is the word that screens show:
     the outcome of a run that has ended. ``planned_usd`` is the plan's P50, ``accrued_usd`` rate ×
     time, ``billed_usd`` the provider's word, null while it is unknown; ``at_most_usd`` holds until
@@ -397,23 +388,20 @@ class RunAccount:
     verdict: TargetVerdict | None
 
 
-@dataclass(frozen=True, kw_only=True)
-class GateCheck:
+class GateCheck(View):
     code: str
     passed: bool | None
     blocking: bool
     message: str
 
 
-@dataclass(frozen=True, kw_only=True)
-class GateVerdict:
+class GateVerdict(View):
     phase: str
     passed: bool
     reported_by: str | None
     checks: tuple[GateCheck, ...]
 
 
-@dataclass(frozen=True, kw_only=True)
 class RunRow(RunAccount):
     """One run as a table of runs shows it. ``spent_usd`` is proven; ``via`` is the service between
     this machine and the run's provider, which ``unasked`` says was left alone; ``fetched`` are
@@ -432,7 +420,6 @@ class RunRow(RunAccount):
     notes: tuple[Note, ...]
 
 
-@dataclass(frozen=True, kw_only=True)
 class RunView(RunRow):
     """One run as it stands now; ``hard_stop_at`` is when its machine is ended whatever happens.
     ``latest`` is its newest checkpoint, ``own_best`` the script's own best, where no metric judges
@@ -459,8 +446,7 @@ class RunView(RunRow):
     sweep: SweepProgress | None
 
 
-@dataclass(frozen=True, kw_only=True)
-class PlannedPhase:
+class PlannedPhase(View):
     """``settings`` are the recipe's, by their names there."""
 
     name: str
@@ -473,8 +459,7 @@ class PlannedPhase:
     settings: Mapping[str, Any]
 
 
-@dataclass(frozen=True, kw_only=True)
-class PlannedMachine:
+class PlannedMachine(View):
     """One candidate of a plan. Stops count from the moment at which the machine exists."""
 
     id: str
@@ -514,8 +499,7 @@ class PlannedMachine:
     notes: tuple[Note, ...]
 
 
-@dataclass(frozen=True, kw_only=True)
-class PlanBalance:
+class PlanBalance(View):
     """The balance that a plan's first machine is paid from, and what live runs hold of it."""
 
     provider: str
@@ -526,8 +510,7 @@ class PlanBalance:
     missing_usd: Usd
 
 
-@dataclass(frozen=True, kw_only=True)
-class OwnMachine:
+class OwnMachine(View):
     """Hardware of one's own, held against renting."""
 
     hardware: str
@@ -543,8 +526,7 @@ class OwnMachine:
     rent_per_own_hour_usd: Usd | None
 
 
-@dataclass(frozen=True, kw_only=True)
-class SentFiles:
+class SentFiles(View):
     """The files of the working tree that ``run`` sends."""
 
     files: int
@@ -554,8 +536,7 @@ class SentFiles:
 # -- planning --------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, kw_only=True)
-class GoalEvidence:
+class GoalEvidence(View):
     """A run that reached a goal; ``value`` is in the goal's metric."""
 
     value: float
@@ -567,8 +548,7 @@ class GoalEvidence:
     day: str
 
 
-@dataclass(frozen=True, kw_only=True)
-class PlannedGoal:
+class PlannedGoal(View):
     """A published result; ``higher``: whether a larger value of ``metric`` is a better one."""
 
     name: str
@@ -580,13 +560,11 @@ class PlannedGoal:
     not_shown: tuple[str, ...]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Planned:
+class Planned(View, schema="plan/1"):
     """A plan. ``fits``: whether anything can be launched; ``recommended`` and ``launchable`` are
     ids of ``candidates``, which stand best first. ``limits`` are the plan's limits and switches as
     notes."""
 
-    schema: ClassVar[str] = "plan/1"
     id: str
     created_at: float
     expires_at: float
@@ -613,8 +591,7 @@ class Planned:
     goal: PlannedGoal | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
-class RecipeOffer:
+class RecipeOffer(View):
     recipe: str
     hardware: str
     duration_s: Spread
@@ -623,16 +600,13 @@ class RecipeOffer:
     reached: str
 
 
-@dataclass(frozen=True, kw_only=True)
-class RecipeOffers:
+class RecipeOffers(View, schema="recipes/1"):
     """The part of each recipe that a budget buys."""
 
-    schema: ClassVar[str] = "recipes/1"
     recipes: tuple[RecipeOffer, ...]
 
 
-@dataclass(frozen=True, kw_only=True)
-class FinetuneMachine:
+class FinetuneMachine(View):
     hardware: str
     sku: str
     provider: str
@@ -647,11 +621,9 @@ class FinetuneMachine:
     batch: int
 
 
-@dataclass(frozen=True, kw_only=True)
-class FinetunePlanned:
+class FinetunePlanned(View, schema="finetune-plan/1"):
     """Machines, time and money for training a Hugging Face model further."""
 
-    schema: ClassVar[str] = "finetune-plan/1"
     model: Mapping[str, Any]
     finetuning: Mapping[str, Any]
     tokens: int
@@ -660,8 +632,7 @@ class FinetunePlanned:
     too_small: tuple[str, ...]
 
 
-@dataclass(frozen=True, kw_only=True)
-class OfferRow:
+class OfferRow(View):
     sku: str
     gpus: int
     provider: str
@@ -678,17 +649,14 @@ class OfferRow:
     own: bool
 
 
-@dataclass(frozen=True, kw_only=True)
-class Offers:
+class Offers(View, schema="prices/1"):
     """Offers that plans are made from; ``gpu`` is the one that was asked about."""
 
-    schema: ClassVar[str] = "prices/1"
     gpu: str | None
     offers: tuple[OfferRow, ...]
 
 
-@dataclass(frozen=True, kw_only=True)
-class GuidePrice:
+class GuidePrice(View):
     hardware: str
     phase: str
     rate_per_hour_usd: Usd
@@ -701,16 +669,13 @@ class GuidePrice:
     most_usd: float
 
 
-@dataclass(frozen=True, kw_only=True)
-class GuidePrices:
+class GuidePrices(View, schema="guide-prices/1"):
     """The guides' historic prices, which no plan is made with."""
 
-    schema: ClassVar[str] = "guide-prices/1"
     prices: tuple[GuidePrice, ...]
 
 
-@dataclass(frozen=True, kw_only=True)
-class PriceMove:
+class PriceMove(View):
     """``before_per_hour_usd`` is null for an offer that is new."""
 
     sku: str
@@ -722,19 +687,16 @@ class PriceMove:
     before_per_hour_usd: Usd | None
 
 
-@dataclass(frozen=True, kw_only=True)
-class PriceMoves:
+class PriceMoves(View, schema="price-moves/1"):
     """Prices that differ from those before. ``path``: the snapshot, null where none was written."""
 
-    schema: ClassVar[str] = "price-moves/1"
     path: str | None
     offers: int
     moved: tuple[PriceMove, ...]
     notes: tuple[Note, ...]
 
 
-@dataclass(frozen=True, kw_only=True)
-class DataSetRow:
+class DataSetRow(View):
     name: str
     title: str
     layout: str
@@ -749,25 +711,20 @@ class DataSetRow:
     recipes: tuple[str, ...]
 
 
-@dataclass(frozen=True, kw_only=True)
-class DataSets:
-    schema: ClassVar[str] = "data-sets/1"
+class DataSets(View, schema="data-sets/1"):
     data_sets: tuple[DataSetRow, ...]
 
 
-@dataclass(frozen=True, kw_only=True)
-class DataReady:
+class DataReady(View, schema="data/1"):
     """Data that is ready on this machine."""
 
-    schema: ClassVar[str] = "data/1"
     name: str
     train_tokens: int
     validation_tokens: int
     folder: str
 
 
-@dataclass(frozen=True, kw_only=True)
-class CheckRow:
+class CheckRow(View):
     """One check. ``passed`` is null where nothing could be said."""
 
     code: str
@@ -776,16 +733,13 @@ class CheckRow:
     next: str | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
-class DataChecked:
-    schema: ClassVar[str] = "data-check/1"
+class DataChecked(View, schema="data-check/1"):
     source: str
     passed: bool
     checks: tuple[CheckRow, ...]
 
 
-@dataclass(frozen=True, kw_only=True)
-class BudgetLine:
+class BudgetLine(View):
     """A cap and what stands against it. ``cap_usd`` and ``remaining_usd`` are null without one."""
 
     level: str
@@ -800,16 +754,13 @@ class BudgetLine:
     quarantined_usd: Usd
 
 
-@dataclass(frozen=True, kw_only=True)
-class Budgets:
+class Budgets(View, schema="budget/1"):
     """The lines that were asked for, or changed."""
 
-    schema: ClassVar[str] = "budget/1"
     budgets: tuple[BudgetLine, ...]
 
 
-@dataclass(frozen=True, kw_only=True)
-class CapChange:
+class CapChange(View):
     changed_at: float
     level: str
     key: str
@@ -817,14 +768,11 @@ class CapChange:
     by: str
 
 
-@dataclass(frozen=True, kw_only=True)
-class CapHistory:
-    schema: ClassVar[str] = "budget-history/1"
+class CapHistory(View, schema="budget-history/1"):
     changes: tuple[CapChange, ...]
 
 
-@dataclass(frozen=True, kw_only=True)
-class GrantLine:
+class GrantLine(View):
     """A principal's grant and what stands against it. ``state``: standing, expired or revoked.
     ``left_usd``: the most that a new run can reserve now. ``per_run_usd``, ``per_day_usd`` and
     ``per_month_usd`` are null without such a limit, ``runs_at_once`` is 0 for any number; no
@@ -856,8 +804,7 @@ class GrantLine:
     buckets: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, kw_only=True)
-class ApprovalLine:
+class ApprovalLine(View):
     """A request for more. ``state``: open, approved or denied; what is null, 0 or empty was not
     asked for."""
 
@@ -879,17 +826,14 @@ class ApprovalLine:
     asked_by: str = ""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Grants:
+class Grants(View, schema="grant/1"):
     """The grants that were asked for, or changed, and the open requests."""
 
-    schema: ClassVar[str] = "grant/1"
     grants: tuple[GrantLine, ...]
     requests: tuple[ApprovalLine, ...] = ()
 
 
-@dataclass(frozen=True, kw_only=True)
-class GrantChange:
+class GrantChange(View):
     """``kind``: given, raised, revoked, asked, approved or denied; ``total_usd`` is what the grant
     allows in total from then on, and null where that does not change."""
 
@@ -901,21 +845,17 @@ class GrantChange:
     by: str
 
 
-@dataclass(frozen=True, kw_only=True)
-class GrantHistory:
-    schema: ClassVar[str] = "grant-history/1"
+class GrantHistory(View, schema="grant-history/1"):
     changes: tuple[GrantChange, ...]
 
 
-@dataclass(frozen=True, kw_only=True)
-class DamagedRecord:
+class DamagedRecord(View):
     seq: int
     kind: str | None
     run: str | None
 
 
-@dataclass(frozen=True, kw_only=True)
-class DamagedRun:
+class DamagedRun(View):
     """A run whose records are damaged, and what it counts as."""
 
     run: str
@@ -925,9 +865,7 @@ class DamagedRun:
     settled_usd: Usd | None
 
 
-@dataclass(frozen=True, kw_only=True)
-class LedgerChecked:
-    schema: ClassVar[str] = "ledger-check/1"
+class LedgerChecked(View, schema="ledger-check/1"):
     ledger: str
     records: int
     damaged: tuple[DamagedRecord, ...]
@@ -935,8 +873,7 @@ class LedgerChecked:
     backup: Note | None
 
 
-@dataclass(frozen=True, kw_only=True)
-class BackupRow:
+class BackupRow(View):
     """``trouble`` is null where the backup is whole."""
 
     number: int
@@ -946,18 +883,14 @@ class BackupRow:
     trouble: Note | None
 
 
-@dataclass(frozen=True, kw_only=True)
-class Backups:
-    schema: ClassVar[str] = "ledger-backups/1"
+class Backups(View, schema="ledger-backups/1"):
     backups: tuple[BackupRow, ...]
 
 
-@dataclass(frozen=True, kw_only=True)
-class LedgerRestored:
+class LedgerRestored(View, schema="ledger-restore/1"):
     """``mended`` are records that were put back one by one; ``backup`` is the one that took the
     ledger's place, null where none did."""
 
-    schema: ClassVar[str] = "ledger-restore/1"
     mended: tuple[int, ...]
     backup: int | None
     up_to_seq: int | None
@@ -967,46 +900,36 @@ class LedgerRestored:
     forgotten_runs: tuple[str, ...]
 
 
-@dataclass(frozen=True, kw_only=True)
-class LedgerMoved:
+class LedgerMoved(View, schema="ledger-move/1"):
     """``source`` and ``target`` are a file or a URL without its password; ``source`` is null where
     the home had no records."""
 
-    schema: ClassVar[str] = "ledger-move/1"
     ledger: str
     records: int
     source: str | None
     target: str
 
 
-@dataclass(frozen=True, kw_only=True)
-class LedgerMigrated:
-    schema: ClassVar[str] = "ledger-migrate/1"
+class LedgerMigrated(View, schema="ledger-migrate/1"):
     version_before: int
     version_now: int
 
 
-@dataclass(frozen=True, kw_only=True)
-class DamageCounted:
-    schema: ClassVar[str] = "ledger-settle/1"
+class DamageCounted(View, schema="ledger-settle/1"):
     name: str
     cost_usd: Usd
 
 
-@dataclass(frozen=True, kw_only=True)
-class Diagnosis:
+class Diagnosis(View, schema="doctor/1"):
     """``checks`` of this machine and its accounts; ``passed`` is null for a warning."""
 
-    schema: ClassVar[str] = "doctor/1"
     passed: bool
     checks: tuple[CheckRow, ...]
 
 
-@dataclass(frozen=True, kw_only=True)
-class BundleWritten:
+class BundleWritten(View, schema="bundle-written/1"):
     """A diagnostic bundle of a run: a file here; nothing was sent."""
 
-    schema: ClassVar[str] = "bundle-written/1"
     run_id: str
     path: str
     files: tuple[str, ...]
@@ -1014,17 +937,14 @@ class BundleWritten:
     size_bytes: int
 
 
-@dataclass(frozen=True, kw_only=True)
-class Measured:
+class Measured(View, schema="measured/1"):
     """The values that a command of the trainer measured: scores, answers, speeds, by its names."""
 
-    schema: ClassVar[str] = "measured/1"
     of: str
     values: Mapping[str, Any]
 
 
-@dataclass(frozen=True, kw_only=True)
-class ScoredTask:
+class ScoredTask(View):
     """The score of one task. ``centred`` is (accuracy − b) / (1 − b), b being the accuracy of
     guessing; ``cropped`` and ``not_asked`` count examples that do not fit in the model's sequence.
     """
@@ -1039,25 +959,21 @@ class ScoredTask:
     not_asked: int
 
 
-@dataclass(frozen=True, kw_only=True)
-class UnscoredTask:
+class UnscoredTask(View):
     name: str
     message: str
 
 
-@dataclass(frozen=True, kw_only=True)
-class PublishedScore:
+class PublishedScore(View):
     model: str
     score: float
     source: str
 
 
-@dataclass(frozen=True, kw_only=True)
-class SuiteScore:
+class SuiteScore(View, schema="suite-score/1"):
     """A checkpoint's score on a suite of tasks, or on one of them. ``label`` is what the score may
     be called: the suite's name only where it is ``complete``. ``limit``: 0 for all examples."""
 
-    schema: ClassVar[str] = "suite-score/1"
     suite: str
     label: str
     score: float | None
@@ -1073,11 +989,9 @@ class SuiteScore:
     reference: PublishedScore | None
 
 
-@dataclass(frozen=True, kw_only=True)
-class SmokeStep:
+class SmokeStep(View, schema="smoke-step/1"):
     """One step of a smoke run; ``passed`` is null where nothing is judged."""
 
-    schema: ClassVar[str] = "smoke-step/1"
     elapsed_s: float
     spent_usd: Usd
     code: str
@@ -1085,11 +999,9 @@ class SmokeStep:
     message: str
 
 
-@dataclass(frozen=True, kw_only=True)
-class SmokeEnded:
+class SmokeEnded(View, schema="smoke/1"):
     """``verified``: the kill layers that were seen to work for this account."""
 
-    schema: ClassVar[str] = "smoke/1"
     provider: str
     hardware: str
     region: str
@@ -1098,8 +1010,7 @@ class SmokeEnded:
     verified: tuple[str, ...]
 
 
-@dataclass(frozen=True, kw_only=True)
-class TrainingCheck:
+class TrainingCheck(View):
     """One check of a trainer on a machine. ``passed`` is null where it cannot be made there."""
 
     name: str
@@ -1109,11 +1020,9 @@ class TrainingCheck:
     measured: Mapping[str, float]
 
 
-@dataclass(frozen=True, kw_only=True)
-class TrainingChecked:
+class TrainingChecked(View, schema="smoke-train/1"):
     """``taught``: whether plans use the step that was timed."""
 
-    schema: ClassVar[str] = "smoke-train/1"
     run_id: str
     hardware: str
     recipe: str
@@ -1123,11 +1032,9 @@ class TrainingChecked:
     checks: tuple[TrainingCheck, ...]
 
 
-@dataclass(frozen=True, kw_only=True)
-class GuardStatus:
+class GuardStatus(View, schema="guard/1"):
     """The guard of this machine. ``installed``: systemd or cron; null for none."""
 
-    schema: ClassVar[str] = "guard/1"
     installed: str | None
     every_s: float | None
     last_visit_at: float | None
@@ -1136,8 +1043,7 @@ class GuardStatus:
     notes: tuple[Note, ...]
 
 
-@dataclass(frozen=True, kw_only=True)
-class NoticeTarget:
+class NoticeTarget(View):
     """A destination of notifications. Of its address the host alone is shown."""
 
     name: str
@@ -1151,24 +1057,19 @@ class NoticeTarget:
     gave_up: str | None
 
 
-@dataclass(frozen=True, kw_only=True)
-class NoticeTargets:
+class NoticeTargets(View, schema="notify/1"):
     """``secret`` is that of a webhook that was just made, and is shown once."""
 
-    schema: ClassVar[str] = "notify/1"
     destinations: tuple[NoticeTarget, ...]
     secret: str | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
-class NoticesTried:
-    schema: ClassVar[str] = "notify-test/1"
+class NoticesTried(View, schema="notify-test/1"):
     passed: bool
     checks: tuple[CheckRow, ...]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Amounts:
+class Amounts(View):
     """A distribution of money over plays."""
 
     min_usd: Usd
@@ -1177,26 +1078,22 @@ class Amounts:
     max_usd: Usd
 
 
-@dataclass(frozen=True, kw_only=True)
-class TimelineEntry:
+class TimelineEntry(View):
     after_s: float
     message: str
     code: str
 
 
-@dataclass(frozen=True, kw_only=True)
-class BrokenPlay:
+class BrokenPlay(View):
     seed: int
     code: str
     message: str
 
 
-@dataclass(frozen=True, kw_only=True)
-class Rehearsed:
+class Rehearsed(View, schema="rehearsal/1"):
     """A planned run, played in a simulated world. ``launch_refused``: why a launch of it would be
     refused."""
 
-    schema: ClassVar[str] = "rehearsal/1"
     plan: str
     plays: int
     cap_usd: Usd | None
@@ -1215,8 +1112,7 @@ class Rehearsed:
     launch_refused: Note | None
 
 
-@dataclass(frozen=True, kw_only=True)
-class TrialCheck:
+class TrialCheck(View):
     """``result``: passed, failed or unknown."""
 
     code: str
@@ -1226,11 +1122,9 @@ class TrialCheck:
     details: tuple[Note, ...]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Tried:
+class Tried(View, schema="trial/1"):
     """A command that was run here for a minute. ``run_command`` is the line that rents for it."""
 
-    schema: ClassVar[str] = "trial/1"
     code_sha256: str
     command: tuple[str, ...]
     tried_at: float
@@ -1244,12 +1138,10 @@ class Tried:
 # -- running ---------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, kw_only=True)
-class Launched:
+class Launched(View, schema="launch/1"):
     """A run that was launched, or resumed. ``existing``: the same idempotency key was used before,
     and this is the run of that use. ``hard_stop_at`` is null before there is a machine."""
 
-    schema: ClassVar[str] = "launch/1"
     run: str
     name: str | None
     tags: Mapping[str, str]
@@ -1278,13 +1170,11 @@ class Launched:
     reason: Note | None
 
 
-@dataclass(frozen=True, kw_only=True)
-class RunEvent:
+class RunEvent(View, schema="event/1"):
     """One event on record of a run. ``facts`` are those of its kind in the ledger, ``message`` says
     it in a sentence; ``severity``: record, mark, news or alert, each more urgent than the one
     before."""
 
-    schema: ClassVar[str] = "event/1"
     run: str
     id: int
     happened_at: float
@@ -1294,29 +1184,22 @@ class RunEvent:
     facts: Mapping[str, Any]
 
 
-@dataclass(frozen=True, kw_only=True)
-class RunEnded(RunView):
+class RunEnded(RunView, schema="run/1"):
     """The last line about a run that was followed; it may still be live where it was left."""
 
-    schema: ClassVar[str] = "run/1"
 
-
-@dataclass(frozen=True, kw_only=True)
-class Statuses:
+class Statuses(View, schema="status/1"):
     """Runs, the oldest first. ``damaged`` are runs whose records cannot be read; ``done`` is what
     this command did before: pods that it ended, events that it caught up with."""
 
-    schema: ClassVar[str] = "status/1"
     runs: tuple[RunView, ...]
     damaged: tuple[DamagedRun, ...]
     done: tuple[Note, ...]
 
 
-@dataclass(frozen=True, kw_only=True)
-class ExportedFiles:
+class ExportedFiles(View, schema="export/1"):
     """Files that stand by themselves, and what they may cost."""
 
-    schema: ClassVar[str] = "export/1"
     form: str
     files: tuple[str, ...]
     hardware: str | None
@@ -1327,23 +1210,19 @@ class ExportedFiles:
     notes: tuple[Note, ...]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Serving:
+class Serving(View, schema="serving/1"):
     """A server that answers at ``url`` from now on. ``run`` is what was named, null for the
     newest, or all; ``token`` is what each request needs, null for none."""
 
-    schema: ClassVar[str] = "serving/1"
     of: str
     run: str | None
     url: str
     token: str | None
 
 
-@dataclass(frozen=True, kw_only=True)
-class FocusWritten:
+class FocusWritten(View, schema="focus-written/1"):
     """A month's charges as a CSV file of FOCUS 1.0."""
 
-    schema: ClassVar[str] = "focus-written/1"
     month: str
     path: str
     rows: int
@@ -1351,32 +1230,26 @@ class FocusWritten:
     size_bytes: int
 
 
-@dataclass(frozen=True, kw_only=True)
-class LogLine:
+class LogLine(View, schema="log/1"):
     """One line of a run's training log."""
 
-    schema: ClassVar[str] = "log/1"
     run: str
     phase: str
     text: str
 
 
-@dataclass(frozen=True, kw_only=True)
-class Login:
+class Login(View, schema="ssh/1"):
     """The command that logs in to a run's pod, with the key that was made for it."""
 
-    schema: ClassVar[str] = "ssh/1"
     run: str
     pod: str
     provider: str
     argv: tuple[str, ...]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Saved:
+class Saved(View, schema="save/1"):
     """A checkpoint that was asked for; null fields where it was not waited for."""
 
-    schema: ClassVar[str] = "save/1"
     run: str
     checkpoint: str | None
     val_bpb: float | None
@@ -1389,19 +1262,16 @@ class Saved:
     reported_by: str | None
 
 
-@dataclass(frozen=True, kw_only=True)
-class Stopped:
+class Stopped(View, schema="stop/1"):
     """A run that was told to end, and not waited for. ``asked``: land or end."""
 
-    schema: ClassVar[str] = "stop/1"
     run: str
     asked: str
     state: str
     live: bool
 
 
-@dataclass(frozen=True, kw_only=True)
-class EndedPod:
+class EndedPod(View):
     """``asked``: whether its provider took the request to end it."""
 
     provider: str
@@ -1411,19 +1281,16 @@ class EndedPod:
     reason: Note | None
 
 
-@dataclass(frozen=True, kw_only=True)
-class Unreachable:
+class Unreachable(View):
     provider: str
     message: str
     code: str = "no_list"
 
 
-@dataclass(frozen=True, kw_only=True)
-class Reaped:
+class Reaped(View, schema="reap/1"):
     """Pods that no live run owns, or those of a name. ``reconciled``: whether the ledger accounts
     for all that may exist."""
 
-    schema: ClassVar[str] = "reap/1"
     run: str | None
     ledger: str | None
     orphans: tuple[EndedPod, ...]
@@ -1433,8 +1300,7 @@ class Reaped:
     recorded: bool | None
 
 
-@dataclass(frozen=True, kw_only=True)
-class VolumeRow:
+class VolumeRow(View):
     id: str
     name: str
     provider: str
@@ -1444,18 +1310,14 @@ class VolumeRow:
     per_day_usd: Usd
 
 
-@dataclass(frozen=True, kw_only=True)
-class Volumes:
+class Volumes(View, schema="volumes/1"):
     """Network volumes of this ledger; ``deleted``: whether they were deleted just now."""
 
-    schema: ClassVar[str] = "volumes/1"
     volumes: tuple[VolumeRow, ...]
     deleted: bool = False
 
 
-@dataclass(frozen=True, kw_only=True)
-class MetricsSent:
-    schema: ClassVar[str] = "metrics-sent/1"
+class MetricsSent(View, schema="metrics-sent/1"):
     run: str
     where: str
     lines: int
@@ -1464,18 +1326,14 @@ class MetricsSent:
 # -- after -----------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, kw_only=True)
-class Sampled:
-    schema: ClassVar[str] = "sample/1"
+class Sampled(View, schema="sample/1"):
     checkpoint: str
     text: str
 
 
-@dataclass(frozen=True, kw_only=True)
-class Fetched:
+class Fetched(View, schema="fetched/1"):
     """A checkpoint on this machine's disk, every hash verified."""
 
-    schema: ClassVar[str] = "fetched/1"
     run: str
     checkpoint: str
     val_bpb: float | None
@@ -1485,13 +1343,11 @@ class Fetched:
     already_there: bool
 
 
-@dataclass(frozen=True, kw_only=True)
-class Exported:
+class Exported(View, schema="exported/1"):
     """A checkpoint in another format. ``verified_by``: the software that computed its logits, and
     its version; ``largest_difference`` of one from the trainer's. Without either, ``not_verified``
     says why."""
 
-    schema: ClassVar[str] = "exported/1"
     folder: str
     format: str
     architecture: str
@@ -1501,12 +1357,10 @@ class Exported:
     not_verified: str | None
 
 
-@dataclass(frozen=True, kw_only=True)
-class Adopted(Fetched):
+class Adopted(Fetched, schema="adopted/1"):
     """An exported script's training, and its cost by its own account; its bill is not
     known."""
 
-    schema: ClassVar[str] = "adopted/1"
     recipe: str
     hardware: str
     outcome: str | None
@@ -1518,8 +1372,7 @@ class Adopted(Fetched):
     worst_case_usd: Usd
 
 
-@dataclass(frozen=True, kw_only=True)
-class PrunedPlace:
+class PrunedPlace(View):
     """``place``: here, pod or bucket. ``drop_optimizer``: checkpoints that lose their optimizer's
     state alone."""
 
@@ -1530,31 +1383,25 @@ class PrunedPlace:
     freed_bytes: int
 
 
-@dataclass(frozen=True, kw_only=True)
-class Pruned:
+class Pruned(View, schema="prune/1"):
     """The checkpoints of a run that go and stay; ``deleted``: whether it was done, or is what
     ``-y`` would do."""
 
-    schema: ClassVar[str] = "prune/1"
     run: str
     deleted: bool
     freed_bytes: int
     places: tuple[PrunedPlace, ...]
 
 
-@dataclass(frozen=True, kw_only=True)
 class RunReported(RunAccount):
     sweep: SweepProgress | None
 
 
-@dataclass(frozen=True, kw_only=True)
-class Reports:
-    schema: ClassVar[str] = "report/1"
+class Reports(View, schema="report/1"):
     runs: tuple[RunReported, ...]
 
 
-@dataclass(frozen=True, kw_only=True)
-class MonthLine:
+class MonthLine(View):
     cap_usd: Usd | None
     spent_usd: Usd
     reserved_usd: Usd
@@ -1562,23 +1409,19 @@ class MonthLine:
     unproven_usd: Usd
 
 
-@dataclass(frozen=True, kw_only=True)
 class MonthShare(MonthLine):
     name: str
     runs: int
 
 
-@dataclass(frozen=True, kw_only=True)
-class SpentBy:
+class SpentBy(View):
     until_at: float
     spent_usd: Usd
 
 
-@dataclass(frozen=True, kw_only=True)
-class Month:
+class Month(View, schema="month/1"):
     """A month's money; ``html`` is the page that was written."""
 
-    schema: ClassVar[str] = "month/1"
     month: str
     budget: MonthLine
     account: MonthLine
@@ -1592,12 +1435,10 @@ class Month:
     """Of the projects that have a cap for the month."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class ReceiptWritten:
+class ReceiptWritten(View, schema="receipt/1"):
     """A receipt. ``receipt`` is its data in the receipt's own format, which ``report --verify``
     reads."""
 
-    schema: ClassVar[str] = "receipt/1"
     run: str
     path: str
     size_bytes: int
@@ -1605,8 +1446,7 @@ class ReceiptWritten:
     receipt: Mapping[str, Any]
 
 
-@dataclass(frozen=True, kw_only=True)
-class VerifyCheck:
+class VerifyCheck(View):
     """``verdict``: matches, broken or open."""
 
     code: str
@@ -1614,9 +1454,7 @@ class VerifyCheck:
     message: str
 
 
-@dataclass(frozen=True, kw_only=True)
-class Verified:
-    schema: ClassVar[str] = "verify/1"
+class Verified(View, schema="verify/1"):
     run: str
     matches: bool
     checks: tuple[VerifyCheck, ...]
@@ -1625,11 +1463,9 @@ class Verified:
 # -- errors ----------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, kw_only=True)
-class Failure:
+class Failure(View, schema="error/1"):
     """A command that failed: ``code`` is a stable word, ``next`` what to do."""
 
-    schema: ClassVar[str] = "error/1"
     code: str
     exit_code: int
     message: str

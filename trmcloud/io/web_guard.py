@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import hmac
 import ipaddress
+import json
 import socket
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
@@ -112,6 +113,17 @@ async def read_body(parts: AsyncIterator[bytes], most_bytes: int, within_s: floa
         return await asyncio.wait_for(read(), within_s)
     except asyncio.TimeoutError:
         raise BodyRefused(408, f"the body did not arrive within {within_s:.0f} s") from None
+
+
+async def send_json(
+    send: Any, status: int, document: Mapping[str, Any], headers: Mapping[str, str]
+) -> None:
+    """Answer an ASGI request with a document."""
+    body = json.dumps(document).encode()
+    told = {**headers, "content-type": "application/json", "content-length": str(len(body))}
+    raw = [(name.encode(), text.encode()) for name, text in told.items()]
+    await send({"type": "http.response.start", "status": status, "headers": raw})
+    await send({"type": "http.response.body", "body": body})
 
 
 def mark_trusted(scope: Any) -> None:

@@ -43,6 +43,7 @@ from trmcloud.io.web_guard import (
     mark_trusted,
     read_body,
     refusal_of_origin,
+    send_json,
 )
 from trmcloud.io.web_server import listening, silent_server
 from trmcloud.mcp.answers import MOST_BYTES, Writer
@@ -369,15 +370,8 @@ _NO_TOKEN = (
 async def _refuse(send: Any, refusal: Refusal) -> None:
     status, why = refusal
     error = {"code": types.INVALID_REQUEST, "message": why}
-    body = json.dumps({"jsonrpc": "2.0", "id": None, "error": error}).encode()
-    headers = {"content-type": "application/json", "content-length": str(len(body))}
-    if status == 401:
-        headers["www-authenticate"] = "Bearer"
-    if status == 405:
-        headers["allow"] = "POST"
-    raw = [(name.encode(), text.encode()) for name, text in headers.items()]
-    await send({"type": "http.response.start", "status": status, "headers": raw})
-    await send({"type": "http.response.body", "body": body})
+    headers = {401: {"www-authenticate": "Bearer"}, 405: {"allow": "POST"}}.get(status, {})
+    await send_json(send, status, {"jsonrpc": "2.0", "id": None, "error": error}, headers)
 
 
 class Revocations:

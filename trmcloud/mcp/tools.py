@@ -115,12 +115,20 @@ def money_json(home: Home) -> dict[str, Any]:
     """Return what the grant holds, in USD: spent, reserved, left of its total; and the most that a
     new run may reserve now, where that is less."""
     found = home.grant()
-    made: dict[str, Any] = {"grant": found.principal, "spent_usd": found.spent}
     left = max(ZERO, found.total - found.spent - found.reserved)
-    made |= {"reserved_usd": found.reserved, "left_usd": left}
+    made: dict[str, Any] = {
+        "grant": found.principal,
+        **_usd(found, "spent", "reserved"),
+        "left_usd": left,
+    }
     if found.left != left:
         made["next_run_at_most_usd"] = found.left
     return made
+
+
+def _usd(record: object, *names: str) -> dict[str, Any]:
+    """Return these amounts of a record by their keys in JSON."""
+    return {f"{name}_usd": getattr(record, name) for name in names}
 
 
 # -- arguments -------------------------------------------------------------------------------------
@@ -224,14 +232,19 @@ def _prices(desk: Desk, given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _plan(desk: Desk, given: Mapping[str, Any]) -> dict[str, Any]:
-    words = given.get("command", ())
-    _require_of_kind(given, is_command=bool(words))
+    """Quote a recipe, a command, or with ``space`` a sweep of either."""
+    words, space = given.get("command", ()), given.get("space")
+    if space is None:
+        _require_of_kind(given, is_command=bool(words))
+    elif not space:
+        raise UsageError("space is empty", next_step='space: ["lr=log:1e-4,1e-2"]')
     folder = desk.project.folder_named("folder", given.get("folder", "."))
-    named = {key: value for key, value in given.items() if key not in ("command", "folder")}
+    apart = ("command", "folder", "space")
+    named = {key: value for key, value in given.items() if key not in apart}
     wish = desk.project.resolve(named, folder if words else desk.project.folder)
     if desk.bucket and wish.get("hardware") != "local":
         wish["bucket"] = desk.bucket
-    return _quoted(desk, desk.home(), words, folder, wish)
+    return _quoted(desk, desk.home(), words, folder, wish, space or ())
 
 
 def _require_of_kind(given: Mapping[str, Any], *, is_command: bool) -> None:
@@ -247,19 +260,6 @@ def _require_of_kind(given: Mapping[str, Any], *, is_command: bool) -> None:
                 "a recipe, and this is a command" if is_command else "a command, and none is given"
             )
             raise UsageError(f"{name} is for {other}", next_step=f"leave {name} out")
-
-
-def _plan_sweep(desk: Desk, given: Mapping[str, Any]) -> dict[str, Any]:
-    words, space = given.get("command", ()), given["space"]
-    if not space:
-        raise UsageError("space is empty", next_step='space: ["lr=log:1e-4,1e-2"]')
-    folder = desk.project.folder_named("folder", given.get("folder", "."))
-    apart = ("command", "folder", "space")
-    named = {key: value for key, value in given.items() if key not in apart}
-    wish = desk.project.resolve(named, folder if words else desk.project.folder)
-    if desk.bucket and wish.get("hardware") != "local":
-        wish["bucket"] = desk.bucket
-    return _quoted(desk, desk.home(), words, folder, wish, space)
 
 
 def _quoted(
@@ -379,14 +379,6 @@ def _try(desk: Desk, given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 # -- launching -------------------------------------------------------------------------------------
-
-
-def _launch(desk: Desk, given: Mapping[str, Any]) -> dict[str, Any]:
-    return _launch_quote(desk, given, is_sweep=False)
-
-
-def _sweep(desk: Desk, given: Mapping[str, Any]) -> dict[str, Any]:
-    return _launch_quote(desk, given, is_sweep=True)
 
 
 def _launch_quote(desk: Desk, given: Mapping[str, Any], *, is_sweep: bool) -> dict[str, Any]:
@@ -617,12 +609,7 @@ def _report(desk: Desk, given: Mapping[str, Any]) -> dict[str, Any]:
         "run": run.id,
         "grant": desk.grant,
         "outcome": told.outcome,
-        "planned_usd": told.planned,
-        "accrued_usd": told.accrued,
-        "at_most_usd": told.at_most,
-        "billed_usd": told.billed,
-        "reserved_usd": told.reserved,
-        "budget_usd": told.budget,
+        **_usd(told, "planned", "accrued", "at_most", "billed", "reserved", "budget"),
         "paid_s": round(told.paid_s, 1),
         "seconds": from_machine(
             **{desk.writer.line(name, 40): round(s, 1) for name, s in told.seconds.items()}
@@ -704,14 +691,8 @@ def _grant(desk: Desk, given: Mapping[str, Any]) -> dict[str, Any]:
     found, asked = home.grant(), home.approvals()
     made: dict[str, Any] = {
         "state": found.state,
-        "total_usd": found.total,
-        "per_run_usd": found.per_run,
-        "per_day_usd": found.per_day,
-        "spent_today_usd": found.spent_today,
-        "reserved_today_usd": found.reserved_today,
-        "per_month_usd": found.per_month,
-        "spent_this_month_usd": found.spent_this_month,
-        "reserved_this_month_usd": found.reserved_this_month,
+        **_usd(found, "total", "per_run", "per_day", "spent_today", "reserved_today"),
+        **_usd(found, "per_month", "spent_this_month", "reserved_this_month"),
         "runs_at_once": found.runs_at_once or "any",
         "live_runs": list(found.live_runs),
         "hardware": list(found.hardware) or "any",
@@ -766,7 +747,7 @@ def tools() -> dict[str, Tool]:
             "Make a quote for a search of settings: one run in which many short trainings compete, "
             "and the best are continued, under one budget in US dollars. Nothing is reserved or "
             "rented, and nothing is spent. sweep takes the quote's id until it expires.",
-            _sweep_arguments(), _plan_sweep,
+            _sweep_arguments(), _plan,
         ),
         Tool(
             "try", "Try a command here",
@@ -780,14 +761,14 @@ def tools() -> dict[str, Tool]:
             f"{_MOVES}: reserve the US dollars that the quote says and start the run. It continues "
             "without you, and ends at its budget. The same idempotency_key returns the same run "
             "and reserves nothing more.",
-            _launch_arguments("plan"), _launch, repeats=True,
+            _launch_arguments("plan"), partial(_launch_quote, is_sweep=False), repeats=True,
         ),
         Tool(
             "sweep", "Launch a sweep's quote",
             f"{_MOVES}: reserve the US dollars that the quote says and start the search. It is one "
             "run: status, land, stop, fetch (the best trial's checkpoint) and report work on it. "
             "The same idempotency_key returns the same run and reserves nothing more.",
-            _launch_arguments("plan_sweep"), _sweep, repeats=True,
+            _launch_arguments("plan_sweep"), partial(_launch_quote, is_sweep=True), repeats=True,
         ),
         Tool(
             "status", "State of runs",

@@ -21,6 +21,7 @@ from trmcloud.app.spending import (
     grouped,
     groupings,
     month_spending,
+    month_view,
     months,
 )
 from trmcloud.cli.page.encoding import page_json
@@ -28,7 +29,7 @@ from trmcloud.core.control import events as ev
 from trmcloud.core.control.budget import LedgerState
 from trmcloud.core.control.grants import month_of
 from trmcloud.core.control.ledger_facts import Approval, Grant, Quarantine
-from trmcloud.core.control.report import report_month, report_on
+from trmcloud.core.control.report import report_on
 from trmcloud.core.control.run_state import RunState, State
 from trmcloud.core.errors import UsageError
 from trmcloud.core.money import ZERO, Usd, total
@@ -102,7 +103,7 @@ def test_it_is_what_budget_show_report_and_the_month_page_say(
     book, now = context.ledger.read(), context.wall()
     billed = accrued = ZERO
     for month in months(book, now):
-        line, report = book.line("month", month), report_month(book, month)
+        line, report = book.line("month", month), month_view(book, now, month)
         shares = {"project": report.projects, "provider": report.providers}
         for by, wanted in shares.items():
             made = grouped(book, month, now, by)
@@ -110,7 +111,7 @@ def test_it_is_what_budget_show_report_and_the_month_page_say(
             assert made.whole.reserved == total(g.reserved for g in made.groups) == line.reserved
             mine = {group.name: (group.spent, group.reserved, group.runs) for group in made.groups}
             assert mine == {
-                share.name: (share.spent, share.reserved, share.runs) for share in wanted
+                share.name: (share.spent_usd, share.reserved_usd, share.runs) for share in wanted
             }
             assert made.whole.by_day[-1] == made.whole.so_far
             assert made.whole.by_day[-1] == total(group.by_day[-1] for group in made.groups)
@@ -119,8 +120,8 @@ def test_it_is_what_budget_show_report_and_the_month_page_say(
                 assert abs(made.whole.by_day[day].micros - sum(apart)) <= len(apart)
             assert list(made.whole.by_day) == sorted(made.whole.by_day)
         orphans = next((share for share in report.kinds if share.name == "orphans"), None)
-        billed += made.whole.spent - (orphans.spent if orphans is not None else ZERO)
-        accrued += made.whole.accrued - (orphans.reserved if orphans is not None else ZERO)
+        billed += made.whole.spent - (orphans.spent_usd if orphans is not None else ZERO)
+        accrued += made.whole.accrued - (orphans.reserved_usd if orphans is not None else ZERO)
     runs = list(book.runs.values())
     reports = [report_run(context, run) for run in runs]
     assert billed == total(run.settled for run in runs)

@@ -13,7 +13,7 @@ from trmcloud.app.context import Context
 from trmcloud.app.run_views import budget_lines, volume_notes
 from trmcloud.cli import options
 from trmcloud.cli.catch_up import catch_up
-from trmcloud.cli.views.json_output import print_document
+from trmcloud.cli.views.json_output import print_answer, print_document
 from trmcloud.cli.views.text import table
 from trmcloud.core.errors import UsageError
 from trmcloud.options import parse_cap
@@ -124,15 +124,13 @@ def history(as_json: options.Json = False) -> None:
     Example: trmcloud budget history
     """
     changes = ledger_care.cap_changes(build_context())
-    if as_json:
-        print_document(views.CapHistory(changes=changes))
-        return
-    if not changes:
-        print("no cap is set · trmcloud budget set month 500")
+    lines = []
     for each in changes:
         when = dt.datetime.fromtimestamp(each.changed_at, dt.timezone.utc)
         cap = each.cap_usd if each.cap_usd is not None else "no cap"
-        print(f"{when:%Y-%m-%d %H:%M:%S} UTC  {_name(each)}  {cap}  {each.by}")
+        lines.append(f"{when:%Y-%m-%d %H:%M:%S} UTC  {_name(each)}  {cap}  {each.by}")
+    nothing = ["no cap is set · trmcloud budget set month 500"]
+    print_answer(views.CapHistory(changes=changes), lines or nothing, as_json=as_json)
 
 
 def _for(key: str) -> str:
@@ -145,8 +143,5 @@ def _name(of: views.BudgetLine | views.CapChange) -> str:
 
 def _tell(context: Context, changed: views.Budgets, *, as_json: bool) -> None:
     catch_up(context)
-    if as_json:
-        print_document(changed)
-        return
-    for line in changed.budgets:
-        print(f"{_name(line)} cap: {line.cap_usd}")
+    lines = (f"{_name(line)} cap: {line.cap_usd}" for line in changed.budgets)
+    print_answer(changed, lines, as_json=as_json)

@@ -25,7 +25,7 @@ from trmcloud.cli import options
 from trmcloud.cli.catch_up import caught_up
 from trmcloud.cli.commands.evaluate import run_trainer_command
 from trmcloud.cli.confirm import is_confirmed
-from trmcloud.cli.views.json_output import print_document
+from trmcloud.cli.views.json_output import print_answer, print_document
 from trmcloud.cli.views.launch import own_files
 from trmcloud.cli.views.metrics import score_rows
 from trmcloud.cli.views.run_bar import RunBar
@@ -432,7 +432,5 @@ def delete(
             return
     volumes.delete(context, provider, own)
     shown = volumes.volume_row(provider, own)
-    if as_json:
-        print_document(views.Volumes(volumes=(shown,), deleted=True))
-        return
-    print(f"deleted {own.volume_id}: saves {shown.per_month_usd} a month")
+    line = f"deleted {own.volume_id}: saves {shown.per_month_usd} a month"
+    print_answer(views.Volumes(volumes=(shown,), deleted=True), [line], as_json=as_json)

@@ -17,7 +17,7 @@ from trmcloud.app.reconciling import look_again
 from trmcloud.app.run_queries import is_driven
 from trmcloud.cli import options
 from trmcloud.cli.catch_up import catch_up, caught_up, tell
-from trmcloud.cli.views.json_output import print_document, print_line
+from trmcloud.cli.views.json_output import print_answer, print_line
 from trmcloud.core.errors import ConnectionDropped, UsageError
 from trmcloud.wiring import board_server, build_context, event_files, wandb_run
 
@@ -125,10 +125,8 @@ def send_to_wandb(run: str, project: str, entity: str, *, as_json: bool) -> None
             look_again(context, state)
     finally:
         board.close()
-    if as_json:
-        print_document(views.MetricsSent(run=state.run_id, where=where, lines=told))
-        return
-    print(f"{state.run_id}: sent {told:,} lines of metrics")
+    sent = views.MetricsSent(run=state.run_id, where=where, lines=told)
+    print_answer(sent, [f"{state.run_id}: sent {told:,} lines of metrics"], as_json=as_json)
 
 
 def ui(

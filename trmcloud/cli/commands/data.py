@@ -14,7 +14,7 @@ from trmcloud.app.preparing import pinned_source, ready_data
 from trmcloud.app.views import filled
 from trmcloud.app.words import count
 from trmcloud.cli import options
-from trmcloud.cli.views.json_output import print_document
+from trmcloud.cli.views.json_output import print_answer, print_document
 from trmcloud.cli.views.text import DataProgress, fields, table
 from trmcloud.core.catalog.datasets import DataSet
 from trmcloud.core.errors import DataError
@@ -112,17 +112,11 @@ def get(
     named = inputs.data_source(resolve_source(source, settings))
     found = pinned_source(context, inputs, named, progress)
     folder, train, validation = ready_data(context, found, settings, progress, tokens=tokens)
-    if as_json:
-        made = views.DataReady(
-            name=found.name,
-            train_tokens=train,
-            validation_tokens=validation,
-            folder=str(folder),
-        )
-        print_document(made)
-        return
-    print(f"{found.name}: {train:,} tokens to train on, {validation:,} to validate on")
-    print(f"  folder {folder}")
+    made = views.DataReady(
+        name=found.name, train_tokens=train, validation_tokens=validation, folder=str(folder)
+    )
+    counted = f"{train:,} tokens to train on, {validation:,} to validate on"
+    print_answer(made, (f"{found.name}: {counted}", f"  folder {folder}"), as_json=as_json)
 
 
 @app.command("check")
@@ -145,11 +139,9 @@ def check(
     else:
         found = build_planner().inputs.data_source(resolve_source(source))
         if found.data_set is None or not found.data_set.is_remote:
-            if as_json:
-                print_document(views.DataChecked(source=source, passed=True, checks=()))
-            else:
-                print(f"✔ {found.name}: all of it is on this machine")
-            return
+            whole_here = views.DataChecked(source=source, passed=True, checks=())
+            line = f"✔ {found.name}: all of it is on this machine"
+            return print_answer(whole_here, [line], as_json=as_json)
         results = check_data_files(found.data_set, whole=whole)
     if as_json:
         rows = tuple(

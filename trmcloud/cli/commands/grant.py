@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Sequence
 from typing import Annotated
 
 import typer
 
 from trmcloud.app import grants, views
 from trmcloud.app.context import Context
-from trmcloud.app.grants import GrantAccount
+from trmcloud.app.grants import ApprovalRequest, GrantAccount
 from trmcloud.cli import options
 from trmcloud.cli.catch_up import catch_up, tell
 from trmcloud.cli.views.grants import (
@@ -18,7 +19,7 @@ from trmcloud.cli.views.grants import (
     history_lines,
     request_words,
 )
-from trmcloud.cli.views.json_output import print_document
+from trmcloud.cli.views.json_output import print_answer
 from trmcloud.core.errors import UsageError
 from trmcloud.wiring import build_context
 
@@ -28,7 +29,9 @@ app = options.make_group(
     "trmcloud grant give NAME 20 --per-run 5 --per-day 10",
 )
 
+_NONE = "no grant was given · trmcloud grant give NAME USD"
 _NAME = typer.Argument(help="Name of the principal.", metavar="NAME")
+_REQUEST = typer.Argument(help="Id of the request.", metavar="ID")
 _TOTAL = typer.Argument(help="USD for everything.", metavar="USD")
 _PER_RUN = typer.Option("--per-run", help="Most for one run.", metavar="USD")
 _PER_DAY = typer.Option("--per-day", help="Most on one UTC day.", metavar="USD")
@@ -133,12 +136,10 @@ def revoke(
     context = build_context()
     tell(context)
     revoked = grants.revoke(context, name, at_once=now)
-    if as_json:
-        print_document(views.Grants(grants=(grants.grant_line(revoked),)))
-        return
-    print(f"the grant of {name} is revoked")
+    lines = [f"the grant of {name} is revoked"]
     for run_id in revoked.live_runs:
-        print(f"  {run_id} {'ends now' if now else 'lands'} · trmcloud status {run_id}")
+        lines.append(f"  {run_id} {'ends now' if now else 'lands'} · trmcloud status {run_id}")
+    _print(lines, (revoked,), as_json=as_json)
 
 
 @app.command("list")
@@ -151,20 +152,8 @@ def show(as_json: options.Json = False) -> None:
     catch_up(context)
     given = grants.grants(context)
     waiting = [each for each in grants.approvals(context) if each.state == grants.OPEN]
-    if as_json:
-        print_document(
-            views.Grants(
-                grants=tuple(map(grants.grant_line, given)),
-                requests=tuple(map(grants.approval_line, waiting)),
-            )
-        )
-        return
-    if not given:
-        print("no grant was given · trmcloud grant give NAME USD")
-        return
-    print("\n".join(grants_table(given)))
-    for each in waiting:
-        print(request_words(each))
+    lines = [*grants_table(given), *map(request_words, waiting)] if given else [_NONE]
+    _print(lines, given, waiting, as_json=as_json)
 
 
 @app.command("history")
@@ -174,15 +163,13 @@ def history(as_json: options.Json = False) -> None:
     Example: trmcloud grant history
     """
     made = grants.changes(build_context())
-    if as_json:
-        print_document(views.GrantHistory(changes=made))
-        return
-    print("\n".join(history_lines(made)) or "no grant was given · trmcloud grant give NAME USD")
+    lines = history_lines(made) or [_NONE]
+    print_answer(views.GrantHistory(changes=made), lines, as_json=as_json)
 
 
 @app.command("approve")
 def approve(
-    request: Annotated[str, typer.Argument(help="Id of the request.", metavar="ID")],
+    request: Annotated[str, _REQUEST],
     as_json: options.Json = False,
 ) -> None:
     """Approve a principal's request: its grant then allows what was asked for.
@@ -194,7 +181,7 @@ def approve(
 
 @app.command("deny")
 def deny(
-    request: Annotated[str, typer.Argument(help="Id of the request.", metavar="ID")],
+    request: Annotated[str, _REQUEST],
     as_json: options.Json = False,
 ) -> None:
     """Deny a principal's request.
@@ -208,27 +195,24 @@ def _answer(request: str, *, give: bool, as_json: bool) -> None:
     context = build_context()
     answered = grants.answer(context, request, give=give)
     mine = next(g for g in grants.grants(context) if g.principal == answered.principal)
-    if as_json:
-        print_document(
-            views.Grants(
-                grants=(grants.grant_line(mine),), requests=(grants.approval_line(answered),)
-            )
-        )
-        return
-    print(f"{answered.id} is {answered.state}")
-    _print_account(mine)
-
-
-# -- own -------------------------------------------------------------------------------------------
-
-
-def _print_account(account: GrantAccount) -> None:
-    print("\n".join(account_lines(account)))
+    lines = [f"{answered.id} is {answered.state}", *account_lines(mine)]
+    _print(lines, (mine,), (answered,), as_json=as_json)
 
 
 def _show(context: Context, account: GrantAccount, *, as_json: bool) -> None:
     catch_up(context)
-    if as_json:
-        print_document(views.Grants(grants=(grants.grant_line(account),)))
-        return
-    _print_account(account)
+    _print(account_lines(account), (account,), as_json=as_json)
+
+
+def _print(
+    lines: Sequence[str],
+    given: Sequence[GrantAccount],
+    asked: Sequence[ApprovalRequest] = (),
+    *,
+    as_json: bool,
+) -> None:
+    shown = views.Grants(
+        grants=tuple(map(grants.grant_line, given)),
+        requests=tuple(map(grants.approval_line, asked)),
+    )
+    print_answer(shown, lines, as_json=as_json)

@@ -24,11 +24,11 @@ from trmcloud.app.planning import load_plan
 from trmcloud.app.reap import last_visit
 from trmcloud.app.run_facts import report_run
 from trmcloud.app.run_views import run_account
-from trmcloud.app.views import note
+from trmcloud.app.views import filled, note
 from trmcloud.cli import options
 from trmcloud.cli.commands.evaluate import print_measured, run_trainer_command
 from trmcloud.cli.confirm import is_confirmed
-from trmcloud.cli.views.json_output import print_document
+from trmcloud.cli.views.json_output import print_answer, print_document
 from trmcloud.cli.views.text import duration
 from trmcloud.core.errors import ConflictError, ProviderError, UsageError
 from trmcloud.core.money import Usd
@@ -120,22 +120,15 @@ def _write_bundle(name: str, into: str, *, as_json: bool) -> None:
     )
     report = encode(run_account(context, run, report_run(context, run)))
     made = write_bundle(context, build_chain(), run, report, redactor, path)
-    if as_json:
-        print_document(
-            views.BundleWritten(
-                run_id=run.run_id,
-                path=str(made.path),
-                files=tuple(made.names),
-                exchanges=made.exchanges,
-                size_bytes=made.size_bytes,
-            )
-        )
-        return
-    print(
-        f"{run.run_id}: written to {made.path}, {made.size_bytes / 1e3:,.0f} kB; nothing was sent"
+    written = filled(
+        views.BundleWritten, made, run_id=run.run_id, path=str(made.path), files=tuple(made.names)
     )
-    print(f"  {made.exchanges} requests to providers; {', '.join(made.names)}")
-    print("  read it before you send it: README.txt lists what was removed and what was not")
+    lines = (
+        f"{run.run_id}: written to {made.path}, {made.size_bytes / 1e3:,.0f} kB; nothing was sent",
+        f"  {made.exchanges} requests to providers; {', '.join(made.names)}",
+        "  read it before you send it: README.txt lists what was removed and what was not",
+    )
+    print_answer(written, lines, as_json=as_json)
 
 
 def _diagnosis(findings: Sequence[Finding]) -> views.Diagnosis:

@@ -16,7 +16,7 @@ from trmcloud.app.run_views import damaged_run
 from trmcloud.app.views import note
 from trmcloud.cli import options
 from trmcloud.cli.confirm import is_confirmed
-from trmcloud.cli.views.json_output import print_document
+from trmcloud.cli.views.json_output import print_answer, print_document
 from trmcloud.cli.views.text import table
 from trmcloud.cli.views.troubles import hurt_line
 from trmcloud.core.errors import LedgerDamaged, LedgerError, NotFoundError, UsageError
@@ -161,11 +161,9 @@ def restore(
         raise NotFoundError(
             "there is no undamaged backup", next_step="trmcloud admin ledger backups"
         )
-    if as_json:
-        print_document(_restored([], done, forgotten_runs(home, ledger.read())))
-        return
-    for line in restored_lines(home, ledger.read(), done):
-        print(line)
+    state = ledger.read()
+    shown = _restored([], done, forgotten_runs(home, state))
+    print_answer(shown, restored_lines(home, state, done), as_json=as_json)
 
 
 @app.command("settle")
@@ -180,10 +178,8 @@ def settle(
     """
     cost = parse_cap(amount, f"trmcloud admin ledger settle {name} 7.25")
     settle_damage(build_context(), name, cost)
-    if as_json:
-        print_document(views.DamageCounted(name=name, cost_usd=cost))
-        return
-    print(f"{name}: counted as {cost}")
+    counted = views.DamageCounted(name=name, cost_usd=cost)
+    print_answer(counted, [f"{name}: counted as {cost}"], as_json=as_json)
 
 
 @app.command("move")
@@ -244,10 +240,9 @@ def migrate(as_json: options.Json = False) -> None:
     Example: trmcloud admin ledger migrate
     """
     before, now = migrate_ledger()
-    if as_json:
-        print_document(views.LedgerMigrated(version_before=before, version_now=now))
-        return
-    print(f"the tables are of version {now}" + (f", and were of {before}" if before < now else ""))
+    line = f"the tables are of version {now}" + (f", and were of {before}" if before < now else "")
+    migrated = views.LedgerMigrated(version_before=before, version_now=now)
+    print_answer(migrated, [line], as_json=as_json)
 
 
 def _restored(

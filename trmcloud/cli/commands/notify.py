@@ -23,7 +23,7 @@ from trmcloud.app.destinations import (
 )
 from trmcloud.app.narration import words_of
 from trmcloud.cli import options
-from trmcloud.cli.views.json_output import print_document
+from trmcloud.cli.views.json_output import print_answer, print_document
 from trmcloud.cli.views.text import duration, table
 from trmcloud.core.contract.notices import Notice, NoticeKind, body_of
 from trmcloud.core.errors import ConflictError, NotFoundError, NotifyError
@@ -170,13 +170,11 @@ def remove(
     made = destination_named(known, name)
     write([each for each in known if each.name != made.name])
     _forget(build_context().home, made.name)
-    if as_json:
-        left = tuple(target_of(each) for each in known if each.name != made.name)
-        print_document(views.NoticeTargets(destinations=left))
-        return
-    print(f"{made.name} was removed: it gets no more notifications")
+    left = tuple(target_of(each) for each in known if each.name != made.name)
+    lines = [f"{made.name} was removed: it gets no more notifications"]
     if made.on_pod:
-        print("  pods that have it keep it until they end: disable it at the receiver")
+        lines.append("  pods that have it keep it until they end: disable it at the receiver")
+    print_answer(views.NoticeTargets(destinations=left), lines, as_json=as_json)
 
 
 @app.command("test")

@@ -23,16 +23,16 @@ from trmcloud.app.measurements import note_measured, speeds_of
 from trmcloud.app.narration import pace_lines
 from trmcloud.app.run_facts import CSV_COLUMNS, csv_row, report_run
 from trmcloud.app.run_views import (
-    month_view,
     run_account,
     run_reported,
     totals_of,
     volume_notes,
 )
+from trmcloud.app.spending import focus_csv, month_view
 from trmcloud.app.views import RunAccount, filled
 from trmcloud.cli import options
 from trmcloud.cli.catch_up import catch_up
-from trmcloud.cli.views.json_output import print_document
+from trmcloud.cli.views.json_output import print_answer, print_document
 from trmcloud.cli.views.metrics import (
     checkpoint_cell,
     goal_lines,
@@ -261,31 +261,28 @@ def _write_receipt(context: Context, name: str, file: str, *, as_json: bool) -> 
     run, made_by = find_run(context, name or None), f"trmcloud {version('trmcloud')}"
     receipt = receipt_of(context, build_chain(), run, made_by)
     size = _write(file, page_of(receipt))
-    if as_json:
-        made = views.ReceiptWritten(
-            run=run.run_id,
-            path=file,
-            size_bytes=size,
-            final=bool(receipt.account["final"]),
-            receipt=Verbatim(json.loads(receipt.text)),
-        )
-        print_document(made)
-        return
-    final = "" if receipt.account["final"] else "; not final: its costs may still change"
-    print(f"{run.run_id}: receipt written to {file}, {size / 1e3:,.0f} kB{final}")
-    print(f"  check it: trmcloud report --verify {shlex.quote(file)}")
+    written = views.ReceiptWritten(
+        run=run.run_id,
+        path=file,
+        size_bytes=size,
+        final=bool(receipt.account["final"]),
+        receipt=Verbatim(json.loads(receipt.text)),
+    )
+    final = "" if written.final else "; not final: its costs may still change"
+    lines = (
+        f"{run.run_id}: receipt written to {file}, {size / 1e3:,.0f} kB{final}",
+        f"  check it: trmcloud report --verify {shlex.quote(file)}",
+    )
+    print_answer(written, lines, as_json=as_json)
 
 
 def _write_focus(context: Context, month: str, file: str, *, as_json: bool) -> None:
-    from trmcloud.app.spending import focus_csv
-
     _require_month(month)
     made = focus_csv(context.ledger.read(), context.wall(), month)
     size = _write(file, made.text)
-    if as_json:
-        print_document(filled(views.FocusWritten, made, path=file, size_bytes=size))
-        return
-    print(f"{made.month}: {made.rows} charges, {made.billed}, written to {file} as FOCUS 1.0")
+    line = f"{made.month}: {made.rows} charges, {made.billed}, written to {file} as FOCUS 1.0"
+    written = filled(views.FocusWritten, made, path=file, size_bytes=size)
+    print_answer(written, [line], as_json=as_json)
 
 
 def _require_month(month: str) -> None:
@@ -305,12 +302,8 @@ def _show_month(context: Context, month: str, *, as_json: bool, html: str) -> No
         from importlib.metadata import version
 
         size = _write(html, month_page(report, now, f"trmcloud {version('trmcloud')}"))
-    if as_json:
-        print_document(report)
-        return
-    print("\n".join(month_lines(report)))
-    if html:
-        print(f"\nwritten to {html}, {size / 1e3:,.0f} kB")
+    written = ["", f"written to {html}, {size / 1e3:,.0f} kB"] if html else []
+    print_answer(report, [*month_lines(report), *written], as_json=as_json)
 
 
 def _write(file: str, text: str) -> int:

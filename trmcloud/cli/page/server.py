@@ -70,6 +70,7 @@ from trmcloud.io.web_guard import (
     read_body,
     refusal_of_origin,
     refusal_of_token,
+    send_json,
 )
 from trmcloud.io.web_server import listening, silent_server
 from trmcloud.ports.machine import Progress
@@ -110,7 +111,9 @@ class GuardedApp:
         if refused is None and is_spare(scope) and not _may_end(scope):
             refused = BUSY
         if refused is not None:
-            await _refuse(send, *refused)
+            status, why = refused
+            headers = {**HEADERS, "cache-control": "no-store"}
+            await send_json(send, status, {"error": why}, headers)
             return
         if scope["path"].startswith(API):
             mark_trusted(scope)
@@ -151,15 +154,6 @@ _ENDS = (STOP, LAND)
 
 def _is_end(wish: Mapping[str, str]) -> bool:
     return wish.get("verb") in _ENDS or wish.get("answer") == "deny"
-
-
-async def _refuse(send: Any, status: int, why: str) -> None:
-    body = json.dumps({"error": why}).encode()
-    headers = {**HEADERS, "content-type": "application/json", "cache-control": "no-store"}
-    headers |= {"content-length": str(len(body))}
-    raw = [(name.encode(), text.encode()) for name, text in headers.items()]
-    await send({"type": "http.response.start", "status": status, "headers": raw})
-    await send({"type": "http.response.body", "body": body})
 
 
 # The page and what it asks: runs, one run, its curves, a stream of news; what a click would cost,
@@ -420,12 +414,17 @@ def application(page: Page) -> Starlette:
         return Response(content, media_type=FILES[name], headers=headers)
 
     def route(
-        path: str, ask: Callable[..., dict[str, Any]], method: str = "GET", status: int = 200
+        path: str,
+        ask: Callable[..., dict[str, Any]],
+        *names: str,
+        method: str = "GET",
+        status: int = 200,
     ) -> Route:
-        """Answer with the result of ``ask``, called with the path's parameters, and with the body
-        of a POST."""
+        """Answer with the result of ``ask``, called with the path's parameters, with those of the
+        query that are named, '' where one is left out, and with the body of a POST."""
 
         async def answer(request: Request) -> Response:
+            asked = [request.query_params.get(name, "") for name in names]
             wish = [await _wish(request)] if method == "POST" else []
             ends = any(map(_is_end, wish))
             if is_spare(request.scope) and not ends:
@@ -433,8 +432,8 @@ def application(page: Page) -> Starlette:
             if ends:
                 mark_ending(request.scope)
             lane = ending if ends else usual
-            told = await in_thread(ask, *request.path_params.values(), *wish, lane=lane)
-            return Answer(told, status)
+            about = (*request.path_params.values(), *asked, *wish)
+            return Answer(await in_thread(ask, *about, lane=lane), status)
 
         return Route(path, answer, methods=[method])
 
@@ -453,15 +452,6 @@ def application(page: Page) -> Starlette:
         return StreamingResponse(
             messages(), media_type="text/event-stream", headers={"X-Accel-Buffering": "no"}
         )
-
-    def queried(path: str, ask: Callable[..., dict[str, Any]], *names: str) -> Route:
-        """Likewise, called with these parameters of the query, too; '' where one is left out."""
-
-        async def answer(request: Request) -> Response:
-            asked = (request.query_params.get(name, "") for name in names)
-            return Answer(await in_thread(ask, *request.path_params.values(), *asked))
-
-        return Route(path, answer)
 
     async def foreseen(request: Request) -> Response:
         asked = request.query_params
@@ -483,15 +473,15 @@ def application(page: Page) -> Starlette:
             route("/api/runs", page.all_runs),
             route("/api/runs/{run}", page.one_run),
             route("/api/runs/{run}/curves", page.run_curves),
-            queried("/api/runs/{run}/log", page.run_log, "phase", "after"),
+            route("/api/runs/{run}/log", page.run_log, "phase", "after"),
             route("/api/runs/{run}/machine", page.run_machine),
             route("/api/runs/{run}/launched", page.run_launched),
             Route("/api/runs/{run}/foreseen", foreseen),
-            route("/api/runs/{run}/do", page.do, "POST", 202),
-            route("/api/budgets/{level}", page.raise_level, "POST"),
-            route("/api/approvals/{approval}", page.answer, "POST"),
-            queried("/api/spend", page.spent, "month", "by"),
-            queried("/api/compare", page.compared, "runs"),
+            route("/api/runs/{run}/do", page.do, method="POST", status=202),
+            route("/api/budgets/{level}", page.raise_level, method="POST"),
+            route("/api/approvals/{approval}", page.answer, method="POST"),
+            route("/api/spend", page.spent, "month", "by"),
+            route("/api/compare", page.compared, "runs"),
             Route("/api/stream", stream),
         ],
         lifespan=lifespan,

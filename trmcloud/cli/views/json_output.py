@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from typing import Any
 
 from trmcloud.app.encoding import as_object
@@ -17,6 +18,15 @@ def print_document(document: Any) -> None:
     """Print the one document of a command."""
     _printed.append(document.schema)
     print(mask_tokens(json.dumps(as_object(document), indent=1)), file=documents_out(), flush=True)
+
+
+def print_answer(document: Any, lines: Iterable[str], *, as_json: bool) -> None:
+    """Print the one document of a command with ``--json``, else its lines for people."""
+    if as_json:
+        print_document(document)
+        return
+    for line in lines:
+        print(line)
 
 
 def print_line(document: Any) -> None:

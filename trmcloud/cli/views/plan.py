@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from trmcloud.app.plan_choices import MOST_CHOICES, choices, nearest, shown_rows
 from trmcloud.app.planning import Bought, OwnHardware
@@ -103,24 +103,10 @@ _COMMAND_COLUMNS = 30
 """Of 80, for a command's words."""
 
 
-def show(
-    plan: Plan,
-    *,
-    everything: bool = False,
-    verbose: bool = False,
-    balance: str = "",
-    others: Sequence[str] = (),
-    more: Sequence[str] = (),
-    typed: Sequence[str] = (),
-) -> None:
-    """``balance``: what is told of the provider's; ``others``: what else the budget buys; ``more``:
-    lines below the plan; ``typed``: the words of options that the line to type next repeats."""
+def show(plan: Plan, *, more: Sequence[str] = (), **options: Any) -> None:
+    """Print a plan by the ``options`` of ``render``; ``more``: lines below it."""
     columns = columns_here() if sys.stdout.isatty() else PIPE_COLUMNS
-    lines = render(
-        plan, columns=columns, everything=everything, verbose=verbose, balance=balance,
-        others=others, typed=typed,
-    )  # fmt: skip
-    print("\n".join([*lines, *more]))
+    print("\n".join([*render(plan, columns=columns, **options), *more]))
 
 
 def render(
@@ -134,7 +120,13 @@ def render(
     typed: Sequence[str] = (),
 ) -> list[str]:
     """The lines a user reads: what fits a terminal of 24 rows. With ``everything`` each candidate;
-    with ``verbose`` one of each hardware, phases, reasons and defaults, too."""
+    with ``verbose`` one of each hardware, phases, reasons and defaults, too.
+
+    Args:
+        balance: what is told of the provider's.
+        others: what else the budget buys.
+        typed: the words of options that the line to type next repeats.
+    """
     labels = choices(plan, MOST_CHOICES - bool(others))
     rows = [candidate for candidate in plan.candidates if candidate.id in labels]
     if everything:
@@ -220,6 +212,8 @@ def _cells(plan: Plan, candidate: Candidate, label: str) -> tuple[str, ...]:
     where = f"{candidate.provider} {candidate.region}"
     if candidate.provider == LOCAL:
         where = candidate.region
+    over, stock = _over_text(plan, candidate), _stock_text(candidate)
+    about = (label, fits_text(candidate), over, stock)
     return (
         LOCAL if candidate.provider == LOCAL else candidate.hardware,
         candidate.sku[:22],
@@ -228,17 +222,7 @@ def _cells(plan: Plan, candidate: Candidate, label: str) -> tuple[str, ...]:
         _age_text(plan, candidate),
         hours_text(candidate.hours),
         cost_text(candidate),
-        " · ".join(
-            filter(
-                None,
-                (
-                    label,
-                    fits_text(candidate),
-                    _over_text(plan, candidate),
-                    _stock_text(candidate),
-                ),
-            )
-        ),
+        " · ".join(filter(None, about)),
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from trmcloud.core.catalog.goals import GoalResult, Scores, judge_goal
 from trmcloud.core.contract.command import RECIPE, Command, shown_metric
@@ -15,18 +15,14 @@ from trmcloud.core.contract.manifest import (
 )
 from trmcloud.core.control.actions import PULL
 from trmcloud.core.control.budget import (
-    PROJECT_MONTH,
     LedgerState,
-    Line,
-    is_project_month,
-    project_month,
 )
 from trmcloud.core.control.grants import month_of
 from trmcloud.core.control.ledger_facts import StrayPod, holds
 from trmcloud.core.control.run_book import MONTH, find_runs
 from trmcloud.core.control.run_state import GRANT, STAGE, Generation, RunState, State
 from trmcloud.core.money import ZERO, Usd, cost, total
-from trmcloud.core.values import dataclass, replace
+from trmcloud.core.values import dataclass
 
 # What a run cost and what it bought: a function of events and checkpoints and nothing else.
 
@@ -293,51 +289,15 @@ def _add(seconds: dict[str, float], more: Mapping[str, float]) -> None:
         seconds[name if name in seconds else "other"] += value
 
 
-# A month's money, added up by project, by provider and by kind, against the caps. Pure.
+# The amounts that a month's money is made of. Pure.
 #
 # What counts towards a month is what its budget counts: runs by when their latest reservation was
-# made, orphaned pods by when they were first charged. So every sum here is that of the month's
-# own line of the budget, divided in another way.
+# made, orphaned pods by when they were first charged. So their sum is that of the month's own
+# line of the budget.
 
 COMPUTE, VOLUMES, BUCKETS, ORPHANS = "compute", "volumes", "buckets", "orphans"
 KINDS = (COMPUTE, VOLUMES, BUCKETS, ORPHANS)
 NO_RUN = "no run of this ledger"
-
-
-@dataclass(frozen=True)
-class Share:
-    """The share of one project, provider or kind in a month. ``at_most``: of both, what stands
-    there at most, until bills are final. ``cap`` and ``left`` are a project's, of all its
-    months."""
-
-    name: str
-    runs: int
-    spent: Usd
-    reserved: Usd
-    at_most: Usd = ZERO
-    cap: Usd | None = None
-    left: Usd | None = None
-
-    @property
-    def held(self) -> Usd:
-        return self.spent + self.reserved
-
-
-@dataclass(frozen=True)
-class MonthReport:
-    """``line`` is the month's budget; each of the three lists adds up to what it holds. ``days``:
-    (epoch s, spent until then) of every end of a pod. ``project_months``: (project, its budget) of
-    each project that has a cap for the month."""
-
-    month: str
-    line: Line
-    account: Line
-    projects: tuple[Share, ...]
-    providers: tuple[Share, ...]
-    kinds: tuple[Share, ...]
-    runs: tuple[str, ...]
-    grown: tuple[tuple[float, Usd], ...]
-    project_months: tuple[tuple[str, Line], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -359,46 +319,18 @@ class Item:
     accrued: Usd = ZERO
 
 
-def report_month(ledger: LedgerState, month: str) -> MonthReport:
-    """The report on ``month`` (``2026-11``)."""
-    mine = _runs_of(ledger, month)
-    items = month_items(ledger, month)
-    projects = []
-    for share in _shares(items, lambda item: item.project):
-        of_all = ledger.line("project", share.name)
-        projects.append(replace(share, cap=of_all.cap, left=of_all.remaining))
-    return MonthReport(
-        month=month,
-        line=ledger.line("month", month),
-        account=ledger.line("account", ""),
-        projects=tuple(projects),
-        providers=_shares(items, lambda item: item.provider),
-        kinds=_shares(items, lambda item: item.kind),
-        runs=tuple(run.run_id for run in mine),
-        grown=_grown(items),
-        project_months=_project_months(ledger, month),
-    )
-
-
-def _project_months(ledger: LedgerState, month: str) -> tuple[tuple[str, Line], ...]:
-    named = (key for level, key in ledger.caps if level == PROJECT_MONTH)
-    projects = {key.rpartition(" ")[0] if is_project_month(key) else key for key in named}
-    found = ((name, ledger.line(PROJECT_MONTH, project_month(name, month))) for name in projects)
-    capped = [each for each in found if each[1].cap is not None]
-    return tuple(sorted(capped, key=lambda each: each[0]))
-
-
 def month_items(ledger: LedgerState, month: str, now: float | None = None) -> list[Item]:
     """Return the amounts that count towards ``month``. ``now`` (epoch s): until when the open ones
     accrue; None: they do not."""
-    mine = _runs_of(ledger, month)
+    mine = runs_of_month(ledger, month)
     items = [item for run in mine for item in _items_of(run, now)]
     items += _of_volumes(ledger, {run.run_id for run in mine}, now)
     items += _of_strays(ledger, month, now)
     return items
 
 
-def _runs_of(ledger: LedgerState, month: str) -> list[RunState]:
+def runs_of_month(ledger: LedgerState, month: str) -> list[RunState]:
+    """Return the runs whose latest reservation was made in ``month``."""
     return [
         run
         for run in find_runs(ledger.runs, MONTH, month)
@@ -411,16 +343,11 @@ def _items_of(run: RunState, now: float | None) -> Iterable[Item]:
     for generation in run.generations:
         if generation.settled is None:
             continue
+        amount = generation.settled
+        at_most = amount if generation.billed is None else ZERO
+        at, since = generation.ended_at, generation.intended_at
         yield Item(
-            run.run_id,
-            project,
-            generation.provider,
-            COMPUTE,
-            generation.settled,
-            ZERO,
-            generation.settled if generation.billed is None else ZERO,
-            generation.ended_at,
-            generation.intended_at,
+            run.run_id, project, generation.provider, COMPUTE, amount, ZERO, at_most, at, since
         )
     if run.oversized_rent:
         where = run.bucket.partition("://")[0] or "bucket"
@@ -466,42 +393,16 @@ def _of_strays(ledger: LedgerState, month: str, now: float | None) -> Iterable[I
         if month_of(stray.at) != month:
             continue
         run = ledger.runs.get(stray.run_id)
-        billed = stray.billed
+        unbilled = stray.amount if stray.billed is None else ZERO
         yield Item(
             stray.run_id,
             run.project if run is not None else NO_RUN,
             stray.provider,
             ORPHANS,
-            ZERO if billed is None else billed,
-            stray.amount if billed is None else ZERO,
-            stray.amount if billed is None else ZERO,
+            stray.billed or ZERO,
+            unbilled,
+            unbilled,
             stray.at,
             stray.since,
-            stray.amount if billed is None and now is not None else ZERO,
+            ZERO if now is None else unbilled,
         )
-
-
-def _shares(items: Iterable[Item], name_of: Callable[[Item], str]) -> tuple[Share, ...]:
-    groups: dict[str, list[Item]] = {}
-    for item in items:
-        groups.setdefault(name_of(item), []).append(item)
-    made = [
-        Share(
-            name,
-            len({item.run_id for item in group if item.run_id}),
-            total(item.spent for item in group),
-            total(item.reserved for item in group),
-            total(item.at_most for item in group),
-        )
-        for name, group in groups.items()
-    ]
-    return tuple(sorted(made, key=lambda share: (-share.held.micros, share.name)))
-
-
-def _grown(items: Iterable[Item]) -> tuple[tuple[float, Usd], ...]:
-    spent, grown = ZERO, []
-    dated = [(item.at, item.spent) for item in items if item.at is not None and item.spent]
-    for at, amount in sorted(dated, key=lambda each: each[0]):
-        spent += amount
-        grown.append((at, spent))
-    return tuple(grown)
