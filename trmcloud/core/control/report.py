@@ -345,9 +345,16 @@ def _items_of(run: RunState, now: float | None) -> Iterable[Item]:
             continue
         amount = generation.settled
         at_most = amount if generation.billed is None else ZERO
-        at, since = generation.ended_at, generation.intended_at
         yield Item(
-            run.run_id, project, generation.provider, COMPUTE, amount, ZERO, at_most, at, since
+            run.run_id,
+            project,
+            generation.provider,
+            COMPUTE,
+            amount,
+            ZERO,
+            at_most=at_most,
+            at=generation.ended_at,
+            since=generation.intended_at,
         )
     if run.oversized_rent:
         where = run.bucket.partition("://")[0] or "bucket"
