@@ -90,6 +90,7 @@ AT_THE_DOORS = ("trmcloud/cli/", "trmcloud/sim/", "trmcloud/api.py")
 OPTIONS_WITH_NAMES = {
     "trmcloud/app/context.py", "trmcloud/app/grants.py",  # where it is found, and judged
     "trmcloud/app/launch.py", "trmcloud/app/preparing.py",  # --from
+    "trmcloud/app/receipts.py", "trmcloud/app/scoring.py",  # a file, a folder or a run, to be read
 }  # fmt: skip
 
 
