@@ -71,7 +71,7 @@ Reasons = Mapping[Fault, str]
 
 
 def carried_out(asked: Asked, carry_out: CarryOut) -> Answer:
-    """Strike a request whose fault lies in the seller's state."""
+    """Let a request through: the fault is in the seller's state."""
     return carry_out()
 
 

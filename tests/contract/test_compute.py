@@ -1,4 +1,4 @@
-"""What ``test_provider_faults`` asks of sellers, asked of this machine and a simulated one."""
+"""The rules of ``test_provider_faults`` for what has no rig: this machine and the simulator."""
 
 from __future__ import annotations
 

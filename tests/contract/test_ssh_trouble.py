@@ -35,6 +35,16 @@ except LinkError as error:
 """
 
 
+def connection_to(folder: Path, address: tuple[str, int]) -> SshConnection:
+    return SshConnection(
+        address,
+        identity=folder / "id",
+        known_hosts=folder / "known",
+        alias="trmc",
+        control_dir=folder,
+    )
+
+
 @pytest.mark.skipif(bool(no_namespaces()), reason=no_namespaces())
 @pytest.mark.parametrize(
     ("route", "host", "says"),
@@ -103,13 +113,7 @@ def test_a_middlebox_is_not_taken_for_the_pod(
                 threading.Thread(target=answer, args=(taken,), daemon=True).start()
 
         threading.Thread(target=serve, daemon=True).start()
-        connection = SshConnection(
-            server.getsockname(),
-            identity=tmp_path / "id",
-            known_hosts=tmp_path / "known",
-            alias="trmc",
-            control_dir=tmp_path,
-        )
+        connection = connection_to(tmp_path, server.getsockname())
         with pytest.raises(ConnectionDropped, match=says):
             connection.run("true", timeout_s=2.0)
 
@@ -126,13 +130,7 @@ def test_what_ssh_said_is_told_where_no_time_is_left_to_try_again(
     )
     ssh.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
-    connection = SshConnection(
-        ("127.0.0.1", 22),
-        identity=tmp_path / "id",
-        known_hosts=tmp_path / "known",
-        alias="trmc",
-        control_dir=tmp_path,
-    )
+    connection = connection_to(tmp_path, ("127.0.0.1", 22))
     with pytest.raises(ConnectionDropped, match="it refuses connections"):
         connection.run("true", timeout_s=2.0)
     assert (tmp_path / "tried").exists()
@@ -145,13 +143,7 @@ def test_a_configuration_that_ssh_refuses_is_no_trouble_of_the_line(
     ssh.write_text('#!/bin/sh\nexec /usr/bin/ssh -o Frobnicate=yes "$@"\n')
     ssh.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
-    connection = SshConnection(
-        ("127.0.0.1", 22),
-        identity=tmp_path / "id",
-        known_hosts=tmp_path / "known",
-        alias="trmc",
-        control_dir=tmp_path,
-    )
+    connection = connection_to(tmp_path, ("127.0.0.1", 22))
     with pytest.raises(LinkError, match="Bad configuration option: frobnicate") as caught:
         connection.run("true")
     assert not isinstance(caught.value, ConnectionDropped)

@@ -24,7 +24,7 @@ def renter(tmp_path: Path) -> Iterator[VastUser]:
 
 def test_plan_launch_status_land_fetch_report(renter: VastUser) -> None:
     plan_id = renter.plan_to_bind(
-        "--budget", "0.60", hard_stop_s=30.0, landing_s=6.0, launch=VAST_LAUNCH
+        "--budget", "0.60", hard_stop_s=40.0, landing_s=6.0, launch=VAST_LAUNCH
     )
     plan = json.loads((renter.home / "plans" / f"{plan_id}.json").read_text())
     chosen = next(c for c in plan["candidates"] if c["id"] == plan["recommended_id"])

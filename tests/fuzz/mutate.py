@@ -29,7 +29,7 @@ _BYTES = (
 
 @contextmanager
 def briefly(seconds: float = 5.0) -> Iterator[None]:
-    """What is read may be long, and must not take long: this is far more than it needs."""
+    """Fail where the block takes longer than a reader of a large input may."""
     began = time.process_time()
     yield
     assert time.process_time() - began < seconds

@@ -92,8 +92,8 @@ def check_resumed(run: Any, whole: Any, from_step: int) -> None:
 
 
 def check_best_is_saved(make: Callable[..., Any], **changes: Any) -> Any:
-    """The best is on disk, with the weights that were evaluated, and a training that dies right
-    after it goes on from there to the last bit. Return the whole training."""
+    """Check that the best is on disk with the weights that were evaluated, and that a training
+    which is killed after it resumes to the same hashes. Return the uninterrupted training."""
     changes = {**BETWEEN_SAVES, **changes}
     with pytest.MonkeyPatch.context() as patch:
         scored(patch, SCORES)

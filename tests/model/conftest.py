@@ -113,7 +113,7 @@ def torchrun(
 
 
 def output_of(process: subprocess.Popen[str], timeout_s: float = 300.0) -> str:
-    """What a process printed that has to end well."""
+    """Return what a process printed; fail where its exit status is not 0."""
     try:
         out, err = process.communicate(timeout=deadline_s(timeout_s))
     except subprocess.TimeoutExpired:

@@ -1,6 +1,5 @@
-"""What the process imports that preparations' workers are forked from. They are its children, so a
-worker cannot know the test's process as its parent; this one ends with the test's, and they with
-it."""
+"""Imports of the process from which the workers of a preparation are forked. A worker's parent is
+that process, not the test's; it ends when the test's process ends, and the workers with it."""
 
 from __future__ import annotations
 

@@ -145,8 +145,8 @@ def test_the_logits_of_a_row_are_those_of_the_text_alone(name: str) -> None:
     ("name", "temperature"), [("nanogpt", 0.0), ("speedrun", 0.8), ("grouped", 0.8), ("trm", 0.8)]
 )
 def test_a_text_does_not_depend_on_its_neighbours(name: str, temperature: float) -> None:
-    """Five texts in three rows, beyond the trained sequence, each joining when one has left; the
-    last goes on alone."""
+    """Five texts in three rows, beyond the trained sequence, each starting where another one has
+    ended; the last is decoded alone."""
     model = make_model(name).eval()
     wishes = [
         ([1, 2, 3], sampling(seed=5, max_tokens=30, temperature=temperature)),

@@ -71,7 +71,7 @@ class Caller:
 
 @dataclass(frozen=True)
 class PodInputs:
-    """What trainers get from this machine, on a pod or here."""
+    """Files and settings that a trainer gets from this machine, on a pod or here."""
 
     items: Callable[[RunState], PodItems]
     """Returns what a pod of the run needs from this machine before it can train."""

@@ -1,4 +1,4 @@
-"""What happened to a run, as marks on its curves; its evaluations on record."""
+"""Events of a run as marks on its curves, and the evaluations in its ledger."""
 
 from __future__ import annotations
 

@@ -31,7 +31,8 @@ _BREATH_S = 0.001
 
 
 class CurveStore:
-    """``read`` is told a run's id once its metrics were read whole. For several threads."""
+    """The metrics of runs, read once; safe for several threads. ``read`` is called with a run's id
+    when all of its metrics have been read."""
 
     def __init__(self, read: Callable[[str], None], breath_s: float = _BREATH_S) -> None:
         self._read, self._breath_s = read, breath_s

@@ -30,7 +30,7 @@ from trmcloud.core.control.budget import (
 from trmcloud.core.control.focus import COLUMNS, focus_rows, total_of
 from trmcloud.core.control.grants import OWNER, money_of, month_of
 from trmcloud.core.control.ledger_facts import holds
-from trmcloud.core.control.report import Item, month_items, runs_of_month
+from trmcloud.core.control.month import Item, month_items, runs_of_month
 from trmcloud.core.control.run_book import MONTH, present_runs, terms_in_use
 from trmcloud.core.control.run_state import State
 from trmcloud.core.errors import UsageError

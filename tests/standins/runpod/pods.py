@@ -141,7 +141,7 @@ class OnPaper:
         pass
 
     def address(self, pod: Pod, port: int) -> tuple[str, int] | None:
-        # Below the ports that the kernel hands out: nobody's server answers there.
+        # Below the kernel's ephemeral ports, which other tests' servers take.
         return "127.0.0.1", 10000 + (sum(pod.id.encode()) * 97 + port) % 20000
 
     def remove_volume(self, volume_id: str) -> None:

@@ -1,4 +1,4 @@
-"""What a process remembers of providers and buckets, and for how long."""
+"""The last lists, balances and failures of providers and buckets, by their age."""
 
 from __future__ import annotations
 

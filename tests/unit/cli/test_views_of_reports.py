@@ -50,7 +50,7 @@ from trmcloud.core.contract.trainer_contract import Heartbeat
 from trmcloud.core.control import events as ev
 from trmcloud.core.control.budget import PROJECT_MONTH, LedgerState
 from trmcloud.core.control.grants import month_of
-from trmcloud.core.control.report import KINDS, NO_RUN
+from trmcloud.core.control.month import KINDS, NO_RUN
 from trmcloud.core.control.run_state import RunState, State
 from trmcloud.core.errors import Outcome
 from trmcloud.core.money import ZERO, Usd, total

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 from trmcloud.core.control.budget import LedgerState
 from trmcloud.core.control.grants import OWNER
-from trmcloud.core.control.report import BUCKETS, COMPUTE, VOLUMES, Item, month_items
+from trmcloud.core.control.month import BUCKETS, COMPUTE, VOLUMES, Item, month_items
 from trmcloud.core.money import ZERO, Usd, total
 
 COLUMNS = (

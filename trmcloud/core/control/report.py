@@ -1,4 +1,4 @@
-"""Reports of cost: of one run and of a month, as functions of events and checkpoints. Pure."""
+"""What a run cost and what it bought, as a function of events and checkpoints alone. Pure."""
 
 from __future__ import annotations
 
@@ -14,17 +14,10 @@ from trmcloud.core.contract.manifest import (
     pick_latest,
 )
 from trmcloud.core.control.actions import PULL
-from trmcloud.core.control.budget import (
-    LedgerState,
-)
-from trmcloud.core.control.grants import month_of
-from trmcloud.core.control.ledger_facts import StrayPod, holds
-from trmcloud.core.control.run_book import MONTH, find_runs
-from trmcloud.core.control.run_state import GRANT, STAGE, Generation, RunState, State
+from trmcloud.core.control.ledger_facts import StrayPod
+from trmcloud.core.control.run_state import GRANT, STAGE, Generation, RunState
 from trmcloud.core.money import ZERO, Usd, cost, total
 from trmcloud.core.values import dataclass
-
-# What a run cost and what it bought: a function of events and checkpoints and nothing else.
 
 #: Where paid seconds go, in the order they are shown; what no part accounts for is "other":
 #: the pod before and after its trainer, and the time between two attempts.
@@ -148,7 +141,7 @@ def report_on(
     and measured; ``scores`` are logged values of its goal's metric.
     """
     made = [g for g in run.generations if g.not_made is None]
-    paid = {g.number: _paid_seconds(g, now) for g in made}
+    paid = {g.number: paid_seconds(g, now) for g in made}
     seconds = dict.fromkeys(PARTS, 0.0)
     for account in run.phase_accounts:
         _add(seconds, account.seconds)
@@ -243,7 +236,7 @@ def _at_most(run: RunState, generation: Generation, now: float) -> Usd:
     rate = max(generation.rate, generation.billed_rate or generation.rate)
     if generation.missed_at is not None:
         now = min(now, max(generation.missed_at, generation.hard_stop_at))
-    return cost(rate + run.disk_rate(generation), _paid_seconds(generation, now))
+    return cost(rate + run.disk_rate(generation), paid_seconds(generation, now))
 
 
 def _proven(run: RunState, generation: Generation, shown_at: float) -> Usd:
@@ -274,12 +267,13 @@ def _last_contact(run: RunState, generation: Generation) -> float:
 def spent_so_far(run: RunState, now: float) -> Usd:
     """Settled, and what the open generations have accrued by our clock."""
     return run.settled + total(
-        cost(generation.rate + run.disk_rate(generation), _paid_seconds(generation, now))
+        cost(generation.rate + run.disk_rate(generation), paid_seconds(generation, now))
         for generation in run.unsettled
     )
 
 
-def _paid_seconds(generation: Generation, now: float) -> float:
+def paid_seconds(generation: Generation, now: float) -> float:
+    """Return the seconds from a generation's order to its end, or to ``now`` (epoch s)."""
     until = generation.ended_at if generation.ended_at is not None else now
     return max(0.0, until - generation.intended_at)
 
@@ -287,129 +281,3 @@ def _paid_seconds(generation: Generation, now: float) -> float:
 def _add(seconds: dict[str, float], more: Mapping[str, float]) -> None:
     for name, value in more.items():
         seconds[name if name in seconds else "other"] += value
-
-
-# The amounts that a month's money is made of. Pure.
-#
-# What counts towards a month is what its budget counts: runs by when their latest reservation was
-# made, orphaned pods by when they were first charged. So their sum is that of the month's own
-# line of the budget.
-
-COMPUTE, VOLUMES, BUCKETS, ORPHANS = "compute", "volumes", "buckets", "orphans"
-KINDS = (COMPUTE, VOLUMES, BUCKETS, ORPHANS)
-NO_RUN = "no run of this ledger"
-
-
-@dataclass(frozen=True)
-class Item:
-    """One amount: whose, for what, and whether it is still reserved. ``accrued`` is what the
-    reserved part has cost by now, as far as that was asked for."""
-
-    run_id: str
-    project: str
-    provider: str
-    kind: str
-    spent: Usd
-    reserved: Usd
-    at_most: Usd = ZERO
-    at: float | None = None
-    """When it was settled, as far as that is known."""
-    since: float | None = None
-    """When its cost began, likewise."""
-    accrued: Usd = ZERO
-
-
-def month_items(ledger: LedgerState, month: str, now: float | None = None) -> list[Item]:
-    """Return the amounts that count towards ``month``. ``now`` (epoch s): until when the open ones
-    accrue; None: they do not."""
-    mine = runs_of_month(ledger, month)
-    items = [item for run in mine for item in _items_of(run, now)]
-    items += _of_volumes(ledger, {run.run_id for run in mine}, now)
-    items += _of_strays(ledger, month, now)
-    return items
-
-
-def runs_of_month(ledger: LedgerState, month: str) -> list[RunState]:
-    """Return the runs whose latest reservation was made in ``month``."""
-    return [
-        run
-        for run in find_runs(ledger.runs, MONTH, month)
-        if run.state is not State.NEW and run.reserved_at and month_of(run.reserved_at) == month
-    ]
-
-
-def _items_of(run: RunState, now: float | None) -> Iterable[Item]:
-    project = run.project
-    for generation in run.generations:
-        if generation.settled is None:
-            continue
-        amount = generation.settled
-        at_most = amount if generation.billed is None else ZERO
-        yield Item(
-            run.run_id,
-            project,
-            generation.provider,
-            COMPUTE,
-            amount,
-            ZERO,
-            at_most=at_most,
-            at=generation.ended_at,
-            since=generation.intended_at,
-        )
-    if run.oversized_rent:
-        where = run.bucket.partition("://")[0] or "bucket"
-        yield Item(run.run_id, project, where, BUCKETS, run.oversized_rent, ZERO, at=run.swept_at)
-    if run.reserved:
-        latest, chosen = run.generation, run.chosen
-        provider = latest.provider if latest is not None and latest.open else ""
-        provider = provider or (chosen.provider if chosen is not None else NO_RUN)
-        since = min((g.intended_at for g in run.unsettled), default=None)
-        accrued = ZERO if now is None else min(run.reserved, _accrued(run, now))
-        yield Item(
-            run.run_id, project, provider, COMPUTE, ZERO, run.reserved, since=since, accrued=accrued
-        )
-
-
-def _accrued(run: RunState, now: float) -> Usd:
-    """Return the cost of its open generations by ``now``, as its report has it."""
-    return total(
-        cost((g.billed_rate or g.rate) + run.disk_rate(g), _paid_seconds(g, now))
-        for g in run.unsettled
-    )
-
-
-def _of_volumes(ledger: LedgerState, counted: set[str], now: float | None) -> Iterable[Item]:
-    for hold in holds(ledger) if counted else ():
-        if hold.run_id in counted and hold.amount:
-            over = hold.deleted_at is not None
-            yield Item(
-                hold.run_id,
-                ledger.runs[hold.run_id].project,
-                hold.provider,
-                VOLUMES,
-                hold.amount if over else ZERO,
-                ZERO if over else hold.amount,
-                at=hold.deleted_at,
-                since=hold.since,
-                accrued=ZERO if over or now is None else hold.accrued(now),
-            )
-
-
-def _of_strays(ledger: LedgerState, month: str, now: float | None) -> Iterable[Item]:
-    for stray in ledger.strays.values():
-        if month_of(stray.at) != month:
-            continue
-        run = ledger.runs.get(stray.run_id)
-        unbilled = stray.amount if stray.billed is None else ZERO
-        yield Item(
-            stray.run_id,
-            run.project if run is not None else NO_RUN,
-            stray.provider,
-            ORPHANS,
-            stray.billed or ZERO,
-            unbilled,
-            unbilled,
-            stray.at,
-            stray.since,
-            ZERO if now is None else unbilled,
-        )
