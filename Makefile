@@ -215,12 +215,10 @@ demo: $(READY)
 	@scripts/demo.sh
 
 # Tests of real processes mostly wait: three workers per core, and tests/scheduling.py says which of
-# them compute. Until whole runs have passed three times in a row without it, what failed runs once
-# more with nothing beside it; both results are printed.
+# them compute.
 WORKERS ?= $(shell echo $$(( $$(nproc) * 3 )))
 test: $(READY)
-	$(BIN)/python -m pytest -n $(WORKERS) --durations=30 || { [ $$? -eq 1 ] && \
-		$(BIN)/python -m pytest -n 0 --last-failed --last-failed-no-failures none; }
+	$(BIN)/python -m pytest -n $(WORKERS) --durations=30
 
 # The long targets, which CI leaves out (tests/targets.py): their state; one piece of one of them, of a
 # drawn tenth with TENTH=1. What follows are the commands of those that have no rule elsewhere.
