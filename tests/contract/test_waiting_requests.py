@@ -223,7 +223,8 @@ def test_an_hour_of_waiting_is_polite_and_cheap(runpod_and_clock: Clocked, tmp_p
     assert rig.standin.control.truth()["pods"] == []
 
 
-@pytest.mark.parametrize("number", [2, pytest.param(5, marks=pytest.mark.more)])
+@pytest.mark.parametrize("number", [2, 5])
+@pytest.mark.more
 def test_runs_that_wait_together_ask_no_more_often_than_one(
     runpod_and_clock: Clocked, tmp_path: Path, number: int
 ) -> None:
@@ -277,6 +278,7 @@ def at_hugging_face() -> Iterator[Seller]:
         assert rig.hub.live() == []
 
 
+@pytest.mark.more
 def test_nor_are_vast_and_hugging_face_asked_more_often(tmp_path: Path) -> None:
     with at_vast(tmp_path / "vast") as seller:
         check_waiting(seller, tmp_path / "home-v", 1)

@@ -41,6 +41,7 @@ def test_a_budget_that_binds(trainee: User) -> None:
     assert sampled["text"].startswith("def f")
 
 
+@pytest.mark.more
 def test_a_run_that_landed_is_topped_up_from_before_its_cooldown(trainee: User) -> None:
     trainee.pace(0.25)
     one = ("--processes", "1", "--set", "warmup_steps=4", "--set", "keep_best=1")
@@ -78,6 +79,7 @@ def test_a_run_that_landed_is_topped_up_from_before_its_cooldown(trainee: User) 
     assert last.cooldown_from > landed
 
 
+@pytest.mark.more
 def test_a_dense_recipe_from_its_small_table_to_its_report(trainee: User) -> None:
     """One phase, one loss, and neither: what is read of it is found under its own names."""
     shrunk = ("vocab_size=512", "depth=1", "sequence=64", "eval_tokens=2048", "eval_every=20")

@@ -85,6 +85,7 @@ def told(user: User, out: str, *words: str) -> dict[str, Any]:
     return dict(found)
 
 
+@pytest.mark.more
 def test_a_loss_that_is_lost_goes_back_at_half_the_rate(stricken: Callable[[str], User]) -> None:
     user = stricken("nan")
     out = launch(user, 40, *ONE)

@@ -23,8 +23,8 @@ pytestmark = [
     ),
 ]
 CODE = Code(ROOT)
-FIRST, COUNT = 1_000_000, 3
-"""Trees of no soak. ``make hostile-contents`` takes thousands."""
+FIRST, COUNT = 1_000_000, 1
+"""A tree of no soak. ``make hostile-contents`` takes thousands."""
 
 
 @pytest.fixture(scope="module")

@@ -544,6 +544,7 @@ def test_a_preparation_that_failed_before(run_on: Callable[..., Any], tmp_path: 
 
 
 @pytest.mark.slow
+@pytest.mark.more
 def test_two_ranks_wait_together_and_take_the_same_number_format(
     run_on: Callable[..., Any], tmp_path: Path
 ) -> None:

@@ -156,6 +156,7 @@ if os.environ['RANK'] == '1':
 """
 
 
+@pytest.mark.more
 def test_a_disk_that_fills_on_one_rank_ends_all_and_they_resume_to_the_last_bit(
     undisturbed: Any, new_run: NewRun
 ) -> None:

@@ -639,6 +639,7 @@ def test_bad_wishes_are_refused(
 
 
 @pytest.mark.slow
+@pytest.mark.more
 def test_ranks_share_the_examples(
     checkpoint: Path, small_core: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -74,6 +74,7 @@ def test_three_processes_train(undisturbed: Any) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.more
 def test_landed_then_killed_then_resumed_is_exact(undisturbed: Any, new_run: NewRun) -> None:
     """SIGTERM to a rank that is not the first; then kill -9 to the first; then left in peace."""
     run = new_run(**LONG)

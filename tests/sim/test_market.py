@@ -43,6 +43,7 @@ def test_the_market_is_drawn_apart_from_all_else() -> None:
             assert after.plan.reservation >= before.plan.reservation
 
 
+@pytest.mark.more
 def test_every_fault_of_the_market_is_felt_somewhere() -> None:
     felt: set[str] = set()
     for seed in SEEDS:

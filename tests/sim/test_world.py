@@ -71,6 +71,7 @@ def test_a_seed_replays_in_another_process() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.more
 def test_every_fault_is_felt_somewhere() -> None:
     """In any of these worlds; of the later ones only those are played that have what is missing."""
     unfelt = set(NAMES)

@@ -149,6 +149,19 @@ def test_a_stop_at_once_ends_the_pod_whatever_it_does() -> None:
     assert later.stop == wish, "what was asked for at once is not taken back by a wish to land"
 
 
+def test_a_machine_that_never_answered_is_ended_when_it_cannot_be_told_to_land() -> None:
+    run = stopped(booting(), AT + 15)
+    for at in (AT + 15, AT + 20, AT + 30):
+        _, [asked] = follow(run, at, pods=[the_pod(run)])
+        assert asked.verb == LAND
+        run = apply(run, ev.ActionStarted(asked.id, LAND), at=at)
+        run = apply(run, ev.ActionFailed(asked.id, LAND, FailureKind.ERROR, "no route"), at=at)
+    _, [action] = follow(run, AT + 31, pods=[the_pod(run)])
+    assert action == Action(ev.ActionKey("r1", 1, TERMINATE, 1), "id-1", quoted("enough"))
+    _, actions = follow(run, AT + 31, pods=[the_pod(run)], report=a_report(run))
+    assert [each.verb for each in actions] != [TERMINATE], "it has answered now"
+
+
 def test_a_run_stopped_at_once_says_so() -> None:
     run = apply(running(), ev.StopRequested("user", make_reason(ReasonKind.STOP_NOW)), at=AT + 90)
     run, _ = follow(run, AT + 100, absent_lists=3)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pickle
 import socket
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -236,6 +237,11 @@ def test_a_first_machine_that_asks_for_nothing_holds_no_other(
     began = time.monotonic()
     machines.sender.end(0.3 if has_files else 30.0, 30.0, lambda: None)
     assert time.monotonic() - began < 2.0
+    if not has_files:
+        until(
+            lambda: "parts offered" not in [each.name for each in threading.enumerate()],
+            10.0, "the end of its offers, which nobody waits for",
+        )  # fmt: skip
 
 
 @pytest.mark.parametrize(

@@ -137,6 +137,7 @@ def test_no_uv_and_no_pip(bare: Machine, reach: Reach, monkeypatch: pytest.Monke
     )
 
 
+@pytest.mark.more
 def test_a_uv_that_is_not_there_is_brought_by_pip(
     bare: Machine, reach: Reach, served: Downloads, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -166,6 +166,9 @@ _RESTAGE_S, _LOST_S = 30.0, 150.0
 pod's clock, which may be hours behind; or by our own clock."""
 _STRANGER_S = 60.0
 """An address may lead to its last tenant for a moment; for longer, it is not the pod's."""
+_UNHEARD_TRIES = 3
+"""A machine that never answered, and was so often asked to land in vain, has nothing to save: it is
+ended, and does not cost its landing and the grace after it."""
 _ANYWHERE = ("", "any")
 
 
@@ -493,6 +496,10 @@ def _why_terminate(
             return make_reason(ReasonKind.BOOT_FAILED, text=seen.boot_trouble.text)
         if report is None and seen.stranger_s >= _STRANGER_S:
             return make_reason(ReasonKind.STRANGER_ANSWERS)
+        tries, last = last_try(run, LAND)
+        unheard = last is not None and last.failed_kind is not None and tries >= _UNHEARD_TRIES
+        if report is None and run.stop is not None and unheard:
+            return replace(run.stop.reason, more=None)
     uploads = report is not None and report.uploading
     told = run.actions.get(action_key(run, LAND, 1))
     if run.state is not State.ENDING and told is not None and not uploads:

@@ -399,7 +399,7 @@ class PartsSender:
         self._has_ended = False
         self._over = threading.Event()
         self._moved_at = time.monotonic()
-        threading.Thread(target=self._run, name="parts", daemon=True).start()
+        threading.Thread(target=self._run, name="parts offered", daemon=True).start()
 
     def look(self, folders: Iterable[SplitFolder]) -> None:
         self._folders = tuple(folders)
@@ -428,7 +428,7 @@ class PartsSender:
             self._over.wait(_AGAIN_S)
 
     def _talk(self, channel: Channel) -> None:
-        while True:
+        while not self._over.is_set():
             has_ended, now = self._has_ended, time.time()
             roots = {(folder.place, folder.path): folder.root for folder in self._folders}
             offers = [
