@@ -128,6 +128,9 @@ def test_damage_in_the_bucket_fails(bucket: S3Bucket, s3: S3, tmp_path: Path, pr
     with pytest.raises(CheckpointError, match="damaged"):
         bucket.fetch(found, ["weights.safetensors"], tmp_path / "back", silent)
     assert list((tmp_path / "back").iterdir()) == []
+    s3.client.put_object(Bucket=BUCKET, Key=key, Body=b"?" * 2000)
+    with pytest.raises(CheckpointError, match="does not have the length"):
+        bucket.fetch(found, ["weights.safetensors"], tmp_path / "back", silent)
     s3.client.delete_object(Bucket=BUCKET, Key=key)
     with pytest.raises(CheckpointError, match="missing"):
         bucket.fetch(found, ["weights.safetensors"], tmp_path / "back", silent)
@@ -319,6 +322,16 @@ def unfinished(s3: S3, prefix: str) -> list[str]:
         return []  # such a store may not tell
     listed = s3.client.list_multipart_uploads(Bucket=BUCKET).get("Uploads", ())
     return [upload["Key"] for upload in listed if prefix in upload["Key"]]
+
+
+def test_nothing_is_left_of_a_large_file_that_changed_meanwhile(
+    bucket: S3Bucket, s3: S3, prefix: str, data: StageItem
+) -> None:
+    (data.local / "train.bin").write_bytes(bytes(12 << 20))
+    with pytest.raises(DataError, match="changed"):
+        bucket.send(data, silent)
+    assert s3.keys(BUCKET, prefix) == {}
+    assert unfinished(s3, prefix) == []
 
 
 @pytest.mark.parametrize("answer", [NOT_IMPLEMENTED, NO_RIGHT, WEB_PAGE])

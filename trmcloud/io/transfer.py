@@ -30,17 +30,15 @@ BLOCK_BYTES = 1 << 20
 _HASH_BYTES = 1 << 18
 _TELL_EVERY_S = 0.2
 _NOTE_EVERY_S = 1.0
+_TRIES = 6
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.5, 8.0
 
 Progress = Callable[[int, int], None]
 """Is called with the bytes that have moved, and all of them. What it raises ends the transfer."""
 
 
 class DamagedFile(Exception):
-    """The file ``name`` does not match its hash."""
-
-    def __init__(self, name: str) -> None:
-        super().__init__(f"{name} does not match its hash")
-        self.name = name
+    """A file does not match its hash; it is raised with the file's name."""
 
 
 class DiskFault(OSError):
@@ -244,7 +242,7 @@ def receive(
                     files.append(IncomingFile(target, each, way.part_bytes))
                     stack.callback(os.close, files[-1].handle)
         except OSError as error:
-            raise DiskFault(error.errno, error.strerror) from None
+            raise DiskFault(error.errno, error.strerror or str(error)) from None
         there = whole - sum(file.size_bytes for file in files)
         transfer = Transfer(files, way)
         begin(transfer.due_bytes)
@@ -282,17 +280,13 @@ class Way(NamedTuple):
     """How bytes move: ``serve`` is what each of at most ``lanes`` threads runs.
 
     Files that come are cut into parts of ``part_bytes``. Where ``may_pass`` says of an error that
-    it may, a lane is served anew; it is given up where that fails ``tries`` times without a byte in
-    between. The pauses double from ``first_s`` to ``longest_s``.
+    it may, the lane is served anew; six in a row without a byte in between end it.
     """
 
     serve: Callable[[Lane], None]
     lanes: int
     part_bytes: int = 1
     may_pass: Callable[[Exception], bool] = lambda error: False
-    tries: int = 1
-    first_s: float = 0.0
-    longest_s: float = 0.0
 
 
 class Lane:
@@ -414,7 +408,7 @@ class Transfer:
                 self.changed()
             for thread in threads:
                 thread.join()
-            self._note(force=True)
+            self._note()
 
     def changed(self) -> None:
         self._changes += 1
@@ -429,25 +423,24 @@ class Transfer:
                 seen, running = self._changes, self._running
                 if self._failure is not None:
                     raise self._failure
-            self._note()
+            self._note(_NOTE_EVERY_S)
             progress(self._present(), self._whole)
         if not self.is_settled:
             raise self._lost or TransferStopped
 
     def _serve(self, lane: Lane) -> None:
         failures = 0
-        way = self._way
         try:
             while True:
                 before = self._present()
                 try:
-                    way.serve(lane)
+                    self._way.serve(lane)
                     return
                 except Exception as error:
-                    if not way.may_pass(error):
+                    if not self._way.may_pass(error):
                         raise
                     failures = 1 if self._present() > before else failures + 1
-                    if failures >= way.tries:
+                    if failures >= _TRIES:
                         self._lost = error
                         return
                 finally:
@@ -456,7 +449,7 @@ class Transfer:
                         lane.taken.clear()
                         self.changed()
                 with self.change:
-                    pause = pause_s(failures - 1, way.first_s, way.longest_s)
+                    pause = pause_s(failures - 1, _FIRST_PAUSE_S, _LONGEST_PAUSE_S)
                     if self.change.wait_for(lambda: self.stopped, pause):
                         return
         except BaseException as error:
@@ -494,9 +487,9 @@ class Transfer:
             self.changed()
         return is_right
 
-    def _note(self, force: bool = False) -> None:
+    def _note(self, every_s: float = 0.0) -> None:
         now = time.monotonic()
-        if not force and now - self._noted_at < _NOTE_EVERY_S:
+        if now - self._noted_at < every_s:
             return
         self._noted_at = now
         with self.change, contextlib.suppress(OSError):
@@ -508,7 +501,7 @@ class Transfer:
 
     def _fail(self, error: BaseException) -> None:
         if isinstance(error, OSError):
-            error = DiskFault(error.errno, error.strerror)
+            error = DiskFault(error.errno, error.strerror or str(error))
         if not isinstance(error, TransferStopped):
             with self.change:
                 self._failure = self._failure or error

@@ -252,16 +252,15 @@ def _copy(source: Path, part: Part, lane: Lane) -> None:
         raise CheckpointError(f"{source.name} is a link", where=str(source))
     try:
         with open_regular(source) as reader:
-            handle = reader.fileno()
-            is_whole = os.fstat(handle).st_size == part.file.size_bytes
-            while is_whole and part.start < part.end:
-                lane.write(block := os.pread(handle, _CHUNK_BYTES, part.start))
-                is_whole = bool(block)
+            while part.start < part.end:
+                count = min(_CHUNK_BYTES, part.end - part.start)
+                block = os.pread(reader.fileno(), count, part.start)
+                if not block:
+                    raise DamagedFile(source.name)
+                lane.write(block)
     except FileNotFoundError:
         raise CheckpointError(f"{source.name} is missing", where=str(source.parent)) from None
     except OSError as error:
         raise CheckpointError(
             f"{source.name} could not be copied: {error.strerror}", where=str(source)
         ) from error
-    if not is_whole:
-        raise DamagedFile(source.name)

@@ -10,6 +10,7 @@ from trmcloud.adapters.s3.client import (
     LANES,
     Client,
     code_of,
+    explain,
     is_missing,
     translate_errors,
 )
@@ -22,8 +23,6 @@ from trmcloud.io.transfer import Lane, Progress, Way
 RANGE_BYTES = 16 << 20
 """Of one request: several side by side fill a line that one stream does not, and what came is
 hashed while others come (329 MB/s in one stream of rclone's store on loopback, 586 so)."""
-_TRIES = 5
-_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.5, 4.0
 
 
 def get_bytes(client: Client, key: str, most: int) -> bytes | None:
@@ -64,15 +63,7 @@ def fetch_files(
                 for block in _read(client, piece, part.start, min(part.end, piece.end)):
                     lane.write(block)
 
-    way = Way(
-        serve,
-        LANES,
-        RANGE_BYTES,
-        lambda error: type(error) is ProviderError,
-        _TRIES,
-        _FIRST_PAUSE_S,
-        _LONGEST_PAUSE_S,
-    )
+    way = Way(serve, LANES, RANGE_BYTES, lambda error: type(error) is ProviderError)
     receive_files(target, files, way, progress, str(client.place))
 
 
@@ -96,7 +87,10 @@ def _read(client: Client, piece: Piece, start: int, end: int) -> Iterator[bytes]
                 f"{short} does not have the length in its manifest", where=str(client.place)
             )
         while start < end:
-            block = answer["Body"].read(min(BLOCK, end - start))
+            try:
+                block = answer["Body"].read(min(BLOCK, end - start))
+            except OSError as error:
+                raise explain(error, client.place) from None
             if not block:
                 raise ProviderError(f"the download of {short} was interrupted")
             start += len(block)

@@ -25,8 +25,6 @@ LANES = 4
 _PART_BYTES = 16 << 20
 _SMALL_BYTES = 8 << 20
 _IDLE_S = 30.0
-_TRIES = 6
-_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.5, 8.0
 _HEADER_BYTES = 32
 _AHEAD = 2
 """Requests of one lane: the way there and back costs nothing."""
@@ -58,15 +56,7 @@ def pull(
             says. DoesNotFit: too little room here. LinkError: the pod stayed out of reach.
     """
     puller = _Puller(connection, f"cd {shlex.quote(remote)} || exit 1\n{_SERVE}")
-    way = Way(
-        puller.serve,
-        lanes,
-        _PART_BYTES,
-        lambda error: isinstance(error, ConnectionDropped),
-        _TRIES,
-        _FIRST_PAUSE_S,
-        _LONGEST_PAUSE_S,
-    )
+    way = Way(puller.serve, lanes, _PART_BYTES, lambda each: isinstance(each, ConnectionDropped))
     receive_files(target, files, way, progress, connection.where)
 
 

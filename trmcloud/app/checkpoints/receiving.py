@@ -55,7 +55,7 @@ def receive_files(
         with lock_target(target, wait):
             receive(target, files, way, progress, check_room)
     except DamagedFile as damaged:
-        what = f"{damaged.name} is damaged: its hash differs from the manifest"
+        what = f"{damaged} is damaged: its hash differs from the manifest"
         raise unusable(what, where) from None
     except DiskFault as fault:
         what = f"cannot be written: {fault.strerror}"

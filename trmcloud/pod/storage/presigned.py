@@ -26,7 +26,6 @@ from trmcloud.io.transfer import DamagedFile, Lane, Way, receive
 # and the object's name; the query, which holds the signature, appears nowhere.
 
 _BLOCK = 1 << 20
-FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.5, 20.0
 _TIMEOUT_S = 30.0
 _MAX_ANSWER_BYTES = 65_536
 _MOST_REDIRECTS = 3
@@ -213,7 +212,6 @@ def _refusal(url: str, status: int, answer: bytes) -> StoreError:
 
 RANGE_BYTES = 64 << 20
 LANES = 4
-TRIES = 5
 
 
 class DamagedObject(StoreError):
@@ -264,12 +262,12 @@ def fetch_file(target: Path, file: FileGet, moved: Callable[[], None]) -> None:
             moved()
         best = max(best, done)
 
-    way = Way(serve, LANES, RANGE_BYTES, may_pass, TRIES, FIRST_PAUSE_S, LONGEST_PAUSE_S)
+    way = Way(serve, LANES, RANGE_BYTES, may_pass)
     target.mkdir(parents=True, exist_ok=True)
     try:
         receive(target, [file], way, tell)
     except DamagedFile as damaged:
-        raise DamagedObject(f"{damaged.name} came damaged: its hash differs") from None
+        raise DamagedObject(f"{damaged} came damaged: its hash differs") from None
 
 
 def _objects(file: FileGet) -> list[tuple[Piece, str]]:

@@ -44,10 +44,7 @@ from trmcloud.io.files import load_small, read_small, write_atomic
 from trmcloud.io.requests import retry
 from trmcloud.io.transfer import Lane, MovingFile, Part, Transfer, Way
 from trmcloud.pod.storage.presigned import (
-    FIRST_PAUSE_S,
     LANES,
-    LONGEST_PAUSE_S,
-    TRIES,
     Objects,
     StoreError,
     fetch_folder,
@@ -58,6 +55,8 @@ from trmcloud.pod.storage.token_cache import TokenCache
 
 # One checkpoint's files: read through, found right, and stored piece by piece.
 
+_TRIES = 5
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.5, 20.0
 _HASH_BLOCK = 1 << 20
 
 
@@ -141,9 +140,9 @@ class Sender:
             retry(
                 lambda: objects.put_bytes(url, content),
                 lambda error: not may_pass(error),
-                tries=TRIES,
-                first_s=FIRST_PAUSE_S,
-                longest_s=LONGEST_PAUSE_S,
+                tries=_TRIES,
+                first_s=_FIRST_PAUSE_S,
+                longest_s=_LONGEST_PAUSE_S,
                 sleep=self._sleep,
             )
         self.moved = self._now()
@@ -182,7 +181,7 @@ class Sender:
                     store(objects, lane, part)
                     lane.moved(part.end)
 
-        way = Way(serve, LANES, 1, may_pass, TRIES, FIRST_PAUSE_S, LONGEST_PAUSE_S)
+        way = Way(serve, LANES, 1, may_pass)
         Transfer(files, way).run(lambda done, whole: self._tick())
 
     def _sent(self, key: str, sent: int) -> None:
@@ -303,7 +302,7 @@ class Uploader:
             self._say(f"not stored: {error}")
         self._trouble = str(error)[:200]
         self._write(force=True)
-        self._sleep(LONGEST_PAUSE_S / 4 if error.refused else FIRST_PAUSE_S)
+        self._sleep(_LONGEST_PAUSE_S / 4 if error.refused else _FIRST_PAUSE_S)
 
     # -- what is to be done -------------------------------------------------------------------
 
