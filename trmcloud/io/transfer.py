@@ -425,7 +425,7 @@ class Transfer:
                     raise self._failure
             self._note(_NOTE_EVERY_S)
             progress(self._present(), self._whole)
-        if not self.is_settled:
+        if self.waiting or not self.is_settled:
             raise self._lost or TransferStopped
 
     def _serve(self, lane: Lane) -> None:

@@ -86,6 +86,8 @@ def test_a_lane_that_gets_nothing_is_given_up_with_its_own_error(tmp_path: Path)
         receive(tmp_path, [wanted()], way, quiet)
     assert len(tries) == 6
     assert not (tmp_path / "weights.bin").exists()
+    with pytest.raises(Dropped):
+        Transfer([MovingFile("empty", -1, 0, spans=[(0, 0)])], way).run(quiet)
 
 
 def test_the_next_process_asks_for_the_holes_alone(tmp_path: Path) -> None:

@@ -41,7 +41,6 @@ from trmcloud.core.contract.manifest import (
 from trmcloud.core.contract.pod_contract import CheckpointRef
 from trmcloud.core.errors import CheckpointError
 from trmcloud.io.files import load_small, read_small, write_atomic
-from trmcloud.io.requests import retry
 from trmcloud.io.transfer import Lane, MovingFile, Part, Transfer, Way
 from trmcloud.pod.storage.presigned import (
     LANES,
@@ -55,8 +54,6 @@ from trmcloud.pod.storage.token_cache import TokenCache
 
 # One checkpoint's files: read through, found right, and stored piece by piece.
 
-_TRIES = 5
-_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.5, 20.0
 _HASH_BLOCK = 1 << 20
 
 
@@ -94,13 +91,8 @@ class Sender:
     ``moved`` is when a byte last arrived anywhere; ``lock`` guards what the lanes change.
     """
 
-    def __init__(
-        self,
-        now: Callable[[], float],
-        sleep: Callable[[float], None],
-        tick: Callable[[], None],
-    ) -> None:
-        self._now, self._sleep, self._tick = now, sleep, tick
+    def __init__(self, now: Callable[[], float], tick: Callable[[], None]) -> None:
+        self._now, self._tick = now, tick
         self.lock = threading.Lock()
         self.moved = 0.0
         self._best_sent: dict[str, int] = {}
@@ -136,15 +128,14 @@ class Sender:
             yield files
 
     def put_small(self, url: str, content: bytes) -> None:
-        with contextlib.closing(Objects()) as objects:
-            retry(
-                lambda: objects.put_bytes(url, content),
-                lambda error: not may_pass(error),
-                tries=_TRIES,
-                first_s=_FIRST_PAUSE_S,
-                longest_s=_LONGEST_PAUSE_S,
-                sleep=self._sleep,
-            )
+        def serve(lane: Lane) -> None:
+            with contextlib.closing(Objects()) as objects:
+                for part in lane:
+                    objects.put_bytes(url, content)
+                    lane.moved(part.end)
+
+        file = MovingFile("", -1, len(content), spans=[(0, len(content))])
+        Transfer([file], Way(serve, 1, 1, may_pass)).run(lambda done, whole: None)
         self.moved = self._now()
 
     def put_pieces(
@@ -229,6 +220,7 @@ def _hash(handle: int, name: str, size: int, sha256: str) -> OpenFile:
 _FETCH_TRIES = 3
 """So often an unneeded folder is tried that a store does not have as it was promised."""
 _LOOK_EVERY_S = 0.5
+_REFUSED_PAUSE_S = 5.0
 _WRITE_EVERY_S = 1.0
 
 
@@ -248,7 +240,7 @@ class Uploader:
         self._now, self._sleep = now, sleep
         self._grants: Grants | None = None
         self._grants_stamp: tuple[int, int] | None = None
-        self._sender = Sender(now, sleep, self._write)
+        self._sender = Sender(now, self._write)
         self._given_up: list[CheckpointRef] = []
         self._slots: dict[str, dict[str, CheckpointRef | None]] = {}
         self._doing: CurrentUpload | None = None
@@ -302,7 +294,7 @@ class Uploader:
             self._say(f"not stored: {error}")
         self._trouble = str(error)[:200]
         self._write(force=True)
-        self._sleep(_LONGEST_PAUSE_S / 4 if error.refused else _FIRST_PAUSE_S)
+        self._sleep(_REFUSED_PAUSE_S if error.refused else _LOOK_EVERY_S)
 
     # -- what is to be done -------------------------------------------------------------------
 
