@@ -76,7 +76,6 @@ class MovingFile:
         self.done: list[tuple[int, int]] = []
         self.hashed = 0
         self._hash = hashlib.sha256()
-        self._buffer = memoryview(bytearray(_HASH_BYTES))
 
     def parts(self) -> Iterator[Part]:
         """What has to move."""
@@ -106,12 +105,11 @@ class MovingFile:
         if not self.sha256:
             self.hashed = end
         while self.hashed < end:
-            view = self._buffer[: min(_HASH_BYTES, end - self.hashed)]
-            count = os.preadv(self.handle, [view], self.hashed)
-            if count == 0:
+            block = os.pread(self.handle, min(_HASH_BYTES, end - self.hashed), self.hashed)
+            if not block:
                 raise OSError(0, "another process truncated the file during the transfer")
-            self._hash.update(view[:count])
-            self.hashed += count
+            self._hash.update(block)
+            self.hashed += len(block)
 
     def settle(self) -> bool:
         """Judge the file, all of which has moved and is hashed; False where it begins again.
