@@ -74,7 +74,7 @@ class TokenCache:
             target = folder / file.name
             if not is_cache_file(file.name) or target.exists():
                 continue
-            making = folder / ".bring"
+            making = target.with_name(f".{target.name}.bring")
             try:
                 fetch_file(making, file, moved)
                 target.parent.mkdir(parents=True, exist_ok=True)
