@@ -99,10 +99,10 @@ def _rclones(folder: Path) -> Iterator[S3]:
 
 def _compare(folder: Path, url: str, size: int) -> list[Row]:
     from trmcloud.adapters.s3.bucket import S3Bucket
-    from trmcloud.adapters.s3.client import Source, TransferMeter
-    from trmcloud.adapters.s3.fetching import fetch_file
+    from trmcloud.adapters.s3.fetching import fetch_files
     from trmcloud.adapters.s3.sending import put_file
-    from trmcloud.core.contract.bucket_layout import Place
+    from trmcloud.core.contract.bucket_layout import Piece, Place
+    from trmcloud.core.contract.manifest import CheckpointFile
 
     source, target = folder / "source" / _NAME, folder / "target"
     digest = write_random(source, size)
@@ -115,11 +115,12 @@ def _compare(folder: Path, url: str, size: int) -> list[Row]:
         return f"{name}/{_NAME}"
 
     def our_up() -> None:
-        put_file(client, source, key("ours"), digest, TransferMeter(silent, size))
+        put_file(client, source, key("ours"), digest, silent)
 
     def our_down() -> None:
-        pieces = [Source(key("ours"), 0, size)]
-        fetch_file(client, pieces, target / _NAME, digest, TransferMeter(silent, size))
+        file = CheckpointFile(_NAME, "weights", size, digest)
+        pieces = {_NAME: [Piece(key("ours"), 0, size)]}
+        fetch_files(client, [file], pieces, target, silent)
 
     rclone = [
         *("rclone", "--config", "/dev/null", "--s3-provider", "Other", "--s3-endpoint", url),

@@ -6,6 +6,8 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import io
+import itertools
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -52,6 +54,21 @@ def asked(bucket: S3Bucket, event: str, note: Callable[[Any], Any]) -> Iterator[
     events.unregister(event, hear)
 
 
+@contextlib.contextmanager
+def waiting(bucket: S3Bucket, event: str, number: int) -> Iterator[threading.Event]:
+    """The request of that number waits until the event is set, or for a while."""
+    free, seen = threading.Event(), itertools.count(1)
+
+    def hear(**more: Any) -> None:
+        if next(seen) >= number:
+            free.wait(20)
+
+    events = bucket.client.s3.meta.events
+    events.register(event, hear)
+    yield free
+    events.unregister(event, hear)
+
+
 # -- checkpoints ----------------------------------------------------------------------------------
 
 
@@ -81,13 +98,16 @@ def test_a_fetch_that_was_cut_goes_on_where_it_stopped(
     made = stored(bucket, tmp_path, 10, 1.0, size=5000)
     (found,) = bucket.checkpoints("r1").whole
 
-    def cut(done: int, whole: int) -> None:
-        if done >= 3000:
-            raise KeyboardInterrupt
-
     target = tmp_path / "back"
-    with pytest.raises(KeyboardInterrupt):
-        bucket.fetch(found, ["weights.safetensors"], target, cut)
+    with waiting(bucket, "before-call.s3.GetObject", 4) as free:
+
+        def cut(done: int, whole: int) -> None:
+            if done >= 3000:
+                free.set()
+                raise KeyboardInterrupt
+
+        with pytest.raises(KeyboardInterrupt):
+            bucket.fetch(found, ["weights.safetensors"], target, cut)
     assert not (target / "weights.safetensors").exists()
     with asked(
         bucket, "before-call.s3.GetObject", lambda p: p["headers"].get("Range", "")
@@ -108,6 +128,9 @@ def test_damage_in_the_bucket_fails(bucket: S3Bucket, s3: S3, tmp_path: Path, pr
     with pytest.raises(CheckpointError, match="damaged"):
         bucket.fetch(found, ["weights.safetensors"], tmp_path / "back", silent)
     assert list((tmp_path / "back").iterdir()) == []
+    s3.client.put_object(Bucket=BUCKET, Key=key, Body=b"?" * 2000)
+    with pytest.raises(CheckpointError, match="does not have the length"):
+        bucket.fetch(found, ["weights.safetensors"], tmp_path / "back", silent)
     s3.client.delete_object(Bucket=BUCKET, Key=key)
     with pytest.raises(CheckpointError, match="missing"):
         bucket.fetch(found, ["weights.safetensors"], tmp_path / "back", silent)
@@ -168,12 +191,15 @@ def test_data_is_sent_once_and_goes_on_after_a_cut(
     content = hashlib.shake_128(b"data").digest(12 << 20)
     sent = item(tmp_path / "data", content)
 
-    def cut(done: int, whole: int) -> None:
-        if done >= 5 << 20:
-            raise KeyboardInterrupt
+    with waiting(bucket, "before-call.s3.UploadPart", 2) as free:
 
-    with pytest.raises(KeyboardInterrupt):
-        bucket.send(sent, cut)
+        def cut(done: int, whole: int) -> None:
+            if done >= 5 << 20:
+                free.set()
+                raise KeyboardInterrupt
+
+        with pytest.raises(KeyboardInterrupt):
+            bucket.send(sent, cut)
     assert f"{prefix}/data/0123abcd/data.json" not in s3.keys(BUCKET, prefix)
     event = "before-parameter-build.s3.UploadPart"
     with asked(bucket, event, lambda p: p["PartNumber"]) as parts:
@@ -296,6 +322,16 @@ def unfinished(s3: S3, prefix: str) -> list[str]:
         return []  # such a store may not tell
     listed = s3.client.list_multipart_uploads(Bucket=BUCKET).get("Uploads", ())
     return [upload["Key"] for upload in listed if prefix in upload["Key"]]
+
+
+def test_nothing_is_left_of_a_large_file_that_changed_meanwhile(
+    bucket: S3Bucket, s3: S3, prefix: str, data: StageItem
+) -> None:
+    (data.local / "train.bin").write_bytes(bytes(12 << 20))
+    with pytest.raises(DataError, match="changed"):
+        bucket.send(data, silent)
+    assert s3.keys(BUCKET, prefix) == {}
+    assert unfinished(s3, prefix) == []
 
 
 @pytest.mark.parametrize("answer", [NOT_IMPLEMENTED, NO_RIGHT, WEB_PAGE])

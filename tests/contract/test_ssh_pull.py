@@ -310,7 +310,7 @@ def test_too_little_room_here_is_said_before_anything_comes(pod: SshPod, tmp_pat
                     return
 
         replace_dd(pod, tmp_path, 0.01)
-        with pytest.raises(CheckpointError, match="No space left"):
+        with pytest.raises(DoesNotFit, match="No space left"):
             bring(pod, little, into=small / "to", progress=fill)
         (small / "filler").unlink()
         bring(pod, little, into=small / "to")

@@ -185,7 +185,7 @@ def test_a_silent_store_holds_nobody_up(pods: Pods, monkeypatch: pytest.MonkeyPa
     tokens(cache, 0)
     settle(first)
     granted = pods.grants("later")
-    monkeypatch.setattr("trmcloud.pod.storage.presigned.time.sleep", lambda seconds: None)
+    monkeypatch.setattr("trmcloud.io.transfer._FIRST_PAUSE_S", 0.0)
     monkeypatch.setattr(
         "trmcloud.pod.storage.presigned.http.client.HTTPConnection.connect",
         lambda self: (_ for _ in ()).throw(ConnectionRefusedError(111, "Connection refused")),

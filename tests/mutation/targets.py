@@ -129,7 +129,7 @@ READERS = {
     ),
     "adapters.s3.bucket": Target(
         ("unit/s3/test_client.py",),
-        ("S3Bucket.claim", "S3Bucket.checkpoints", "S3Bucket._keys", "_read", "_sources"),
+        ("S3Bucket.claim", "S3Bucket.checkpoints", "S3Bucket._keys", "_read", "_pieces"),
     ),
     "adapters.s3.fetching": Target(("unit/s3/test_client.py",), ("get_bytes",)),
     "app.smoke_watch": Target(

@@ -11,7 +11,7 @@ import pytest
 
 from trmcloud.io.files import write_atomic
 from trmcloud.io.hashing import file_sha256, matches_hash
-from trmcloud.io.requests import pause_s, retry
+from trmcloud.io.requests import pause_s
 from trmcloud.io.web_server import listening
 
 # -- Small files that are whole or not there, hashes of parts, and pauses that grow -------------
@@ -67,33 +67,6 @@ def test_a_file_holds_what_was_promised_or_not(tmp_path: Path) -> None:
 def test_pauses_double_up_to_the_longest() -> None:
     assert [pause_s(n, 0.5, 3.0) for n in range(5)] == [0.5, 1.0, 2.0, 3.0, 3.0]
     assert pause_s(10_000, 0.5, 3.0) == 3.0
-
-
-def test_what_may_pass_is_tried_again_and_what_is_final_is_not() -> None:
-    slept: list[float] = []
-    answers: list[Exception | str] = [OSError("cut"), OSError("cut"), "there"]
-
-    def act() -> str:
-        answer = answers.pop(0)
-        if isinstance(answer, Exception):
-            raise answer
-        return answer
-
-    def ask(final: bool) -> str:
-        return retry(
-            act, lambda error: final, tries=3, first_s=0.5, longest_s=20.0, sleep=slept.append
-        )
-
-    assert ask(final=False) == "there"
-    assert slept == [0.5, 1.0]
-    answers[:] = [OSError("one"), OSError("two"), OSError("three"), "never asked for"]
-    with pytest.raises(OSError, match="three"):
-        ask(final=False)
-    answers[:] = [ValueError("refused")]
-    slept.clear()
-    with pytest.raises(ValueError, match="refused"):
-        ask(final=True)
-    assert slept == []
 
 
 # -- Where the page and ``trmcloud serve`` listen -----------------------------------------------

@@ -409,7 +409,7 @@ def test_a_file_of_pieces_is_there_where_each_is(store: Store) -> None:
 
 def test_a_file_beyond_all_pieces_cannot_be_there() -> None:
     with pytest.raises(CheckpointError, match="larger than 16 pieces") as huge:
-        adapter._sources("at", CheckpointFile("weights.safetensors", "weights", 1 << 50, "0" * 64))
+        adapter._pieces("at", CheckpointFile("weights.safetensors", "weights", 1 << 50, "0" * 64))
     assert huge.value.where == "at"
 
 

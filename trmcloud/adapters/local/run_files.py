@@ -13,6 +13,7 @@ import stat
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
+from trmcloud.app.checkpoints.receiving import receive_files
 from trmcloud.core.contract import manifest as mf
 from trmcloud.core.contract import pod_contract as contract
 from trmcloud.core.contract.manifest import CheckpointManifest
@@ -20,7 +21,7 @@ from trmcloud.core.contract.trainer_contract import Heartbeat, load_heartbeat
 from trmcloud.core.errors import CheckpointError
 from trmcloud.core.spec.settings import PHASE_NAMES
 from trmcloud.io.files import load_small, open_regular, read_small
-from trmcloud.io.hashing import matches_hash
+from trmcloud.io.transfer import DamagedFile, Lane, Part, Way
 from trmcloud.pod.machine.metrics_file import read_metrics
 from trmcloud.ports.ledger import MOST_PODS, Intent
 
@@ -154,6 +155,7 @@ def _read(path: Path) -> Intent | None:
 # Files of runs on this machine: metrics, logs and checkpoints below the home folder.
 
 _CHUNK_BYTES = 1 << 22
+_PART_BYTES = 1 << 30
 
 
 class LocalRunFiles:
@@ -190,16 +192,13 @@ class LocalRunFiles:
         progress: Callable[[int, int], None],
     ) -> None:
         source = self._folder(manifest)
-        target = Path(into)
-        target.mkdir(parents=True, exist_ok=True)
+
+        def serve(lane: Lane) -> None:
+            for part in lane:
+                _copy(source / part.file.name, part, lane)
+
         wanted = [file for file in manifest.files if file.name in names]
-        whole = sum(file.size_bytes for file in wanted)
-        done = 0
-        for file in wanted:
-            if not matches_hash(target / file.name, file.size_bytes, file.sha256):
-                _copy_verified(source / file.name, target / file.name, file)
-            done += file.size_bytes
-            progress(done, whole)
+        receive_files(Path(into), wanted, Way(serve, 1, _PART_BYTES), progress, str(source))
 
     def delete(self, manifest: CheckpointManifest) -> None:
         """The manifest goes first: what is left without one is no checkpoint."""
@@ -248,34 +247,20 @@ class LocalRunFiles:
         return made
 
 
-def _copy_verified(source: Path, target: Path, file: mf.CheckpointFile) -> None:
-    """Copy and hash in one pass; the name appears only once the hash is right."""
+def _copy(source: Path, part: Part, lane: Lane) -> None:
     if source.is_symlink():
-        raise CheckpointError(f"{file.name} is a link", where=str(source))
-    partial = target.with_name(f".{target.name}.part")
-    digest = hashlib.sha256()
-    size = 0
+        raise CheckpointError(f"{source.name} is a link", where=str(source))
     try:
-        with open_regular(source) as reader, open(partial, "wb") as writer:
-            while chunk := reader.read(_CHUNK_BYTES):
-                size += len(chunk)
-                if size > file.size_bytes:
-                    break
-                digest.update(chunk)
-                writer.write(chunk)
-            writer.flush()
-            os.fsync(writer.fileno())
+        with open_regular(source) as reader:
+            while part.start < part.end:
+                count = min(_CHUNK_BYTES, part.end - part.start)
+                block = os.pread(reader.fileno(), count, part.start)
+                if not block:
+                    raise DamagedFile(source.name)
+                lane.write(block)
     except FileNotFoundError:
-        raise CheckpointError(f"{file.name} is missing", where=str(source.parent)) from None
+        raise CheckpointError(f"{source.name} is missing", where=str(source.parent)) from None
     except OSError as error:
         raise CheckpointError(
-            f"{file.name} could not be copied: {error.strerror}", where=str(target)
+            f"{source.name} could not be copied: {error.strerror}", where=str(source)
         ) from error
-    if size != file.size_bytes or digest.hexdigest() != file.sha256:
-        partial.unlink(missing_ok=True)
-        raise CheckpointError(
-            f"{file.name} is damaged: its hash differs from the manifest",
-            where=str(source),
-            next_step="fetch an earlier one: trmcloud fetch-best RUN --step N",
-        )
-    os.replace(partial, target)

@@ -18,12 +18,10 @@ from typing import Any
 from trmcloud.adapters.s3.client import (
     LANES,
     Client,
-    Source,
-    TransferMeter,
     connect,
     translate_errors,
 )
-from trmcloud.adapters.s3.fetching import fetch_file, get_bytes
+from trmcloud.adapters.s3.fetching import fetch_files, get_bytes
 from trmcloud.adapters.s3.sending import (
     put_bytes,
     put_file,
@@ -47,6 +45,7 @@ from trmcloud.core.contract.bucket_layout import (
     MOST_FILE_BYTES,
     OWNER_NAME,
     TOKENS_DIR,
+    Piece,
     Place,
     is_oversized,
     is_slot,
@@ -61,7 +60,7 @@ from trmcloud.core.contract.command_resuming import checkpoints_to_put_back
 from trmcloud.core.contract.manifest import CheckpointFile, CheckpointManifest
 from trmcloud.core.contract.records import MAX_JSON_BYTES, ContractError
 from trmcloud.core.errors import CheckpointError, ConflictError, NotSupported, ProviderError
-from trmcloud.io.hashing import matches_hash
+from trmcloud.io.transfer import shifted
 from trmcloud.ports.bucket import BucketCheckpoints, CacheRequest, GrantRequest, StoredCheckpoint
 from trmcloud.ports.compute import StageItem
 
@@ -269,8 +268,8 @@ class S3Bucket:
                 file.size_bytes,
                 file.sha256,
                 tuple(
-                    self._signed("get_object", source.key, seconds)
-                    for source in _sources(stored.at, file)
+                    self._signed("get_object", piece.name, seconds)
+                    for piece in _pieces(stored.at, file)
                 ),
             )
             for file in stored.manifest.files
@@ -343,15 +342,9 @@ class S3Bucket:
         target: Path,
         progress: Callable[[int, int], None],
     ) -> None:
-        target.mkdir(parents=True, exist_ok=True)
         wanted = [file for file in stored.manifest.files if file.name in names]
-        meter = TransferMeter(progress, sum(file.size_bytes for file in wanted))
-        for file in wanted:
-            path = target / file.name
-            if matches_hash(path, file.size_bytes, file.sha256):
-                meter.add(file.size_bytes)
-                continue
-            fetch_file(self.client, _sources(stored.at, file), path, file.sha256, meter)
+        pieces = {file.name: _pieces(stored.at, file) for file in wanted}
+        fetch_files(self.client, wanted, pieces, target, progress)
 
     def store(
         self,
@@ -361,10 +354,12 @@ class S3Bucket:
         progress: Callable[[int, int], None],
     ) -> None:
         at = self._place.run(manifest.run_id, manifest.phase, slot)
-        meter = TransferMeter(progress, manifest.size_bytes)
+        sent = 0
         put_bytes(self.client, f"{at}/{mf.MANIFEST_NAME}", b"")
         for file in manifest.files:
-            put_pieces(self.client, folder / file.name, _sources(at, file), file.sha256, meter)
+            tell = shifted(progress, sent, manifest.size_bytes)
+            put_pieces(self.client, folder / file.name, _pieces(at, file), file.sha256, tell)
+            sent += file.size_bytes
         put_bytes(self.client, f"{at}/{mf.MANIFEST_NAME}", mf.to_json(manifest).encode())
 
     def add_metric(
@@ -384,7 +379,7 @@ class S3Bucket:
         left = replace(stored.manifest, files=kept)
         gone = [file for file in stored.manifest.files if file.name in names]
         put_bytes(self.client, manifest_key, mf.to_json(left).encode())
-        self.drop([source.key for file in gone for source in _sources(stored.at, file)])
+        self.drop([piece.name for file in gone for piece in _pieces(stored.at, file)])
 
     # -- data -----------------------------------------------------------------------------------
 
@@ -395,10 +390,11 @@ class S3Bucket:
         key = self._data_key(item, DATA_INDEX_NAME)
         if get_bytes(self.client, key, _MAX_NOTE_BYTES) == text:
             return
-        meter = TransferMeter(progress, sum(sizes.values()))
+        whole, sent = sum(sizes.values()), 0
         for name, sha256 in item.sha256.items():
-            path = _local_path(item, name)
-            put_file(self.client, path, self._data_key(item, name), sha256, meter)
+            path, tell = _local_path(item, name), shifted(progress, sent, whole)
+            put_file(self.client, path, self._data_key(item, name), sha256, tell)
+            sent += sizes[name]
         put_bytes(self.client, key, text)
         self.sweep()
 
@@ -464,13 +460,13 @@ class S3Bucket:
                 self.client.s3.delete_object(Bucket=self._place.bucket, Key=key)
 
 
-def _sources(at: str, file: CheckpointFile) -> tuple[Source, ...]:
-    """Return the objects of a checkpoint's file."""
+def _pieces(at: str, file: CheckpointFile) -> tuple[Piece, ...]:
+    """Return the objects of a checkpoint's file, by their keys."""
     try:
         pieces = pieces_of(file.name, file.size_bytes)
     except ValueError as error:
         raise CheckpointError(str(error), where=at) from None
-    return tuple(Source(f"{at}/{piece.name}", piece.start, piece.end) for piece in pieces)
+    return tuple(replace(piece, name=f"{at}/{piece.name}") for piece in pieces)
 
 
 def _read(text: bytes, run_id: str, label: str, names: Mapping[str, int]) -> CheckpointManifest:
@@ -482,9 +478,9 @@ def _read(text: bytes, run_id: str, label: str, names: Mapping[str, int]) -> Che
     if (made.run_id, made.phase) != (run_id, label.partition("/")[0]):
         raise CheckpointError("the manifest belongs to another checkpoint", where=label)
     for file in made.files:
-        for source in _sources("", file):
-            name = source.key.removeprefix("/")
-            if names.get(name) != source.end - source.start:
+        for piece in _pieces("", file):
+            name = piece.name.removeprefix("/")
+            if names.get(name) != piece.end - piece.start:
                 raise CheckpointError(f"{name} is missing or incomplete", where=label)
     return made
 

@@ -6,27 +6,27 @@ import contextlib
 import hashlib
 import os
 from base64 import b64encode
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from trmcloud.adapters.s3.client import (
     BLOCK,
     LANES,
-    PART_BYTES,
     Client,
-    Source,
-    TransferMeter,
     code_of,
     is_final_error,
     is_missing,
     is_unsupported,
-    run_in_parallel,
     translate_errors,
 )
+from trmcloud.core.contract.bucket_layout import Piece
 from trmcloud.core.errors import CheckpointError, DataError, ProviderRefused, TrmcloudError
 from trmcloud.io.hashing import file_sha256
+from trmcloud.io.transfer import DamagedFile, Lane, MovingFile, Part, Progress, Transfer, Way
 
+PART_BYTES = 64 << 20
+"""As much of a file is read into memory to be sent; more is read block by block."""
 UP_PART_BYTES = 8 << 20
 """Of a multipart upload: small ones are less to send again, and stores keep them in memory."""
 UP_LANES = 10
@@ -62,17 +62,16 @@ class Slice:
         return self._size
 
 
-def _body(handle: int, one: Source) -> tuple[bytes | Slice, bytes]:
-    """A span as boto3 takes it, and its MD5: in memory where it is no larger than a part, so that
-    it is read once and sent in one go."""
-    size = one.end - one.start
-    if size <= PART_BYTES:
-        data = os.pread(handle, size, one.start)
+def _body(handle: int, start: int, end: int) -> tuple[bytes | Slice, bytes]:
+    """Bytes of a file as boto3 takes them, and their MD5: in memory where they are no more than a
+    part, so that they are read once and sent in one go."""
+    if end - start <= PART_BYTES:
+        data = os.pread(handle, end - start, start)
         return data, hashlib.md5(data).digest()
     digest = hashlib.md5()
-    for at in range(one.start, one.end, BLOCK):
-        digest.update(os.pread(handle, min(BLOCK, one.end - at), at))
-    return Slice(handle, one.start, one.end), digest.digest()
+    for at in range(start, end, BLOCK):
+        digest.update(os.pread(handle, min(BLOCK, end - at), at))
+    return Slice(handle, start, end), digest.digest()
 
 
 def _put(client: Client, key: str, body: bytes | Slice, md5: bytes, **more: Any) -> None:
@@ -87,63 +86,57 @@ def _put(client: Client, key: str, body: bytes | Slice, md5: bytes, **more: Any)
         )
 
 
-def _send_spans(
-    handle: int,
-    spans: Sequence[Source],
-    send: Callable[[Source, bytes | Slice, bytes], None],
-    meter: TransferMeter,
+def _send(
+    file: MovingFile,
+    put: Callable[[Part, bytes | Slice, bytes], None],
     lanes: int,
-) -> str:
-    """Send spans of a file side by side, each with its MD5; return the SHA-256 of them all."""
-    whole = hashlib.sha256()
+    progress: Progress,
+) -> None:
+    """Send the parts of a file side by side, each with its MD5."""
 
-    def work(one: Source) -> None:
-        send(one, *_body(handle, one))
-        meter.add(one.end - one.start)
+    def serve(lane: Lane) -> None:
+        for part in lane:
+            put(part, *_body(file.handle, part.start, part.end))
+            lane.moved(part.end)
 
-    def check(one: Source) -> None:
-        for at in range(one.start, one.end, BLOCK):
-            whole.update(os.pread(handle, min(BLOCK, one.end - at), at))
-
-    run_in_parallel(spans, work, check, lanes)
-    return whole.hexdigest()
+    Transfer([file], Way(serve, lanes)).run(progress)
 
 
 def put_pieces(
-    client: Client, path: Path, sources: Sequence[Source], sha256: str, meter: TransferMeter
+    client: Client, path: Path, pieces: Sequence[Piece], sha256: str, progress: Progress
 ) -> None:
-    """Store a file as the objects it is cut into.
+    """Store a file as the objects that it is cut into.
 
     Raises:
-        CheckpointError: it is not what ``sha256`` says.
+        CheckpointError: it is not what ``sha256`` says. DataError: it cannot be read.
     """
+    keys = {piece.start: piece.name for piece in pieces}
+    spans = [(piece.start, piece.end) for piece in pieces]
 
-    def send(one: Source, body: bytes | Slice, md5: bytes) -> None:
-        _put(client, one.key, body, md5)
+    def put(part: Part, body: bytes | Slice, md5: bytes) -> None:
+        _put(client, keys[part.start], body, md5)
 
-    with _opened(path) as handle:
-        found = _send_spans(handle, sources, send, meter, LANES)
-    if found != sha256:
-        raise CheckpointError(f"{path.name} does not match its manifest", where=str(path.parent))
+    wrong = CheckpointError(f"{path.name} does not match its manifest", where=str(path.parent))
+    with _opened(path, wrong) as handle:
+        _send(MovingFile(path.name, handle, spans[-1][1], sha256, spans), put, LANES, progress)
 
 
-def put_file(client: Client, path: Path, key: str, sha256: str, meter: TransferMeter) -> None:
+def put_file(client: Client, path: Path, key: str, sha256: str, progress: Progress) -> None:
     """Store a file of any size as one object; a multipart upload that was cut is continued.
 
     Raises:
         DataError: it is not what ``sha256`` says, or cannot be read.
     """
     size = path.stat().st_size
-    if _is_there(client, key, size, sha256):
-        meter.add(size)
-        return
-    with _opened(path) as handle:
-        begun = _begun(client, key, sha256) if size > UP_PART_BYTES else None
-        if begun is None:
-            _put_whole(client, handle, size, key, sha256, path)
-            meter.add(size)
-        else:
-            _put_parts(client, handle, size, key, sha256, meter, path, begun)
+    if not _is_there(client, key, size, sha256):
+        wrong = DataError("it changed during the upload", where=str(path), next_step="launch again")
+        with _opened(path, wrong) as handle:
+            begun = _begun(client, key, sha256) if size > UP_PART_BYTES else None
+            if begun is None:
+                _put_whole(client, handle, size, key, sha256, path)
+            else:
+                _put_parts(client, handle, size, key, sha256, progress, path, begun)
+    progress(size, size)
 
 
 def put_bytes(
@@ -205,17 +198,17 @@ def _put_parts(
     size: int,
     key: str,
     sha256: str,
-    meter: TransferMeter,
+    progress: Progress,
     path: Path,
     begun: _BegunUpload,
 ) -> None:
     each = max(UP_PART_BYTES, -(-size // _MOST_PARTS))
-    spans = [Source(key, at, min(size, at + each)) for at in range(0, size, each)]
+    spans = [(at, min(size, at + each)) for at in range(0, size, each)]
     named = {"Bucket": client.place.bucket, "Key": key, "UploadId": begun.upload_id}
     tags: dict[int, str] = {}
 
-    def send(one: Source, body: bytes | Slice, md5: bytes) -> None:
-        number = one.start // each + 1
+    def put(part: Part, body: bytes | Slice, md5: bytes) -> None:
+        number = part.start // each + 1
         tags[number] = f'"{md5.hex()}"'
         if begun.parts.get(number) != (len(body), md5.hex()):
             with translate_errors(client.place, "write"):
@@ -229,14 +222,13 @@ def _put_parts(
             tags[number] = answer["ETag"]
 
     try:
-        if _send_spans(handle, spans, send, meter, UP_LANES) != sha256:
-            raise _changed(path)
+        _send(MovingFile(path.name, handle, size, sha256, spans), put, UP_LANES, progress)
         parts = [{"PartNumber": number, "ETag": tags[number]} for number in sorted(tags)]
         with translate_errors(client.place, "write"):
             client.s3.complete_multipart_upload(**named, MultipartUpload={"Parts": parts})
     except BaseException as error:
         # Where it cannot be found again to be continued, its parts would cost rent for nothing.
-        if isinstance(error, DataError) or not begun.is_listed:
+        if isinstance(error, DamagedFile) or not begun.is_listed:
             with contextlib.suppress(TrmcloudError), translate_errors(client.place):
                 client.s3.abort_multipart_upload(**named)
         raise
@@ -251,10 +243,10 @@ def _put_whole(client: Client, handle: int, size: int, key: str, sha256: str, pa
             where=str(client.place),
             next_step="use another store, or leave out --bucket",
         )
-    body, md5 = _body(handle, Source(key, 0, size))
+    body, md5 = _body(handle, 0, size)
     found = hashlib.sha256(body).hexdigest() if isinstance(body, bytes) else file_sha256(path)
     if found != sha256:
-        raise _changed(path)
+        raise DamagedFile(path.name)
     _put(client, key, body, md5, Metadata={"sha256": sha256})
 
 
@@ -334,16 +326,15 @@ def _is_there(client: Client, key: str, size: int, sha256: str) -> bool:
 
 
 @contextlib.contextmanager
-def _opened(path: Path) -> Any:
+def _opened(path: Path, wrong: TrmcloudError) -> Iterator[int]:
+    """
+    Raises:
+        DataError: the file cannot be read. ``wrong``: it does not match its hash.
+    """
     try:
-        handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        with open(path, "rb", buffering=0) as file:
+            yield file.fileno()
+    except DamagedFile:
+        raise wrong from None
     except OSError as error:
         raise DataError(f"it cannot be read: {error.strerror}", where=str(path)) from None
-    try:
-        yield handle
-    finally:
-        os.close(handle)
-
-
-def _changed(path: Path) -> DataError:
-    return DataError("it changed during the upload", where=str(path), next_step="launch again")

@@ -15,7 +15,7 @@ from trmcloud.adapters.ssh.connection import SshConnection, control_dir
 from trmcloud.adapters.ssh.forward import board
 from trmcloud.adapters.ssh.keys import KeyStore
 from trmcloud.adapters.ssh.pull import pull
-from trmcloud.adapters.ssh.push import Progress, parcel_of, shifted, stage, write_text
+from trmcloud.adapters.ssh.push import parcel_of, stage, write_text
 from trmcloud.adapters.ssh.sync import MAX_ANSWER_BYTES, Mirror, PeerMachines, remote_manifests
 from trmcloud.core.contract import manifest as mf
 from trmcloud.core.contract import pod_contract as contract
@@ -27,6 +27,7 @@ from trmcloud.core.contract.notices import WEBHOOK_NAME
 from trmcloud.core.errors import CheckpointError, ConnectionDropped, LinkError, NoAddress
 from trmcloud.core.spec.settings import PHASE_NAMES
 from trmcloud.io.files import read_small, sync_folder, write_atomic
+from trmcloud.io.transfer import Progress, shifted
 from trmcloud.ports.compute import PodLink, StageItem
 
 _ASK_EVERY_S = 2.0

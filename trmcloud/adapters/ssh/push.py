@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import shlex
 import tarfile
-import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +19,20 @@ from trmcloud.core.contract.records import whole
 from trmcloud.core.errors import ConnectionDropped, LinkError, NotSendable
 from trmcloud.core.values import dataclass
 from trmcloud.io.requests import pause_s
+from trmcloud.io.transfer import (
+    BLOCK_BYTES,
+    Lane,
+    MovingFile,
+    Progress,
+    Transfer,
+    Way,
+    shifted,
+)
 
 # Files to a pod. Only files that are named are sent. An interrupted transfer continues from what is
 # there, and the pod computes the hashes of what arrived: a wrong byte costs time and nothing else.
 
 _LANES = 4
-_BLOCK = 1 << 20
 _SMALL_BYTES = 4 << 20
 _CHUNK_BYTES = 1 << 18
 _TRIES = 6
@@ -40,8 +47,6 @@ while read -r name; do
   if [ -f "$name" ] && [ ! -L "$name" ]; then wc -c < "$name"; else echo 0; fi
 done
 """
-
-Progress = Callable[[int, int], None]
 
 
 @dataclass(frozen=True)
@@ -133,57 +138,33 @@ def _send_missing(
     there = _sizes(connection, names, remote)
     here = {name: (parcel.folder / name).stat().st_size for name in names}
     due = [name for name in names if there[name] != here[name] or here[name] == 0]
-    sent = _SendProgress(sum(here[n] for n in names if n not in due), tell)
+    sent = sum(here[name] for name in names if name not in due)
     small = [name for name in due if here[name] <= _SMALL_BYTES]
     if small:
-        _send_small(connection, parcel.folder, small, remote, sent)
+        _send_small(connection, parcel.folder, small, remote, lambda size: tell(sent + size))
+        sent += sum(here[name] for name in small)
     large = [name for name in due if here[name] > _SMALL_BYTES]
-    stopped = threading.Event()
-    with ThreadPoolExecutor(_LANES) as pool:
-        try:
-            jobs = [
-                pool.submit(
-                    _send_large,
-                    connection,
-                    parcel.folder / name,
-                    f"{remote}/{name}",
-                    there[name] if there[name] < here[name] else 0,
-                    sent,
-                    stopped,
-                )
-                for name in large
-            ]
-            while not all(job.done() for job in jobs):
-                for job in jobs:
-                    if job.done():
-                        job.result()
-                sent.tell()
-                time.sleep(0.1)
-            for job in jobs:
-                job.result()
-        finally:
-            stopped.set()
-    sent.tell()
 
+    def serve(lane: Lane) -> None:
+        for part in lane:
+            name, size = part.file.name, there[part.file.name]
+            kept = size - size % BLOCK_BYTES if size < here[name] else 0
+            with open(parcel.folder / name, "rb") as file:
+                _send_large(connection, file.fileno(), f"{remote}/{name}", kept, lane)
 
-class _SendProgress:
-    """Bytes that are on their way or there, counted by many threads, told by one."""
-
-    def __init__(self, done: int, tell: Callable[[int], None]) -> None:
-        self._done, self._tell = done, tell
-        self._lock = threading.Lock()
-
-    def add(self, count: int) -> None:
-        with self._lock:
-            self._done += count
-
-    def tell(self) -> None:
-        self._tell(self._done)
+    # Each is opened by its lane: they may be more than a process can have open.
+    files = [MovingFile(name, -1, here[name], spans=[(0, here[name])]) for name in large]
+    Transfer(files, Way(serve, _LANES)).run(lambda done, _: tell(sent + done))
 
 
 def _send_small(
-    connection: SshConnection, folder: Path, names: Sequence[str], remote: str, sent: _SendProgress
+    connection: SshConnection,
+    folder: Path,
+    names: Sequence[str],
+    remote: str,
+    tell: Callable[[int], None],
 ) -> None:
+    sent = 0
     with connection.open(f"cd {shlex.quote(remote)} && exec tar -xf -") as session:
         pipe: Any = _Pipe(session)
         try:
@@ -196,37 +177,31 @@ def _send_small(
                     about.type = tarfile.REGTYPE
                     with open(folder / name, "rb") as file:
                         archive.addfile(about, file)
-                    sent.add(about.size)
-                    sent.tell()
+                    sent += about.size
+                    tell(sent)
         except OSError:
             raise _why(session, connection.where) from None
         session.feed(b"")
         _expect_success(session, connection.where)
 
 
-def _send_large(
-    connection: SshConnection,
-    path: Path,
-    remote: str,
-    there: int,
-    sent: _SendProgress,
-    stopped: threading.Event,
-) -> None:
+def _send_large(connection: SshConnection, handle: int, remote: str, kept: int, lane: Lane) -> None:
+    """Send the lane's file, of which the first ``kept`` bytes are there."""
     # Written at its own place and never appended: bytes of a dropped connection that arrive late
     # are the same bytes at the same place.
-    blocks = there // _BLOCK
-    keep = f" seek={blocks} conv=notrunc" if blocks else ""
-    command = f"exec dd of={shlex.quote(remote)} bs={_BLOCK}{keep}"
-    sent.add(blocks * _BLOCK)
-    with connection.open(command, own=True) as session, open(path, "rb") as file:
-        file.seek(blocks * _BLOCK)
+    keep = f" seek={kept // BLOCK_BYTES} conv=notrunc" if kept else ""
+    command = f"exec dd of={shlex.quote(remote)} bs={BLOCK_BYTES}{keep}"
+    part = lane.taken[0]
+    with connection.open(command, own=True) as session:
+        lane.on_stop(session.interrupt)
         pipe = _Pipe(session)
+        lane.moved(kept)
         try:
-            while chunk := file.read(_CHUNK_BYTES):
-                if stopped.is_set():
-                    return
-                pipe.write(chunk)
-                sent.add(len(chunk))
+            while part.start < part.end:
+                block = os.pread(handle, min(_CHUNK_BYTES, part.end - part.start), part.start)
+                pipe.write(block)
+                # A file that was cut meanwhile is found by its hash.
+                lane.moved(part.start + len(block) if block else part.end)
         except OSError:
             raise _why(session, connection.where) from None
         session.feed(b"")
@@ -350,11 +325,6 @@ def write_text(connection: SshConnection, path: str, text: str, *, umask: str = 
         raise LinkError(
             f"{name} could not be written on the pod: {answer.said[-200:]}", where=connection.where
         )
-
-
-def shifted(progress: Progress, base: int, whole: int) -> Progress:
-    """``progress`` of a part that begins at ``base`` of ``whole``."""
-    return lambda done, _: progress(base + done, whole)
 
 
 def _already_staged(connection: SshConnection, remotes: Sequence[str]) -> set[str]:

@@ -10,19 +10,14 @@ import os
 import re
 import shutil
 import ssl
-import threading
-import time
 import urllib.parse
 from base64 import b64encode
-from collections.abc import Callable, Iterable
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from collections.abc import Callable
 from pathlib import Path
 
 from trmcloud.core.contract.bucket import FileGet, FolderGet
 from trmcloud.core.contract.bucket_layout import Piece, pieces_of
-from trmcloud.io.files import sync_folder
-from trmcloud.io.hashing import matches_hash
-from trmcloud.io.requests import retry
+from trmcloud.io.transfer import DamagedFile, Lane, Way, receive
 
 # Objects of a store by presigned requests: one PUT or one ranged GET, checked, never logged
 # whole.
@@ -31,7 +26,6 @@ from trmcloud.io.requests import retry
 # and the object's name; the query, which holds the signature, appears nowhere.
 
 _BLOCK = 1 << 20
-FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.5, 20.0
 _TIMEOUT_S = 30.0
 _MAX_ANSWER_BYTES = 65_536
 _MOST_REDIRECTS = 3
@@ -52,9 +46,9 @@ class ObjectExists(StoreError):
     """The object is there already, and may not be written over."""
 
 
-def is_refused(error: Exception) -> bool:
-    """Whether the same request would fail again."""
-    return not isinstance(error, StoreError) or error.refused
+def may_pass(error: Exception) -> bool:
+    """Whether the same request may be carried out later."""
+    return isinstance(error, StoreError) and not error.refused
 
 
 class Objects:
@@ -120,16 +114,8 @@ class Objects:
         md5 = hashlib.md5(content).digest()
         self.put(url, len(content), md5, lambda at, count: content[at : at + count])
 
-    def get(
-        self,
-        url: str,
-        start: int,
-        end: int,
-        handle: int,
-        moved: Callable[[int], None],
-        shift: int = 0,
-    ) -> None:
-        """Write bytes ``start`` to ``end`` of an object to an open file, ``shift`` bytes further.
+    def get(self, url: str, start: int, end: int, write: Callable[[bytes], None]) -> None:
+        """``write`` bytes ``start`` to ``end`` of an object, block by block.
 
         Raises:
             StoreError: they could not be had, or not all of them.
@@ -154,9 +140,8 @@ class Objects:
                 block = response.read(min(_BLOCK, end - at))
                 if not block:
                     raise StoreError(f"{_name(url)}: cut off at byte {at}")
-                os.pwrite(handle, block, at + shift)
+                write(block)
                 at += len(block)
-                moved(at - start)
             if not response.isclosed():
                 response.read(1)
         except (OSError, http.client.HTTPException, StoreError) as error:
@@ -227,8 +212,6 @@ def _refusal(url: str, status: int, answer: bytes) -> StoreError:
 
 RANGE_BYTES = 64 << 20
 LANES = 4
-_TICK_S = 1.0
-_TRIES = 5
 
 
 class DamagedObject(StoreError):
@@ -238,9 +221,7 @@ class DamagedObject(StoreError):
 def fetch_folder(root: Path, folder: FolderGet, moved: Callable[[], None]) -> None:
     """Bring ``folder``, which lies below ``root``; nothing where it is there already.
 
-    Raises:
-        StoreError: something could not be had, or is not what was promised.
-        OSError: it cannot be kept here.
+    Raises: see ``fetch_file``.
     """
     target = Path(folder.folder)
     if not os.path.realpath(target).startswith(os.path.realpath(root) + os.sep):
@@ -249,11 +230,7 @@ def fetch_folder(root: Path, folder: FolderGet, moved: Callable[[], None]) -> No
         return
     making = target.with_name(f".{target.name}.fetch")
     for file in folder.files:
-        path = making / file.name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        if not matches_hash(path, file.size_bytes, file.sha256):
-            bring_file(path, file, moved)
-    sync_folder(making)
+        fetch_file(making, file, moved)
     with contextlib.suppress(OSError):  # another pod on this volume was quicker
         os.rename(making, target)
     shutil.rmtree(making, ignore_errors=True)
@@ -261,68 +238,36 @@ def fetch_folder(root: Path, folder: FolderGet, moved: Callable[[], None]) -> No
         raise OSError(0, f"{target} could not be put in place")
 
 
-class PartAbandoned(StoreError):
-    """Another part has failed: that one's reason is raised."""
-
-
-def run_in_lanes(parts: Iterable[Callable[[Objects], None]], tick: Callable[[bool], None]) -> None:
-    """Run several parts at a time, each lane with connections of its own. ``tick`` is called once
-    a second, with whether a part has ended since. An error is raised when all have ended."""
-    mine = threading.local()
-    failure: BaseException | None = None
-
-    def run(part: Callable[[Objects], None]) -> None:
-        mine.objects = getattr(mine, "objects", None) or Objects()
-        part(mine.objects)
-
-    with ThreadPoolExecutor(LANES) as pool:
-        running: set[Future[None]] = {pool.submit(run, part) for part in parts}
-        while running:
-            ended, running = wait(running, timeout=_TICK_S)
-            for future in ended:
-                if failure is None or isinstance(failure, PartAbandoned):
-                    failure = future.exception() or failure
-            tick(bool(ended))
-    if failure is not None:
-        raise failure
-
-
-def bring_file(path: Path, file: FileGet, moved: Callable[[], None]) -> None:
-    """One file as ``path``.
+def fetch_file(target: Path, file: FileGet, moved: Callable[[], None]) -> None:
+    """Bring a file into the folder ``target``. ``moved`` is called after bytes have come.
 
     Raises:
-        StoreError: it could not be had; ``Damaged``: it is not what was promised.
+        StoreError: it could not be had; ``DamagedObject``: it is not what was promised.
         OSError: it cannot be kept here.
     """
-    handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
+    granted = _objects(file)
+    best = -1
 
-    def bring(objects: Objects, url: str, start: int, end: int, shift: int) -> None:
-        retry(
-            lambda: objects.get(url, start, end, handle, lambda count: None, shift),
-            is_refused,
-            tries=_TRIES,
-            first_s=FIRST_PAUSE_S,
-            longest_s=LONGEST_PAUSE_S,
-            sleep=time.sleep,
-        )
+    def serve(lane: Lane) -> None:
+        with contextlib.closing(Objects()) as objects:
+            for part in lane:
+                while part.start < part.end:
+                    piece, url = next(each for each in granted if each[0].end > part.start)
+                    upto = min(part.end, piece.end)
+                    objects.get(url, part.start - piece.start, upto - piece.start, lane.write)
 
+    def tell(done: int, whole: int) -> None:
+        nonlocal best
+        if done > best >= 0:
+            moved()
+        best = max(best, done)
+
+    way = Way(serve, LANES, RANGE_BYTES, may_pass)
+    target.mkdir(parents=True, exist_ok=True)
     try:
-        os.ftruncate(handle, file.size_bytes)
-        ranges = [
-            functools.partial(
-                bring, url=url, start=at, end=min(size, at + RANGE_BYTES), shift=piece.start
-            )
-            for piece, url in _objects(file)
-            for size in (piece.end - piece.start,)
-            for at in range(0, size, RANGE_BYTES)
-        ]
-        run_in_lanes(ranges, lambda ended: moved() if ended else None)
-        os.fsync(handle)
-    finally:
-        os.close(handle)
-    if not matches_hash(path, file.size_bytes, file.sha256):
-        path.unlink(missing_ok=True)
-        raise DamagedObject(f"{file.name} came damaged: its hash differs")
+        receive(target, [file], way, tell)
+    except DamagedFile as damaged:
+        raise DamagedObject(f"{damaged} came damaged: its hash differs") from None
 
 
 def _objects(file: FileGet) -> list[tuple[Piece, str]]:

@@ -11,6 +11,7 @@ import contextlib
 import hashlib
 import json
 import os
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -28,7 +29,7 @@ from trmcloud.pod.storage.presigned import (
     ObjectExists,
     Objects,
     StoreError,
-    bring_file,
+    fetch_file,
 )
 
 _AGAIN_AFTER_S = 60.0
@@ -75,9 +76,9 @@ class TokenCache:
                 continue
             making = target.with_name(f".{target.name}.bring")
             try:
+                fetch_file(making, file, moved)
                 target.parent.mkdir(parents=True, exist_ok=True)
-                bring_file(making, file, moved)
-                os.replace(making, target)
+                os.replace(making / file.name, target)
                 brought.add(file.name)
             except DamagedObject:
                 damaged.add(file.name)
@@ -88,7 +89,7 @@ class TokenCache:
                 self._say(f"tokens of the bucket cannot be kept here: {error.strerror or error}")
                 break
             finally:
-                making.unlink(missing_ok=True)
+                shutil.rmtree(making, ignore_errors=True)
         for name in sorted(damaged - brought):
             self._stored.pop(name, None)
             self._say(f"{name} in the bucket differs from the ledger: made again")

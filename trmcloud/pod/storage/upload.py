@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import fcntl
-import functools
 import hashlib
 import json
 import os
@@ -42,23 +41,19 @@ from trmcloud.core.contract.manifest import (
 from trmcloud.core.contract.pod_contract import CheckpointRef
 from trmcloud.core.errors import CheckpointError
 from trmcloud.io.files import load_small, read_small, write_atomic
-from trmcloud.io.requests import retry
+from trmcloud.io.transfer import Lane, MovingFile, Part, Transfer, Way
 from trmcloud.pod.storage.presigned import (
-    FIRST_PAUSE_S,
-    LONGEST_PAUSE_S,
+    LANES,
     Objects,
-    PartAbandoned,
     StoreError,
     fetch_folder,
-    is_refused,
-    run_in_lanes,
+    may_pass,
 )
 from trmcloud.pod.storage.report_upload import ReportUploader
 from trmcloud.pod.storage.token_cache import TokenCache
 
 # One checkpoint's files: read through, found right, and stored piece by piece.
 
-_TRIES = 5
 _HASH_BLOCK = 1 << 20
 
 
@@ -77,14 +72,16 @@ class CurrentUpload:
     emptied: bool = False
 
 
-@dataclass
-class OpenFile:
-    """An open file of a checkpoint: it stays readable though the trainer prunes its folder."""
+class OpenFile(MovingFile):
+    """An open file of a checkpoint: it stays readable though the trainer prunes its folder.
+    ``objects``: its pieces and the MD5 of each, by where they begin."""
 
-    name: str
-    handle: int
-    pieces: tuple[Piece, ...]
-    md5s: list[bytes]
+    def __init__(
+        self, name: str, handle: int, size_bytes: int, objects: Mapping[int, tuple[Piece, bytes]]
+    ) -> None:
+        spans = [(piece.start, piece.end) for piece, _ in objects.values()]
+        super().__init__(name, handle, size_bytes, spans=spans)
+        self.objects = objects
 
 
 class Sender:
@@ -94,13 +91,8 @@ class Sender:
     ``moved`` is when a byte last arrived anywhere; ``lock`` guards what the lanes change.
     """
 
-    def __init__(
-        self,
-        now: Callable[[], float],
-        sleep: Callable[[float], None],
-        tick: Callable[[], None],
-    ) -> None:
-        self._now, self._sleep, self._tick = now, sleep, tick
+    def __init__(self, now: Callable[[], float], tick: Callable[[], None]) -> None:
+        self._now, self._tick = now, tick
         self.lock = threading.Lock()
         self.moved = 0.0
         self._best_sent: dict[str, int] = {}
@@ -136,8 +128,14 @@ class Sender:
             yield files
 
     def put_small(self, url: str, content: bytes) -> None:
-        with contextlib.closing(Objects()) as objects:
-            self._patiently(lambda: objects.put_bytes(url, content))
+        def serve(lane: Lane) -> None:
+            with contextlib.closing(Objects()) as objects:
+                for part in lane:
+                    objects.put_bytes(url, content)
+                    lane.moved(part.end)
+
+        file = MovingFile("", -1, len(content), spans=[(0, len(content))])
+        Transfer([file], Way(serve, 1, 1, may_pass)).run(lambda done, whole: None)
         self.moved = self._now()
 
     def put_pieces(
@@ -146,56 +144,36 @@ class Sender:
         files: Sequence[OpenFile],
         url_of: Callable[[CurrentUpload, str, int | None], str],
     ) -> None:
-        work = [
-            (file, piece, md5)
-            for file in files
-            for piece, md5 in zip(file.pieces, file.md5s, strict=True)
-            if doing.done.get(piece.name) != md5.hex()
-        ]
-        stop = threading.Event()
+        by_name = {file.name: file for file in files}
 
-        def store(objects: Objects, file: OpenFile, piece: Piece, md5: bytes) -> None:
-            if stop.is_set():
+        def store(objects: Objects, lane: Lane, part: Part) -> None:
+            piece, md5 = by_name[part.file.name].objects[part.start]
+            if doing.done.get(piece.name) == md5.hex():
                 return
-            url = url_of(doing, piece.name, piece.length)
 
             def read(at: int, count: int) -> bytes:
-                if stop.is_set():
-                    raise PartAbandoned("given up")
-                return os.pread(file.handle, count, piece.start + at)
+                lane.check()
+                return os.pread(part.file.handle, count, piece.start + at)
 
-            try:
-                self._patiently(
-                    lambda: objects.put(
-                        url,
-                        piece.end - piece.start,
-                        md5,
-                        read,
-                        lambda sent: self._sent(f"{doing.slot}/{piece.name}", sent),
-                    ),
-                    stop,
-                )
-            except BaseException:
-                objects.close()
-                stop.set()
-                raise
+            objects.put(
+                url_of(doing, piece.name, piece.length),
+                piece.end - piece.start,
+                md5,
+                read,
+                lambda sent: self._sent(f"{doing.slot}/{piece.name}", sent),
+            )
             with self.lock:
                 doing.done[piece.name] = md5.hex()
                 self.moved = self._now()
 
-        parts = [functools.partial(store, file=f, piece=p, md5=md5) for f, p, md5 in work]
-        run_in_lanes(parts, lambda ended: self._tick())
+        def serve(lane: Lane) -> None:
+            with contextlib.closing(Objects()) as objects:
+                for part in lane:
+                    store(objects, lane, part)
+                    lane.moved(part.end)
 
-    def _patiently(self, act: Callable[[], None], stop: threading.Event | None = None) -> None:
-        """Try again what may pass; after a few tries somebody looks whether it is still wanted."""
-        retry(
-            act,
-            lambda error: is_refused(error) or (stop is not None and stop.is_set()),
-            tries=_TRIES,
-            first_s=FIRST_PAUSE_S,
-            longest_s=LONGEST_PAUSE_S,
-            sleep=self._sleep,
-        )
+        way = Way(serve, LANES, 1, may_pass)
+        Transfer(files, way).run(lambda done, whole: self._tick())
 
     def _sent(self, key: str, sent: int) -> None:
         """Only bytes that were not sent before count."""
@@ -214,7 +192,7 @@ def _hash(handle: int, name: str, size: int, sha256: str) -> OpenFile:
         raise UnusableCheckpoint(str(error)) from None
     if os.fstat(handle).st_size != size:
         raise UnusableCheckpoint(f"{name} is not as long as its manifest says")
-    whole, md5s = hashlib.sha256(), []
+    whole, objects = hashlib.sha256(), {}
     for piece in pieces:
         part, at = hashlib.md5(), piece.start
         while at < piece.end:
@@ -224,10 +202,10 @@ def _hash(handle: int, name: str, size: int, sha256: str) -> OpenFile:
             whole.update(block)
             part.update(block)
             at += len(block)
-        md5s.append(part.digest())
+        objects[piece.start] = piece, part.digest()
     if whole.hexdigest() != sha256:
         raise UnusableCheckpoint(f"{name} is damaged here: it differs from its manifest")
-    return OpenFile(name, handle, pieces, md5s)
+    return OpenFile(name, handle, size, objects)
 
 
 # The process on the pod that brings checkpoints to a bucket, and data from it.
@@ -242,6 +220,7 @@ def _hash(handle: int, name: str, size: int, sha256: str) -> OpenFile:
 _FETCH_TRIES = 3
 """So often an unneeded folder is tried that a store does not have as it was promised."""
 _LOOK_EVERY_S = 0.5
+_REFUSED_PAUSE_S = 5.0
 _WRITE_EVERY_S = 1.0
 
 
@@ -261,7 +240,7 @@ class Uploader:
         self._now, self._sleep = now, sleep
         self._grants: Grants | None = None
         self._grants_stamp: tuple[int, int] | None = None
-        self._sender = Sender(now, sleep, self._write)
+        self._sender = Sender(now, self._write)
         self._given_up: list[CheckpointRef] = []
         self._slots: dict[str, dict[str, CheckpointRef | None]] = {}
         self._doing: CurrentUpload | None = None
@@ -315,7 +294,7 @@ class Uploader:
             self._say(f"not stored: {error}")
         self._trouble = str(error)[:200]
         self._write(force=True)
-        self._sleep(LONGEST_PAUSE_S / 4 if error.refused else FIRST_PAUSE_S)
+        self._sleep(_REFUSED_PAUSE_S if error.refused else _LOOK_EVERY_S)
 
     # -- what is to be done -------------------------------------------------------------------
 
