@@ -25,7 +25,13 @@ _SUFFIXES = (".py", ".txt", ".toml")
 _UNSEEN = (tokenize.COMMENT, tokenize.NL)
 _LAYOUT = (*_UNSEEN, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER)
 _INSTEAD = {
-    f"{_NAME}.core.values": "from dataclasses import dataclass as dataclass, replace as replace\n"
+    f"{_NAME}.core.values": """\
+from dataclasses import dataclass as dataclass, replace as replace
+class Value:
+ def __init_subclass__(cls):
+  super().__init_subclass__()
+  dataclass(frozen=True)(cls)
+"""
 }
 """The replacement of a module on a machine: a process that starts once and runs for days does not
 need classes that are cheap to import, and the agent's room is small."""
