@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import time
-
 from trmcloud.app.context import Context, is_unasked
 from trmcloud.app.reap import GuardVisit, last_visit
 from trmcloud.app.run_queries import is_driven, last_report, newest_beat
 from trmcloud.core.catalog.hardware import LOCAL
 from trmcloud.core.catalog.providers import ProviderTraits, traits_of
-from trmcloud.core.clock import DatedFact, Maybe
+from trmcloud.core.clock import DatedFact, Maybe, utc_day
 from trmcloud.core.contract.pod_contract import AgentReport
 from trmcloud.core.contract.trainer_contract import Heartbeat
 from trmcloud.core.control.budget import VERIFIED_FOR_S
@@ -161,7 +159,7 @@ def _verified(context: Context, traits: ProviderTraits, now: float) -> dict[str,
         if isinstance(event, LayerVerified) and event.provider == traits.name:
             found.pop(event.layer, None)
             if now - record.at <= VERIFIED_FOR_S:
-                day = time.strftime("%Y-%m-%d", time.gmtime(record.at))
+                day = utc_day(record.at)
                 found[event.layer] = f"seen to work {day}: {event.how}"
     return found
 

@@ -14,7 +14,27 @@ T = TypeVar("T")
 @lru_cache(maxsize=4096)
 def utc_month(at: float) -> str:
     """The UTC month of an instant: ``2026-11``."""
-    return dt.datetime.fromtimestamp(at, dt.timezone.utc).strftime("%Y-%m")
+    return f"{_utc(at):%Y-%m}"
+
+
+@lru_cache(maxsize=4096)
+def utc_day(at: float) -> str:
+    """The UTC day of an instant: ``2026-11-27``."""
+    return f"{_utc(at):%Y-%m-%d}"
+
+
+def utc_minute(at: float) -> str:
+    """``2026-11-27 09:30 UTC``."""
+    return f"{_utc(at):%Y-%m-%d %H:%M} UTC"
+
+
+def rfc3339(at: float) -> str:
+    """``2026-11-27T09:30:15Z``."""
+    return f"{_utc(at):%Y-%m-%dT%H:%M:%SZ}"
+
+
+def _utc(at: float) -> dt.datetime:
+    return dt.datetime.fromtimestamp(at, dt.timezone.utc)
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,6 @@ import math
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping
-from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +22,7 @@ from trmcloud.app.packing import JOB, PACKAGE, own_sources, pack, self_end_sourc
 from trmcloud.app.pod_request import pod_check
 from trmcloud.core.catalog.datasets import DataSet
 from trmcloud.core.catalog.hardware import LOCAL
+from trmcloud.core.clock import utc_day
 from trmcloud.core.codec import to_json
 from trmcloud.core.durations import duration
 from trmcloud.core.errors import DataError, NotSupported
@@ -177,18 +177,15 @@ def estimate(
 ) -> list[str]:
     """Return the lines at a script's head: hardware, price, time, cost and stops."""
 
-    def day(at: float) -> str:
-        return datetime.fromtimestamp(at, timezone.utc).strftime("%Y-%m-%d")
-
     hours = chosen.hours
     does = "Trains" if sweep is None else "Searches settings of"
     lines = [
         "",
         f"{does} {plan.spec.recipe} on {chosen.hardware}; exported by trmcloud, works without it.",
         "",
-        f"  plan      {plan.id}, made {day(plan.created_at)}",
+        f"  plan      {plan.id}, made {utc_day(plan.created_at)}",
         f"  hardware  {chosen.gpus} x {chosen.sku}, as sold by {chosen.provider} {chosen.region}",
-        f"  price     {chosen.rate}/h on {day(chosen.priced_at)} ({chosen.source})",
+        f"  price     {chosen.rate}/h on {utc_day(chosen.priced_at)} ({chosen.source})",
     ]
     if sweep is not None:
         terms = sweep.terms

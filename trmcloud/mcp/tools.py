@@ -16,6 +16,7 @@ from typing import Any
 
 from trmcloud.api import Home, Plan, Run, SweepQuote, TrmcloudError
 from trmcloud.app.operations import ENDS, READS, by_tool
+from trmcloud.core.clock import rfc3339
 from trmcloud.core.errors import (
     ConflictError,
     DoesNotFit,
@@ -521,7 +522,7 @@ def _run_json(desk: Desk, run: Run) -> dict[str, Any]:
 
 
 def _instant(at: float | None) -> str | None:
-    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(at)) if at is not None else None
+    return rfc3339(at) if at is not None else None
 
 
 def _status(desk: Desk, given: Mapping[str, Any]) -> dict[str, Any]:

@@ -10,13 +10,11 @@ midnight burdens both days. The same holds for a UTC month.
 
 from __future__ import annotations
 
-import datetime as dt
 import re
 from collections.abc import Iterator, Sequence
-from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from trmcloud.core.clock import utc_month
+from trmcloud.core.clock import utc_day, utc_minute, utc_month
 from trmcloud.core.control import events as ev
 from trmcloud.core.control.ledger_facts import Approval, Grant, LedgerFacts, holds, rents_volume
 from trmcloud.core.control.run_book import PAYER, find_runs, present_runs, with_run
@@ -39,13 +37,7 @@ _MEND = "the owner restores its records: trmcloud admin ledger restore"
 DAY_S = 86_400.0
 
 
-@lru_cache(maxsize=4096)
-def day_of(at: float) -> str:
-    """The UTC day of an instant: ``2026-11-27``."""
-    return dt.datetime.fromtimestamp(at, dt.timezone.utc).strftime("%Y-%m-%d")
-
-
-month_of = utc_month
+day_of, month_of = utc_day, utc_month
 
 
 def is_principal(name: str) -> bool:
@@ -338,7 +330,7 @@ def standing_of(ledger: LedgerFacts, principal: str, at: float) -> Grant | Grant
         return GrantRefusal(principal, why, f"the owner gives another: {_give(principal)}", ZERO)
     ends_at = grant.terms.expires_at
     if ends_at is not None and at >= ends_at:
-        why = f"the grant of {principal} expired at {_when(ends_at)}"
+        why = f"the grant of {principal} expired at {utc_minute(ends_at)}"
         longer = f"the owner extends it: trmcloud grant raise {principal} --expires 7d"
         return GrantRefusal(principal, why, longer, ZERO)
     return grant
@@ -458,7 +450,3 @@ def _refuse_money(
 
 def _give(principal: str) -> str:
     return f"trmcloud grant give {principal} USD"
-
-
-def _when(at: float) -> str:
-    return f"{dt.datetime.fromtimestamp(at, dt.timezone.utc):%Y-%m-%d %H:%M} UTC"

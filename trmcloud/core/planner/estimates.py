@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime as dt
 import math
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
@@ -11,6 +10,7 @@ from trmcloud.core.catalog.datasets import DataSet
 from trmcloud.core.catalog.eval_tasks import SUITES
 from trmcloud.core.catalog.hardware import LOCAL, hardware_name
 from trmcloud.core.catalog.interruptions import InterruptionRate
+from trmcloud.core.clock import utc_day
 from trmcloud.core.contract.bucket_layout import BUCKET_BYTES_PER_S
 from trmcloud.core.money import Usd, cost
 from trmcloud.core.planner.interruptions import best_interval_s, expected_segment_s
@@ -367,7 +367,7 @@ def outlook_on(
         chosen.append(settings)
         times.append(predict_phase(settings, machine, factor))
     if (measured := machine.measured) is not None and measured.at:
-        day = dt.datetime.fromtimestamp(measured.at, dt.timezone.utc).strftime("%Y-%m-%d")
+        day = utc_day(measured.at)
         where = " at ".join(filter(None, (measured.board or measured.sku, measured.provider)))
         torch = f", torch {measured.torch}" if measured.torch else ""
         text = (
