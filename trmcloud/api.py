@@ -385,13 +385,12 @@ class Home:
         request = commands.request_of(words, wish)
         bounds = TrialBounds(for_s, steps, gigabytes, online)
         told, ground = progress or _nothing, build_trial(self._context.home)
-        if not self.principal:
-            plain = RequestedMachine()
-            return try_command(ground, request, bounds, plain, _folder(here), data, told)
         plain = RequestedMachine()
         trial = try_command(ground, request, bounds, plain, _folder(here), data, told)
-        log = log_path(ground.home, trial)
-        keep_trial(ground.home, trial, log.read_bytes() if log.exists() else b"", self.principal)
+        if self.principal:
+            log = log_path(ground.home, trial)
+            content = log.read_bytes() if log.exists() else b""
+            keep_trial(ground.home, trial, content, self.principal)
         return trial
 
     def prices(self, *, sku: str = "", provider: str = "") -> tuple[Offer, ...]:

@@ -20,6 +20,7 @@ from trmcloud.core.control.events import CapSet, DamageSettled
 from trmcloud.core.control.grants import month_of
 from trmcloud.core.errors import GrantRefused, NotFoundError, UsageError
 from trmcloud.core.money import ZERO, Usd
+from trmcloud.core.text import first_of
 from trmcloud.core.values import replace
 from trmcloud.ports.ledger import Restoration
 
@@ -139,8 +140,7 @@ def restored_lines(home: Path, ledger: LedgerState, done: Restoration) -> Sequen
         lines.append("lost: all records since then; their number is not known")
     names = forgotten_runs(home, ledger)
     if names:
-        more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
-        lines.append(f"runs that it no longer contains: {', '.join(names[:_MOST_NAMED])}{more}")
+        lines.append(f"runs that it no longer contains: {first_of(names, _MOST_NAMED)}")
     lines.append(
         "no run can be launched until trmcloud admin reap --yes reports that the ledger is "
         "reconciled"
