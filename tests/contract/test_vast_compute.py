@@ -434,13 +434,6 @@ def test_a_persons_own_words_to_see_and_end_it(rig: Rig) -> None:
     assert f"vastai destroy instance {made} -y" in rig.compute.by_hand(wanted.name)
 
 
-def test_the_end_of_its_log_is_read(rig: Rig) -> None:
-    made = rig.compute.create(request(rig))
-    assert rig.compute.log(made) == ""
-    with pytest.raises(ProviderError):
-        rig.compute.log("999")
-
-
 def test_the_key_is_where_vastais_own_client_keeps_it(tmp_path: Path) -> None:
     assert account_key({"HOME": str(tmp_path)}) is None
     file = tmp_path / ".config" / "vastai" / "vast_api_key"

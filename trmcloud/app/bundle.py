@@ -32,9 +32,16 @@ _BEFORE_S, _AFTER_S = 900.0, 900.0
 _MOST_LOG_BYTES = 1 << 17
 _MOST_EXCHANGES = 5_000
 _PACKAGES = (
-    "boto3", "httpx2", "numpy", "pydantic", "rich", "runpod", "skypilot", "tenacity", "torch",
+    "boto3",
+    "httpx2",
+    "numpy",
+    "pydantic",
+    "rich",
+    "runpod",
+    "skypilot",
+    "torch",
     "typer",
-)  # fmt: skip
+)
 _LOGS = ("boot", "agent", "guardian", "train")
 
 

@@ -12,7 +12,7 @@ from dataclasses import field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from trmcloud.core.catalog.torch_builds import POD_BUILD
+from trmcloud.core.catalog.torch_builds import POD_BUILD, POD_IMAGE, POD_TORCH
 from trmcloud.core.contract import pod_contract as contract
 from trmcloud.core.errors import FinalRefusal, NotSupported, ProviderError, ProviderRefused
 from trmcloud.core.values import dataclass
@@ -210,12 +210,16 @@ class PodRequest:
     image: str = ""
     is_waited_for: bool = False
 
-    def agent_words(self, keys: PodKeys, provider: str, check: Mapping[str, Any]) -> dict[str, str]:
-        """Return the environment of a rented pod's agent. ``provider`` names the ways to end it."""
+    def agent_words(self, keys: PodKeys, provider: str, image: str = "") -> dict[str, str]:
+        """Return the environment of a rented pod's agent. ``provider`` names the ways to end it.
+        Another torch than our image's is refused on the pod, where it is made of that image."""
+        check = dict(self.check)
+        if check and image == POD_IMAGE:
+            check["torch"] = POD_TORCH
         packed = {
             contract.ENV_LEASE: contract.dump(self.lease),
             contract.ENV_JOBS: _compact([_told(job) for job in self.jobs]),
-            contract.ENV_CHECK: _compact(dict(check)),
+            contract.ENV_CHECK: _compact(check),
             contract.ENV_HOST_KEY: keys.host_private,
         }
         return {

@@ -25,7 +25,8 @@ from trmcloud.adapters.request_budget import Priority
 from trmcloud.core.errors import AmbiguousCreate, NoCapacity, ProviderError
 from trmcloud.core.values import dataclass
 from trmcloud.ports.compute import ThrottledError, TransientError
-from trmcloud.providers.huggingface.http import Http, NotThere
+from trmcloud.providers.client import CREATE_S, NotThere
+from trmcloud.providers.huggingface.http import Http
 
 SCHEDULING, RUNNING = "SCHEDULING", "RUNNING"
 LIVE = (SCHEDULING, RUNNING)
@@ -34,7 +35,6 @@ LABEL, NAME_LABEL = "trmcloud", "name"
 """The label that every job of ours bears, and that of its name, which the Hub's pages show."""
 MOST_PAGES = 20
 LIST_S = 60.0
-CREATE_S = 60.0
 NO_CAPACITY = ("no capacity", "not enough capacity", "out of capacity", "no available", "sold out")
 """Texts of refusals that mean that nothing was made; lower case, any part of the detail."""
 _ID = re.compile(r"[A-Za-z0-9_-]{1,64}")

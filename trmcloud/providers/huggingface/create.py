@@ -17,7 +17,7 @@ from trmcloud.core.contract import pod_contract as contract
 from trmcloud.core.errors import NotSupported
 from trmcloud.ports.compute import PodKeys, PodRequest
 from trmcloud.providers.huggingface.api import LABEL, NAME_LABEL
-from trmcloud.providers.huggingface.secrets import IMAGE, IMAGE_TORCH, refuse_tokens
+from trmcloud.providers.huggingface.secrets import refuse_tokens
 from trmcloud.providers.huggingface.traits import NAME
 
 PREFIX = "/opt/trmcloud"
@@ -79,10 +79,7 @@ def job_spec(
         NotSupported: a value is a token, or the agent's sources are too large.
     """
     image = request.image or image
-    check = dict(request.check)
-    if check and image == IMAGE:
-        check["torch"] = IMAGE_TORCH
-    words = request.agent_words(keys(request.name), NAME, check)
+    words = request.agent_words(keys(request.name), NAME, image)
     variables = {
         **environment,
         contract.ENV_BOOT: base64.b64encode(payload).decode("ascii"),

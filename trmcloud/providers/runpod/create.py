@@ -23,7 +23,6 @@ from trmcloud.ports.compute import PodKeys, PodRequest
 from trmcloud.providers.runpod import self_end
 from trmcloud.providers.runpod.http import compact
 from trmcloud.providers.runpod.offers import RUNPOD_IDS
-from trmcloud.providers.runpod.secrets import IMAGE, IMAGE_TORCH
 from trmcloud.providers.runpod.traits import NAME
 
 WORKSPACE = "/workspace"
@@ -63,11 +62,8 @@ def create_body(
         )
     boot = boot_environment(payload)
     image = request.image or image
-    check = dict(request.check)
-    if check and image == IMAGE:
-        check["torch"] = IMAGE_TORCH
     # The host key is the pod's own, and opens nothing else.
-    words = request.agent_words(keys(request.name), NAME, check)
+    words = request.agent_words(keys(request.name), NAME, image)
     variables = {**AS_ROOT, **environment, **boot, **words}
     if len(variables) > MAX_ENV:
         raise NotSupported(f"{len(variables)} variables are too many for a RunPod pod")

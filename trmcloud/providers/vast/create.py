@@ -27,7 +27,6 @@ from trmcloud.core.errors import NotSupported
 from trmcloud.core.storage import pod_disks_gb
 from trmcloud.ports.compute import PodKeys, PodRequest
 from trmcloud.providers.vast import self_end
-from trmcloud.providers.vast.secrets import IMAGE, IMAGE_TORCH
 from trmcloud.providers.vast.traits import NAME
 
 MOST_ARGUMENTS = 4096
@@ -41,7 +40,6 @@ BOOT_WITHIN_S = 1200
 """A container that was not given the agent's sources by then ends its instance."""
 GREETING = b"trmcloud-boot "
 """The first program's greeting to a connection, before the archive's SHA-256 and a newline."""
-MOST_ARCHIVE = 4 << 20
 
 _STAGE = f"""\
 import base64,hashlib,io,json,os,socket,sys,tarfile,threading,time,urllib.request as u,zlib
@@ -121,11 +119,8 @@ def create_body(
         NotSupported: vast.ai does not take a request of this size, or the account's key is in it.
     """
     image = request.image or image
-    check = dict(request.check)
-    if check and image == IMAGE:
-        check["torch"] = IMAGE_TORCH
     told = {
-        "env": {**environment, **request.agent_words(keys(request.name), NAME, check)},
+        "env": {**environment, **request.agent_words(keys(request.name), NAME, image)},
         "sha": hashlib.sha256(payload).hexdigest(),
         "size": len(payload),
         "within": BOOT_WITHIN_S,
