@@ -26,7 +26,7 @@ from trmcloud.core.control.observation import PodSeen
 from trmcloud.core.control.reason import ReasonKind, make_reason, quoted_reason
 from trmcloud.core.control.run_state import IllegalTransition, RunState
 from trmcloud.core.errors import AuthError, ConflictError, LedgerError, StaleEpoch, TrmcloudError
-from trmcloud.core.values import dataclass
+from trmcloud.core.values import Value
 from trmcloud.ports.ledger import Intent
 
 _FORGET_AFTER_S = 30 * 86400.0
@@ -41,15 +41,13 @@ def is_run_id(text: str) -> bool:
     return _RUN_ID.fullmatch(text) is not None
 
 
-@dataclass(frozen=True)
-class NamedPod:
+class NamedPod(Value):
     provider: str
     pod: PodSeen
     name: PodName
 
 
-@dataclass(frozen=True)
-class PodListing:
+class PodListing(Value):
     """Pods that bear names of ours, and (provider, why) of each that gave no list."""
 
     pods: tuple[NamedPod, ...]
@@ -57,8 +55,7 @@ class PodListing:
     asked: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True)
-class NamedPodEnds:
+class NamedPodEnds(Value):
     """The pods that a provider was asked to end, as (provider, name); (provider, name, why) of each
     that it did not take; where the intent is kept until a ledger has it (empty: nowhere)."""
 
@@ -69,8 +66,7 @@ class NamedPodEnds:
     kept_at: str = field(default="")
 
 
-@dataclass(frozen=True)
-class _Ending:
+class _Ending(Value):
     """Pods whose providers were asked to end them, and those that did not take it."""
 
     context: Context

@@ -16,7 +16,7 @@ from trmcloud.core.control.observation import PodSeen, PodStatus
 from trmcloud.core.control.run_state import RunState
 from trmcloud.core.money import ZERO, Usd, cost
 from trmcloud.core.text import one_line
-from trmcloud.core.values import dataclass
+from trmcloud.core.values import Value
 from trmcloud.ports.ledger import Driver
 
 VERIFIED, ARMED, SILENT, ABSENT = "verified", "armed", "silent", "absent"
@@ -35,8 +35,7 @@ _SHOWN_S = 60.0
 """The greatest age of a list that is shown: the caller has just looked at every run."""
 
 
-@dataclass(frozen=True)
-class Layer:
+class Layer(Value):
     """One kill layer. ``state``: verified (seen to work for this account), armed (there, by its
     own word), silent (it was there), absent. ``heard_at`` is its last sign of life, epoch s."""
 
@@ -46,8 +45,7 @@ class Layer:
     heard_at: float | None = None
 
 
-@dataclass(frozen=True)
-class MaxOverspend:
+class MaxOverspend(Value):
     """The most that could be spent beyond the cap if all failed that may: ``amount`` is None where
     only time bounds it."""
 
@@ -55,8 +53,7 @@ class MaxOverspend:
     text: str
 
 
-@dataclass(frozen=True)
-class Guards:
+class Guards(Value):
     """The present protection of a run. ``layers`` is empty for a run that has no pod."""
 
     layers: tuple[Layer, ...]

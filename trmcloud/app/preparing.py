@@ -51,7 +51,7 @@ from trmcloud.core.spec.plan import Candidate, Plan
 from trmcloud.core.spec.settings import CHAT, PhaseRecipe
 from trmcloud.core.spec.spec import DataSource, RunSpec
 from trmcloud.core.text import one_line
-from trmcloud.core.values import dataclass, replace
+from trmcloud.core.values import Value, replace
 from trmcloud.options import LaunchRequest, parse_balance_policy, parse_money, refuse_changes
 from trmcloud.ports.machine import PlanInputs, Progress
 
@@ -62,8 +62,7 @@ _CHAT_TOKEN = "<|assistant_start|>"
 """A special token that every tokenizer for conversations has."""
 
 
-@dataclass(frozen=True)
-class PreparedLaunch:
+class PreparedLaunch(Value):
     """A plan that was checked, and what its first phase trains on and starts from."""
 
     plan: Plan

@@ -41,7 +41,7 @@ from trmcloud.core.sweep.priors import Priors
 from trmcloud.core.sweep.samplers import SAMPLERS
 from trmcloud.core.sweep.space import Space
 from trmcloud.core.sweep.terms import SweepTerms
-from trmcloud.core.values import dataclass, replace
+from trmcloud.core.values import Value, replace
 from trmcloud.io.installation import install_command
 from trmcloud.options import (
     LaunchRequest,
@@ -79,8 +79,7 @@ def _sampler(flag: str, name: str) -> str:
 
 
 # fmt: off
-@dataclass(frozen=True)
-class SweepRequest:
+class SweepRequest(Value):
     """The options about the search, as they were typed: nothing is checked."""
 
     space: str = option(
@@ -317,8 +316,7 @@ def _of_recipe(
 # -- from the wish to the launch ------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class PreparedSweep:
+class PreparedSweep(Value):
     """A sweep that was checked; ``tree`` are a command's files."""
 
     ready: PreparedLaunch

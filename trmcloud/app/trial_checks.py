@@ -13,7 +13,7 @@ from trmcloud.core.contract.command import NO_SIGNAL, Command
 from trmcloud.core.contract.command_terms import MOST_LINE_CHARS
 from trmcloud.core.contract.records import Step, within
 from trmcloud.core.text import first_of, one_line, size_text
-from trmcloud.core.values import dataclass, replace
+from trmcloud.core.values import Value, replace
 from trmcloud.pod.job.readings import is_of_settings
 from trmcloud.pod.job.readings import plain_name as metric_key
 
@@ -23,8 +23,7 @@ _Count = Annotated[int, within(0, 1 << 53)]
 _Seconds = Annotated[float, within(0.0, 1e7)]
 
 
-@dataclass(frozen=True)
-class SeenSave:
+class SeenSave(Value):
     """An artifact that the command wrote."""
 
     source: str
@@ -38,8 +37,7 @@ class SeenSave:
     """Its other files, by their paths as ``source`` is."""
 
 
-@dataclass(frozen=True)
-class SeenKey:
+class SeenKey(Value):
     """A named number of the log or of TensorBoard's files. ``last`` is None for NaN and inf."""
 
     name: str
@@ -53,8 +51,7 @@ class SeenKey:
     """Each line that has it is of a test or a validation, by its words."""
 
 
-@dataclass(frozen=True)
-class Attempt:
+class Attempt(Value):
     """One start of the command, until all its processes had ended."""
 
     ran_s: _Seconds = 0.0
@@ -81,8 +78,7 @@ class Attempt:
     """It was ended, since it had written more than allowed."""
 
 
-@dataclass(frozen=True)
-class SeenPath:
+class SeenPath(Value):
     """A path that a Python process of the command opened."""
 
     path: str
@@ -90,8 +86,7 @@ class SeenPath:
     there: bool
 
 
-@dataclass(frozen=True)
-class Observed:
+class Observed(Value):
     """The observations of one trial. Paths are absolute."""
 
     first: Attempt
@@ -119,8 +114,7 @@ class Observed:
 # -- facts, which need the file system, and the checks of them -----------------------------------
 
 
-@dataclass(frozen=True)
-class MissingFile:
+class MissingFile(Value):
     """A file or module that the command did not find in the copy, and that is here."""
 
     name: str
@@ -135,8 +129,7 @@ class MissingFile:
         return f"{self.name} {how} {self.why}"
 
 
-@dataclass(frozen=True)
-class Facts:
+class Facts(Value):
     """All that is judged of one trial."""
 
     command: Command
@@ -172,8 +165,7 @@ class Result(str, Enum):
     UNKNOWN = "unknown"
 
 
-@dataclass(frozen=True)
-class Check:
+class Check(Value):
     """One check with one line of evidence; ``fix`` is what to change, empty where nothing is."""
 
     name: str
@@ -495,8 +487,7 @@ _ROOM = 1.5
 _PROBE_STEPS = 200
 
 
-@dataclass(frozen=True)
-class RequestedMachine:
+class RequestedMachine(Value):
     """The machine and money of the printed line, as they were typed to ``try``."""
 
     hardware: str = ""
@@ -677,8 +668,7 @@ _HIGHER = re.compile(
 )
 
 
-@dataclass(frozen=True)
-class NamedNumber:
+class NamedNumber(Value):
     """A number of a line of text, its name and the pattern that finds it."""
 
     name: str

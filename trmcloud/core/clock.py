@@ -6,7 +6,7 @@ import datetime as dt
 from functools import lru_cache
 from typing import Generic, TypeVar
 
-from trmcloud.core.values import dataclass
+from trmcloud.core.values import Value
 
 T = TypeVar("T")
 
@@ -37,8 +37,7 @@ def _utc(at: float) -> dt.datetime:
     return dt.datetime.fromtimestamp(at, dt.timezone.utc)
 
 
-@dataclass(frozen=True)
-class Instant:
+class Instant(Value):
     """One reading of both clocks: ``wall`` epoch seconds, ``boot`` seconds since boot.
 
     The boot clock counts suspended time and cannot be set; ``boot_id`` tells two boots apart.
@@ -55,8 +54,7 @@ class Instant:
         return self.wall - earlier.wall
 
 
-@dataclass(frozen=True)
-class Anchor:
+class Anchor(Value):
     """A deadline, and the ``left_s`` that it allowed when both clocks said ``seen``, so that no
     later clock change extends it."""
 
@@ -74,16 +72,14 @@ class Anchor:
         return min(by_wall, allowed - (now.boot - self.seen.boot))
 
 
-@dataclass(frozen=True)
-class DatedFact(Generic[T]):
+class DatedFact(Value, Generic[T]):
     """A fact, and when it was observed (epoch seconds)."""
 
     value: T
     at: float
 
 
-@dataclass(frozen=True)
-class UnknownSince:
+class UnknownSince(Value):
     """Nothing is known since ``since`` (epoch seconds). Unknown is never zero and never gone."""
 
     since: float

@@ -29,7 +29,7 @@ from trmcloud.core.errors import DataError, NotSupported
 from trmcloud.core.spec.plan import Candidate, Plan, divide_among_nodes, plan_to_json
 from trmcloud.core.storage import pod_disks_gb
 from trmcloud.core.sweep.job import SweepJob
-from trmcloud.core.values import dataclass, replace
+from trmcloud.core.values import Value, replace
 
 # -- the script --------------------------------------------------------------------------------
 
@@ -50,8 +50,7 @@ _ALWAYS = (
 )  # fmt: skip
 
 
-@dataclass(frozen=True)
-class PinnedData:
+class PinnedData(Value):
     """A data set that the script downloads. ``data_set`` is None where its host did not say which
     revision it has; ``words`` say which it is, or that there is none."""
 
@@ -219,8 +218,7 @@ _ENTRY = "trmcloud.export.standalone"
 _LINE_CHARS = 100
 
 
-@dataclass(frozen=True)
-class Payload:
+class Payload(Value):
     """A tar.gz of ``trmcloud/`` and ``model/``; the same sources give the same bytes."""
 
     content: bytes
@@ -264,8 +262,7 @@ _CARRIED = "~/.trmcloud/train.sh"
 _INDENT = "    "
 
 
-@dataclass(frozen=True)
-class SkyNames:
+class SkyNames(Value):
     """SkyPilot's names for an export: its ``clouds`` by our names of those that need no key of
     theirs on the pod, a GPU at one of them by ``accelerator`` (provider, sku), and the minutes by
     which its own limit comes after the hard stop."""

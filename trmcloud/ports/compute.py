@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from trmcloud.core.catalog.torch_builds import POD_BUILD, POD_IMAGE, POD_TORCH
 from trmcloud.core.contract import pod_contract as contract
 from trmcloud.core.errors import FinalRefusal, NotSupported, ProviderError, ProviderRefused
-from trmcloud.core.values import dataclass
+from trmcloud.core.values import Value
 
 if TYPE_CHECKING:
     from trmcloud.core.contract.manifest import CheckpointManifest
@@ -29,8 +29,7 @@ if TYPE_CHECKING:
 # The way to a pod, and what may be asked of one beyond that.
 
 
-@dataclass(frozen=True)
-class StageItem:
+class StageItem(Value):
     """Files that a pod needs before it trains, in a folder there that their content names.
 
     ``local`` is a file, or the folder that ``sha256``'s names (relative, with /) are in; ``remote``
@@ -171,8 +170,7 @@ MIN_CUDA = POD_BUILD.cuda_text
 though its torch would run with any of the same major release."""
 
 
-@dataclass(frozen=True)
-class PodRequest:
+class PodRequest(Value):
     """All a provider needs to make one pod, and all the pod's agent needs to start.
 
     ``region`` is the seller's data centre ("": any). ``disk_gb`` is the pod's own disk.
@@ -293,8 +291,7 @@ class Throttled(FinalRefusal):
         self.retry_s = retry_s
 
 
-@dataclass(frozen=True)
-class PodKeys:
+class PodKeys(Value):
     """SSH keys of one pod: its own host key, and the one key that may log in.
 
     ``host_private`` is an OpenSSH private key; the public ones are single lines. The host's private
@@ -306,8 +303,7 @@ class PodKeys:
     user_public: str
 
 
-@dataclass(frozen=True)
-class ProviderLimit:
+class ProviderLimit(Value):
     """A kill layer of the provider's own on one pod; ``layer`` is its name in the traits."""
 
     layer: str
@@ -315,8 +311,7 @@ class ProviderLimit:
     detail: str
 
 
-@dataclass(frozen=True)
-class VolumeSeen:
+class VolumeSeen(Value):
     """A network volume that this ledger made, as its provider lists it."""
 
     volume_id: str

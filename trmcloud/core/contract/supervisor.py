@@ -18,7 +18,7 @@ from trmcloud.core.contract.pod_contract import HOURS, Lease, PhaseReport, Phase
 from trmcloud.core.contract.recovery import MENDED, overrides_of
 from trmcloud.core.contract.trainer_contract import CLEAN, DONE, RETRYABLE, Heartbeat
 from trmcloud.core.errors import Outcome
-from trmcloud.core.values import Value, dataclass
+from trmcloud.core.values import Value
 
 _LAND_REPEAT_S = 15.0
 REPRICED_P90 = 1.1
@@ -31,8 +31,7 @@ _TEARDOWN_S = 30.0
 """The time that a trainer has to exit after its last heartbeat."""
 
 
-@dataclass(frozen=True)
-class TrainerView:
+class TrainerView(Value):
     """The trainer as the agent sees it now. Seconds left are by the earlier of both clocks.
 
     ``heartbeat`` is this attempt's, None before its first; ``heartbeat_age_s`` is the time since it

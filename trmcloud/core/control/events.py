@@ -14,7 +14,7 @@ from trmcloud.core.clock import Instant
 from trmcloud.core.contract.bucket import CachedFile
 from trmcloud.core.control.reason import Reason, ReasonKind
 from trmcloud.core.money import ZERO, Usd
-from trmcloud.core.values import Value, dataclass, replace
+from trmcloud.core.values import Value, replace
 
 # How an action is named, and how one can fail. Pure.
 #
@@ -24,8 +24,7 @@ from trmcloud.core.values import Value, dataclass, replace
 _TEXT = re.compile(r"([^/]+)/g([0-9]+)/([a-z]+)(?:-([^/]+))?/([0-9]+)")
 
 
-@dataclass(frozen=True)
-class ActionKey:
+class ActionKey(Value):
     """Which try of which action for which pod of a run: issuing the same one again is safe.
 
     ``item`` stands beside a verb that may be wanted more than once of a pod: which checkpoint is
@@ -471,8 +470,7 @@ class CapSet(LedgerEvent):
     by: str = ""
 
 
-@dataclass(frozen=True)
-class GrantTerms:
+class GrantTerms(Value):
     """What a grant allows: ``total`` USD for everything, ``per_run`` for each run, ``per_day`` for
     each UTC day and ``per_month`` for each UTC month; None: as much as there is. ``runs_at_once``
     0: any number; ``hardware`` and ``providers``: those alone, empty: any. Nothing is reserved from
@@ -656,8 +654,7 @@ EVENT_TYPES: Mapping[str, type[Any]] = {
 }
 
 
-@dataclass(frozen=True)
-class Record:
+class Record(Value):
     """An event as the ledger keeps it: numbered, dated, and by which controller's epoch."""
 
     seq: int

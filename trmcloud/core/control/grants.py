@@ -20,7 +20,7 @@ from trmcloud.core.control.ledger_facts import Approval, Grant, LedgerFacts, hol
 from trmcloud.core.control.run_book import PAYER, find_runs, present_runs, with_run
 from trmcloud.core.control.run_state import IllegalTransition, RunState
 from trmcloud.core.money import ZERO, Usd, total
-from trmcloud.core.values import dataclass, replace
+from trmcloud.core.values import Value, replace
 
 if TYPE_CHECKING:
     from trmcloud.core.spec.plan import Candidate
@@ -177,8 +177,7 @@ def allows_less(new: ev.GrantTerms, old: ev.GrantTerms) -> str:
 # -- money -----------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Held:
+class Held(Value):
     """USD that burden a grant; ``strays``, ``unproven``, ``volumes`` and ``quarantined`` are shares
     of the rest, as in ``budget.Line``."""
 
@@ -194,8 +193,7 @@ class Held:
         return self.settled + self.reserved
 
 
-@dataclass(frozen=True)
-class _Share:
+class _Share(Value):
     """Money of one machine, one reservation, one volume: it is spent between ``since`` and
     ``until`` (epoch s)."""
 
@@ -275,8 +273,7 @@ def _shares_of(run: RunState, grant: Grant) -> Iterator[_Share]:
 # -- the check -------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class GrantRefusal:
+class GrantRefusal(Value):
     """Why a grant does not pay for something: ``why`` is a sentence, ``allowed`` one that says what
     would be; ``left`` the USD that could be reserved now, where money is what lacks."""
 

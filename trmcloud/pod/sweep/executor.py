@@ -50,7 +50,7 @@ from trmcloud.core.sweep.space import format_point
 from trmcloud.core.sweep.state import SweepState, Trial, TrialState, apply, fold, lost_events
 from trmcloud.core.sweep.terms import Goal, SweepTerms
 from trmcloud.core.text import one_line
-from trmcloud.core.values import dataclass, replace
+from trmcloud.core.values import Value, replace
 from trmcloud.io.files import read_small, write_atomic
 from trmcloud.pod.job.process import kill_all, offspring
 from trmcloud.pod.machine import processes
@@ -124,8 +124,7 @@ class SystemClock:
         time.sleep(seconds)
 
 
-@dataclass(frozen=True)
-class _Running:
+class _Running(Value):
     """A trial's process and its limits, in steady seconds."""
 
     child: Child
