@@ -10,7 +10,6 @@ import re
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import field
-from datetime import datetime, timezone
 
 from trmcloud.app import reap
 from trmcloud.app.context import Context, hurried, providers_in_use
@@ -18,6 +17,7 @@ from trmcloud.app.drive import RunDriver
 from trmcloud.app.machines import UnreachableProvider
 from trmcloud.app.run_queries import is_driven
 from trmcloud.core.catalog.providers import is_brokered, load_all, traits_of
+from trmcloud.core.clock import utc_second
 from trmcloud.core.contract.pod_contract import PodName, parse_pod_name
 from trmcloud.core.control import events as ev
 from trmcloud.core.control.bookkeeping import make_charges
@@ -330,9 +330,10 @@ def _charge(context: Context, pods: tuple[NamedPod, ...]) -> None:
 def _wish(context: Context, run_id: str, done: Intent | None = None) -> None:
     more = None
     if done is not None:
-        at = datetime.fromtimestamp(done.at, timezone.utc).strftime("%Y-%m-%d %H:%M:%S UTC")
         pods = ", ".join(done.pods) or "no pod was found"
-        more = quoted_reason(ReasonKind.SAID, f"done at {at} without the ledger: {pods}")
+        more = quoted_reason(
+            ReasonKind.SAID, f"done at {utc_second(done.at)} without the ledger: {pods}"
+        )
     reason = make_reason(ReasonKind.STOP_NOW, more)
     with suppress(IllegalTransition):  # it has ended meanwhile
         context.ledger.request(run_id, ev.StopRequested("user", reason), context.wall())

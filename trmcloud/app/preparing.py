@@ -72,57 +72,20 @@ class PreparedLaunch(Value):
 
 
 def prepare(
-    context: Context, planner: Planner, request: LaunchRequest, progress: DataProgress
+    context: Context,
+    planner: Planner,
+    request: LaunchRequest,
+    progress: DataProgress,
+    spec: RunSpec | None = None,
 ) -> PreparedLaunch:
-    """Check everything before the user is asked for money; then make the data ready.
+    """Check everything before the user is asked for money; then make the data ready. ``spec``: the
+    wish, where it was made of ``request`` already.
 
     Raises:
         TrmcloudError: whatever keeps this from being launched, said before any data is touched.
     """
     exposure = parse_money("--accept-exposure", request.accept_exposure)
-    plan, source_name, weights = _checked(context, planner, request, exposure)
-    saved = planning.is_plan_id(request.hardware)
-    return _prepared(
-        context, planner, request, progress, plan, source_name, weights, exposure, saved=saved
-    )
-
-
-def prepare_spec(
-    context: Context,
-    planner: Planner,
-    request: LaunchRequest,
-    spec: RunSpec,
-    progress: DataProgress,
-) -> PreparedLaunch:
-    """Do as ``prepare``, of a wish that was made of ``request`` already.
-
-    Raises:
-        TrmcloudError: see ``prepare``.
-    """
-    exposure = parse_money("--accept-exposure", request.accept_exposure)
-    check_trainer(planner.recipe(spec.recipe))
-    plan = planner.plan(spec)
-    source_name = _source_name(plan, request)
-    check_launch(context, plan, request, exposure)
-    weights = _sound_weights(context, plan)
-    return _prepared(
-        context, planner, request, progress, plan, source_name, weights, exposure, saved=False
-    )
-
-
-def _prepared(
-    context: Context,
-    planner: Planner,
-    request: LaunchRequest,
-    progress: DataProgress,
-    plan: Plan,
-    source_name: str,
-    weights: str,
-    exposure: Usd | None,
-    *,
-    saved: bool,
-) -> PreparedLaunch:
-    """Make the data of a checked plan ready."""
+    plan, source_name, weights = _checked(context, planner, request, exposure, spec)
     conversations = _conversations(context, planner.inputs, plan, request, progress)
     if source_name:
         source = pinned_source(
@@ -137,7 +100,7 @@ def _prepared(
         path = context.pods.trainer_path()
         tasks = data_files.fetch_tasks(context.home, goal.suite, path, progress)
         data = replace(data, tasks=str(tasks))
-    if not saved:
+    if spec is not None or not planning.is_plan_id(request.hardware):
         if tokens is not None:
             checked, plan = plan, planner.plan(plan.spec, tokens_available=tokens)
             if _machines(plan) != _machines(checked):
@@ -159,14 +122,18 @@ def check_saved(context: Context, planner: Planner, request: LaunchRequest) -> P
 
 
 def _checked(
-    context: Context, planner: Planner, request: LaunchRequest, exposure: Usd | None
+    context: Context,
+    planner: Planner,
+    request: LaunchRequest,
+    exposure: Usd | None,
+    spec: RunSpec | None = None,
 ) -> tuple[Plan, str, str]:
     """(the plan, the name of its data's source, the folder of the weights that it starts from)"""
-    if planning.is_plan_id(request.hardware):
+    if spec is None and planning.is_plan_id(request.hardware):
         plan = _load(context, request)
         check_trainer(planner.recipe(plan.spec.recipe))
     else:
-        spec = planner.spec_to_launch(request)
+        spec = spec or planner.spec_to_launch(request)
         check_trainer(planner.recipe(spec.recipe))
         plan = planner.plan(spec)
     source_name = _source_name(plan, request)

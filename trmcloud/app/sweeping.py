@@ -367,7 +367,7 @@ def prepare(
     else:
         plan = planner.plan(spec)
         _check(plan, terms_of(plan))  # before any data is fetched
-        ready = preparing.prepare_spec(context, planner, request, spec, progress)
+        ready = preparing.prepare(context, planner, request, progress, spec)
     terms = terms_of(ready.plan)
     _check(ready.plan, terms)
     priors = priors_of(ready.plan, terms)

@@ -28,6 +28,11 @@ def utc_minute(at: float) -> str:
     return f"{_utc(at):%Y-%m-%d %H:%M} UTC"
 
 
+def utc_second(at: float) -> str:
+    """``2026-11-27 09:30:15 UTC``."""
+    return f"{_utc(at):%Y-%m-%d %H:%M:%S} UTC"
+
+
 def rfc3339(at: float) -> str:
     """``2026-11-27T09:30:15Z``."""
     return f"{_utc(at):%Y-%m-%dT%H:%M:%SZ}"

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from trmcloud.core.catalog.torch_builds import POD_BUILD, POD_IMAGE, POD_TORCH
 from trmcloud.core.contract import pod_contract as contract
@@ -250,16 +250,18 @@ class TransientError(ProviderError):
     """A request that failed and can be repeated: after ``retry_after_s``, where the provider names
     a time. ``sent`` is False where it cannot have reached the provider."""
 
+    usual_step: ClassVar[str] = "wait a minute; check the network"
+
     def __init__(
         self,
         what: str,
         *,
         where: str = "",
-        next_step: str = "wait a minute; check the network",
+        next_step: str = "",
         retry_after_s: float | None = None,
         sent: bool = True,
     ) -> None:
-        super().__init__(what, where=where, next_step=next_step)
+        super().__init__(what, where=where, next_step=next_step or self.usual_step)
         self.retry_after_s, self.sent = retry_after_s, sent
 
 
@@ -267,18 +269,7 @@ class ThrottledError(TransientError):
     """The account has sent too many requests: the provider answered 429, or this home's budget has
     none left. Nothing was done."""
 
-    def __init__(
-        self,
-        what: str,
-        *,
-        where: str = "",
-        next_step: str = "wait a minute; run fewer commands at once",
-        retry_after_s: float | None = None,
-        sent: bool = True,
-    ) -> None:
-        super().__init__(
-            what, where=where, next_step=next_step, retry_after_s=retry_after_s, sent=sent
-        )
+    usual_step = "wait a minute; run fewer commands at once"
 
 
 class Throttled(FinalRefusal):

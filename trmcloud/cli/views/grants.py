@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import datetime as dt
 from collections.abc import Sequence
 
 from trmcloud.app import views
 from trmcloud.app.grants import STANDING, ApprovalRequest, GrantAccount
 from trmcloud.cli.views.text import duration, table
-from trmcloud.core.clock import utc_minute
+from trmcloud.core.clock import utc_minute, utc_second
 from trmcloud.core.text import one_line
 
 SAME_USER = (
@@ -97,8 +96,7 @@ def request_words(request: ApprovalRequest) -> str:
 def history_lines(changes: Sequence[views.GrantChange]) -> list[str]:
     lines = []
     for each in changes:
-        when = dt.datetime.fromtimestamp(each.changed_at, dt.timezone.utc)
         facts = [each.kind, *([str(each.total_usd)] if each.total_usd is not None else [])]
         facts += [text for text in (each.request, each.by) if text]
-        lines.append(f"{when:%Y-%m-%d %H:%M:%S} UTC  {each.principal}  {'  '.join(facts)}")
+        lines.append(f"{utc_second(each.changed_at)}  {each.principal}  {'  '.join(facts)}")
     return lines
