@@ -188,8 +188,7 @@ class Launch:
             return Outlook(preparing.dry_run(self.context, self.planner, wish.request))
         if wish.search is None:
             return Outlook(*commands.dry_run(self.planner, spec, here))
-        plan, terms, priors, tree = sweeping.dry_run(self.planner, spec, here)
-        return Outlook(plan, tree, terms, priors)
+        return Outlook(*sweeping.dry_run(self.planner, spec, here))
 
     def prepare(self, progress: DataProgress) -> Prepared:
         """Make the plan and check it, before anybody is asked for money; then make its data and its
@@ -205,13 +204,12 @@ class Launch:
         if spec is None:
             if self.caller.is_agent and is_plan_id(request.hardware):
                 quotes.require_quote(context, planner, request.hardware)
-            ready = preparing.prepare(context, planner, request, progress)
-            return Prepared(ready)
+            return Prepared(preparing.prepare(context, planner, request, progress))
         if wish.search is None:
-            ready, tree = commands.prepare(context, planner, request, spec, here)
-            return Prepared(ready, tree)
-        made = sweeping.prepare(context, planner, request, spec, here, self._trainer(), progress)
-        return Prepared(made.ready, made.tree, made.terms, made.priors)
+            return Prepared(*commands.prepare(context, planner, request, spec, here))
+        trainer = self._trainer()
+        made = sweeping.prepare(context, planner, request, spec, here, trainer, progress)
+        return Prepared(*made)
 
     def foresee(self) -> Plan:
         """Return the saved plan that is asked for, once it has passed all that needs no data.

@@ -316,20 +316,11 @@ def _of_recipe(
 # -- from the wish to the launch ------------------------------------------------------------------
 
 
-class PreparedSweep(Value):
-    """A sweep that was checked; ``tree`` are a command's files."""
-
-    ready: PreparedLaunch
-    terms: SweepTerms
-    priors: Priors
-    tree: WorkingTree | None = None
-
-
 def dry_run(
     planner: Planner, spec: RunSpec, here: Path
-) -> tuple[Plan, SweepTerms, Priors, WorkingTree | None]:
-    """Return the plan that would be launched, saved, its terms, what is known of its points, and
-    the files that would be sent.
+) -> tuple[Plan, WorkingTree | None, SweepTerms, Priors]:
+    """Return the plan that would be launched, saved, the files that would be sent, its terms, and
+    what is known of its points.
 
     Raises:
         TrmcloudError: there can be no such plan.
@@ -338,7 +329,7 @@ def dry_run(
     plan = planner.plan(spec)
     terms = terms_of(plan)
     _check(plan, terms)
-    return planner.save(plan), terms, priors_of(plan, terms), tree
+    return planner.save(plan), tree, terms, priors_of(plan, terms)
 
 
 def _check(plan: Plan, terms: SweepTerms) -> None:
@@ -354,7 +345,7 @@ def prepare(
     here: Path,
     trainer: Path,
     progress: DataProgress,
-) -> PreparedSweep:
+) -> tuple[PreparedLaunch, WorkingTree | None, SweepTerms, Priors]:
     """Check everything before the user is asked for money; then make code and data ready.
     ``trainer`` is the trainer's package.
 
@@ -375,7 +366,7 @@ def prepare(
         files = {SWEEP_NAME: write_job(spec, terms, priors), **commands_share()}
         item = code_item(trainer, context.home, files)
         ready = replace(ready, data=replace(ready.data, code=str(item.local)))
-    return PreparedSweep(ready, terms, priors, tree)
+    return ready, tree, terms, priors
 
 
 def _beside(planner: Planner) -> Any:

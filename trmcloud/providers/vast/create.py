@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from trmcloud.app import packing
-from trmcloud.app.packing import POD_ENTRY
+from trmcloud.app.packing import POD_ENTRY, POD_PREFIX
 from trmcloud.core.contract.pod_contract import POD_SSH_PORT
 from trmcloud.core.errors import NotSupported
 from trmcloud.core.storage import pod_disks_gb
@@ -33,7 +33,6 @@ MOST_ARGUMENTS = 4096
 MOST_VALUE = 256
 MOST_VARIABLES = 32_768
 PIECE = 240
-PREFIX = "/opt/trmcloud"
 ENV_PIECE = "TRMCLOUD_P"
 """Followed by a number: a piece of the agent's lease, jobs and keys."""
 BOOT_WITHIN_S = 1200
@@ -62,7 +61,7 @@ def end(why):
         except Exception as x:print("trmcloud: "+type(x).__name__,flush=True)
         time.sleep(20)
 if sys.version_info<(3,10):end("its python3 is older than 3.10")
-p="{PREFIX}/"+w["sha"]
+p="{POD_PREFIX}/"+w["sha"]
 def go():
     sys.stdout.flush();e["PYTHONPATH"]=p
     os.execvp("python3",["python3","-m","{POD_ENTRY}"])
