@@ -10,7 +10,6 @@ from __future__ import annotations
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
 from trmcloud.adapters.pod_history import Sighting, Sightings
@@ -20,6 +19,7 @@ from trmcloud.core.control.observation import Bill, PodSeen
 from trmcloud.core.errors import ProviderError
 from trmcloud.core.money import ZERO, Usd, cost
 from trmcloud.core.storage import price_per_hour
+from trmcloud.core.values import Value
 from trmcloud.ports.compute import (
     Compute,
     PodKeys,
@@ -195,8 +195,7 @@ LOOK_BACK_S = 30 * 86_400.0
 RecordT = TypeVar("RecordT")
 
 
-@dataclass(frozen=True)
-class _BillAnswer:
+class _BillAnswer(Value):
     at: float
     bill: Bill | None
 
