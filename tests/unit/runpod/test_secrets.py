@@ -48,6 +48,7 @@ def test_addresses() -> None:
     [
         "http://example.com",
         "http://127.0.0.1@evil.test",
+        "http://key@127.0.0.1",
         "http://127.0.0.1.evil.test",
         "ftp://x",
         "",
