@@ -496,3 +496,5 @@ def test_the_seconds_of_each_state_are_told(tmp_path: Path) -> None:
         tell.enter(state, at)
     tell.end("finished", "", 112.0)
     assert tell.beat.seconds == {"starting": 3.0, "training": 7.0, "saving": 2.0}
+    tell.write(112.5)
+    assert tell.beat.at == 112.0, "a heartbeat is written once a second"
