@@ -77,7 +77,7 @@ from trmcloud.core.money import Usd
 from trmcloud.core.nearest import suggest_name
 from trmcloud.core.spec.plan import Candidate, Plan
 from trmcloud.core.spec.spec import parse_wait
-from trmcloud.core.values import dataclass
+from trmcloud.core.values import Value
 from trmcloud.options import (
     LaunchRequest,
     Option,
@@ -103,8 +103,7 @@ _PLAYS = 5
 """Simulated runs before a principal's launch of a recipe."""
 
 
-@dataclass(frozen=True)
-class CheckpointCopy:
+class CheckpointCopy(Value):
     """A checkpoint that was copied to ``folder``, every hash verified."""
 
     checkpoint: str
@@ -116,8 +115,7 @@ class CheckpointCopy:
     value: float | None = None
 
 
-@dataclass(frozen=True)
-class OptionField:
+class OptionField(Value):
     """An option of a command: the name that the calls here take it by, its type and default."""
 
     name: str
@@ -126,8 +124,7 @@ class OptionField:
     option: Option
 
 
-@dataclass(frozen=True)
-class SweepQuote:
+class SweepQuote(Value):
     """A saved plan of a sweep. It is expected to start about ``trials`` trials, ``slots`` at a
     time, each trained until one of ``rungs`` (``unit`` ``usd``: USD of one slot; ``s``: seconds)
     and then dropped or continued. ``first`` is the point that all are compared with; ``words`` are
@@ -385,13 +382,12 @@ class Home:
         request = commands.request_of(words, wish)
         bounds = TrialBounds(for_s, steps, gigabytes, online)
         told, ground = progress or _nothing, build_trial(self._context.home)
-        if not self.principal:
-            plain = RequestedMachine()
-            return try_command(ground, request, bounds, plain, _folder(here), data, told)
         plain = RequestedMachine()
         trial = try_command(ground, request, bounds, plain, _folder(here), data, told)
-        log = log_path(ground.home, trial)
-        keep_trial(ground.home, trial, log.read_bytes() if log.exists() else b"", self.principal)
+        if self.principal:
+            log = log_path(ground.home, trial)
+            content = log.read_bytes() if log.exists() else b""
+            keep_trial(ground.home, trial, content, self.principal)
         return trial
 
     def prices(self, *, sku: str = "", provider: str = "") -> tuple[Offer, ...]:

@@ -39,7 +39,7 @@ from trmcloud.core.spec.spec import (
     parse_wait,
 )
 from trmcloud.core.spec.stop_rules import checked_patience
-from trmcloud.core.values import dataclass, replace
+from trmcloud.core.values import Value, replace
 from trmcloud.io.redaction import find_token
 
 Parser = Callable[[str, Any], Any]
@@ -53,8 +53,7 @@ class Rare(str):
     """The heading of an option that only ``--help-all`` shows."""
 
 
-@dataclass(frozen=True)
-class Option:
+class Option(Value):
     """A row: what a field of a request is for the command line, for the docs and in its place."""
 
     flags: tuple[str, ...]
@@ -245,8 +244,7 @@ _KEPT_RARE, _RENTING_RARE, _LEAVING_RARE = Rare(_KEPT), Rare(_RENTING), Rare(_LE
 
 
 # fmt: off
-@dataclass(frozen=True)
-class LaunchRequest:
+class LaunchRequest(Value):
     """A user's request, by the names of the options: money is still text, and nothing is checked.
     ``spec_of`` checks it, once, into a RunSpec."""
 

@@ -31,7 +31,7 @@ from trmcloud.app import launching
 from trmcloud.app.context import Buckets, Caller, Context
 from trmcloud.app.drive import RunDriver
 from trmcloud.app.machines import Machines
-from trmcloud.app.packing import POD_ENTRY
+from trmcloud.app.packing import POD_ENTRY, POD_PREFIX
 from trmcloud.app.pod_request import LaunchData
 from trmcloud.app.reasons import sentence
 from trmcloud.app.run_notes import HomeNotes
@@ -61,7 +61,6 @@ from trmcloud.providers.runpod.create import (
     ENTRYPOINT,
     LIMIT_BODY_BYTES,
     MAX_BODY_BYTES,
-    PREFIX,
     boot_command,
     boot_environment,
     boot_payload,
@@ -299,7 +298,7 @@ def run_with(python: Path, folder: Path) -> subprocess.CompletedProcess[str]:
     tools = folder / "bin"
     tools.mkdir(parents=True)
     (tools / "python3").symlink_to(python)
-    moved = [word.replace(PREFIX, str(folder / "opt")) for word in boot_command()]
+    moved = [word.replace(POD_PREFIX, str(folder / "opt")) for word in boot_command()]
     environment = {"PATH": str(tools), **boot_environment(boot_payload())}
     return subprocess.run(
         [*ENTRYPOINT, *moved], env=environment, capture_output=True, text=True, timeout=60

@@ -84,12 +84,11 @@ def test_a_create_has_the_clients_fields_and_no_other(rig: Rig) -> None:
     assert sent.body["env"]["-p 22:22"] == client["body"]["env"]["-p 22:22"]
 
 
-def test_the_list_the_log_the_end_and_the_money_are_asked_for_alike(rig: Rig) -> None:
+def test_the_list_the_end_and_the_money_are_asked_for_alike(rig: Rig) -> None:
     made = rig.compute.create(request(rig))
     calls: dict[str, Callable[[], object]] = {
         "list": rig.api.instances,
         "show": lambda: rig.api.instance(made),
-        "logs": lambda: rig.api.log(made, 200),
         "user": rig.api.credit,
         "charges": lambda: rig.api.charges(rig.clock() - 60, rig.clock()),
         "destroy": lambda: rig.api.destroy(made),

@@ -166,6 +166,12 @@ def test_pauses_after_429_double_until_a_request_succeeds(rig: Rig) -> None:
         assert rig.clock() - began_at == pytest.approx(paused_s, abs=0.1)
 
 
+def test_a_create_that_the_credit_does_not_cover_says_so(rig: Rig) -> None:
+    rig.standin.world.credit = 0.0
+    with pytest.raises(PaymentRequired, match="credit does not cover this"):
+        rig.compute.create(request(rig))
+
+
 def test_an_account_without_credit_is_told_before_anything_is_reserved(rig: Rig) -> None:
     rig.standin.world.credit = 0.0
     with pytest.raises(PaymentRequired, match="less than one hour of"):
@@ -432,13 +438,6 @@ def test_a_persons_own_words_to_see_and_end_it(rig: Rig) -> None:
     wanted = request(rig)
     made = rig.compute.create(wanted)
     assert f"vastai destroy instance {made} -y" in rig.compute.by_hand(wanted.name)
-
-
-def test_the_end_of_its_log_is_read(rig: Rig) -> None:
-    made = rig.compute.create(request(rig))
-    assert rig.compute.log(made) == ""
-    with pytest.raises(ProviderError):
-        rig.compute.log("999")
 
 
 def test_the_key_is_where_vastais_own_client_keeps_it(tmp_path: Path) -> None:

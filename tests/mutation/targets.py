@@ -139,7 +139,10 @@ READERS = {
     "providers.runpod.models": Target(("unit/runpod/test_records.py",)),
     "providers.runpod.http": Target(
         ("unit/runpod/test_api.py", "unit/runpod/test_log.py"),
-        ("Http", "_wait", "_retry_after"),
+        ("Http",),
+    ),
+    "providers.client": Target(
+        ("unit/runpod/test_api.py", "contract/test_vast_compute.py", "contract/test_huggingface.py")
     ),
     "providers.runpod.api": Target(
         ("unit/runpod/test_api.py", "unit/runpod/test_answers.py", "unit/runpod/test_log.py")

@@ -18,15 +18,14 @@ from pathlib import Path
 from trmcloud.core.contract.pod_contract import parse_pod_name
 from trmcloud.core.contract.records import parse, record_of
 from trmcloud.core.money import ZERO, Usd
-from trmcloud.core.values import dataclass
+from trmcloud.core.values import Value
 from trmcloud.io.files import load_small, write_atomic
 
 _ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _WRITE_EVERY_S = 30.0
 
 
-@dataclass(frozen=True)
-class Sighting:
+class Sighting(Value):
     """Epoch seconds by this machine's clock, ``made_at`` and ``started_at`` by its provider's; the
     rate is per hour."""
 

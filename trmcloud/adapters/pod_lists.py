@@ -1,5 +1,4 @@
-"""A cached list of a provider's pods, and a create that is repeated after 429. For providers with
-an adapter of their own."""
+"""A cached list of a provider's pods, for providers with an adapter of their own."""
 
 from __future__ import annotations
 
@@ -9,12 +8,10 @@ from math import inf
 from typing import Generic, TypeVar
 
 from trmcloud.core.errors import ProviderError, ProviderRefused
-from trmcloud.ports.compute import Throttled, ThrottledError
+from trmcloud.ports.compute import ThrottledError
 
 LONGEST_HOLD_S = 60.0
 """The longest that a list is left alone where the provider asks for it."""
-THROTTLED_S = 90.0
-"""A create that is only ever asked to come back is given up after this time."""
 
 Row = TypeVar("Row")
 
@@ -91,37 +88,3 @@ class PodList(Generic[Row]):
         back, which must not keep an old list fresh for ever."""
         age_s = inf if self._at is None else self._now() - self._at
         return age_s if age_s >= 0 else inf
-
-
-def create_patiently(
-    create: Callable[[], str],
-    *,
-    untold_wait_s: float,
-    now: Callable[[], float],
-    sleep: Callable[[float], None],
-    asked_again: bool = False,
-) -> str:
-    """Return what ``create`` returns. After a ``ThrottledError`` it is called again, after the time
-    that the error names, else after ``untold_wait_s``, and for ``THROTTLED_S`` in all at most.
-    ``asked_again``: the caller repeats its create later, so that it is called once only.
-
-    Raises:
-        Throttled: each call was throttled; nothing was made.
-    """
-    began_at = now()
-    while True:
-        try:
-            return create()
-        except ThrottledError as error:
-            named_s = error.retry_after_s
-            wait_s = max(1.0, named_s if named_s is not None else untold_wait_s)
-            waited_s = now() - began_at
-            if asked_again or not 0 <= waited_s <= THROTTLED_S - wait_s:
-                raise Throttled(
-                    f"{error.what} (for {max(wait_s, waited_s):.0f} s; nothing was rented)",
-                    where=error.where,
-                    next_step="this account's quota of requests is used up; launch again later, "
-                    "or with --wait-for",
-                    retry_s=named_s or 0.0,
-                ) from None
-            sleep(wait_s)

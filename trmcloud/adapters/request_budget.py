@@ -32,7 +32,7 @@ from pathlib import Path
 from typing import Any
 
 from trmcloud.core.catalog.providers import RequestLimit, traits_of
-from trmcloud.core.values import dataclass, replace
+from trmcloud.core.values import Value, replace
 from trmcloud.ports.compute import ThrottledError
 
 FOLDER = "requests"
@@ -70,8 +70,7 @@ class Priority(Enum):
         return self.value[1]
 
 
-@dataclass(frozen=True)
-class _State:
+class _State(Value):
     """``levels``: requests left in each limit's bucket at ``at`` (epoch s). ``held_at``: the last
     429. ``paused_at`` and ``hold_until``: the last pause; ``paused_at`` is 0 once a request has
     succeeded after it."""

@@ -32,9 +32,16 @@ _BEFORE_S, _AFTER_S = 900.0, 900.0
 _MOST_LOG_BYTES = 1 << 17
 _MOST_EXCHANGES = 5_000
 _PACKAGES = (
-    "boto3", "httpx2", "numpy", "pydantic", "rich", "runpod", "skypilot", "tenacity", "torch",
+    "boto3",
+    "httpx2",
+    "numpy",
+    "pydantic",
+    "rich",
+    "runpod",
+    "skypilot",
+    "torch",
     "typer",
-)  # fmt: skip
+)
 _LOGS = ("boot", "agent", "guardian", "train")
 
 
@@ -60,24 +67,6 @@ def write_bundle(
     Raises:
         DataError: it cannot be written there.
     """
-    files = _files(context, chain, run, report, redactor)
-    content = _archive(run.run_id, files, context.wall())
-    try:
-        into.parent.mkdir(parents=True, exist_ok=True)
-        write_atomic(into, content, durable=False, mode=0o600)
-    except OSError as error:
-        raise DataError(f"it cannot be written: {error.strerror}", where=str(into)) from None
-    count = files["exchanges.jsonl"].count("\n")
-    return Bundle(into, tuple(files), count, len(content))
-
-
-def _files(
-    context: Context,
-    chain: ChainedLedger,
-    run: RunState,
-    report: Mapping[str, Any],
-    redactor: Redactor,
-) -> dict[str, str]:
     links = records_of(context, chain, run.run_id)
     times = [link.at for link in links] or [context.wall()]
     exchanges = _own_exchanges(context.home, min(times) - _BEFORE_S, max(times) + _AFTER_S)
@@ -92,7 +81,14 @@ def _files(
     }
     for name, path in _logs(context.home, run):
         files[f"logs/{name}"] = redactor.text(_end_of(path))
-    return {"README.txt": _readme(run, files, len(exchanges)), **files}
+    files = {"README.txt": _readme(run, files, len(exchanges)), **files}
+    content = _archive(run.run_id, files, context.wall())
+    try:
+        into.parent.mkdir(parents=True, exist_ok=True)
+        write_atomic(into, content, durable=False, mode=0o600)
+    except OSError as error:
+        raise DataError(f"it cannot be written: {error.strerror}", where=str(into)) from None
+    return Bundle(into, tuple(files), len(exchanges), len(content))
 
 
 def _about(context: Context, run: RunState) -> dict[str, Any]:

@@ -6,15 +6,14 @@ import math
 from collections.abc import Callable, Sequence
 from html import escape
 
-from trmcloud.core.values import dataclass
+from trmcloud.core.values import Value
 
 _WIDTH, _HEIGHT, _LEFT, _RIGHT, _TOP, _BOTTOM = 760, 280, 58, 18, 18, 40
 _DASHES = ("", "7 4", "2 3", "9 3 2 3")
 """Beside its colour each series has its own, for who cannot tell the colours."""
 
 
-@dataclass(frozen=True)
-class Series:
+class Series(Value):
     """A line through (x, y); ``dots``: each point is drawn, too."""
 
     name: str
@@ -22,8 +21,7 @@ class Series:
     dots: bool = False
 
 
-@dataclass(frozen=True)
-class Mark:
+class Mark(Value):
     """Something that happened at ``x``."""
 
     x: float

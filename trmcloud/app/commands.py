@@ -54,7 +54,7 @@ from trmcloud.core.planner.command_outlook import CommandProbe
 from trmcloud.core.spec.plan import Plan
 from trmcloud.core.spec.spec import RunSpec
 from trmcloud.core.text import one_line
-from trmcloud.core.values import dataclass, replace
+from trmcloud.core.values import Value, replace
 from trmcloud.io.children import ReaderStopped, find_program, reader_environment, run_reader
 from trmcloud.io.hashing import file_sha256
 from trmcloud.options import (
@@ -222,8 +222,7 @@ _TRIED = _RUN + " try"
 
 
 # fmt: off
-@dataclass(frozen=True)
-class CommandRequest:
+class CommandRequest(Value):
     """The options about a command, as they were typed: nothing is checked. The place of each
     row is in ``Command``."""
 

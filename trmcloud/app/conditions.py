@@ -25,7 +25,7 @@ from trmcloud.core.control.run_state import RunState, State
 from trmcloud.core.durations import duration
 from trmcloud.core.errors import HostKeyChanged, LedgerError, Outcome
 from trmcloud.core.spec.spec import IGNORE
-from trmcloud.core.values import dataclass
+from trmcloud.core.values import Value
 
 LINK, BUCKET, BOOT_LOG, BALANCE = "link", "bucket", "pod's log", "balance"
 UNREAD, UNFORESEEN = "unread", "unforeseen"
@@ -38,8 +38,7 @@ _WAIT_AFTER_S = 5.0
 _BEFORE_A_POD = (State.RESERVED, State.RENTING)
 
 
-@dataclass(frozen=True)
-class Condition:
+class Condition(Value):
     """Something in a run's way. ``text`` is a sentence, ``more`` what to try.
 
     It is the same one as long as ``key`` stays, and is worth a line once it has lasted for

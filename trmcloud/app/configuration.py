@@ -12,7 +12,7 @@ from trmcloud.core.errors import TrmcloudError
 from trmcloud.core.money import Usd
 from trmcloud.core.spec.plan import Candidate, Plan
 from trmcloud.core.spec.recipe import Recipe
-from trmcloud.core.values import dataclass
+from trmcloud.core.values import Value
 
 _TITLES = ("recipe", "family", "phase")
 """Settings that name the others."""
@@ -27,8 +27,7 @@ class Difference(NamedTuple):
     recipe: str
 
 
-@dataclass(frozen=True)
-class Configuration:
+class Configuration(Value):
     """``plan`` is None where its record cannot be read. ``machines`` were made so far, ``rate`` is
     the USD per hour of the last; ``kill_layers`` are those of its provider. ``resumed``: (name,
     text) of the settings with which a reopened run continues."""

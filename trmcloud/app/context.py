@@ -25,7 +25,7 @@ from trmcloud.core.control.run_book import (
     terms_in_use,
 )
 from trmcloud.core.errors import NotFoundError, NotSupported
-from trmcloud.core.values import dataclass, replace
+from trmcloud.core.values import Value, replace
 
 if TYPE_CHECKING:
     from trmcloud.core.control.run_state import RunState
@@ -39,8 +39,7 @@ _NEWEST = 4
 """Of so many records of launches the newest launch is looked for: clocks of a team differ."""
 
 
-@dataclass(frozen=True)
-class Caller:
+class Caller(Value):
     """For whom this process acts, and by which name the ledger knows it."""
 
     controller: ControllerId
@@ -69,8 +68,7 @@ class Caller:
         return replace(self, principal=principal or self.principal)
 
 
-@dataclass(frozen=True)
-class PodInputs:
+class PodInputs(Value):
     """Files and settings that a trainer gets from this machine, on a pod or here."""
 
     items: Callable[[RunState], PodItems]
@@ -110,8 +108,7 @@ class Buckets:
         return at is not None and 0 <= now - at < within_s
 
 
-@dataclass(frozen=True)
-class Context:
+class Context(Value):
     """The ports of one trmcloud home, and the folder where it keeps its files."""
 
     home: Path

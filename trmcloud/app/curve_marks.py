@@ -13,13 +13,12 @@ from trmcloud.core.contract.command import shown_metric
 from trmcloud.core.control import events as ev
 from trmcloud.core.control.billing import paid_by
 from trmcloud.core.control.run_state import RunState
-from trmcloud.core.values import dataclass, replace
+from trmcloud.core.values import Value, replace
 
 _MOST_MARKS = 400
 
 
-@dataclass(frozen=True)
-class Mark:
+class Mark(Value):
     """``kind``: pod, price, checkpoint, gate, recovery, stop, phase or bill. ``step`` on the common
     axis, None where none is known; paid ``hours`` and ``usd`` by then."""
 

@@ -19,7 +19,7 @@ from trmcloud.core.contract.pod_contract import MAX_METRICS_BYTES, METRICS_NAME
 from trmcloud.core.contract.records import MAX_LINE_BYTES, parse_lines
 from trmcloud.core.control.billing import paid_by
 from trmcloud.core.control.run_state import RunState
-from trmcloud.core.values import dataclass, replace
+from trmcloud.core.values import Value, replace
 
 # The lines of a phase's ``metrics.jsonl``, read on as they grow. The file may be hostile.
 
@@ -238,8 +238,7 @@ def metrics_files(context: Context, run: RunState) -> list[MetricsFile]:
 # -- curves, to be drawn -------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Series:
+class Series(Value):
     """Columns of one length. ``step`` counts on over phases; ``hours`` are paid ones. ``value``,
     ``speed`` (tokens/s) and each of ``passes`` have None where nothing is known."""
 
@@ -263,8 +262,7 @@ class Series:
         }
 
 
-@dataclass(frozen=True)
-class Curves:
+class Curves(Value):
     """``phases``: (name, the step on the common axis at which it begins). ``whole``: every line
     was read, where otherwise lines were sampled."""
 

@@ -10,7 +10,6 @@ import re
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import field
-from datetime import datetime, timezone
 
 from trmcloud.app import reap
 from trmcloud.app.context import Context, hurried, providers_in_use
@@ -18,6 +17,7 @@ from trmcloud.app.drive import RunDriver
 from trmcloud.app.machines import UnreachableProvider
 from trmcloud.app.run_queries import is_driven
 from trmcloud.core.catalog.providers import is_brokered, load_all, traits_of
+from trmcloud.core.clock import utc_second
 from trmcloud.core.contract.pod_contract import PodName, parse_pod_name
 from trmcloud.core.control import events as ev
 from trmcloud.core.control.bookkeeping import make_charges
@@ -26,7 +26,7 @@ from trmcloud.core.control.observation import PodSeen
 from trmcloud.core.control.reason import ReasonKind, make_reason, quoted_reason
 from trmcloud.core.control.run_state import IllegalTransition, RunState
 from trmcloud.core.errors import AuthError, ConflictError, LedgerError, StaleEpoch, TrmcloudError
-from trmcloud.core.values import dataclass
+from trmcloud.core.values import Value
 from trmcloud.ports.ledger import Intent
 
 _FORGET_AFTER_S = 30 * 86400.0
@@ -41,15 +41,13 @@ def is_run_id(text: str) -> bool:
     return _RUN_ID.fullmatch(text) is not None
 
 
-@dataclass(frozen=True)
-class NamedPod:
+class NamedPod(Value):
     provider: str
     pod: PodSeen
     name: PodName
 
 
-@dataclass(frozen=True)
-class PodListing:
+class PodListing(Value):
     """Pods that bear names of ours, and (provider, why) of each that gave no list."""
 
     pods: tuple[NamedPod, ...]
@@ -57,8 +55,7 @@ class PodListing:
     asked: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True)
-class NamedPodEnds:
+class NamedPodEnds(Value):
     """The pods that a provider was asked to end, as (provider, name); (provider, name, why) of each
     that it did not take; where the intent is kept until a ledger has it (empty: nowhere)."""
 
@@ -69,8 +66,7 @@ class NamedPodEnds:
     kept_at: str = field(default="")
 
 
-@dataclass(frozen=True)
-class _Ending:
+class _Ending(Value):
     """Pods whose providers were asked to end them, and those that did not take it."""
 
     context: Context
@@ -334,9 +330,10 @@ def _charge(context: Context, pods: tuple[NamedPod, ...]) -> None:
 def _wish(context: Context, run_id: str, done: Intent | None = None) -> None:
     more = None
     if done is not None:
-        at = datetime.fromtimestamp(done.at, timezone.utc).strftime("%Y-%m-%d %H:%M:%S UTC")
         pods = ", ".join(done.pods) or "no pod was found"
-        more = quoted_reason(ReasonKind.SAID, f"done at {at} without the ledger: {pods}")
+        more = quoted_reason(
+            ReasonKind.SAID, f"done at {utc_second(done.at)} without the ledger: {pods}"
+        )
     reason = make_reason(ReasonKind.STOP_NOW, more)
     with suppress(IllegalTransition):  # it has ended meanwhile
         context.ledger.request(run_id, ev.StopRequested("user", reason), context.wall())

@@ -20,7 +20,7 @@ from trmcloud.core.contract.command import CODE_NAME, PHASE, Command
 from trmcloud.core.control.run_state import RunState
 from trmcloud.core.errors import DataError, Outcome
 from trmcloud.core.text import one_line
-from trmcloud.core.values import dataclass
+from trmcloud.core.values import Value
 from trmcloud.io.archives import open_tar
 
 _LAST = 10
@@ -37,8 +37,7 @@ _WORK = f"/{PHASE}/work/"
 """In the path of a file below the tree that was sent."""
 
 
-@dataclass(frozen=True)
-class Failure:
+class Failure(Value):
     """``lines`` are the last of its log; ``missing`` is a name that it did not find and that is
     here, with ``fix``, the option that sends it; both empty where there is none."""
 

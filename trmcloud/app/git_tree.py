@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from trmcloud.core.errors import DataError
-from trmcloud.core.values import dataclass
+from trmcloud.core.values import Value
 from trmcloud.io.children import ReaderStopped, find_program, reader_environment, run_reader
 from trmcloud.io.files import is_below, open_regular
 
@@ -73,8 +73,7 @@ class Entry(NamedTuple):
     """Left out of the working folder by a sparse checkout."""
 
 
-@dataclass(frozen=True)
-class GitList:
+class GitList(Value):
     """Git's list of a folder; names are relative to it."""
 
     top: Path

@@ -33,7 +33,7 @@ from trmcloud.core.money import ZERO, Usd
 from trmcloud.core.nearest import nearest
 from trmcloud.core.spec.plan import Plan, RecordedPlan, plan_to_json
 from trmcloud.core.spec.spec import parse_deadline
-from trmcloud.core.values import dataclass, replace
+from trmcloud.core.values import Value, replace
 from trmcloud.options import parse_cap
 
 STANDING, EXPIRED, REVOKED = "standing", "expired", "revoked"
@@ -47,8 +47,7 @@ NOT_FOR_PRINCIPALS: Mapping[str, str] = {
 _MOST_WORDS = 300
 
 
-@dataclass(frozen=True)
-class GrantAccount:
+class GrantAccount(Value):
     """A principal's grant: what it allows, and what of that is spent (settled), reserved and left.
     Money is USD, instants epoch seconds; ``left`` is the most that a new run can reserve now."""
 
@@ -83,8 +82,7 @@ class GrantAccount:
     """Beside the one that this machine is configured with."""
 
 
-@dataclass(frozen=True)
-class ApprovalRequest:
+class ApprovalRequest(Value):
     """A principal's request for more; what is 0, None or empty was not asked for."""
 
     id: str

@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import hashlib
 import shlex
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from html import escape
 from typing import Any
@@ -16,6 +15,7 @@ from trmcloud.app.words import count, title_of, value_words
 from trmcloud.core import codec
 from trmcloud.core.catalog.goals import METRICS
 from trmcloud.core.catalog.hardware import LOCAL
+from trmcloud.core.clock import utc_second
 from trmcloud.core.contract.command import Command
 from trmcloud.core.control.reason import COMMAND, MEANINGS, OF_KINDS, SWEEP, Reason
 from trmcloud.core.control.receipt import Receipt
@@ -92,9 +92,7 @@ def html_table(header: Sequence[str], rows: Iterable[Sequence[str]], numbers: in
 
 
 def instant(at: float | None) -> str:
-    if at is None:
-        return "–"
-    return time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(at))
+    return "–" if at is None else utc_second(at)
 
 
 def money(plain: str | None) -> str:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import time
-
 from trmcloud.app.context import Context, is_unasked
 from trmcloud.app.reap import GuardVisit, last_visit
 from trmcloud.app.run_queries import is_driven, last_report, newest_beat
 from trmcloud.core.catalog.hardware import LOCAL
 from trmcloud.core.catalog.providers import ProviderTraits, traits_of
-from trmcloud.core.clock import DatedFact, Maybe
+from trmcloud.core.clock import DatedFact, Maybe, utc_day
 from trmcloud.core.contract.pod_contract import AgentReport
 from trmcloud.core.contract.trainer_contract import Heartbeat
 from trmcloud.core.control.budget import VERIFIED_FOR_S
@@ -18,7 +16,7 @@ from trmcloud.core.control.observation import PodSeen, PodStatus
 from trmcloud.core.control.run_state import RunState
 from trmcloud.core.money import ZERO, Usd, cost
 from trmcloud.core.text import one_line
-from trmcloud.core.values import dataclass
+from trmcloud.core.values import Value
 from trmcloud.ports.ledger import Driver
 
 VERIFIED, ARMED, SILENT, ABSENT = "verified", "armed", "silent", "absent"
@@ -37,8 +35,7 @@ _SHOWN_S = 60.0
 """The greatest age of a list that is shown: the caller has just looked at every run."""
 
 
-@dataclass(frozen=True)
-class Layer:
+class Layer(Value):
     """One kill layer. ``state``: verified (seen to work for this account), armed (there, by its
     own word), silent (it was there), absent. ``heard_at`` is its last sign of life, epoch s."""
 
@@ -48,8 +45,7 @@ class Layer:
     heard_at: float | None = None
 
 
-@dataclass(frozen=True)
-class MaxOverspend:
+class MaxOverspend(Value):
     """The most that could be spent beyond the cap if all failed that may: ``amount`` is None where
     only time bounds it."""
 
@@ -57,8 +53,7 @@ class MaxOverspend:
     text: str
 
 
-@dataclass(frozen=True)
-class Guards:
+class Guards(Value):
     """The present protection of a run. ``layers`` is empty for a run that has no pod."""
 
     layers: tuple[Layer, ...]
@@ -161,7 +156,7 @@ def _verified(context: Context, traits: ProviderTraits, now: float) -> dict[str,
         if isinstance(event, LayerVerified) and event.provider == traits.name:
             found.pop(event.layer, None)
             if now - record.at <= VERIFIED_FOR_S:
-                day = time.strftime("%Y-%m-%d", time.gmtime(record.at))
+                day = utc_day(record.at)
                 found[event.layer] = f"seen to work {day}: {event.how}"
     return found
 

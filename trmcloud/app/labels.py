@@ -20,7 +20,7 @@ from trmcloud.core.control.bookkeeping import require_free_name, run_of_key
 from trmcloud.core.control.run_state import RunState
 from trmcloud.core.errors import UsageError
 from trmcloud.core.money import Usd
-from trmcloud.core.values import dataclass
+from trmcloud.core.values import Value
 from trmcloud.options import LaunchRequest, refuse_tokens
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
@@ -32,8 +32,7 @@ _APART = ("typed", "detach", "idempotency_key")
 """Fields of requests that are no arguments of the run itself."""
 
 
-@dataclass(frozen=True)
-class Labels:
+class Labels(Value):
     """``request`` is the SHA-256 of the launch's arguments; empty where there is no ``key``."""
 
     name: str = ""

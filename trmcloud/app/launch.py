@@ -34,7 +34,7 @@ from trmcloud.core.spec.plan import Plan
 from trmcloud.core.spec.spec import RunSpec
 from trmcloud.core.sweep.priors import Priors
 from trmcloud.core.sweep.terms import SweepTerms
-from trmcloud.core.values import dataclass, replace
+from trmcloud.core.values import Value, replace
 from trmcloud.options import LaunchRequest
 from trmcloud.ports.machine import Progress
 
@@ -43,8 +43,7 @@ _NAMES = ("recipe", "data", "chat_data", "goal", "initial_from")
 """Options whose value may be the path of a file or folder."""
 
 
-@dataclass(frozen=True)
-class Wish:
+class Wish(Value):
     """What is asked for, as it was typed: a recipe or a saved plan; with ``asked`` a command; with
     ``search``, too, a sweep, of a command or of a recipe."""
 
@@ -64,8 +63,7 @@ class Wish:
         return "run" if self.search is None else "sweep"
 
 
-@dataclass(frozen=True)
-class Caller:
+class Caller(Value):
     """Who launches. ``confirms``: a person sees the plan and is asked before it begins."""
 
     confirms: bool = False
@@ -76,8 +74,7 @@ class Caller:
     """It launches what was quoted, tried here or simulated before."""
 
 
-@dataclass(frozen=True)
-class Outlook:
+class Outlook(Value):
     """The plan of a launch, and what would be sent with it."""
 
     plan: Plan
@@ -93,8 +90,7 @@ class Outlook:
         return pack(self.tree, home)
 
 
-@dataclass(frozen=True)
-class Prepared:
+class Prepared(Value):
     """A launch that was checked, with data and code made ready; as ``Outlook``."""
 
     ready: PreparedLaunch
@@ -110,8 +106,7 @@ class Prepared:
         return Path(self.ready.data.code)
 
 
-@dataclass(frozen=True)
-class Earlier:
+class Earlier(Value):
     """The run that was launched with the same key before. ``driver``: its launch was killed before
     it trained, and this process drives it on."""
 
@@ -193,8 +188,7 @@ class Launch:
             return Outlook(preparing.dry_run(self.context, self.planner, wish.request))
         if wish.search is None:
             return Outlook(*commands.dry_run(self.planner, spec, here))
-        plan, terms, priors, tree = sweeping.dry_run(self.planner, spec, here)
-        return Outlook(plan, tree, terms, priors)
+        return Outlook(*sweeping.dry_run(self.planner, spec, here))
 
     def prepare(self, progress: DataProgress) -> Prepared:
         """Make the plan and check it, before anybody is asked for money; then make its data and its
@@ -210,13 +204,12 @@ class Launch:
         if spec is None:
             if self.caller.is_agent and is_plan_id(request.hardware):
                 quotes.require_quote(context, planner, request.hardware)
-            ready = preparing.prepare(context, planner, request, progress)
-            return Prepared(ready)
+            return Prepared(preparing.prepare(context, planner, request, progress))
         if wish.search is None:
-            ready, tree = commands.prepare(context, planner, request, spec, here)
-            return Prepared(ready, tree)
-        made = sweeping.prepare(context, planner, request, spec, here, self._trainer(), progress)
-        return Prepared(made.ready, made.tree, made.terms, made.priors)
+            return Prepared(*commands.prepare(context, planner, request, spec, here))
+        trainer = self._trainer()
+        made = sweeping.prepare(context, planner, request, spec, here, trainer, progress)
+        return Prepared(*made)
 
     def foresee(self) -> Plan:
         """Return the saved plan that is asked for, once it has passed all that needs no data.

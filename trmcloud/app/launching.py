@@ -48,7 +48,7 @@ from trmcloud.core.money import ZERO, Usd
 from trmcloud.core.spec.boots import boot_budget
 from trmcloud.core.spec.plan import Candidate, Plan, plan_to_json
 from trmcloud.core.spec.spec import IGNORE
-from trmcloud.core.values import dataclass, replace
+from trmcloud.core.values import Value, replace
 from trmcloud.options import require_fitting_policy
 
 
@@ -127,8 +127,7 @@ def wait_from_now(
     append_events(context, run_id, epoch, wait)
 
 
-@dataclass(frozen=True)
-class Continuation:
+class Continuation(Value):
     """A resume that was checked; nothing has changed yet.
 
     ``after`` is the run as it would be reopened, with ``reopened`` and its reservation.

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import datetime as dt
 from collections.abc import Sequence
 from pathlib import Path
 
 from trmcloud.app.context import Context
 from trmcloud.app.views import CapChange, filled
+from trmcloud.core.clock import utc_second
 from trmcloud.core.control.budget import (
     LEVELS,
     PROJECT_MONTH,
@@ -20,6 +20,7 @@ from trmcloud.core.control.events import CapSet, DamageSettled
 from trmcloud.core.control.grants import month_of
 from trmcloud.core.errors import GrantRefused, NotFoundError, UsageError
 from trmcloud.core.money import ZERO, Usd
+from trmcloud.core.text import first_of
 from trmcloud.core.values import replace
 from trmcloud.ports.ledger import Restoration
 
@@ -124,11 +125,10 @@ def forgotten_runs(home: Path, ledger: LedgerState) -> list[str]:
 
 def restored_lines(home: Path, ledger: LedgerState, done: Restoration) -> Sequence[str]:
     """Describe the restoration of the ledger, the loss by it, and the next command to type."""
-    made = dt.datetime.fromtimestamp(done.backup.at, dt.timezone.utc)
     kept = f"; the damaged file was kept as {done.aside}" if done.aside is not None else ""
     lines = [
         f"the ledger could not be used ({done.why}) and was replaced by backup "
-        f"{done.backup.number}, whose last record is of {made:%Y-%m-%d %H:%M:%S} UTC{kept}"
+        f"{done.backup.number}, whose last record is of {utc_second(done.backup.at)}{kept}"
     ]
     if done.is_complete:
         return [*lines, "nothing was lost: no record was written after that backup"]
@@ -139,8 +139,7 @@ def restored_lines(home: Path, ledger: LedgerState, done: Restoration) -> Sequen
         lines.append("lost: all records since then; their number is not known")
     names = forgotten_runs(home, ledger)
     if names:
-        more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
-        lines.append(f"runs that it no longer contains: {', '.join(names[:_MOST_NAMED])}{more}")
+        lines.append(f"runs that it no longer contains: {first_of(names, _MOST_NAMED)}")
     lines.append(
         "no run can be launched until trmcloud admin reap --yes reports that the ledger is "
         "reconciled"

@@ -42,7 +42,7 @@ from trmcloud.core.durations import duration
 from trmcloud.core.errors import LedgerError, Outcome
 from trmcloud.core.money import ZERO, Usd
 from trmcloud.core.reported import ReportedValue
-from trmcloud.core.values import dataclass
+from trmcloud.core.values import Value
 
 if TYPE_CHECKING:
     from trmcloud.app.sweep_facts import SweepFacts
@@ -87,8 +87,7 @@ BAD_ENDS = (Outcome.FAILED, Outcome.LOST, Outcome.KILLED)
 _BAD_RESULTS = (*BAD_ENDS, Outcome.UNFIT, Outcome.NOT_STARTED, Outcome.NO_MACHINE)
 
 
-@dataclass(frozen=True)
-class Paid:
+class Paid(Value):
     """What a run has spent of its cap; ``is_free``: on this machine, without a rate."""
 
     spent: Usd
@@ -96,8 +95,7 @@ class Paid:
     is_free: bool
 
 
-@dataclass(frozen=True)
-class Progress:
+class Progress(Value):
     """A trainer's progress, with its source. ``share`` is done, 0 to 1, of what ``of_what`` names:
     the phase's steps, or the time until it stops, whichever ends first at the present pace.
     ``gains``: bits per byte that the next dollar, and the next hour, is expected to buy."""
@@ -113,8 +111,7 @@ class Progress:
     trials: SweepFacts | None = None
 
 
-@dataclass(frozen=True)
-class LiveView:
+class LiveView(Value):
     """A run as its live line shows it. ``news`` are lines, each told once, that stay above it, as
     are ``in_the_way``; ``sending`` says how far files are sent, ``pulling`` has a line for each
     checkpoint; ``absence`` is about a machine that is no longer listed; ``making``: data is made,
@@ -254,8 +251,7 @@ def beside(
     return watch_both
 
 
-@dataclass(frozen=True)
-class LeftRun:
+class LeftRun(Value):
     """A live run that a command leaves: what it is at. ``waits_s``: so long it still waits for a
     machine; None where it does not. ``trains``: its training was waited for, or is over."""
 

@@ -30,7 +30,7 @@ from trmcloud.core.contract.pod_contract import (
 from trmcloud.core.contract.records import MAX_LINE_BYTES, parse_lines
 from trmcloud.core.control.billing import paid_by
 from trmcloud.core.control.run_state import RunState
-from trmcloud.core.values import dataclass
+from trmcloud.core.values import Value
 from trmcloud.io.files import write_atomic
 from trmcloud.pod.machine import processes
 
@@ -42,8 +42,7 @@ _TAIL_BYTES = 1 << 13
 _MOST_MIB = 1e9
 
 
-@dataclass(frozen=True)
-class MachineSample:
+class MachineSample(Value):
     """``at``: epoch s. ``window`` is the agent's, over its last minutes; ``memory_mib`` is the
     resident memory of the run's processes on this machine."""
 
@@ -180,8 +179,7 @@ _MOST_LINES = 4
 _MIB_PER_GB = 1e9 / 2**20
 
 
-@dataclass(frozen=True)
-class Axes:
+class Axes(Value):
     """Where each sample stands: the step on the common axis, paid hours, USD."""
 
     step: tuple[int, ...]
@@ -189,14 +187,12 @@ class Axes:
     usd: tuple[float, ...]
 
 
-@dataclass(frozen=True)
-class Column:
+class Column(Value):
     name: str
     values: tuple[float | None, ...]
 
 
-@dataclass(frozen=True)
-class MachineCharts:
+class MachineCharts(Value):
     """Three charts: the GPUs' use in percent, their memory and that of the run's processes in GB.
     ``told`` says what they show, or why there are none."""
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from trmcloud.core.clock import DatedFact, Maybe, UnknownSince
 from trmcloud.core.errors import LinkError, ProviderError, ProviderRefused, TrmcloudError
-from trmcloud.core.values import dataclass, replace
+from trmcloud.core.values import Value, replace
 from trmcloud.ports.compute import Compute, PodLink
 
 if TYPE_CHECKING:
@@ -71,8 +71,7 @@ class PodLists:
         self._last.clear()
 
 
-@dataclass(frozen=True)
-class BalanceReading:
+class BalanceReading(Value):
     """One process's reading of an account's balance: ``account`` was read last at
     ``read_at``, and ``trouble`` why it could not be read at ``asked_at`` (both epoch s)."""
 
@@ -108,8 +107,7 @@ class Balances:
         return self._last.get(provider)
 
 
-@dataclass(frozen=True)
-class Machines:
+class Machines(Value):
     """The providers that can be named, by their names."""
 
     computes: Mapping[str, Compute]

@@ -20,7 +20,7 @@ from trmcloud.core.planner.roofline import MeasuredSpeed
 from trmcloud.core.planner.speed import rented_machine, step_seconds
 from trmcloud.core.spec.plan import Candidate, PhasePlan
 from trmcloud.core.text import one_line
-from trmcloud.core.values import dataclass
+from trmcloud.core.values import Value
 from trmcloud.io.files import write_atomic
 
 if TYPE_CHECKING:
@@ -208,8 +208,7 @@ def _seconds(lines: Iterable[Mapping[str, object]]) -> list[float]:
 KEPT_NAME = "command_probes.json"
 
 
-@dataclass(frozen=True)
-class KeptProbe:
+class KeptProbe(Value):
     """The latest probe of a command, by its words."""
 
     words: tuple[str, ...]

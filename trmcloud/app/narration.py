@@ -37,7 +37,7 @@ from trmcloud.core.money import Usd
 from trmcloud.core.reported import BY_POD, POD, ReportedValue
 from trmcloud.core.spec.spec import CONTINUE, STOP
 from trmcloud.core.text import one_line
-from trmcloud.core.values import dataclass
+from trmcloud.core.values import Value, dataclass
 
 
 class Severity(IntEnum):
@@ -53,8 +53,7 @@ class Severity(IntEnum):
     """A notification is sent."""
 
 
-@dataclass(frozen=True)
-class Told:
+class Told(Value):
     """One event in words. ``more`` are lines below ``text``; ``mark`` is the kind of the page's
     mark; ``run`` is its run after it; ``notices`` are facts that no earlier event told."""
 
@@ -136,8 +135,7 @@ class Narrator:
         return last == why and (allows_waiting(moment.after) or machine.stands_by)
 
 
-@dataclass(frozen=True)
-class Event:
+class Event(Value):
     """One fact of the ledger: ``kind`` is the name of its class in ``core.control.events``,
     ``facts`` its fields as JSON. ``id`` grows by time within a ledger and never changes. ``text``
     says it in a sentence; ``severity`` is record, mark, news or alert, each more urgent than the
@@ -168,8 +166,7 @@ def since_opening(told: Sequence[Told]) -> list[Told]:
 _OPENINGS = (ev.RunPlanned, ev.Reopened)
 
 
-@dataclass(frozen=True)
-class _Moment:
+class _Moment(Value):
     """An event, and its run before and after it."""
 
     record: ev.Record
@@ -194,8 +191,7 @@ class _Moment:
         return Notice(fact_id, kind, run_id, self.record.at, kept)
 
 
-@dataclass(frozen=True)
-class _Said:
+class _Said(Value):
     """``severity``: None: the row's."""
 
     text: str
@@ -204,8 +200,7 @@ class _Said:
     more: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True)
-class Row:
+class Row(Value):
     """``say``: a sentence with the event's fields in it, or what makes one of the event; an event
     with notices is an alert, whatever ``severity`` is."""
 

@@ -22,7 +22,7 @@ from urllib.parse import quote, urlsplit
 import tomllib
 
 from trmcloud.app.requirement_files import PUBLIC, Option, names_variable
-from trmcloud.core.values import dataclass, replace
+from trmcloud.core.values import Value, replace
 
 _KEYS = ("index-url", "extra-index-url", "find-links", "no-index", "trusted-host", "cert", "proxy")
 _OF_UV = {
@@ -33,8 +33,7 @@ _OF_UV = {
 _YES = ("1", "true", "yes", "on", "y", "t")
 
 
-@dataclass(frozen=True)
-class Indexes:
+class Indexes(Value):
     """Addresses, without logins; ``logins`` are ``name:password``, percent-encoded, by origin."""
 
     index: str = PUBLIC

@@ -24,7 +24,7 @@ from trmcloud.app.requirement_files import PUBLIC, Packages, takes
 from trmcloud.core.contract.pod_contract import ENV_INSTALL_PREFIX
 from trmcloud.core.errors import DataError
 from trmcloud.core.text import one_line
-from trmcloud.core.values import dataclass, replace
+from trmcloud.core.values import Value, replace
 from trmcloud.io.children import ReaderStopped, find_program, reader_environment, run_reader
 from trmcloud.io.installation import install_command
 
@@ -53,8 +53,7 @@ _NO_TRUST = re.compile(r"UnknownIssuer|invalid peer certificate|certificate veri
 _OTHER_REASONS = re.compile(r"[Pp]re-release|yanked|metadata|unusable|URL")
 
 
-@dataclass(frozen=True)
-class ResolvedPackages:
+class ResolvedPackages(Value):
     """``versions`` is ``name==version`` of each package that would be installed, as far as they are
     known here. ``unpinned`` are the others, a place or a name with the reason; ``unknown`` is the
     reason where none is known. ``own_index`` is the user's, where a rented machine asks another."""

@@ -25,7 +25,13 @@ _SUFFIXES = (".py", ".txt", ".toml")
 _UNSEEN = (tokenize.COMMENT, tokenize.NL)
 _LAYOUT = (*_UNSEEN, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER)
 _INSTEAD = {
-    f"{_NAME}.core.values": "from dataclasses import dataclass as dataclass, replace as replace\n"
+    f"{_NAME}.core.values": """\
+from dataclasses import dataclass as dataclass, replace as replace
+class Value:
+ def __init_subclass__(cls):
+  super().__init_subclass__()
+  dataclass(frozen=True)(cls)
+"""
 }
 """The replacement of a module on a machine: a process that starts once and runs for days does not
 need classes that are cheap to import, and the agent's room is small."""
@@ -33,6 +39,8 @@ need classes that are cheap to import, and the agent's room is small."""
 
 POD_ENTRY = "trmcloud.pod.boot"
 """A pod's first process."""
+POD_PREFIX = "/opt/trmcloud"
+"""The folder on a pod for the agent's sources."""
 LATER = ("trmcloud.pod.storage.upload", "trmcloud.pod.notify")
 """The modules that a pod starts only once the trainer's sources are there, and gets with them: see
 ``trainers_share``."""
@@ -120,6 +128,28 @@ def boot_payload(provider: str, self_end: Path | None, trainer: Path | None = No
     trainers_share(trainer or bundle_root() / "model")
     own = {} if self_end is None else self_end_sources({provider: self_end})
     return pack(own_sources(POD_ENTRY, later=(*LATER, JOB)) | own)
+
+
+def start_script(machine: str, archive: str) -> str:
+    """The Python program that unpacks ``boot_payload``'s archive on an image: ``archive`` is an
+    expression for its bytes, and ``machine`` the word for what the image is to run as."""
+    return f"""\
+import sys
+if sys.version_info < (3, 10):
+    sys.exit("trmcloud: this image's python3 is %d.%d; a {machine} needs 3.10"
+        % sys.version_info[:2])
+try:
+    import base64, gzip, io, os, tarfile
+    packed = gzip.decompress({archive})
+    tar = tarfile.TarFile(fileobj=io.BytesIO(packed))
+    tar.extraction_filter = getattr(tarfile, "data_filter", None)
+    tar.extractall("{POD_PREFIX}")
+    sys.path.insert(0, "{POD_PREFIX}")
+    import {POD_ENTRY}
+except Exception as e:
+    what = "%s: %s" % (type(e).__name__, e)
+    sys.exit("trmcloud: the agent cannot be started on this image: " + what)
+"""
 
 
 def self_end_sources(

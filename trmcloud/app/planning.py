@@ -51,7 +51,7 @@ from trmcloud.core.spec.plan import (
 from trmcloud.core.spec.recipe import Recipe
 from trmcloud.core.spec.settings import BYTE_PAIRS, CHAT, PHASES
 from trmcloud.core.spec.spec import CHEAPEST, IGNORE, DataSource, RunSpec
-from trmcloud.core.values import dataclass, replace
+from trmcloud.core.values import Value, replace
 from trmcloud.io.files import write_atomic
 from trmcloud.io.installation import update_command
 from trmcloud.options import LaunchRequest, spec_of, with_goal
@@ -134,8 +134,7 @@ _CPUS_PER_GPU, _RAM_GB_PER_GPU = 8, 64.0
 _MOST_PER_KWH = Usd(10)
 
 
-@dataclass(frozen=True)
-class OwnHardware:
+class OwnHardware(Value):
     """The cost of a plan on one's own machine, compared with renting.
 
     ``rented`` is the plan's recommendation where it is the quicker one, else None; ``dearer`` is

@@ -36,7 +36,7 @@ from trmcloud.core.spec.settings import CHAT
 from trmcloud.core.spec.spec import DataSource, RunSpec, growing_key
 from trmcloud.core.spec.sweep_wish import leased_command
 from trmcloud.core.storage import work_gb
-from trmcloud.core.values import dataclass
+from trmcloud.core.values import Value
 from trmcloud.ports.bucket import CacheRequest
 from trmcloud.ports.compute import PodRequest
 
@@ -48,8 +48,7 @@ SEND_WITHIN_S = 120.0
 another one may have found out by now that there is no pod."""
 
 
-@dataclass(frozen=True)
-class LaunchData:
+class LaunchData(Value):
     """A run's training data: a folder that is ready here, or what its machine is to make itself.
 
     ``folder`` is where it lies or grows on this machine; empty where it is made elsewhere.

@@ -51,7 +51,7 @@ from trmcloud.core.spec.plan import Candidate, Plan
 from trmcloud.core.spec.settings import CHAT, PhaseRecipe
 from trmcloud.core.spec.spec import DataSource, RunSpec
 from trmcloud.core.text import one_line
-from trmcloud.core.values import dataclass, replace
+from trmcloud.core.values import Value, replace
 from trmcloud.options import LaunchRequest, parse_balance_policy, parse_money, refuse_changes
 from trmcloud.ports.machine import PlanInputs, Progress
 
@@ -62,8 +62,7 @@ _CHAT_TOKEN = "<|assistant_start|>"
 """A special token that every tokenizer for conversations has."""
 
 
-@dataclass(frozen=True)
-class PreparedLaunch:
+class PreparedLaunch(Value):
     """A plan that was checked, and what its first phase trains on and starts from."""
 
     plan: Plan
@@ -73,57 +72,20 @@ class PreparedLaunch:
 
 
 def prepare(
-    context: Context, planner: Planner, request: LaunchRequest, progress: DataProgress
+    context: Context,
+    planner: Planner,
+    request: LaunchRequest,
+    progress: DataProgress,
+    spec: RunSpec | None = None,
 ) -> PreparedLaunch:
-    """Check everything before the user is asked for money; then make the data ready.
+    """Check everything before the user is asked for money; then make the data ready. ``spec``: the
+    wish, where it was made of ``request`` already.
 
     Raises:
         TrmcloudError: whatever keeps this from being launched, said before any data is touched.
     """
     exposure = parse_money("--accept-exposure", request.accept_exposure)
-    plan, source_name, weights = _checked(context, planner, request, exposure)
-    saved = planning.is_plan_id(request.hardware)
-    return _prepared(
-        context, planner, request, progress, plan, source_name, weights, exposure, saved=saved
-    )
-
-
-def prepare_spec(
-    context: Context,
-    planner: Planner,
-    request: LaunchRequest,
-    spec: RunSpec,
-    progress: DataProgress,
-) -> PreparedLaunch:
-    """Do as ``prepare``, of a wish that was made of ``request`` already.
-
-    Raises:
-        TrmcloudError: see ``prepare``.
-    """
-    exposure = parse_money("--accept-exposure", request.accept_exposure)
-    check_trainer(planner.recipe(spec.recipe))
-    plan = planner.plan(spec)
-    source_name = _source_name(plan, request)
-    check_launch(context, plan, request, exposure)
-    weights = _sound_weights(context, plan)
-    return _prepared(
-        context, planner, request, progress, plan, source_name, weights, exposure, saved=False
-    )
-
-
-def _prepared(
-    context: Context,
-    planner: Planner,
-    request: LaunchRequest,
-    progress: DataProgress,
-    plan: Plan,
-    source_name: str,
-    weights: str,
-    exposure: Usd | None,
-    *,
-    saved: bool,
-) -> PreparedLaunch:
-    """Make the data of a checked plan ready."""
+    plan, source_name, weights = _checked(context, planner, request, exposure, spec)
     conversations = _conversations(context, planner.inputs, plan, request, progress)
     if source_name:
         source = pinned_source(
@@ -138,7 +100,7 @@ def _prepared(
         path = context.pods.trainer_path()
         tasks = data_files.fetch_tasks(context.home, goal.suite, path, progress)
         data = replace(data, tasks=str(tasks))
-    if not saved:
+    if spec is not None or not planning.is_plan_id(request.hardware):
         if tokens is not None:
             checked, plan = plan, planner.plan(plan.spec, tokens_available=tokens)
             if _machines(plan) != _machines(checked):
@@ -160,14 +122,18 @@ def check_saved(context: Context, planner: Planner, request: LaunchRequest) -> P
 
 
 def _checked(
-    context: Context, planner: Planner, request: LaunchRequest, exposure: Usd | None
+    context: Context,
+    planner: Planner,
+    request: LaunchRequest,
+    exposure: Usd | None,
+    spec: RunSpec | None = None,
 ) -> tuple[Plan, str, str]:
     """(the plan, the name of its data's source, the folder of the weights that it starts from)"""
-    if planning.is_plan_id(request.hardware):
+    if spec is None and planning.is_plan_id(request.hardware):
         plan = _load(context, request)
         check_trainer(planner.recipe(plan.spec.recipe))
     else:
-        spec = planner.spec_to_launch(request)
+        spec = spec or planner.spec_to_launch(request)
         check_trainer(planner.recipe(spec.recipe))
         plan = planner.plan(spec)
     source_name = _source_name(plan, request)

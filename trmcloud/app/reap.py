@@ -19,15 +19,14 @@ from trmcloud.core.control.bookkeeping import Orphan, govern
 from trmcloud.core.control.observation import PodSeen
 from trmcloud.core.control.run_state import IllegalTransition
 from trmcloud.core.errors import AuthError, LedgerError, ProviderError
-from trmcloud.core.values import dataclass
+from trmcloud.core.values import Value
 from trmcloud.io.files import write_atomic
 from trmcloud.ports.compute import Compute
 
 GUARD_NOTE_NAME = "guard.json"
 
 
-@dataclass(frozen=True)
-class ReapFindings:
+class ReapFindings(Value):
     """The result of one look at every provider; ``unreachable`` names providers that gave no
     list."""
 
@@ -39,8 +38,7 @@ class ReapFindings:
     """By provider that gave a list."""
 
 
-@dataclass(frozen=True)
-class EndedOrphan:
+class EndedOrphan(Value):
     """A pod without an owner that was ordered to end."""
 
     provider: str
@@ -201,8 +199,7 @@ def _is_own(context: Context, orphan: Orphan) -> bool:
     return name is not None and name.ledger == context.ledger.ledger_id
 
 
-@dataclass(frozen=True)
-class GuardVisit:
+class GuardVisit(Value):
     """The guard's last visit: epoch s, how often it should come (s), on which machine, and which
     providers gave it a list."""
 

@@ -49,7 +49,7 @@ from trmcloud.core.control.receipt_page import (
 from trmcloud.core.control.run_state import RunState
 from trmcloud.core.errors import CheckpointError, ConflictError, NotFoundError, ReceiptError
 from trmcloud.core.spec.spec import RunSpec
-from trmcloud.core.values import dataclass, replace
+from trmcloud.core.values import Value, replace
 from trmcloud.io.files import read_small
 from trmcloud.io.hashing import matches_hash
 from trmcloud.io.redaction import MASK, masked
@@ -135,8 +135,7 @@ class Verdict(str, Enum):
     OPEN = "open"
 
 
-@dataclass(frozen=True)
-class Check:
+class Check(Value):
     """One thing that was looked at: ``what`` it is, and what was found."""
 
     what: str
@@ -144,8 +143,7 @@ class Check:
     detail: str
 
 
-@dataclass(frozen=True)
-class Verified:
+class Verified(Value):
     """``receipt`` is what was checked, or the run's own of now; None where only files were."""
 
     run_id: str

@@ -29,7 +29,7 @@ from packaging.utils import canonicalize_name
 from trmcloud.core.contract.command import is_inside
 from trmcloud.core.errors import DataError
 from trmcloud.core.text import CONTROL, one_line
-from trmcloud.core.values import dataclass, replace
+from trmcloud.core.values import Value, replace
 
 PUBLIC = "https://pypi.org/simple"
 KNOWN_NAMES = ("uv.lock", "requirements.txt", "pyproject.toml", "environment.yml")
@@ -78,8 +78,7 @@ _RENAMED = {
 }  # fmt: skip
 
 
-@dataclass(frozen=True)
-class SentFiles:
+class SentFiles(Value):
     """The files of a tree that are sent: the only ones that a list is read from.
 
     ``names`` are relative to ``root``, ``folder`` is where the command starts. ``why_not`` returns
@@ -92,8 +91,7 @@ class SentFiles:
     why_not: Callable[[str], str] = lambda name: ""
 
 
-@dataclass(frozen=True)
-class Line:
+class Line(Value):
     """One line for pip, and the place that it was read from: ``requirements.txt:3``.
 
     ``asked`` is what an index may be asked for; where it is None, ``why`` says why not, and
@@ -107,8 +105,7 @@ class Line:
     name: str = ""
 
 
-@dataclass(frozen=True)
-class Option:
+class Option(Value):
     """An option for pip by its long name; ``value`` is empty for a switch."""
 
     name: str
@@ -120,8 +117,7 @@ class Option:
         return f"{self.name} {shlex.quote(self.value)}" if self.value else self.name
 
 
-@dataclass(frozen=True)
-class Packages:
+class Packages(Value):
     """A project's list of packages.
 
     ``python`` is the versions of Python that the project takes, as a specifier (``>=3.10``).

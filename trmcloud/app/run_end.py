@@ -20,11 +20,10 @@ from trmcloud.core.control.run_state import RunState
 from trmcloud.core.errors import NO_CHECKPOINT_CODE, Outcome
 from trmcloud.core.money import Usd
 from trmcloud.core.text import one_line
-from trmcloud.core.values import dataclass
+from trmcloud.core.values import Value
 
 
-@dataclass(frozen=True)
-class RunEnd:
+class RunEnd(Value):
     """``outcome`` is a run's own, or the expected one while its bill is not final. ``spent`` is at
     most that where ``awaits_bill``. ``is_bare``: a command ended well and left no checkpoint;
     ``has_files``: files of it are here; ``has_checkpoints``: there may be one to fetch.

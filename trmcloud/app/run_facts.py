@@ -32,11 +32,10 @@ from trmcloud.core.control.run_state import RunState
 from trmcloud.core.errors import Outcome
 from trmcloud.core.money import ZERO, Usd, total
 from trmcloud.core.text import one_line
-from trmcloud.core.values import dataclass, replace
+from trmcloud.core.values import Value, replace
 
 
-@dataclass(frozen=True)
-class Money:
+class Money(Value):
     """A run's cost of its ``cap``: ``proven`` by bills and by what is known of its pods,
     ``at_most`` while that is not final. ``reserved`` is held for what may still come; ``left`` is
     what of the cap cannot have been spent yet."""
@@ -53,8 +52,7 @@ class Money:
         return max(ZERO, self.cap - self.at_most)
 
 
-@dataclass(frozen=True)
-class Training:
+class Training(Value):
     """The trainer's last heartbeat, of ``at`` (epoch s). ``loss`` and ``passes`` (after each
     supervision step) are nats a token, ``next_usd_buys`` and ``next_hour_buys`` bits per byte."""
 
@@ -85,8 +83,7 @@ class Training:
     best: float | None = None
 
 
-@dataclass(frozen=True)
-class Run:
+class Run(Value):
     """One run. ``layers`` are those that would end its pod, empty where it has none; ``trouble``
     says why its pod or its bucket cannot be reached; times are epoch seconds."""
 

@@ -13,7 +13,7 @@ from trmcloud.app.curves import open_metrics
 from trmcloud.core.control.run_state import RunState
 from trmcloud.core.errors import NotFoundError
 from trmcloud.core.text import strip_control
-from trmcloud.core.values import dataclass
+from trmcloud.core.values import Value
 
 MOST_BYTES = 1 << 16
 """Of one piece."""
@@ -21,8 +21,7 @@ END_BYTES = 1 << 14
 """Of the first piece: about two hundred lines."""
 
 
-@dataclass(frozen=True)
-class LogPiece:
+class LogPiece(Value):
     """Bytes ``start`` to ``end`` of a log of ``size`` bytes. ``text`` has no control characters but
     newlines, tabs, and carriage returns, by which a progress bar draws its line again."""
 

@@ -20,7 +20,7 @@ from trmcloud.core.control.run_state import GRANT, Generation, RunState, State
 from trmcloud.core.errors import HostKeyChanged, LinkError, NoAddress
 from trmcloud.core.reported import ReportedValue
 from trmcloud.core.text import one_line
-from trmcloud.core.values import dataclass
+from trmcloud.core.values import Value
 from trmcloud.io.files import read_small
 from trmcloud.ports.ledger import Driver
 
@@ -32,8 +32,7 @@ SETUP_PATIENCE_S = 600.0
 """Of a cluster: SkyPilot installs itself on it before our agent starts its SSH server."""
 
 
-@dataclass(frozen=True)
-class WorkerTransfer:
+class WorkerTransfer(Value):
     """A worker's present transfer in this process. ``what`` is stage, grant or a checkpoint's
     label; ``size`` is 0 while it is not known."""
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime as dt
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
@@ -41,6 +40,7 @@ from trmcloud.app.trainings import (
 )
 from trmcloud.app.views import filled, note
 from trmcloud.core.catalog.providers import is_brokered, traits_of
+from trmcloud.core.clock import utc_day
 from trmcloud.core.contract.command import RECIPE, Command, own_facts
 from trmcloud.core.contract.gate import verdict_from_json
 from trmcloud.core.contract.manifest import CheckpointManifest, KnownCheckpoint, own_name
@@ -684,7 +684,7 @@ def volume_notes(ledger: LedgerState, now: float, run_id: str = "") -> list[view
         why = sentence(over.why_kept) or "it is about to be deleted"
         lines.append(
             f"network volume in {over.place}: {over.per_day} a day beyond every budget since"
-            f" {_day(over.since)}, {over.beyond(now)} so far: {why};"
+            f" {utc_day(over.since)}, {over.beyond(now)} so far: {why};"
             f" trmcloud admin volumes delete {over.place}"
         )
     return [note("volume", line) for line in lines]
@@ -693,18 +693,15 @@ def volume_notes(ledger: LedgerState, now: float, run_id: str = "") -> list[view
 def _reserved(mine: Sequence[Hold], now: float) -> str:
     """Return the line of one run's pods on one volume."""
     accrued, amount = total(hold.accrued(now) for hold in mine), total(hold.amount for hold in mine)
+    until, then = utc_day(_until(mine)), _THEN.get(mine[-1].then, _THEN[KEEP])
     return (
-        f"network volume in {mine[-1].place}: {accrued} of {amount} reserved until"
-        f" {_day(_until(mine))}, {mine[-1].per_day} a day; {_THEN.get(mine[-1].then, _THEN[KEEP])}"
+        f"network volume in {mine[-1].place}: {accrued} of {amount} reserved until {until},"
+        f" {mine[-1].per_day} a day; {then}"
     )
 
 
 def _until(mine: Sequence[Hold]) -> float:
     return max(hold.until for hold in mine)
-
-
-def _day(at: float) -> str:
-    return dt.datetime.fromtimestamp(at, dt.timezone.utc).strftime("%Y-%m-%d")
 
 
 def _hold(hold: Hold, over: Any, now: float) -> views.VolumeHold:

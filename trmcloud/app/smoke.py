@@ -27,6 +27,7 @@ from trmcloud.app.smoke_watch import (
     why_ended,
 )
 from trmcloud.core.catalog.providers import traits_of
+from trmcloud.core.clock import utc_day
 from trmcloud.core.control import events as ev
 from trmcloud.core.control.balance import AccountBalance, Billing, prepaid_limit
 from trmcloud.core.control.events import FailureKind
@@ -460,7 +461,7 @@ class Smoke:
         ends_rent, why = prepaid_limit(self._account)
         self._say("prepaid", ends_rent, why)
         if ends_rent:
-            day = time.strftime("%Y-%m-%d", time.gmtime(self._context.wall()))
+            day = utc_day(self._context.wall())
             self._verify("prepaid", f"a prepaid account with {self._account.balance} on {day}")
 
     def _unverified(self, what: str) -> None:

@@ -17,13 +17,12 @@ from trmcloud.core.control.run_state import Generation
 from trmcloud.core.errors import ProviderError, TrmcloudError
 from trmcloud.core.money import Usd
 from trmcloud.core.text import strip_control
-from trmcloud.core.values import dataclass
+from trmcloud.core.values import Value
 
 # What a smoke run asks beyond the ports, and what it tells.
 
 
-@dataclass(frozen=True)
-class RoundTrip:
+class RoundTrip(Value):
     """A file that went to the pod and came back, every byte the same."""
 
     size_bytes: int
@@ -31,8 +30,7 @@ class RoundTrip:
     fetched_s: float
 
 
-@dataclass(frozen=True)
-class MadeLimit:
+class MadeLimit(Value):
     """A limit of the provider's own that a pod is made with. ``layer`` is its name in the traits;
     ``ahead`` has the next pods end by it so many seconds before their hard stop, or behind it where
     that is negative; ``how`` gives the provider's words of that limit for a pod that is gone ('':
@@ -43,8 +41,7 @@ class MadeLimit:
     how: Callable[[str], str]
 
 
-@dataclass(frozen=True)
-class SmokeSetting:
+class SmokeSetting(Value):
     """The interface of a smoke run beyond the ports.
 
     ``offers`` is what can be had now, ``disk_rate`` the USD/h of the pod's own disks. ``answers``
@@ -71,8 +68,7 @@ class SmokeSetting:
     """Which credential of the account will be on the pod."""
 
 
-@dataclass(frozen=True)
-class Step:
+class Step(Value):
     """One thing that was tried: ``at_s`` since the beginning, ``spent`` by our clock."""
 
     name: str
@@ -83,8 +79,7 @@ class Step:
     spent: Usd
 
 
-@dataclass(frozen=True)
-class Verdict:
+class Verdict(Value):
     """``verified`` are kill layers now on record; ``trouble`` is what a user must act on."""
 
     verified: tuple[str, ...]

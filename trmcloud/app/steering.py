@@ -34,7 +34,7 @@ from trmcloud.core.spec.overrides import Change, decisive_changes, with_override
 from trmcloud.core.spec.plan import Candidate, PhasePlan
 from trmcloud.core.spec.settings import PhaseRecipe
 from trmcloud.core.text import one_line
-from trmcloud.core.values import dataclass, replace
+from trmcloud.core.values import Value, replace
 
 # Comparison of a run's new settings with those that it was trained with, before anything is
 # rented.
@@ -43,8 +43,7 @@ ACCEPT = "--accept-change"
 _FOR_MEMORY = frozenset({"batch", "sequence", "optimizer", "ema", "dtype", "loops"})
 
 
-@dataclass(frozen=True)
-class ChangedSettings:
+class ChangedSettings(Value):
     """``settings``: by phase, what takes the place of the plan's. ``accepted``: by name, [before,
     after] of what decides what is trained; None: nothing of it differs. ``processes``: so many
     train from now on; 0: as many as before."""
@@ -265,8 +264,7 @@ RESUMABLE = (
 """Ends after which there may be something left to train."""
 
 
-@dataclass(frozen=True)
-class Forecast:
+class Forecast(Value):
     """The forecast of one of ``VERBS`` on a run, as of now.
 
     ``at_most`` is the most that it spends from now on, all of it within ``cap``; ``freed`` is what

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from trmcloud.core.catalog.hardware import LOCAL
 from trmcloud.core.spec.plan import Candidate, Plan, Remark, RemarkTopic
-from trmcloud.core.values import dataclass, replace
+from trmcloud.core.values import Value, replace
 from trmcloud.io.files import read_small, write_atomic
 
 if TYPE_CHECKING:
@@ -35,8 +35,7 @@ _ONE_REFUSAL_S = 3600.0
 _SAID = re.compile(r"stock ([a-z]+)")
 
 
-@dataclass(frozen=True)
-class StockLine:
+class StockLine(Value):
     """``at`` is epoch s; ``said`` is the provider's word for its stock when it was planned, empty
     where it has none; ``seconds`` are those from the intent to its outcome."""
 

@@ -16,7 +16,7 @@ from trmcloud.core.errors import (
     StaleEpoch,
     TrmcloudError,
 )
-from trmcloud.core.values import dataclass
+from trmcloud.core.values import Value
 
 
 def request_stop(context: Context, run_id: str, reason: Reason) -> RunState:
@@ -66,8 +66,7 @@ def interrupt(context: Context, run_id: str) -> None:
     request_stop(context, run_id, make_reason(ReasonKind.INTERRUPTED))
 
 
-@dataclass(frozen=True)
-class EndedByName:
+class EndedByName(Value):
     """A run whose pods were ended by their names, since ``error`` kept its end from the ledger."""
 
     run_id: str

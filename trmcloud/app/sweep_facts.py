@@ -14,11 +14,10 @@ from trmcloud.core.errors import TrmcloudError
 from trmcloud.core.sweep import events as ev
 from trmcloud.core.sweep.state import IllegalEvent, SweepState, Trial, apply
 from trmcloud.core.sweep.terms import SweepTerms
-from trmcloud.core.values import dataclass
+from trmcloud.core.values import Value
 
 
-@dataclass(frozen=True)
-class SweepFacts:
+class SweepFacts(Value):
     """A sweep as far as it is known here."""
 
     terms: SweepTerms

@@ -41,7 +41,7 @@ from trmcloud.core.sweep.priors import Priors
 from trmcloud.core.sweep.samplers import SAMPLERS
 from trmcloud.core.sweep.space import Space
 from trmcloud.core.sweep.terms import SweepTerms
-from trmcloud.core.values import dataclass, replace
+from trmcloud.core.values import Value, replace
 from trmcloud.io.installation import install_command
 from trmcloud.options import (
     LaunchRequest,
@@ -79,8 +79,7 @@ def _sampler(flag: str, name: str) -> str:
 
 
 # fmt: off
-@dataclass(frozen=True)
-class SweepRequest:
+class SweepRequest(Value):
     """The options about the search, as they were typed: nothing is checked."""
 
     space: str = option(
@@ -317,21 +316,11 @@ def _of_recipe(
 # -- from the wish to the launch ------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class PreparedSweep:
-    """A sweep that was checked; ``tree`` are a command's files."""
-
-    ready: PreparedLaunch
-    terms: SweepTerms
-    priors: Priors
-    tree: WorkingTree | None = None
-
-
 def dry_run(
     planner: Planner, spec: RunSpec, here: Path
-) -> tuple[Plan, SweepTerms, Priors, WorkingTree | None]:
-    """Return the plan that would be launched, saved, its terms, what is known of its points, and
-    the files that would be sent.
+) -> tuple[Plan, WorkingTree | None, SweepTerms, Priors]:
+    """Return the plan that would be launched, saved, the files that would be sent, its terms, and
+    what is known of its points.
 
     Raises:
         TrmcloudError: there can be no such plan.
@@ -340,7 +329,7 @@ def dry_run(
     plan = planner.plan(spec)
     terms = terms_of(plan)
     _check(plan, terms)
-    return planner.save(plan), terms, priors_of(plan, terms), tree
+    return planner.save(plan), tree, terms, priors_of(plan, terms)
 
 
 def _check(plan: Plan, terms: SweepTerms) -> None:
@@ -356,7 +345,7 @@ def prepare(
     here: Path,
     trainer: Path,
     progress: DataProgress,
-) -> PreparedSweep:
+) -> tuple[PreparedLaunch, WorkingTree | None, SweepTerms, Priors]:
     """Check everything before the user is asked for money; then make code and data ready.
     ``trainer`` is the trainer's package.
 
@@ -369,7 +358,7 @@ def prepare(
     else:
         plan = planner.plan(spec)
         _check(plan, terms_of(plan))  # before any data is fetched
-        ready = preparing.prepare_spec(context, planner, request, spec, progress)
+        ready = preparing.prepare(context, planner, request, progress, spec)
     terms = terms_of(ready.plan)
     _check(ready.plan, terms)
     priors = priors_of(ready.plan, terms)
@@ -377,7 +366,7 @@ def prepare(
         files = {SWEEP_NAME: write_job(spec, terms, priors), **commands_share()}
         item = code_item(trainer, context.home, files)
         ready = replace(ready, data=replace(ready.data, code=str(item.local)))
-    return PreparedSweep(ready, terms, priors, tree)
+    return ready, tree, terms, priors
 
 
 def _beside(planner: Planner) -> Any:

@@ -21,7 +21,7 @@ from trmcloud.core.money import Usd, cost
 from trmcloud.core.spec.plan import PhasePlan
 from trmcloud.core.spec.settings import kind_of
 from trmcloud.core.text import one_line
-from trmcloud.core.values import dataclass
+from trmcloud.core.values import Value
 
 # The verdict of the gate between two phases.
 
@@ -126,8 +126,7 @@ def expected_of(phase: PhasePlan) -> PhaseExpectation:
 # What happened to a run's trainings and was mended, as far as this home has heard of it.
 
 
-@dataclass(frozen=True)
-class RecoveryRow:
+class RecoveryRow(Value):
     """One row of an agent's account. ``lost``: its seconds at the machine's rate."""
 
     generation: int

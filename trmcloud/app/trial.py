@@ -45,7 +45,7 @@ from trmcloud.core.contract.command import CODE_NAME, Command
 from trmcloud.core.contract.records import ContractError, Instant, Sha256, dump, load
 from trmcloud.core.errors import TrmcloudError, UsageError
 from trmcloud.core.text import one_line
-from trmcloud.core.values import dataclass
+from trmcloud.core.values import Value
 from trmcloud.io.files import read_small, write_atomic
 from trmcloud.io.hashing import file_sha256
 from trmcloud.pod.machine import processes
@@ -82,8 +82,7 @@ HUB_OFFLINE: Mapping[str, str] = {
 """The model hub: read from its cache on this machine, neither asked nor written to."""
 
 
-@dataclass(frozen=True)
-class TrialGround:
+class TrialGround(Value):
     """This machine, as far as a trial needs it.
 
     ``environment`` holds the variables of this shell that a run's command would have, ``shell`` all
@@ -97,8 +96,7 @@ class TrialGround:
     now: Callable[[], float]
 
 
-@dataclass(frozen=True)
-class TrialBounds:
+class TrialBounds(Value):
     """How long a trial takes and what it may write. ``for_s``: seconds; ``steps``: 0 for no limit;
     ``gigabytes``: of all files; ``online``: downloads are let through."""
 
@@ -108,8 +106,7 @@ class TrialBounds:
     online: bool = False
 
 
-@dataclass(frozen=True)
-class Trial:
+class Trial(Value):
     """The record of a trial: the checks of one command with one state of the code."""
 
     code_sha256: Sha256

@@ -12,8 +12,8 @@ from typing import Annotated
 from trmcloud.core.contract.command import NO_SIGNAL, Command
 from trmcloud.core.contract.command_terms import MOST_LINE_CHARS
 from trmcloud.core.contract.records import Step, within
-from trmcloud.core.text import one_line
-from trmcloud.core.values import dataclass, replace
+from trmcloud.core.text import first_of, one_line, size_text
+from trmcloud.core.values import Value, replace
 from trmcloud.pod.job.readings import is_of_settings
 from trmcloud.pod.job.readings import plain_name as metric_key
 
@@ -23,8 +23,7 @@ _Count = Annotated[int, within(0, 1 << 53)]
 _Seconds = Annotated[float, within(0.0, 1e7)]
 
 
-@dataclass(frozen=True)
-class SeenSave:
+class SeenSave(Value):
     """An artifact that the command wrote."""
 
     source: str
@@ -38,8 +37,7 @@ class SeenSave:
     """Its other files, by their paths as ``source`` is."""
 
 
-@dataclass(frozen=True)
-class SeenKey:
+class SeenKey(Value):
     """A named number of the log or of TensorBoard's files. ``last`` is None for NaN and inf."""
 
     name: str
@@ -53,8 +51,7 @@ class SeenKey:
     """Each line that has it is of a test or a validation, by its words."""
 
 
-@dataclass(frozen=True)
-class Attempt:
+class Attempt(Value):
     """One start of the command, until all its processes had ended."""
 
     ran_s: _Seconds = 0.0
@@ -81,8 +78,7 @@ class Attempt:
     """It was ended, since it had written more than allowed."""
 
 
-@dataclass(frozen=True)
-class SeenPath:
+class SeenPath(Value):
     """A path that a Python process of the command opened."""
 
     path: str
@@ -90,8 +86,7 @@ class SeenPath:
     there: bool
 
 
-@dataclass(frozen=True)
-class Observed:
+class Observed(Value):
     """The observations of one trial. Paths are absolute."""
 
     first: Attempt
@@ -119,8 +114,7 @@ class Observed:
 # -- facts, which need the file system, and the checks of them -----------------------------------
 
 
-@dataclass(frozen=True)
-class MissingFile:
+class MissingFile(Value):
     """A file or module that the command did not find in the copy, and that is here."""
 
     name: str
@@ -135,8 +129,7 @@ class MissingFile:
         return f"{self.name} {how} {self.why}"
 
 
-@dataclass(frozen=True)
-class Facts:
+class Facts(Value):
     """All that is judged of one trial."""
 
     command: Command
@@ -172,8 +165,7 @@ class Result(str, Enum):
     UNKNOWN = "unknown"
 
 
-@dataclass(frozen=True)
-class Check:
+class Check(Value):
     """One check with one line of evidence; ``fix`` is what to change, empty where nothing is."""
 
     name: str
@@ -197,7 +189,6 @@ _OFFLINE = re.compile(
 )
 """Messages of a command that needs a network, in the words of libc and the hub's libraries."""
 _NO_MODULE = re.compile(r"ModuleNotFoundError: No module named '([A-Za-z0-9_.]{1,80})'")
-_SHOWN = 3
 _MOST_NAMES = 8
 """Of numbers, in the check of the metric."""
 
@@ -247,7 +238,7 @@ def _starts(facts: Facts) -> Check:
             )
         why = [each.said for each in facts.missing]
         how = _ended(first.code, first.ran_s)
-        return Check("starts", Result.FAILED, "; ".join([how, *why[:_SHOWN]]), fix, details)
+        return Check("starts", Result.FAILED, "; ".join([how, *why[:3]]), fix, details)
     if first.left_behind:
         count = f"{first.left_behind} process{'es' * (first.left_behind != 1)}"
         return Check(
@@ -282,12 +273,12 @@ def _reads(facts: Facts) -> Check:
         if facts.outside_reads:
             fixes.append("use --data FOLDER; the script finds it in $TRMCLOUD_DATA")
         return Check(
-            "reads", Result.FAILED, f"not among the files to send: {_some(told)}",
+            "reads", Result.FAILED, f"not among the files to send: {first_of(told)}",
             "; ".join(dict.fromkeys(fixes)),
         )  # fmt: skip
     if not seen.pythons:
         return Check("reads", Result.UNKNOWN, "no Python process was seen")
-    hub = f"; from the hub's cache here: {_some(facts.hub_reads)}" if facts.hub_reads else ""
+    hub = f"; from the hub's cache here: {first_of(facts.hub_reads)}" if facts.hub_reads else ""
     compiled = [name for name in COMPILED_READERS if name in facts.modules]
     if compiled:
         return Check(
@@ -319,7 +310,7 @@ def _imports(facts: Facts) -> Check:
         one = len(facts.unnamed) == 1
         return Check(
             "imports", Result.FAILED,
-            f"{said} {_some(facts.unnamed, 8)}, which {'is' if one else 'are'} imported",
+            f"{said} {first_of(facts.unnamed, 8)}, which {'is' if one else 'are'} imported",
             f"add {'it' if one else 'them'} to {where}, and --pip {where}",
         )  # fmt: skip
     if facts.requirements:
@@ -340,14 +331,14 @@ def _lacking(facts: Facts) -> str:
 def _writes(facts: Facts) -> Check:
     saves, seen = facts.observed.first.saves, facts.observed
     absolute = (
-        f"; really written, outside the copy: {_some(facts.outside_writes)}"
+        f"; really written, outside the copy: {first_of(facts.outside_writes)}"
         if facts.outside_writes
         else ""
     )
     others = ""
     if seen.other_files:
         files = f"{seen.other_files:,} other file{'s' * (seen.other_files != 1)}"
-        others = f"; {files}, {_size(seen.other_bytes)}"
+        others = f"; {files}, {size_text(seen.other_bytes)}"
     if not saves:
         return Check(
             "writes", Result.UNKNOWN,
@@ -358,7 +349,7 @@ def _writes(facts: Facts) -> Check:
     place = checkpoints_place(saves)
     kinds = ", ".join(sorted({save.kind for save in saves if save.kind}))
     count = f"{len(saves)} checkpoint{'s' * (len(saves) != 1)}"
-    told = f"{count}{f' ({kinds})' if kinds else ''} in {place}, the largest {_size(largest)}"
+    told = f"{count}{f' ({kinds})' if kinds else ''} in {place}, the largest {size_text(largest)}"
     result = Result.FAILED if facts.outside_writes else Result.PASSED
     fix = "write inside the working folder" if facts.outside_writes else ""
     return Check("writes", result, told + others + absolute, fix)
@@ -373,7 +364,7 @@ def _metric(facts: Facts) -> Check:
     if chosen is not None and chosen not in compared:
         compared = [*compared[: _MOST_NAMES - 1], chosen]
     others = len(keys) - len(compared)
-    shown = _some(
+    shown = first_of(
         [_key_text(key, spellings[metric_key(key.name)]) for key in compared], _MOST_NAMES
     )
     shown += f", and {others} other name{'s' * (others != 1)}" if others else ""
@@ -496,8 +487,7 @@ _ROOM = 1.5
 _PROBE_STEPS = 200
 
 
-@dataclass(frozen=True)
-class RequestedMachine:
+class RequestedMachine(Value):
     """The machine and money of the printed line, as they were typed to ``try``."""
 
     hardware: str = ""
@@ -678,8 +668,7 @@ _HIGHER = re.compile(
 )
 
 
-@dataclass(frozen=True)
-class NamedNumber:
+class NamedNumber(Value):
     """A number of a line of text, its name and the pattern that finds it."""
 
     name: str
@@ -834,15 +823,3 @@ def _key_text(key: SeenKey, spellings: Sequence[str]) -> str:
 def _ended(code: int, ran_s: float) -> str:
     how = f"code {code}" if code >= 0 else f"signal {-code}"
     return f"it ended with {how} after {ran_s:.1f} s"
-
-
-def _some(names: Sequence[str], most: int = _SHOWN) -> str:
-    told = ", ".join(one_line(name)[:160] for name in names[:most])
-    return f"{told} and {len(names) - most} more" if len(names) > most else told
-
-
-def _size(size_bytes: int) -> str:
-    for unit, each in (("GB", 10**9), ("MB", 10**6), ("kB", 10**3)):
-        if size_bytes >= each:
-            return f"{size_bytes / each:.1f} {unit}"
-    return f"{size_bytes} bytes"

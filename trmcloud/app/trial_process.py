@@ -52,7 +52,7 @@ from trmcloud.core.contract.command_terms import (
 from trmcloud.core.contract.records import ContractError, dump, load, parse_lines
 from trmcloud.core.contract.trainer_contract import ENV_ATTEMPT, ENV_DEADLINE_AT
 from trmcloud.core.text import one_line
-from trmcloud.core.values import dataclass, replace
+from trmcloud.core.values import Value, replace
 from trmcloud.io.files import read_small, write_atomic
 from trmcloud.pod.job.artifacts import (
     Artifact,
@@ -105,8 +105,7 @@ _ENDING_S = 1.0
 """Processes that end together with the command have so long."""
 
 
-@dataclass(frozen=True)
-class TrialJob:
+class TrialJob(Value):
     """One trial: the command, its copy and environment, and the bounds of time and bytes."""
 
     command: Command

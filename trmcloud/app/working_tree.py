@@ -31,7 +31,7 @@ from trmcloud.app.own_outputs import fetched_among, is_among, outputs_among
 from trmcloud.app.staging import CODE_DIR
 from trmcloud.core.contract.command import CODE_NAME, is_inside
 from trmcloud.core.errors import DataError
-from trmcloud.core.values import dataclass
+from trmcloud.core.values import Value
 from trmcloud.io.redaction import TOKEN
 
 if TYPE_CHECKING:  # reading them takes a package that other commands need not load
@@ -71,8 +71,7 @@ _SEARCHED_BYTES = 1 << 16
 _TEXT_SUFFIXES = _DATA_SUFFIXES | {".py", ".md", ".ipynb", ".js", ".ts", ".env", ".hcl", ".tf"}
 
 
-@dataclass(frozen=True)
-class WorkingTree:
+class WorkingTree(Value):
     """The files of ``root`` to send: relative names, their bytes in all, and those left out."""
 
     root: Path

@@ -6,7 +6,7 @@ import datetime as dt
 from functools import lru_cache
 from typing import Generic, TypeVar
 
-from trmcloud.core.values import dataclass
+from trmcloud.core.values import Value
 
 T = TypeVar("T")
 
@@ -14,11 +14,35 @@ T = TypeVar("T")
 @lru_cache(maxsize=4096)
 def utc_month(at: float) -> str:
     """The UTC month of an instant: ``2026-11``."""
-    return dt.datetime.fromtimestamp(at, dt.timezone.utc).strftime("%Y-%m")
+    return f"{_utc(at):%Y-%m}"
 
 
-@dataclass(frozen=True)
-class Instant:
+@lru_cache(maxsize=4096)
+def utc_day(at: float) -> str:
+    """The UTC day of an instant: ``2026-11-27``."""
+    return f"{_utc(at):%Y-%m-%d}"
+
+
+def utc_minute(at: float) -> str:
+    """``2026-11-27 09:30 UTC``."""
+    return f"{_utc(at):%Y-%m-%d %H:%M} UTC"
+
+
+def utc_second(at: float) -> str:
+    """``2026-11-27 09:30:15 UTC``."""
+    return f"{_utc(at):%Y-%m-%d %H:%M:%S} UTC"
+
+
+def rfc3339(at: float) -> str:
+    """``2026-11-27T09:30:15Z``."""
+    return f"{_utc(at):%Y-%m-%dT%H:%M:%SZ}"
+
+
+def _utc(at: float) -> dt.datetime:
+    return dt.datetime.fromtimestamp(at, dt.timezone.utc)
+
+
+class Instant(Value):
     """One reading of both clocks: ``wall`` epoch seconds, ``boot`` seconds since boot.
 
     The boot clock counts suspended time and cannot be set; ``boot_id`` tells two boots apart.
@@ -35,8 +59,7 @@ class Instant:
         return self.wall - earlier.wall
 
 
-@dataclass(frozen=True)
-class Anchor:
+class Anchor(Value):
     """A deadline, and the ``left_s`` that it allowed when both clocks said ``seen``, so that no
     later clock change extends it."""
 
@@ -54,16 +77,14 @@ class Anchor:
         return min(by_wall, allowed - (now.boot - self.seen.boot))
 
 
-@dataclass(frozen=True)
-class DatedFact(Generic[T]):
+class DatedFact(Value, Generic[T]):
     """A fact, and when it was observed (epoch seconds)."""
 
     value: T
     at: float
 
 
-@dataclass(frozen=True)
-class UnknownSince:
+class UnknownSince(Value):
     """Nothing is known since ``since`` (epoch seconds). Unknown is never zero and never gone."""
 
     since: float

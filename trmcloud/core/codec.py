@@ -15,7 +15,7 @@ from functools import lru_cache
 from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
 from trmcloud.core.money import Usd
-from trmcloud.core.values import dataclass
+from trmcloud.core.values import Value
 
 _Record = TypeVar("_Record")
 _Reader = Callable[[Any], Any]
@@ -30,8 +30,7 @@ class UnknownField(ValueError):
     """A key that no field has: a newer version wrote it. Its text is the key."""
 
 
-@dataclass(frozen=True)
-class _Field:
+class _Field(Value):
     name: str
     key: str
     read: _Reader

@@ -13,7 +13,7 @@ from trmcloud.core.contract import trainer_contract
 from trmcloud.core.contract.gate import WORSE_BY, number_of, refinement
 from trmcloud.core.contract.phase_account import SPARE_BELOW
 from trmcloud.core.contract.pod_contract import LEAST_SAMPLES, GpuWindow
-from trmcloud.core.values import dataclass
+from trmcloud.core.values import Value
 
 # A training's own lines, before anything is judged by them: ``metrics.jsonl`` as rows.
 #
@@ -21,8 +21,7 @@ from trmcloud.core.values import dataclass
 # went back to a checkpoint has logged some steps twice: the later word counts.
 
 
-@dataclass(frozen=True)
-class TrainRow:
+class TrainRow(Value):
     """A line of ``kind`` train; None: not measured."""
 
     step: int
@@ -43,8 +42,7 @@ class TrainRow:
     execution: float | None
 
 
-@dataclass(frozen=True)
-class EvalRow:
+class EvalRow(Value):
     """A line of ``kind`` eval; ``nats``: of each supervision step."""
 
     step: int
@@ -181,8 +179,7 @@ class Rule(str, Enum):
     MEMORY_SPARE = "memory_spare"
 
 
-@dataclass(frozen=True)
-class Finding:
+class Finding(Value):
     """A rule that holds, since which logged step, and the numbers that it was judged by."""
 
     rule: Rule
@@ -190,8 +187,7 @@ class Finding:
     facts: Mapping[str, float] = field(default_factory=dict)
 
 
-@dataclass(frozen=True)
-class PhaseExpectation:
+class PhaseExpectation(Value):
     """The plan's expectations of a phase. ``slowest_step_s``: the P90 of one step; 0: nothing is
     known. ``warmup_steps`` are judged by no rule about losses; ``accumulation``: micro-batches a
     step."""

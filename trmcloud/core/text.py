@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 _UNSEEN = (
     r"\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff"
@@ -22,3 +23,17 @@ def strip_control(text: str) -> str:
 def one_line(text: str) -> str:
     """Likewise, where a line of its own would pass for one of ours."""
     return strip_control(text).replace("\n", " ").replace("\t", " ")
+
+
+def first_of(names: Sequence[str], most: int = 3) -> str:
+    """``a, b and 3 more``: ``most`` of the names."""
+    told = ", ".join(one_line(name)[:160] for name in names[:most])
+    return f"{told} and {len(names) - most} more" if len(names) > most else told
+
+
+def size_text(size_bytes: int) -> str:
+    """``1.5 GB``, ``20.0 kB`` or ``512 bytes``."""
+    for unit, each in (("GB", 10**9), ("MB", 10**6), ("kB", 10**3)):
+        if size_bytes >= each:
+            return f"{size_bytes / each:.1f} {unit}"
+    return f"{size_bytes} bytes"

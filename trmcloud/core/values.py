@@ -18,7 +18,7 @@ from collections.abc import Callable
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
-__all__ = ["dataclass", "replace"]
+__all__ = ["Value", "dataclass", "replace"]
 
 _OURS: tuple[dict[str, bool], ...] = ({"frozen": True}, {"frozen": True, "kw_only": True})
 """The options of what is made here; with others it is the standard library's."""
@@ -54,10 +54,25 @@ def _replace(value: Any, /, **changes: Any) -> Any:
     return copied(**changes) if copied else dataclasses.replace(value, **changes)
 
 
+def _not_checked(**_: object) -> Callable[[type[Any]], type[Any]]:
+    """Stand for ``dataclass_transform``, which Python 3.10 lacks: it tells type checkers alone."""
+    return lambda cls: cls
+
+
 if TYPE_CHECKING:
     from dataclasses import dataclass, replace
+    from typing import dataclass_transform
 else:
-    dataclass, replace = _dataclass, _replace
+    dataclass, replace, dataclass_transform = _dataclass, _replace, _not_checked
+
+
+@dataclass_transform(frozen_default=True, field_specifiers=(dataclasses.field,))
+class Value:
+    """The base of families of values, such as events: each subclass is a frozen dataclass."""
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        dataclass(frozen=True)(cls)
 
 
 _WHEN_USED = ("__init__", "__setstate__", "__dataclass_fields__", "__match_args__")

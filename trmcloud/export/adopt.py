@@ -14,7 +14,7 @@ from trmcloud.core.contract.manifest import CheckpointManifest
 from trmcloud.core.contract.pod_contract import PODS_DIR, parse_pod_name
 from trmcloud.core.errors import CheckpointError, ConflictError, NotFoundError, Outcome
 from trmcloud.core.money import Usd, cost
-from trmcloud.core.values import dataclass
+from trmcloud.core.values import Value
 from trmcloud.export.standalone import Spec, StandaloneRun, read_spec
 from trmcloud.io.files import read_small
 from trmcloud.pod.agent.attempts import (
@@ -31,8 +31,7 @@ USUAL = "trmcloud-run"
 _RUN_ID = re.compile(r"r-[0-9a-f]{6}")
 
 
-@dataclass(frozen=True)
-class AdoptedRun:
+class AdoptedRun(Value):
     """``cost`` is rate × time by the machine's own clock, ``None`` for ``outcome`` while it goes
     on; what a provider bills is not known here."""
 

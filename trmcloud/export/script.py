@@ -15,7 +15,6 @@ import math
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping
-from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
@@ -23,13 +22,14 @@ from trmcloud.app.packing import JOB, PACKAGE, own_sources, pack, self_end_sourc
 from trmcloud.app.pod_request import pod_check
 from trmcloud.core.catalog.datasets import DataSet
 from trmcloud.core.catalog.hardware import LOCAL
+from trmcloud.core.clock import utc_day
 from trmcloud.core.codec import to_json
 from trmcloud.core.durations import duration
 from trmcloud.core.errors import DataError, NotSupported
 from trmcloud.core.spec.plan import Candidate, Plan, divide_among_nodes, plan_to_json
 from trmcloud.core.storage import pod_disks_gb
 from trmcloud.core.sweep.job import SweepJob
-from trmcloud.core.values import dataclass, replace
+from trmcloud.core.values import Value, replace
 
 # -- the script --------------------------------------------------------------------------------
 
@@ -50,8 +50,7 @@ _ALWAYS = (
 )  # fmt: skip
 
 
-@dataclass(frozen=True)
-class PinnedData:
+class PinnedData(Value):
     """A data set that the script downloads. ``data_set`` is None where its host did not say which
     revision it has; ``words`` say which it is, or that there is none."""
 
@@ -177,18 +176,15 @@ def estimate(
 ) -> list[str]:
     """Return the lines at a script's head: hardware, price, time, cost and stops."""
 
-    def day(at: float) -> str:
-        return datetime.fromtimestamp(at, timezone.utc).strftime("%Y-%m-%d")
-
     hours = chosen.hours
     does = "Trains" if sweep is None else "Searches settings of"
     lines = [
         "",
         f"{does} {plan.spec.recipe} on {chosen.hardware}; exported by trmcloud, works without it.",
         "",
-        f"  plan      {plan.id}, made {day(plan.created_at)}",
+        f"  plan      {plan.id}, made {utc_day(plan.created_at)}",
         f"  hardware  {chosen.gpus} x {chosen.sku}, as sold by {chosen.provider} {chosen.region}",
-        f"  price     {chosen.rate}/h on {day(chosen.priced_at)} ({chosen.source})",
+        f"  price     {chosen.rate}/h on {utc_day(chosen.priced_at)} ({chosen.source})",
     ]
     if sweep is not None:
         terms = sweep.terms
@@ -222,8 +218,7 @@ _ENTRY = "trmcloud.export.standalone"
 _LINE_CHARS = 100
 
 
-@dataclass(frozen=True)
-class Payload:
+class Payload(Value):
     """A tar.gz of ``trmcloud/`` and ``model/``; the same sources give the same bytes."""
 
     content: bytes
@@ -267,8 +262,7 @@ _CARRIED = "~/.trmcloud/train.sh"
 _INDENT = "    "
 
 
-@dataclass(frozen=True)
-class SkyNames:
+class SkyNames(Value):
     """SkyPilot's names for an export: its ``clouds`` by our names of those that need no key of
     theirs on the pod, a GPU at one of them by ``accelerator`` (provider, sku), and the minutes by
     which its own limit comes after the hard stop."""

@@ -42,7 +42,7 @@ from trmcloud.core.spec.plan import Candidate, Plan, divide_among_nodes, plan_fr
 from trmcloud.core.spec.settings import FAMILIES
 from trmcloud.core.spec.sweep_wish import leased_command
 from trmcloud.core.sweep.job import SWEEP_NAME, SweepJob, dump_job
-from trmcloud.core.values import dataclass
+from trmcloud.core.values import Value
 from trmcloud.io.families import FamilyFolders
 from trmcloud.io.files import read_small, write_atomic
 from trmcloud.pod.agent.attempts import (
@@ -85,8 +85,7 @@ _START_S = 30.0
 _DONE_FOR_GOOD = (Outcome.FINISHED.value, Outcome.GATE_FAILED.value)
 
 
-@dataclass(frozen=True)
-class Spec:
+class Spec(Value):
     """The sources of the script: the plan as it was frozen, the hardware that must be found on the
     machine, and the clock that counts its time."""
 

@@ -24,7 +24,7 @@ from trmcloud.core.spec.recipe import Recipe
 from trmcloud.core.spec.settings import CHAT, PHASES
 from trmcloud.core.spec.spec import RunSpec
 from trmcloud.core.text import one_line
-from trmcloud.core.values import dataclass
+from trmcloud.core.values import Value
 from trmcloud.export.script import (
     BASH,
     FORMS,
@@ -44,8 +44,7 @@ DEFAULT_DATA = "python-stdlib"
 SKY = "sky"
 
 
-@dataclass(frozen=True)
-class ExportRequest:
+class ExportRequest(Value):
     """``launch`` is what to write down, in which ``form`` (bash, sbatch or sky), for how many
     ``nodes``; ``output`` is the file, or empty for ``train_HARDWARE_PHASE``. With words of settings
     in ``asked``, or a file of them in ``search``, it is a sweep."""
@@ -64,8 +63,7 @@ class ExportRequest:
         return bool(self.asked.words or self.search.space)
 
 
-@dataclass(frozen=True)
-class ExportResult:
+class ExportResult(Value):
     """``path`` is what to start; ``carrier`` the script with the sources, ``path`` itself where
     there is no task."""
 

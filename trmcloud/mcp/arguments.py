@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from trmcloud.api import OptionField, options_of
 from trmcloud.core.errors import UsageError
 from trmcloud.core.nearest import nearest
-from trmcloud.core.values import dataclass
+from trmcloud.core.values import Value
 from trmcloud.options import parse_money
 
 MOST_ARGUMENT_BYTES = 1 << 16
@@ -40,8 +40,7 @@ class Kind(str, Enum):
     TEXTS = "texts"
 
 
-@dataclass(frozen=True)
-class Argument:
+class Argument(Value):
     """One argument of a tool. ``least`` and ``most`` bound numbers; ``choices`` texts."""
 
     name: str

@@ -19,7 +19,7 @@ from typing import Any
 from trmcloud.core import codec
 from trmcloud.core.errors import ConflictError, NotFoundError, UsageError
 from trmcloud.core.money import Usd
-from trmcloud.core.values import dataclass
+from trmcloud.core.values import Value
 from trmcloud.io.files import read_small, write_atomic
 
 FOLDER = "mcp"
@@ -30,8 +30,7 @@ MOST_CLAIMS = 100
 """Of one grant, before those are removed that are over."""
 
 
-@dataclass(frozen=True)
-class Quote:
+class Quote(Value):
     """``id`` is the plan's. ``words`` are a command's, empty for a recipe; ``folder`` is the one it
     is started in, absolute; ``wish`` are the plan's options; instants are epoch seconds. ``space``
     has the settings of a sweep; empty: it is none."""
@@ -143,8 +142,7 @@ class Launches:
         return self._folder / (_digest(f"{self._grant}\0{key}") + ".json")
 
 
-@dataclass(frozen=True)
-class Claim:
+class Claim(Value):
     """A launch's file. ``ledger_key`` is the key in the ledger, apart from keys of other grants."""
 
     path: Path

@@ -16,6 +16,7 @@ from typing import Any
 
 from trmcloud.api import Home, Plan, Run, SweepQuote, TrmcloudError
 from trmcloud.app.operations import ENDS, READS, by_tool
+from trmcloud.core.clock import rfc3339
 from trmcloud.core.errors import (
     ConflictError,
     DoesNotFit,
@@ -25,7 +26,7 @@ from trmcloud.core.errors import (
     UsageError,
 )
 from trmcloud.core.money import ZERO, Usd
-from trmcloud.core.values import dataclass
+from trmcloud.core.values import Value
 from trmcloud.mcp import launcher
 from trmcloud.mcp.answers import MOST_ASKED_BYTES, MOST_BYTES, Writer, from_machine, thinned
 from trmcloud.mcp.arguments import Argument, Kind, options_for
@@ -44,8 +45,7 @@ _held = threading.local()
 """Homes of this thread: one is for one thread."""
 
 
-@dataclass(frozen=True)
-class Desk:
+class Desk(Value):
     """What tools work with: the home below ``path`` under ``grant``. ``uses_machine``: the client
     is this process's own user; ``bucket`` is where checkpoints of rented machines are kept, '' for
     none."""
@@ -83,8 +83,7 @@ class Refused(Exception):
         self.error, self.allowed = error, allowed
 
 
-@dataclass(frozen=True)
-class Tool:
+class Tool(Value):
     """A row of the table of operations, as agents see it. ``reads``: it changes nothing. ``ends``:
     it ends a run, and waits for no other call and for no record. ``destroys``: what it ends cannot
     be had back. ``repeats``: calling it again with the same arguments changes nothing more.
@@ -521,7 +520,7 @@ def _run_json(desk: Desk, run: Run) -> dict[str, Any]:
 
 
 def _instant(at: float | None) -> str | None:
-    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(at)) if at is not None else None
+    return rfc3339(at) if at is not None else None
 
 
 def _status(desk: Desk, given: Mapping[str, Any]) -> dict[str, Any]:

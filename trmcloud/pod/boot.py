@@ -23,7 +23,7 @@ from typing import Any
 
 from trmcloud.core.contract import pod_contract as contract
 from trmcloud.core.contract.trainer_contract import PhaseJob, load_job
-from trmcloud.core.values import dataclass
+from trmcloud.core.values import Value
 from trmcloud.io.files import load_small, write_atomic
 from trmcloud.pod.agent.boot_messages import BootMessages
 from trmcloud.pod.agent.nodes import (
@@ -51,8 +51,7 @@ _WRITE_TRIES = 3
 _FOLDER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 
 
-@dataclass(frozen=True)
-class BootInput:
+class BootInput(Value):
     """The provider's settings for this pod, parsed."""
 
     root: Path

@@ -7,7 +7,7 @@ from dataclasses import field
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from trmcloud.core.values import dataclass
+from trmcloud.core.values import Value
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -17,8 +17,7 @@ if TYPE_CHECKING:
     from trmcloud.ports.compute import StageItem
 
 
-@dataclass(frozen=True)
-class StoredCheckpoint:
+class StoredCheckpoint(Value):
     """A checkpoint that is whole in a bucket; ``at`` is the folder of its objects there. The other
     two are its manifest's own size and SHA-256."""
 
@@ -28,16 +27,14 @@ class StoredCheckpoint:
     text_sha256: str = ""
 
 
-@dataclass(frozen=True)
-class BucketCheckpoints:
+class BucketCheckpoints(Value):
     """A bucket's content for a run. ``half``: (where, why) of what is no whole checkpoint."""
 
     whole: tuple[StoredCheckpoint, ...] = ()
     half: tuple[tuple[str, str], ...] = ()
 
 
-@dataclass(frozen=True)
-class CacheRequest:
+class CacheRequest(Value):
     """Tokens that a pod makes: ``key`` of what shapes them, the cache's ``folder`` there, how many
     ``shards`` it will make at most, and what the ledger has pinned of them, oldest first."""
 
@@ -47,8 +44,7 @@ class CacheRequest:
     pins: tuple[CachedFile, ...] = ()
 
 
-@dataclass(frozen=True)
-class GrantRequest:
+class GrantRequest(Value):
     """``phases``: how many best each keeps; ``file_bytes``: how much one file of a checkpoint may
     hold, by phase, where a plan says so; ``shards``: into how many it may be cut, of phases whose
     weights are shared out. ``of_command``: its checkpoints are those of a user's command, and

@@ -10,12 +10,12 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
-from trmcloud.core.catalog.torch_builds import POD_BUILD
+from trmcloud.core.catalog.torch_builds import POD_BUILD, POD_IMAGE, POD_TORCH
 from trmcloud.core.contract import pod_contract as contract
 from trmcloud.core.errors import FinalRefusal, NotSupported, ProviderError, ProviderRefused
-from trmcloud.core.values import dataclass
+from trmcloud.core.values import Value
 
 if TYPE_CHECKING:
     from trmcloud.core.contract.manifest import CheckpointManifest
@@ -29,8 +29,7 @@ if TYPE_CHECKING:
 # The way to a pod, and what may be asked of one beyond that.
 
 
-@dataclass(frozen=True)
-class StageItem:
+class StageItem(Value):
     """Files that a pod needs before it trains, in a folder there that their content names.
 
     ``local`` is a file, or the folder that ``sha256``'s names (relative, with /) are in; ``remote``
@@ -171,8 +170,7 @@ MIN_CUDA = POD_BUILD.cuda_text
 though its torch would run with any of the same major release."""
 
 
-@dataclass(frozen=True)
-class PodRequest:
+class PodRequest(Value):
     """All a provider needs to make one pod, and all the pod's agent needs to start.
 
     ``region`` is the seller's data centre ("": any). ``disk_gb`` is the pod's own disk.
@@ -210,12 +208,16 @@ class PodRequest:
     image: str = ""
     is_waited_for: bool = False
 
-    def agent_words(self, keys: PodKeys, provider: str, check: Mapping[str, Any]) -> dict[str, str]:
-        """Return the environment of a rented pod's agent. ``provider`` names the ways to end it."""
+    def agent_words(self, keys: PodKeys, provider: str, image: str = "") -> dict[str, str]:
+        """Return the environment of a rented pod's agent. ``provider`` names the ways to end it.
+        Another torch than our image's is refused on the pod, where it is made of that image."""
+        check = dict(self.check)
+        if check and image == POD_IMAGE:
+            check["torch"] = POD_TORCH
         packed = {
             contract.ENV_LEASE: contract.dump(self.lease),
             contract.ENV_JOBS: _compact([_told(job) for job in self.jobs]),
-            contract.ENV_CHECK: _compact(dict(check)),
+            contract.ENV_CHECK: _compact(check),
             contract.ENV_HOST_KEY: keys.host_private,
         }
         return {
@@ -248,16 +250,18 @@ class TransientError(ProviderError):
     """A request that failed and can be repeated: after ``retry_after_s``, where the provider names
     a time. ``sent`` is False where it cannot have reached the provider."""
 
+    usual_step: ClassVar[str] = "wait a minute; check the network"
+
     def __init__(
         self,
         what: str,
         *,
         where: str = "",
-        next_step: str = "wait a minute; check the network",
+        next_step: str = "",
         retry_after_s: float | None = None,
         sent: bool = True,
     ) -> None:
-        super().__init__(what, where=where, next_step=next_step)
+        super().__init__(what, where=where, next_step=next_step or self.usual_step)
         self.retry_after_s, self.sent = retry_after_s, sent
 
 
@@ -265,18 +269,7 @@ class ThrottledError(TransientError):
     """The account has sent too many requests: the provider answered 429, or this home's budget has
     none left. Nothing was done."""
 
-    def __init__(
-        self,
-        what: str,
-        *,
-        where: str = "",
-        next_step: str = "wait a minute; run fewer commands at once",
-        retry_after_s: float | None = None,
-        sent: bool = True,
-    ) -> None:
-        super().__init__(
-            what, where=where, next_step=next_step, retry_after_s=retry_after_s, sent=sent
-        )
+    usual_step = "wait a minute; run fewer commands at once"
 
 
 class Throttled(FinalRefusal):
@@ -289,8 +282,7 @@ class Throttled(FinalRefusal):
         self.retry_s = retry_s
 
 
-@dataclass(frozen=True)
-class PodKeys:
+class PodKeys(Value):
     """SSH keys of one pod: its own host key, and the one key that may log in.
 
     ``host_private`` is an OpenSSH private key; the public ones are single lines. The host's private
@@ -302,8 +294,7 @@ class PodKeys:
     user_public: str
 
 
-@dataclass(frozen=True)
-class ProviderLimit:
+class ProviderLimit(Value):
     """A kill layer of the provider's own on one pod; ``layer`` is its name in the traits."""
 
     layer: str
@@ -311,8 +302,7 @@ class ProviderLimit:
     detail: str
 
 
-@dataclass(frozen=True)
-class VolumeSeen:
+class VolumeSeen(Value):
     """A network volume that this ledger made, as its provider lists it."""
 
     volume_id: str

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from trmcloud.core.values import dataclass
+from trmcloud.core.values import Value
 
 if TYPE_CHECKING:
     from trmcloud.core.control import events as ev
@@ -19,8 +19,7 @@ if TYPE_CHECKING:
 MOST_PODS = 16
 
 
-@dataclass(frozen=True)
-class Intent:
+class Intent(Value):
     """A person named a run, and its pods are ended.
 
     ``ledger`` is the ledger's id, empty where it could not be read; ``pods`` those that are known,
@@ -49,8 +48,7 @@ class Intents(Protocol):
 # Where what happened is kept, and who writes there.
 
 
-@dataclass(frozen=True)
-class ControllerId:
+class ControllerId(Value):
     """A process that drives runs: where it lives, and how to tell it from a later one."""
 
     host: str
@@ -58,8 +56,7 @@ class ControllerId:
     pid_started: str
 
 
-@dataclass(frozen=True)
-class Driver:
+class Driver(Value):
     """The present driver of a run; ``beat_at`` is the time of its last heartbeat."""
 
     epoch: int
@@ -67,8 +64,7 @@ class Driver:
     beat_at: float
 
 
-@dataclass(frozen=True)
-class Backup:
+class Backup(Value):
     """A copy that was read in full: up to record ``seq``, written at ``at`` (epoch s). ``why`` says
     what is wrong with one that cannot be used."""
 
@@ -79,8 +75,7 @@ class Backup:
     why: str = ""
 
 
-@dataclass(frozen=True)
-class Restoration:
+class Restoration(Value):
     """A backup was put in the ledger's place at ``at``. ``aside`` is the damaged file's new name,
     None where there was no file; ``newest_seq`` is the newest record that the head named, None
     where the head was lost, too."""

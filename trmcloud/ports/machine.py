@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
-from trmcloud.core.values import dataclass
+from trmcloud.core.values import Value
 
 if TYPE_CHECKING:
     from trmcloud.core.catalog.goals import Goal
@@ -34,8 +34,7 @@ Progress = Callable[[int, int], None]
 """Called with (bytes done, bytes in all) during a copy; raises where the copy is not wanted."""
 
 
-@dataclass(frozen=True)
-class WorkDone:
+class WorkDone(Value):
     """A piece of work that has ended: ``error`` is None where it was done."""
 
     key: ActionKey

@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager
 from dataclasses import field
 from typing import Protocol
 
-from trmcloud.core.values import dataclass
+from trmcloud.core.values import Value
 
 # Where a run's figures are drawn by programs that are not ours.
 
@@ -33,8 +33,7 @@ class Board(Protocol):
 # Destinations of notifications, the ways to them, and what each was sent.
 
 
-@dataclass(frozen=True)
-class Destination:
+class Destination(Value):
     """Somebody to be told. ``where`` is an address that may itself be a secret, as ``secret`` is;
     ``only``: kinds of notices that are wanted, none: all. ``on_pod``: a run's pod is given both and
     tells by itself, too."""
@@ -48,8 +47,7 @@ class Destination:
     added_at: float = 0.0
 
 
-@dataclass(frozen=True)
-class DeliveryResult:
+class DeliveryResult(Value):
     """The result of one try. ``again_in_s``: when the receiver says that it may be asked again;
     None where it says nothing of that. ``is_final``: it would refuse the same notice again."""
 
@@ -59,8 +57,7 @@ class DeliveryResult:
     is_final: bool = False
 
 
-@dataclass(frozen=True)
-class QueuedNotice:
+class QueuedNotice(Value):
     """A notice that a destination has not accepted yet. ``body`` is its JSON, ``since`` when it was
     queued, ``tries`` how often it failed, ``next_at`` when it is tried again. Until ``held_until``
     one process is sending it. Times are epoch s."""
@@ -74,8 +71,7 @@ class QueuedNotice:
     why: str = ""
 
 
-@dataclass(frozen=True)
-class DeliveryState:
+class DeliveryState(Value):
     """What one destination was sent. ``cursor``: the number of the last ledger record whose notices
     it was sent or are in ``waiting``; ``looked_at``: when that record was read, epoch s.
     ``standing``: the ids of notices that would follow again although they were sent.

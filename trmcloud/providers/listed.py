@@ -10,17 +10,26 @@ from __future__ import annotations
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
 from trmcloud.adapters.pod_history import Sighting, Sightings
-from trmcloud.adapters.pod_lists import PodList, create_patiently
+from trmcloud.adapters.pod_lists import PodList
 from trmcloud.core.contract.pod_contract import parse_pod_name
 from trmcloud.core.control.observation import Bill, PodSeen
 from trmcloud.core.errors import ProviderError
 from trmcloud.core.money import ZERO, Usd, cost
 from trmcloud.core.storage import price_per_hour
-from trmcloud.ports.compute import Compute, PodKeys, PodRequest
+from trmcloud.core.values import Value
+from trmcloud.ports.compute import (
+    Compute,
+    PodKeys,
+    PodRequest,
+    Throttled,
+    ThrottledError,
+)
+
+THROTTLED_S = 90.0
+"""A create that is only ever asked to come back is given up after this time."""
 
 
 class Row(Protocol):
@@ -71,21 +80,32 @@ class ListedCompute(Compute, Generic[RowT]):
     def create(self, request: PodRequest) -> str:
         """See ``Compute.create``; ``api`` says how the provider's answers are mapped.
 
-        Where the provider asks to be asked later it is, from the look by name on, for
-        ``THROTTLED_S``.
+        Where the provider asks to be asked later it is, from the look by name on, after the time
+        that it names, and for ``THROTTLED_S`` in all at most; once only where the caller repeats
+        the create later.
 
         Raises:
             Throttled: it went on asking for that; nothing was made.
             NoCapacity, NotSupported: nothing fits what was reserved.
             FinalRefusal: the pod would not have its limit; it was ended.
         """
-        return create_patiently(
-            lambda: self._create(request),
-            untold_wait_s=self.untold_wait_s,
-            now=self._now,
-            sleep=self._sleep,
-            asked_again=request.is_waited_for,
-        )
+        began_at = self._now()
+        while True:
+            try:
+                return self._create(request)
+            except ThrottledError as error:
+                named_s = error.retry_after_s
+                wait_s = max(1.0, named_s if named_s is not None else self.untold_wait_s)
+                waited_s = self._now() - began_at
+                if request.is_waited_for or not 0 <= waited_s <= THROTTLED_S - wait_s:
+                    raise Throttled(
+                        f"{error.what} (for {max(wait_s, waited_s):.0f} s; nothing was rented)",
+                        where=error.where,
+                        next_step="this account's quota of requests is used up; launch again "
+                        "later, or with --wait-for",
+                        retry_s=named_s or 0.0,
+                    ) from None
+                self._sleep(wait_s)
 
     def list_pods(self) -> Sequence[PodSeen]:
         return tuple(self._pod_seen(row) for row in self._list())
@@ -175,8 +195,7 @@ LOOK_BACK_S = 30 * 86_400.0
 RecordT = TypeVar("RecordT")
 
 
-@dataclass(frozen=True)
-class _BillAnswer:
+class _BillAnswer(Value):
     at: float
     bill: Bill | None
 

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trmcloud.core.errors import UsageError
-from trmcloud.core.values import dataclass
+from trmcloud.core.values import Value
 
 if TYPE_CHECKING:
     from trmcloud.adapters.prices.tables import Source
@@ -38,8 +38,7 @@ if TYPE_CHECKING:
     from trmcloud.ports.compute import Compute, PodLink
 
 
-@dataclass(frozen=True)
-class Site:
+class Site(Value):
     """This machine, as far as a provider needs it. ``home`` is the trmcloud home, ``environ`` the
     user's environment; ``ledger_id``, ``trainer`` (the trainer's package) and ``python_path``
     (where a process here imports from) are called when they are needed."""

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar
+from urllib.parse import urlsplit
 
 from trmcloud.core.catalog.providers import traits_of
-from trmcloud.core.errors import AuthError, ProviderError
+from trmcloud.core.errors import AuthError, ProviderError, TrmcloudError, UsageError
 from trmcloud.providers.protocol import Provider
 
 if TYPE_CHECKING:
@@ -17,6 +19,7 @@ if TYPE_CHECKING:
     from trmcloud.adapters.prices.tables import Source
     from trmcloud.adapters.request_budget import RequestBudget
     from trmcloud.adapters.ssh.link import SshPodLink
+    from trmcloud.app.doctor import Finding
     from trmcloud.app.smoke_watch import SmokeSetting
     from trmcloud.core.catalog.offers import Offer
     from trmcloud.io.exchanges import ExchangeLog
@@ -25,6 +28,80 @@ if TYPE_CHECKING:
 
 ComputeT = TypeVar("ComputeT", bound="ListedCompute[Any]")
 ApiT = TypeVar("ApiT")
+
+
+LIVE_WITHIN_S = 4.0
+"""For so long a plan waits for prices of today before it takes dated ones."""
+_LOOPBACK = ("127.0.0.1", "localhost", "::1")
+
+
+def require_safe(url: str, variable: str, secret: str = "key") -> str:
+    """Return ``url``, which ``variable`` gives, without a slash at its end.
+
+    Raises:
+        UsageError: it is neither https nor this machine: ``secret`` would travel in the clear.
+    """
+    url = url.strip().rstrip("/")
+    parts = urlsplit(url)
+    if parts.scheme != "https" and not (
+        parts.scheme == "http" and parts.hostname in _LOOPBACK and "@" not in parts.netloc
+    ):
+        raise UsageError(
+            f"{url} is neither https nor this machine: the {secret} would be sent without "
+            "encryption",
+            where=variable,
+            next_step=f"unset {variable}, or use an https:// address",
+        )
+    return url
+
+
+def read_live(
+    read: Callable[[float], list[Offer]], empty: str = "its list is empty"
+) -> tuple[list[Offer], str]:
+    """(what ``read``, called with ``LIVE_WITHIN_S``, returns; why it returned nothing within that
+    time: ``empty`` where it has no offers). On a thread that is not waited for longer: a name that
+    is being looked up has no timeout of its own."""
+    from http.client import HTTPException
+    from urllib.error import HTTPError
+
+    found: list[Offer] = []
+    failure = [f"no answer within {LIVE_WITHIN_S:.0f} s"]
+
+    def run() -> None:
+        try:
+            found.extend(read(LIVE_WITHIN_S))
+            failure[0] = "" if found else empty
+        except HTTPError as error:
+            failure[0] = f"HTTP {error.code}"
+        except TrmcloudError as error:
+            failure[0] = error.what[:80]
+        except (OSError, ValueError, HTTPException, RecursionError) as error:
+            failure[0] = f"{type(error).__name__}: {error}"[:80]
+
+    reader = threading.Thread(target=run, daemon=True)
+    reader.start()
+    reader.join(LIVE_WITHIN_S)
+    failed = failure[0]
+    return ([] if failed else list(found)), failed
+
+
+def check_scopes(name: str, questions: Mapping[str, Callable[[], object]], fix: str) -> Finding:
+    """Ask one harmless question for each thing that a run needs. ``fix``: what the key needs."""
+    from trmcloud.app.doctor import Finding
+
+    refused, unclear = [], []
+    for what, ask in questions.items():
+        try:
+            ask()
+        except AuthError:
+            refused.append(what)
+        except ProviderError as error:
+            unclear.append(f"{what}: {error.what}")
+    if refused:
+        return Finding(name, "bad", f"the key does not permit: {', '.join(refused)}", fix)
+    if unclear:
+        return Finding(name, "warn", "; ".join(unclear), "try again in a minute")
+    return Finding(name, "ok", "the key permits: " + ", ".join(questions))
 
 
 class Prices(Protocol):

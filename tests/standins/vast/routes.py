@@ -100,7 +100,6 @@ class Routes:
             ("DELETE", one, self._destroy, True),
             ("PUT", one, self._change, True),
             ("POST", r"/api/v0/instances/(\d+)/ssh/?", self._attach, False),
-            ("PUT", r"/api/v0/instances/request_logs/(\d+)/?", self._logs, False),
             ("GET", r"/api/v0/users/current/?", self._user, False),
             ("GET", r"/api/v0/charges/?", self._charges, False),
         ]
@@ -199,15 +198,6 @@ class Routes:
             return refused(400, "invalid_args", "ssh_key")
         each.keys.append(str(body["ssh_key"]))
         return told(200, success=True, msg="SSH key attached successfully")
-
-    def _logs(self, asked: Asked, found: re.Match[str], who: str) -> Answer:
-        each, body = self._one(found), _json(asked)
-        if each is None:
-            return told(404, error="invalid_id", msg="Invalid instance id.")
-        lines = list(self._world.lines(each))[-int(body.get("tail") or 1000) :]
-        path = f"/_log/{each.id}"
-        self._world.log_bytes[path] = "".join(f"{line}\n" for line in lines).encode()
-        return told(200, success=True, result_url=self.url + path, msg="")
 
     # -- money -----------------------------------------------------------------------------------
 

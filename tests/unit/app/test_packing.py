@@ -12,6 +12,7 @@ import sys
 import tarfile
 from io import BytesIO
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -136,8 +137,11 @@ VALUES = "trmcloud/core/values.py"
 
 
 def test_a_machine_gets_the_standard_dataclass(files: dict[str, bytes]) -> None:
-    known: dict[str, object] = {}
-    exec(files[VALUES], known)
+    known: dict[str, Any] = {}
+    exec(files[VALUES] + b"class Kind(Value):\n n: int = 1\n", known)
+    assert known["Kind"](2) == dataclasses.replace(known["Kind"](), n=2)
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        known["Kind"]().n = 3
     assert known["dataclass"] is dataclasses.dataclass
     assert known["replace"] is dataclasses.replace
 

@@ -57,7 +57,7 @@ from trmcloud.core.contract.trainer_contract import (
 )
 from trmcloud.core.errors import CheckpointError
 from trmcloud.core.reported import BY_POD, ReportedValue
-from trmcloud.core.text import one_line, strip_control
+from trmcloud.core.text import first_of, one_line, size_text, strip_control
 
 # -- What trainer, agent and controller tell one another, and what is refused of it -------------
 
@@ -536,3 +536,9 @@ def test_views_that_take_a_bare_value_or_print_a_report_do_not_type_check(tmp_pa
     )
     lines = {line.partition("wrong.py:")[2].partition(":")[0] for line in done.stdout.splitlines()}
     assert set(map(str, (*range(10, 15), *range(17, 21)))) <= lines, done.stdout + done.stderr
+
+
+def test_lists_are_shortened_and_sizes_are_decimal() -> None:
+    assert first_of(["a", "b"], 2) == "a, b"
+    assert first_of(["a", "b\n", "c", "d"], 2) == "a, b  and 2 more"
+    assert list(map(size_text, (999, 1000, 1_500_000_000))) == ["999 bytes", "1.0 kB", "1.5 GB"]

@@ -487,3 +487,14 @@ def test_links_and_folders_that_are_links_are_not_followed(tmp_path: Path) -> No
 @pytest.mark.parametrize("event", [b"", b"\xff" * 40, b"\x0a", b"\x2a\x7f", bytes(100)])
 def test_what_is_no_event_says_nothing(event: bytes) -> None:
     assert reading_of(event) is None
+
+
+def test_the_seconds_of_each_state_are_told(tmp_path: Path) -> None:
+    job = SimpleNamespace(run_id="r-1", phase="train", settings={})
+    tell = CommandReporter(tmp_path, job, COMMAND, 1, 100.0)  # type: ignore[arg-type]
+    for state, at in (("training", 103.0), ("saving", 110.0)):
+        tell.enter(state, at)
+    tell.end("finished", "", 112.0)
+    assert tell.beat.seconds == {"starting": 3.0, "training": 7.0, "saving": 2.0}
+    tell.write(112.5)
+    assert tell.beat.at == 112.0, "a heartbeat is written once a second"

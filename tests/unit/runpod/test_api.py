@@ -20,12 +20,9 @@ from trmcloud.core.errors import (
     ProviderRefused,
 )
 from trmcloud.ports.compute import ThrottledError, TransientError
+from trmcloud.providers.client import NotThere
 from trmcloud.providers.runpod.api import NO_CAPACITY, RunPodApi
-from trmcloud.providers.runpod.http import (
-    ApiRetired,
-    Http,
-    NotThere,
-)
+from trmcloud.providers.runpod.http import ApiRetired, Http
 
 # -- What each answer of RunPod's becomes, and what is asked again ------------------------------
 

@@ -11,8 +11,9 @@ import pytest
 
 from tests.unit.runpod.conftest import Answer, Scripted, problem
 from trmcloud.ports.compute import TransientError
+from trmcloud.providers.client import NotThere
 from trmcloud.providers.runpod import http as http_module
-from trmcloud.providers.runpod.http import STREAM_BYTES, STREAM_S, NotThere
+from trmcloud.providers.runpod.http import STREAM_BYTES, STREAM_S
 
 
 def streamed(*chunks: bytes | Exception, given: list[bytes] | None = None) -> httpx.Response:

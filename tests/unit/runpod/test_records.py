@@ -15,6 +15,7 @@ from pydantic import ValidationError
 from tests.present import present
 from tests.unit.runpod.conftest import pod_record
 from trmcloud.adapters.pod_history import Sightings
+from trmcloud.core.clock import rfc3339
 from trmcloud.core.errors import ProviderError
 from trmcloud.core.money import Usd
 from trmcloud.providers.runpod import models
@@ -251,7 +252,7 @@ def test_instants(text: str | None, at: float | None) -> None:
 
 
 def test_times_are_written_as_they_are_read() -> None:
-    assert models.instant(models.rfc3339(1_800_000_000.9)) == 1_800_000_000.0
+    assert models.instant(rfc3339(1_800_000_000.9)) == 1_800_000_000.0
 
 
 def seen(notes: Sightings, at: float, rate: str = "1.79") -> None:

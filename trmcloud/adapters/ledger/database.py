@@ -25,7 +25,7 @@ from trmcloud.core.errors import (
     UsageError,
 )
 from trmcloud.core.text import one_line
-from trmcloud.core.values import dataclass
+from trmcloud.core.values import Value
 from trmcloud.io.installation import install_command, update_command
 
 if TYPE_CHECKING:
@@ -126,8 +126,7 @@ class PostgresSession:
             cursor.executemany(sql.replace("?", "%s").encode(), rows)
 
 
-@dataclass(frozen=True)
-class LedgerAddress:
+class LedgerAddress(Value):
     """Where the ledger is. ``conninfo`` holds the password: it is never printed."""
 
     conninfo: str

@@ -33,7 +33,7 @@ from trmcloud.core.control.run_book import POD, RunBook, is_at_rest, terms_of
 from trmcloud.core.control.run_state import IllegalTransition, RunState
 from trmcloud.core.errors import LedgerDamaged, LedgerError
 from trmcloud.core.money import Usd
-from trmcloud.core.values import dataclass, replace
+from trmcloud.core.values import Value, replace
 
 if TYPE_CHECKING:
     import sqlite3
@@ -66,8 +66,7 @@ class _Unusable(Exception):
     """The file is not one that this home and this code have made of this ledger."""
 
 
-@dataclass(frozen=True)
-class _Head:
+class _Head(Value):
     """How far the file goes. ``uid`` is drawn where a file is made: sums and numbers of one file
     say nothing of another's."""
 

@@ -29,14 +29,13 @@ from trmcloud.adapters.ledger.records import (
     moved_to,
 )
 from trmcloud.core.errors import ConflictError, LedgerError, UsageError
-from trmcloud.core.values import dataclass
+from trmcloud.core.values import Value
 from trmcloud.io.files import sync_folder
 
 _ON_THE_WAY = "its new place, and the move was interrupted: repeat trmcloud admin ledger move"
 
 
-@dataclass(frozen=True)
-class LedgerMove:
+class LedgerMove(Value):
     """A ledger was moved; ``records`` of them were compared in its new place. ``source`` is empty
     where the home had none, and uses from now on what was there."""
 

@@ -41,7 +41,7 @@ from trmcloud.adapters.ledger.records import (
     too_new,
 )
 from trmcloud.core.errors import LedgerError, LedgerOlder
-from trmcloud.core.values import dataclass, replace
+from trmcloud.core.values import Value, replace
 from trmcloud.ports.ledger import Backup, Driver, Restoration
 
 _EVENTS = "seq, run_id, n, epoch, at, kind, body, chain"
@@ -52,8 +52,7 @@ _HEAD_CHARS = 160
 _Answer = TypeVar("_Answer")
 
 
-@dataclass(frozen=True)
-class SeenHead:
+class SeenHead(Value):
     """The newest record that this home has seen, and when an older copy was last accepted then."""
 
     ledger_id: str

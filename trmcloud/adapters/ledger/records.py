@@ -31,7 +31,7 @@ from trmcloud.core.control.ledger_records import (
 )
 from trmcloud.core.control.run_state import IllegalTransition
 from trmcloud.core.errors import LedgerDamaged, LedgerError, LedgerOlder, LedgerTooNew
-from trmcloud.core.values import dataclass
+from trmcloud.core.values import Value
 from trmcloud.io.installation import update_command
 from trmcloud.ports.ledger import ControllerId, Driver
 
@@ -105,8 +105,7 @@ class Session(Protocol):
     def execute(self, sql: str, parameters: Sequence[Any] = ..., /) -> Rows: ...
 
 
-@dataclass(frozen=True)
-class Head:
+class Head(Value):
     """Number and hash of the newest record that is known to have been committed; ``seq`` is None
     where ``text``, which the file holds, cannot be read as that."""
 
@@ -138,8 +137,7 @@ class VerifiedPart(Protocol):
         """Their records, in the ledger's order."""
 
 
-@dataclass(frozen=True)
-class VerifiedLedger:
+class VerifiedLedger(Value):
     """The ledger's content up to record ``seq``; every hash up to there was checked."""
 
     state: LedgerState
@@ -170,8 +168,7 @@ class VerifiedLedger:
         return (*earlier, *(record for record in self.records if record.run_id == run_id))
 
 
-@dataclass(frozen=True)
-class LedgerSnapshot:
+class LedgerSnapshot(Value):
     """A snapshot of the file, beyond the part that was verified before."""
 
     known: VerifiedLedger
@@ -499,8 +496,7 @@ class LedgerRecords:
         return lambda ledger_id: link_hash(genesis(ledger_id), *row[:7]) == row[7]
 
 
-@dataclass(frozen=True)
-class _Place:
+class _Place(Value):
     """Row ``row`` as record ``seq``: ``whole`` where its hash is right, with ``before`` and its own
     hash ``chain``; where it is not, ``chain`` is what stands there."""
 

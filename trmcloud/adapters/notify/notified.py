@@ -16,7 +16,7 @@ from trmcloud.adapters.notify.senders import read_destinations
 from trmcloud.app.notifications import GIVE_UP_AFTER_S, Notifier
 from trmcloud.core.contract.records import dump, record_of
 from trmcloud.core.errors import NotifyError, TrmcloudError
-from trmcloud.core.values import dataclass
+from trmcloud.core.values import Value
 from trmcloud.io.files import read_small, write_atomic
 from trmcloud.io.locks import locked
 from trmcloud.ports.notices import DeliveryState, Destination, QueuedNotice
@@ -28,8 +28,7 @@ _MOST_BYTES = 64 << 20
 _LOCK_WAIT_S = 5.0
 
 
-@dataclass(frozen=True)
-class _Notified:
+class _Notified(Value):
     """``notified.json``."""
 
     version: int = _VERSION

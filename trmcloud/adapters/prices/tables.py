@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from trmcloud.app.home import make_home
 from trmcloud.core.catalog.offers import Offer, identity, parse_offers
+from trmcloud.core.clock import utc_day
 from trmcloud.core.errors import UsageError
 from trmcloud.io.files import write_atomic
 
@@ -194,7 +195,7 @@ def row_of(offer: Offer) -> dict[str, str]:
         "region": offer.region,
         "instance": offer.instance,
         rate: offer.rate.plain(),
-        "as_of": time.strftime("%Y-%m-%d", time.gmtime(offer.priced_at)),
+        "as_of": utc_day(offer.priced_at),
         "source": offer.source,
         "vcpus": str(offer.vcpus or ""),
         "ram_gb": f"{offer.ram_gb:g}" if offer.ram_gb else "",

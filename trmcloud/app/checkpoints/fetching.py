@@ -37,7 +37,7 @@ from trmcloud.core.control import events as ev
 from trmcloud.core.control.run_state import RunState
 from trmcloud.core.errors import CheckpointError, ConflictError, DoesNotFit, NotFoundError
 from trmcloud.core.spec.settings import PhaseRecipe
-from trmcloud.core.values import dataclass, replace
+from trmcloud.core.values import Value, replace
 from trmcloud.io.files import sync_folder, write_atomic
 from trmcloud.io.hashing import file_sha256
 from trmcloud.pod.job.shelf import on_disk, restore, tree_of
@@ -46,8 +46,7 @@ from trmcloud.ports.machine import Progress
 # A command's checkpoint under the names that its script knows, beside the verified copy.
 
 
-@dataclass(frozen=True)
-class OwnNames:
+class OwnNames(Value):
     """``path``: the file or folder as the script had it; ``files``: its files' names, each with the
     effect of opening it, by the bytes that are here."""
 
@@ -163,8 +162,7 @@ Source = Callable[[CheckpointManifest, Sequence[str], str, Progress], None]
 """Brings files of a checkpoint into a folder, verified: see ``RunFiles.fetch``."""
 
 
-@dataclass(frozen=True)
-class FetchedCheckpoint:
+class FetchedCheckpoint(Value):
     """A checkpoint on the user's disk, every hash verified."""
 
     manifest: CheckpointManifest
@@ -253,8 +251,7 @@ def _where_it_could_be(run: RunState, *, asked: bool) -> str:
     return " yet"
 
 
-@dataclass(frozen=True)
-class BestCheckpoint:
+class BestCheckpoint(Value):
     """A checkpoint, and who brings it; ``missed``: who else could not be asked, a line each."""
 
     manifest: CheckpointManifest

@@ -16,7 +16,7 @@ from trmcloud.core.contract.manifest import CheckpointManifest, KnownCheckpoint,
 from trmcloud.core.contract.pod_contract import CheckpointRef, step_dir_name
 from trmcloud.core.control.run_state import RunState
 from trmcloud.core.errors import ConflictError
-from trmcloud.core.values import dataclass
+from trmcloud.core.values import Value
 
 # Every checkpoint of a run that this home knows of, and its places, without any request: the last
 # reports of its agents, and the files that are here.
@@ -24,8 +24,7 @@ from trmcloud.core.values import dataclass
 HERE, BUCKET, POD, VOLUME, FETCHED = "here", "bucket", "pod", "volume", "fetched"
 
 
-@dataclass(frozen=True)
-class Place:
+class Place(Value):
     """``kind``: here (this home), fetched (a folder that it was copied to), bucket, pod (on that
     alone), volume. ``where``: a path or an address; empty on a pod and a volume."""
 
@@ -33,8 +32,7 @@ class Place:
     where: str
 
 
-@dataclass(frozen=True)
-class Checkpoint:
+class Checkpoint(Value):
     """``sha256`` is that of its weights, ``size_bytes`` of all its files."""
 
     phase: str
@@ -114,8 +112,7 @@ def _chosen(
 # the run's storage week ends, what was saved before the cooldown that the latest is in.
 
 
-@dataclass(frozen=True)
-class SourcePruning:
+class SourcePruning(Value):
     """The deletions in one place. ``dropped``: of what stays, those that lose the optimizer's
     state."""
 

@@ -24,7 +24,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol, cast
 
-from trmcloud.core.values import dataclass
+from trmcloud.core.values import Value
 
 _CHUNK = 1 << 20
 _MOST_HEADER = 16 << 20
@@ -43,8 +43,7 @@ class Effect(str, Enum):
     UNKNOWN = "unknown"
 
 
-@dataclass(frozen=True)
-class Opening:
+class Opening(Value):
     """``format``: what the bytes are, in a few words."""
 
     effect: Effect

@@ -14,13 +14,12 @@ from trmcloud.core.control.actions import is_pulled
 from trmcloud.core.control.pod_facts import forgotten_saves
 from trmcloud.core.control.run_state import IllegalTransition, RunState, State
 from trmcloud.core.errors import ConflictError, LinkError, NotSupported
-from trmcloud.core.values import dataclass
+from trmcloud.core.values import Value
 
 _NO_STEPS = ("landing", "ended")
 
 
-@dataclass(frozen=True)
-class SaveRequest:
+class SaveRequest(Value):
     """The ``number``-th request to the pod of this ``generation``."""
 
     run_id: str
@@ -36,8 +35,7 @@ class SaveRequest:
         return saves if saves is not None and saves.answered >= self.number else None
 
 
-@dataclass(frozen=True)
-class Place:
+class Place(Value):
     """A checkpoint, and where it is by now, in words and for programs. ``final``: where the run's
     checkpoints are kept; before that it is on its pod alone."""
 

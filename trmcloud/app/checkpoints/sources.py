@@ -29,7 +29,7 @@ from trmcloud.core.errors import CheckpointError, ConflictError, LinkError, Trmc
 from trmcloud.core.money import cost
 from trmcloud.core.spec.plan import Plan
 from trmcloud.core.storage import price_per_hour
-from trmcloud.core.values import dataclass
+from trmcloud.core.values import Value
 from trmcloud.io.files import read_small, write_atomic
 from trmcloud.ports.bucket import BucketCheckpoints, StoredCheckpoint
 from trmcloud.ports.machine import Progress
@@ -79,8 +79,7 @@ def wanted_names(manifest: CheckpointManifest, *, weights_only: bool) -> set[str
 # reached through a pod alone: while the run's own lives, or one that is rented for it.
 
 
-@dataclass(frozen=True)
-class Listing:
+class Listing(Value):
     """A source's checkpoints: ``whole`` ones, and (where, why) of each ``half`` one.
 
     ``trouble``: it could not be asked; ``missed`` tells that to a user who continues without it.

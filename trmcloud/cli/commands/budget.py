@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime as dt
 import shlex
 from typing import Annotated
 
@@ -15,6 +14,7 @@ from trmcloud.cli import options
 from trmcloud.cli.catch_up import catch_up
 from trmcloud.cli.views.json_output import print_answer, print_document
 from trmcloud.cli.views.text import table
+from trmcloud.core.clock import utc_second
 from trmcloud.core.errors import UsageError
 from trmcloud.options import parse_cap
 from trmcloud.wiring import build_context
@@ -126,9 +126,8 @@ def history(as_json: options.Json = False) -> None:
     changes = ledger_care.cap_changes(build_context())
     lines = []
     for each in changes:
-        when = dt.datetime.fromtimestamp(each.changed_at, dt.timezone.utc)
         cap = each.cap_usd if each.cap_usd is not None else "no cap"
-        lines.append(f"{when:%Y-%m-%d %H:%M:%S} UTC  {_name(each)}  {cap}  {each.by}")
+        lines.append(f"{utc_second(each.changed_at)}  {_name(each)}  {cap}  {each.by}")
     nothing = ["no cap is set · trmcloud budget set month 500"]
     print_answer(views.CapHistory(changes=changes), lines or nothing, as_json=as_json)
 

@@ -37,7 +37,7 @@ from trmcloud.core.money import total
 from trmcloud.core.nearest import suggest_name
 from trmcloud.core.reported import ReportedValue
 from trmcloud.core.spec.plan import Candidate
-from trmcloud.core.values import dataclass
+from trmcloud.core.values import Value
 from trmcloud.export.adopt import find_folder, read_adopted_run
 from trmcloud.wiring import build_context, offers_for_errand, run_files
 from trmcloud.wiring_plans import build_planner
@@ -226,8 +226,7 @@ def _fetch_from_script(folder: Path, into: str, weights_only: bool, *, as_json: 
     print(f"  planned         {found.planned}, at most {found.worst_case}")
 
 
-@dataclass(frozen=True)
-class _Export:
+class _Export(Value):
     """A checked wish for another format; ``numbers``: empty for the format's own."""
 
     form: str

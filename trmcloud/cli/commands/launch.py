@@ -35,7 +35,7 @@ from trmcloud.core.errors import Outcome
 from trmcloud.core.spec.plan import Plan
 from trmcloud.core.spec.settings import parse_setting
 from trmcloud.core.spec.spec import parse_wait
-from trmcloud.core.values import dataclass
+from trmcloud.core.values import Value
 from trmcloud.options import (
     LaunchRequest,
     parse_balance_policy,
@@ -138,8 +138,7 @@ def show_outlook(
         print(f"Launch it: {shlex.join(['trmcloud', 'launch', found.plan.id, *words])}")
 
 
-@dataclass(frozen=True)
-class Carried:
+class Carried(Value):
     """A run that was carried out, and the exit code for its end."""
 
     run_id: str

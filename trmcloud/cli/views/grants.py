@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import datetime as dt
 from collections.abc import Sequence
 
 from trmcloud.app import views
 from trmcloud.app.grants import STANDING, ApprovalRequest, GrantAccount
 from trmcloud.cli.views.text import duration, table
+from trmcloud.core.clock import utc_minute, utc_second
 from trmcloud.core.text import one_line
 
 SAME_USER = (
@@ -39,7 +39,7 @@ def _row(account: GrantAccount, has_months: bool) -> tuple[str, ...]:
         f"{today}{per_day}",
         *((f"{month}{per_month}",) if has_months else ()),
         f"{len(account.live_runs)}{at_once}",
-        _day(account.expires_at) if account.expires_at is not None else "–",
+        utc_minute(account.expires_at) if account.expires_at is not None else "–",
     )
 
 
@@ -79,7 +79,7 @@ def _limits(of: GrantAccount | ApprovalRequest, joint: str) -> list[str]:
         limits.append(f"{of.runs_at_once} {runs} at once")
     limits += [joint.join(names) for names in (of.hardware, of.providers) if names]
     if of.expires_at is not None:
-        limits.append(f"until {_day(of.expires_at)}")
+        limits.append(f"until {utc_minute(of.expires_at)}")
     return limits
 
 
@@ -96,12 +96,7 @@ def request_words(request: ApprovalRequest) -> str:
 def history_lines(changes: Sequence[views.GrantChange]) -> list[str]:
     lines = []
     for each in changes:
-        when = dt.datetime.fromtimestamp(each.changed_at, dt.timezone.utc)
         facts = [each.kind, *([str(each.total_usd)] if each.total_usd is not None else [])]
         facts += [text for text in (each.request, each.by) if text]
-        lines.append(f"{when:%Y-%m-%d %H:%M:%S} UTC  {each.principal}  {'  '.join(facts)}")
+        lines.append(f"{utc_second(each.changed_at)}  {each.principal}  {'  '.join(facts)}")
     return lines
-
-
-def _day(at: float) -> str:
-    return f"{dt.datetime.fromtimestamp(at, dt.timezone.utc):%Y-%m-%d %H:%M} UTC"

@@ -31,7 +31,7 @@ from trmcloud.core.catalog.providers import is_brokered
 from trmcloud.core.contract.command import NO_SIGNAL, Command
 from trmcloud.core.spec.plan import Candidate, PhasePlan, Plan
 from trmcloud.core.spec.settings import CommandSettings
-from trmcloud.core.text import one_line
+from trmcloud.core.text import first_of, one_line, size_text
 from trmcloud.io.redaction import mask_tokens
 
 
@@ -235,18 +235,18 @@ def tree_lines(tree: WorkingTree, *, verbose: bool = False) -> list[str]:
         lines.append(f"  · {told}; --root {tree.above} sends all of it")
     lines += _package_lines(tree, verbose=verbose)
     if tree.fetched:
-        lines.append(f"  · not sent, fetched checkpoints: {_some(tree.fetched)}")
+        lines.append(f"  · not sent, fetched checkpoints: {first_of(tree.fetched, _NAMED)}")
     if tree.outputs:
-        lines.append(f"  · not sent, written by trmcloud: {_some(tree.outputs)}")
+        lines.append(f"  · not sent, written by trmcloud: {first_of(tree.outputs, _NAMED)}")
     lines += [
         f"  ! {IGNORE_NAME}: this rule takes too long and is not used: {one_line(rule)[:60]}"
         for rule in tree.skipped_rules
     ]
     if tree.keys:
-        lines.append(f"  · not sent, keys: {_some(tree.keys)}")
+        lines.append(f"  · not sent, keys: {first_of(tree.keys, _NAMED)}")
         lines.append(f"    to send one anyway: a line !{one_line(tree.keys[0])} in {IGNORE_NAME}")
     if tree.links:
-        lines.append(f"  · not sent, links: {_some(tree.links)}")
+        lines.append(f"  · not sent, links: {first_of(tree.links, _NAMED)}")
     if verbose:
         lines += [f"    {one_line(name)}" for name in tree.names]
         lines.append(f"  · {IGNORE_NAME} excludes more")
@@ -270,28 +270,17 @@ def _package_lines(tree: WorkingTree, *, verbose: bool) -> list[str]:
     for place, why in resolved.unpinned:
         by_reason.setdefault(why, []).append(place)
     for why, places in by_reason.items():
-        lines.append(f"  · not pinned: {_some(tuple(places))}: {one_line(why)}")
+        lines.append(f"  · not pinned: {first_of(places, _NAMED)}: {one_line(why)}")
     if resolved.own_index:
         told = f"its image's index, not yours ({one_line(resolved.own_index)})"
         lines.append(f"  · the machine asks {told}: TRMCLOUD_INSTALL_PIP_INDEX_URL names one")
     if any(version.startswith("torch==") for version in resolved.versions):
         lines.append("  · the image keeps its own torch unless the list asks for another version")
     if packages.left_out:
-        lines.append(f"  · not installed, the image has its own: {_some(packages.left_out)}")
+        lines.append(
+            f"  · not installed, the image has its own: {first_of(packages.left_out, _NAMED)}"
+        )
     return lines + ([f"    {version}" for version in resolved.versions] if verbose else [])
-
-
-def size_text(size: int) -> str:
-    for unit, each in (("GB", 10**9), ("MB", 10**6), ("kB", 10**3)):
-        if size >= each:
-            return f"{size / each:.1f} {unit}"
-    return f"{size} bytes"
-
-
-def _some(names: tuple[str, ...]) -> str:
-    told = ", ".join(one_line(name) for name in names[:_NAMED])
-    more = len(names) - _NAMED
-    return f"{told} and {more} more" if more > 0 else told
 
 
 _WIDEST_NAME = 40

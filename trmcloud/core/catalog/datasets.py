@@ -13,7 +13,7 @@ from urllib.parse import quote, unquote, urlsplit
 from trmcloud.core.contract.pod_contract import ENV_DATA_HOSTS
 from trmcloud.core.errors import UsageError
 from trmcloud.core.nearest import nearest, suggest_name
-from trmcloud.core.values import dataclass, replace
+from trmcloud.core.values import Value, replace
 
 # Data sets on Hugging Face at one revision: addresses of its API, and what its answers say. Pure.
 #
@@ -33,8 +33,7 @@ _SHA256 = re.compile(r"[0-9a-f]{64}")
 _NEXT = re.compile(r'<([^<>]+)>\s*;\s*rel="next"')
 
 
-@dataclass(frozen=True)
-class HubFiles:
+class HubFiles(Value):
     """A folder of a repository at a branch, tag or commit; ``folder`` ends in a slash or is ''."""
 
     repository: str
@@ -151,8 +150,7 @@ _NUMBER = re.compile(r"\{:0?\d*d\}")
 _FILE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*(/[A-Za-z0-9][A-Za-z0-9._-]*)*")
 
 
-@dataclass(frozen=True)
-class DataSet:
+class DataSet(Value):
     """A corpus by its name: files in a fixed order, of one layout, below one address.
 
     Sizes are averages over the training shards, for plans; 0 is unknown. ``shard_tokens`` is

@@ -15,7 +15,7 @@ from typing import Any
 
 from trmcloud.core.errors import UsageError
 from trmcloud.core.nearest import suggest_name
-from trmcloud.core.values import dataclass, replace
+from trmcloud.core.values import Value, replace
 
 CHOICE = "multiple choice"
 """The continuation with the fewest nats per token of several is the answer."""
@@ -47,8 +47,7 @@ LINE = " "
 ANSWER_LINE = "\nAnswer: "
 
 
-@dataclass(frozen=True)
-class EvalTask:
+class EvalTask(Value):
     """One task: a file of examples at one commit, and how they become prompts."""
 
     name: str
@@ -93,8 +92,7 @@ class EvalTask:
         return self.examples * rows * prompt
 
 
-@dataclass(frozen=True)
-class Reference:
+class Reference(Value):
     """A published score of a known model."""
 
     model: str
@@ -102,8 +100,7 @@ class Reference:
     source: str
 
 
-@dataclass(frozen=True)
-class Suite:
+class Suite(Value):
     """Tasks whose mean centred accuracy has a name."""
 
     name: str
@@ -326,8 +323,7 @@ def suite_of(name: str) -> Suite:
     raise UsageError(f"no task {name!r}", next_step=suggest_name(typed_name(name), task_names()))
 
 
-@dataclass(frozen=True)
-class TaskScore:
+class TaskScore(Value):
     """The score of one task."""
 
     name: str
@@ -358,16 +354,14 @@ class TaskScore:
         )
 
 
-@dataclass(frozen=True)
-class LeftOut:
+class LeftOut(Value):
     """A task without a score, and the reason."""
 
     name: str
     why: str
 
 
-@dataclass(frozen=True)
-class SuiteResult:
+class SuiteResult(Value):
     """The scores of a suite's tasks, in its order."""
 
     suite: str

@@ -11,7 +11,7 @@ from trmcloud.core import codec
 from trmcloud.core.errors import UsageError
 from trmcloud.core.money import Usd
 from trmcloud.core.nearest import suggest_name
-from trmcloud.core.values import dataclass
+from trmcloud.core.values import Value
 
 if TYPE_CHECKING:
     from trmcloud.core.contract.manifest import KnownCheckpoint
@@ -31,8 +31,7 @@ Scores = Mapping[tuple[str, int], float]
 """Of a goal's metric, by phase and step, as the trainer logged it."""
 
 
-@dataclass(frozen=True)
-class Evidence:
+class Evidence(Value):
     """A run that reached the goal: whose, on what, when, and where that is published."""
 
     value: float
@@ -47,8 +46,7 @@ class Evidence:
     """Its rent at the price of its day; None where no price is known."""
 
 
-@dataclass(frozen=True)
-class Goal:
+class Goal(Value):
     """A row of the table: a result, and the recipe that is known to reach it."""
 
     name: str
@@ -81,8 +79,7 @@ class Goal:
         return value >= self.threshold if self.higher else value <= self.threshold
 
 
-@dataclass(frozen=True)
-class GoalResult:
+class GoalResult(Value):
     """The best value among a run's checkpoints; ``value`` is None where none was measured."""
 
     goal: Goal

@@ -13,7 +13,7 @@ from typing import Mapping, NamedTuple
 from trmcloud.core.contract.boards import NVL, PCIE, SXM
 from trmcloud.core.errors import UsageError
 from trmcloud.core.nearest import suggest_name
-from trmcloud.core.values import dataclass, replace
+from trmcloud.core.values import Value, replace
 
 MAX_GPUS = 64
 MAX_NODES = 64
@@ -174,8 +174,7 @@ def gpu_of(device_name: str, memory_gb: float | None = None) -> Gpu | None:
     return None
 
 
-@dataclass(frozen=True)
-class HardwareRequest:
+class HardwareRequest(Value):
     """The hardware that the user asked for: ``text`` is canonical, ``count`` GPUs a machine,
     ``skus`` are acceptable, best first; ``nodes`` machines like that."""
 

@@ -8,15 +8,14 @@ from __future__ import annotations
 
 import math
 
-from trmcloud.core.values import dataclass
+from trmcloud.core.values import Value
 
 ASSUMED_PER_HOUR = 0.10
 """Interruptions of one spot machine per hour where no rate is known: once in ten hours. It is an
 assumption, and plans say so."""
 
 
-@dataclass(frozen=True)
-class InterruptionRate:
+class InterruptionRate(Value):
     """The known rate of one provider's interruptions.
 
     ``per_hour``: of one machine, the upper end of what is stated; None: no rate per hour is known.

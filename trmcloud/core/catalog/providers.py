@@ -10,11 +10,10 @@ from typing import Callable, Iterable
 
 from trmcloud.core.catalog.interruptions import NOT_KNOWN, InterruptionRate
 from trmcloud.core.errors import NotSupported, UsageError
-from trmcloud.core.values import dataclass
+from trmcloud.core.values import Value
 
 
-@dataclass(frozen=True)
-class StoragePrices:
+class StoragePrices(Value):
     """One provider's disks; prices in micro-dollars per GB and month."""
 
     system_gb: int
@@ -31,8 +30,7 @@ class StoragePrices:
     """Micro-dollars per GB that goes to or from a pod; 0 where that is not billed."""
 
 
-@dataclass(frozen=True)
-class RequestLimit:
+class RequestLimit(Value):
     """The most requests that an account may send within any ``window_s`` seconds."""
 
     requests: int
@@ -50,8 +48,7 @@ OUR_LAYERS = ("trainer", "agent", "watchdog", "controller", "reap")
 """The kill layers that work wherever a pod is."""
 
 
-@dataclass(frozen=True)
-class ProviderTraits:
+class ProviderTraits(Value):
     """One provider's habits. Seconds throughout.
 
     ``create_settle_s``: how long after an ambiguous create a pod may still appear.

@@ -81,7 +81,9 @@ _DEFAULTS = (((2, 15), "cu132"), ((2, 11), "cu130"), ((2, 8), "cu128"), ((2, 7),
 POD_BUILD = next(build for build in BUILDS if build.name == "cu128")
 POD_RELEASE = (2, 9)
 POD_TORCH = f"2.9.1+{POD_BUILD.name}"
-"""The torch of our images, and of the environment that a pod makes where an image has none."""
+"""The torch of our image, and of the environment that a pod makes where an image has none."""
+POD_IMAGE = "runpod/pytorch:1.0.3-cu1281-torch291-ubuntu2404"
+"""A public image of Docker Hub with torch 2.9.1 for CUDA 12.8, an SSH server and runpodctl."""
 
 
 def driver_text(version: Version) -> str:

@@ -22,7 +22,7 @@ from trmcloud.core.contract.records import (
     parse,
     record_of,
 )
-from trmcloud.core.values import dataclass, replace
+from trmcloud.core.values import Value, replace
 
 RENEW_BEFORE_S = 3600.0
 """The time before its end at which a grant that ends before the hard stop is renewed."""
@@ -139,8 +139,7 @@ def _best(kept: Sequence[CheckpointRef], count: int) -> list[CheckpointRef]:
 
 
 # -- what a pod is granted --------------------------------------------------------------------
-@dataclass(frozen=True)
-class PhaseSlots:
+class PhaseSlots(Value):
     """``held``: what the slots hold by the store's own word, for a pod that lost its notes."""
 
     keep_best: int
@@ -148,8 +147,7 @@ class PhaseSlots:
     held: Mapping[str, CheckpointRef] = field(default_factory=dict)
 
 
-@dataclass(frozen=True)
-class FileGet:
+class FileGet(Value):
     """One file of a folder to be fetched: flat or relative name, size, SHA-256, and where: one
     object, or the pieces that ``pieces_of`` cuts it into."""
 
@@ -159,8 +157,7 @@ class FileGet:
     urls: tuple[str, ...]
 
 
-@dataclass(frozen=True)
-class FolderGet:
+class FolderGet(Value):
     """``folder`` is an absolute path on the pod. Where it is not ``needed``, what cannot be had is
     done without; of several that would lie beside one another the first that can be had is enough,
     and what is to lie ``beside`` it comes with it.
@@ -172,8 +169,7 @@ class FolderGet:
     beside: bool = False
 
 
-@dataclass(frozen=True)
-class CachedFile:
+class CachedFile(Value):
     """A file of a token cache, by its path in it, and the slot of the bucket that holds it."""
 
     name: str
@@ -183,8 +179,7 @@ class CachedFile:
     version: int = 1
 
 
-@dataclass(frozen=True)
-class CacheGrants:
+class CacheGrants(Value):
     """A pod's part in the tokens that a bucket keeps; see ``token_cache``.
 
     ``folder`` is its own cache, an absolute path. ``gets`` go there, as far as they can be had, by
@@ -199,8 +194,7 @@ class CacheGrants:
     index: str = ""
 
 
-@dataclass(frozen=True)
-class Grants:
+class Grants(Value):
     """``grants.json``: each URL is one object and one verb, until ``until`` (epoch s).
 
     ``puts`` go by ``put_key``; ``report`` is where the agent's report is put, ''
@@ -242,8 +236,7 @@ def _is_inside(name: str) -> bool:
 
 
 # -- what a pod has done with it --------------------------------------------------------------
-@dataclass(frozen=True)
-class Uploads:
+class Uploads(Value):
     """``uploads.json``: the transfer process's account to the agent.
 
     ``given_up`` are damaged on the pod itself, or have a file that no grant covers. ``moved_boot``

@@ -16,7 +16,7 @@ from trmcloud.core.contract.manifest import (
 )
 from trmcloud.core.contract.records import MAX_JSON_BYTES, ContractError, load
 from trmcloud.core.errors import UsageError
-from trmcloud.core.values import dataclass
+from trmcloud.core.values import Value
 
 # Prices, speeds and grants of a bucket: all that plans and budgets need.
 
@@ -78,8 +78,7 @@ _COMMAND_FILE = re.compile(r"file-[0-9]{4}\.bin|tree\.json")
 _SLOT = re.compile(r"g([0-9]{1,4})-slot-([0-9]{1,3})")
 
 
-@dataclass(frozen=True)
-class Place:
+class Place(Value):
     """A bucket and a prefix in it, without slashes at its ends."""
 
     bucket: str
@@ -128,8 +127,7 @@ def slots_of(generation: int, keep_best: int) -> tuple[str, ...]:
     return tuple(slot_name(generation, number) for number in range(max(1, keep_best) + 3))
 
 
-@dataclass(frozen=True)
-class Piece:
+class Piece(Value):
     """Bytes ``start`` to ``end`` of a file, under the object name ``name``."""
 
     name: str

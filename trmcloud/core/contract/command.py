@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Annotated, Any
 
 from trmcloud.core.contract.records import within
-from trmcloud.core.values import dataclass
+from trmcloud.core.values import Value
 
 # The agent speaks its contract with one process of ours, ``pod.job``, which starts the command
 # and knows it by what a program shows anyway: its log, its files, its end. What the two say to
@@ -41,8 +41,7 @@ _ESCAPE = re.compile(r"\\.")
 _WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_./-]*")
 
 
-@dataclass(frozen=True)
-class CommandSource:
+class CommandSource(Value):
     """Where a command's files are from: for the manifests of its checkpoints."""
 
     code_sha256: str = ""
@@ -59,8 +58,7 @@ class CommandSource:
 MOST_HASHED_BYTES = 8_000_000_000
 
 
-@dataclass(frozen=True)
-class Command:
+class Command(Value):
     """A user's command, the way to stop it, and the places of its checkpoints and its metric.
 
     ``words`` are run in a copy of the working tree. Names of files are relative to it. ``resume``

@@ -8,7 +8,7 @@ from typing import Annotated
 
 from trmcloud.core.contract.command import Command, is_inside
 from trmcloud.core.contract.records import Label, within
-from trmcloud.core.values import dataclass
+from trmcloud.core.values import Value
 
 # Names in its environment and lines of a file (``trmcloud_job.py`` does both for a script in
 # Python), how it is told to stop, what its end means, and what bounds its log and its
@@ -90,8 +90,7 @@ MEASURED = "measured"
 """The kind of a line of metrics that has ``MeasuredSteps``."""
 
 
-@dataclass(frozen=True)
-class MeasuredSteps:
+class MeasuredSteps(Value):
     """A probe's measurements: seconds of a step, of which a tenth took less than ``fast_s`` and a
     tenth more than ``slow_s``; the most bytes of memory that its processes held together, shared
     memory counted for each; and how many cores they kept busy."""
@@ -104,8 +103,7 @@ class MeasuredSteps:
     cores: Annotated[float, within(0.0, 1e6)]
 
 
-@dataclass(frozen=True)
-class TreeFile:
+class TreeFile(Value):
     """One file of a command's checkpoint: its own name below the checkpoint's, and the flat name
     that it is kept under."""
 
@@ -115,8 +113,7 @@ class TreeFile:
     """Written by earlier versions, and read by none: the pod's opinion of what opening it does."""
 
 
-@dataclass(frozen=True)
-class CheckpointTree:
+class CheckpointTree(Value):
     """``tree.json``: what a checkpoint of a command was called, and its files."""
 
     source: Annotated[str, is_inside]

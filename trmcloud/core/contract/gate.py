@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated, Any
 
 from trmcloud.core.contract.records import Asks, Label, Step, finite, record_of, within
-from trmcloud.core.values import dataclass
+from trmcloud.core.values import Value
 
 # The value of the next dollar in bits per byte, and the rule that ends a training.
 #
@@ -28,8 +28,7 @@ Slope = Annotated[float, within(-1e6, 1e6)]
 Rate = Annotated[float, within(0.0, 1e9)]
 
 
-@dataclass(frozen=True)
-class Curve:
+class Curve(Value):
     """The trend of a training: bits per byte change by ``slope`` for each e-fold of ``step``, which
     has a standard error of ``scatter``. ``since_best``: evaluations in a row without a better one.
     """
@@ -41,8 +40,7 @@ class Curve:
     since_best: Asks
 
 
-@dataclass(frozen=True)
-class StopRules:
+class StopRules(Value):
     """``patience``: the most evaluations in a row without a better one; 0: any number."""
 
     patience: Asks = 0
@@ -129,8 +127,7 @@ GRADIENT_BANDS = {"fast": (0.5, 1.5), "extreme": (2.0, 15.0)}
 _HUGE = 1e300
 
 
-@dataclass(frozen=True)
-class Check:
+class Check(Value):
     """One criterion: ``passed`` is None where there was nothing to judge it by."""
 
     name: str
@@ -139,8 +136,7 @@ class Check:
     detail: str
 
 
-@dataclass(frozen=True)
-class Verdict:
+class Verdict(Value):
     phase: Label
     passed: bool
     checks: tuple[Check, ...]

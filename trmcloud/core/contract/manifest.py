@@ -28,7 +28,7 @@ from trmcloud.core.contract.records import (
 )
 from trmcloud.core.errors import CheckpointError
 from trmcloud.core.text import one_line
-from trmcloud.core.values import dataclass, replace
+from trmcloud.core.values import Value, replace
 
 # Names of a checkpoint's shards: all that whoever keeps, sends or fetches them need know. Pure.
 
@@ -117,8 +117,7 @@ def allowed_name(name: str) -> bool:
     return bool(_FILE_NAME.fullmatch(name)) and name != MANIFEST_NAME
 
 
-@dataclass(frozen=True)
-class CheckpointFile:
+class CheckpointFile(Value):
     """One file of a checkpoint: flat name, size in bytes, SHA-256 in hex."""
 
     name: Annotated[str, allowed_name]
@@ -127,8 +126,7 @@ class CheckpointFile:
     sha256: Sha256
 
 
-@dataclass(frozen=True)
-class CheckpointManifest:
+class CheckpointManifest(Value):
     """A checkpoint's content and quality.
 
     ``val_bpb`` is the final supervision step's validation bits per byte at ``step`` (None where it
@@ -339,8 +337,7 @@ def is_before_cooldown(made: KnownCheckpoint, latest: KnownCheckpoint | None) ->
     return (made.phase, made.step) == (latest.phase, latest.cooldown_from)
 
 
-@dataclass(frozen=True)
-class Pruning:
+class Pruning(Value):
     """The deletable parts of a run: whole checkpoints, and files of checkpoints that stay."""
 
     checkpoints: tuple[CheckpointManifest, ...]

@@ -16,7 +16,7 @@ from hashlib import sha256
 from trmcloud.core.contract.pod_contract import AgentReport, parse_pod_name
 from trmcloud.core.contract.records import ContractError, Label, dump, load
 from trmcloud.core.contract.recovery import SKIPPED, Recovery
-from trmcloud.core.values import dataclass
+from trmcloud.core.values import Value
 
 WEBHOOK_VERSION = 1
 WEBHOOK_NAME = "webhook.json"
@@ -47,8 +47,7 @@ class NoticeKind(str, Enum):
     TEST = "test"
 
 
-@dataclass(frozen=True)
-class Notice:
+class Notice(Value):
     """``id`` is the fact's own; ``run_id`` is empty where it is about no run. ``at`` is epoch
     seconds; ``facts`` are numbers and names whose units are in theirs, money as text."""
 
@@ -59,8 +58,7 @@ class Notice:
     facts: Mapping[str, Fact] = field(default_factory=dict)
 
 
-@dataclass(frozen=True)
-class Webhook:
+class Webhook(Value):
     """``webhook.json``. ``only``: kinds that are wanted; none: all. Nothing of an account's is in
     it."""
 

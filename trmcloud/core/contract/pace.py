@@ -14,7 +14,7 @@ from statistics import median
 from typing import Annotated, Any
 
 from trmcloud.core.contract.records import ContractError, record_of, within
-from trmcloud.core.values import dataclass
+from trmcloud.core.values import Value
 
 PACE = "pace"
 """The kind of a line of metrics that has a ``StepPace``."""
@@ -33,8 +33,7 @@ _EVERY = 5
 _OF_LINE = frozenset({"kind", "at"})
 
 
-@dataclass(frozen=True)
-class StepPace:
+class StepPace(Value):
     """``step_s``: the median seconds of ``steps`` steps, of which a tenth took less than ``fast_s``
     and a tenth more than ``slow_s``, from one step's end to the next one's, pauses for evaluations
     and saves left out. ``tokens`` are those of one step on all ``processes``."""

@@ -20,7 +20,7 @@ from trmcloud.core.contract.records import ContractError as ContractError
 from trmcloud.core.contract.records import dump as dump
 from trmcloud.core.contract.recovery import Plain, Recoveries, Seconds
 from trmcloud.core.text import strip_control as strip_control
-from trmcloud.core.values import dataclass
+from trmcloud.core.values import Value
 
 # Where data is really fetched from, on this machine and on a pod.
 #
@@ -35,8 +35,7 @@ POD_PREFIX = "trmc"
 _POD_NAME = re.compile(r"trmc-([0-9a-f]{8})-([a-z0-9]{1,20})-g([0-9]{1,4})-([0-9]{9,11})")
 
 
-@dataclass(frozen=True)
-class PodName:
+class PodName(Value):
     """The owner and the hard stop of a pod: readable by a reaper without the ledger."""
 
     ledger: str
@@ -85,8 +84,7 @@ class GpuCounters(NamedTuple):
     clock_mhz: float | None
 
 
-@dataclass(frozen=True)
-class GpuWindow:
+class GpuWindow(Value):
     """The last ``over_s`` seconds of training, sampled so often. ``idle_s``: for how long before
     the last sample no GPU computed, which may be longer; None: it is not known."""
 
@@ -288,8 +286,7 @@ DATA_NOTE = "data"
 """The topic of a report's note about the data that its machine makes."""
 
 
-@dataclass(frozen=True)
-class PhaseLease:
+class PhaseLease(Value):
     """A phase's share of the lease: at most ``allowed_s`` seconds from its start (0: as long as
     the lease lasts).
 
@@ -309,8 +306,7 @@ class PhaseLease:
 BUDGET, HOURS = "budget", "hours"
 
 
-@dataclass(frozen=True)
-class Lease:
+class Lease(Value):
     """The agent's right to spend: what to run, and when it must have ended.
 
     Instants are epoch seconds. Only a lease of a newer epoch replaces this one. ``landing_s`` is
@@ -346,8 +342,7 @@ class Lease:
     version: int = CONTRACT_VERSION
 
 
-@dataclass(frozen=True)
-class Orders:
+class Orders(Value):
     """``orders.json``: what the controller asks of the agent; newer epochs win.
 
     ``finished`` are phases that were finished on this very pod, by the controller's records: one
@@ -365,8 +360,7 @@ class Orders:
     version: int = CONTRACT_VERSION
 
 
-@dataclass(frozen=True)
-class StagedFiles:
+class StagedFiles(Value):
     """``staged.json``, written last by the sender of the files: all that it names is whole.
 
     ``code`` is the folder to import the trainer from; ``data`` are folders of prepared data and
@@ -387,8 +381,7 @@ class PhaseState(str, Enum):
     ENDED = "ended"
 
 
-@dataclass(frozen=True)
-class PhaseReport:
+class PhaseReport(Value):
     """The progress of one phase, as the agent sees it."""
 
     name: Label
@@ -430,8 +423,7 @@ def parse_step_dir(name: str) -> int | None:
     return int(match.group(1)) if match else None
 
 
-@dataclass(frozen=True)
-class CheckpointRef:
+class CheckpointRef(Value):
     """What names a whole checkpoint, and what it is chosen by: as an agent reports it, and as its
     manifest says, which was written last."""
 
@@ -458,8 +450,7 @@ class CheckpointRef:
         return f"{self.phase}/{step_dir_name(self.step)}"
 
 
-@dataclass(frozen=True)
-class SaveAnswers:
+class SaveAnswers(Value):
     """``answered``: the last request for a checkpoint that came to something, or could not be met:
     ``why`` then says so, else it lies at ``phase`` and ``step``."""
 
@@ -469,8 +460,7 @@ class SaveAnswers:
     why: str = ""
 
 
-@dataclass(frozen=True)
-class AgentReport:
+class AgentReport(Value):
     """``agent.json``: the agent's heartbeat, and its account of the lease.
 
     ``result`` is set once nothing more will happen: the run outcome's name. ``waiting`` is what it

@@ -21,7 +21,7 @@ from trmcloud.core.contract.records import (
     parse,
     within,
 )
-from trmcloud.core.values import dataclass, replace
+from trmcloud.core.values import Value, replace
 
 OUT_OF_MEMORY, NON_FINITE, DIVERGED = "out_of_memory", "non_finite", "diverged"
 SPARE = "memory_spare"
@@ -59,8 +59,7 @@ Seconds = Annotated[float, within(0.0, 1e9)]
 Brief = Annotated[str, lambda text: len(text) <= _LONGEST_WHY]
 
 
-@dataclass(frozen=True)
-class Recovery:
+class Recovery(Value):
     """A phase's trouble, the recovery from it, and its cost.
 
     Those that changed nothing are told together: ``times`` of them, ``step`` and ``at`` the last.
@@ -85,8 +84,7 @@ class Recovery:
 Recoveries = Annotated[tuple[Recovery, ...], lambda rows: len(rows) <= MOST_RECOVERIES]
 
 
-@dataclass(frozen=True)
-class Rung:
+class Rung(Value):
     """One thing to try after one of ``outcomes``, at most ``most`` times in a phase."""
 
     name: str

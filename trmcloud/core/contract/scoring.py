@@ -7,11 +7,10 @@ from dataclasses import asdict
 from typing import Any
 
 from trmcloud.core.contract.records import record_of
-from trmcloud.core.values import dataclass
+from trmcloud.core.values import Value
 
 
-@dataclass(frozen=True)
-class ScoringJob:
+class ScoringJob(Value):
     """``PhaseJob.scoring``: tasks to ask once the checkpoint is saved and evaluated."""
 
     suite: str

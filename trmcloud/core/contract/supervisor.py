@@ -18,7 +18,7 @@ from trmcloud.core.contract.pod_contract import HOURS, Lease, PhaseReport, Phase
 from trmcloud.core.contract.recovery import MENDED, overrides_of
 from trmcloud.core.contract.trainer_contract import CLEAN, DONE, RETRYABLE, Heartbeat
 from trmcloud.core.errors import Outcome
-from trmcloud.core.values import dataclass
+from trmcloud.core.values import Value
 
 _LAND_REPEAT_S = 15.0
 REPRICED_P90 = 1.1
@@ -31,8 +31,7 @@ _TEARDOWN_S = 30.0
 """The time that a trainer has to exit after its last heartbeat."""
 
 
-@dataclass(frozen=True)
-class TrainerView:
+class TrainerView(Value):
     """The trainer as the agent sees it now. Seconds left are by the earlier of both clocks.
 
     ``heartbeat`` is this attempt's, None before its first; ``heartbeat_age_s`` is the time since it
@@ -68,11 +67,10 @@ class TrainerView:
     """Seconds since an upload last got on, or since there was something to upload."""
 
 
-class Act:
+class Act(Value):
     """The agent's next act."""
 
 
-@dataclass(frozen=True)
 class StartPhase(Act):
     phase: str
     attempt: int
@@ -80,24 +78,20 @@ class StartPhase(Act):
     """Settings that take the place of the job's: see ``recovery``."""
 
 
-@dataclass(frozen=True)
 class LandTrainer(Act):
     reason: str
 
 
-@dataclass(frozen=True)
 class SaveNow(Act):
     """The trainer is told to save, and to go on."""
 
 
-@dataclass(frozen=True)
 class FinishTrainer(Act):
     """It no longer pays: the trainer is told to cool down, and to come to an end."""
 
     reason: str
 
 
-@dataclass(frozen=True)
 class ClimbTrainer(Act):
     """Memory is to spare: the trainer is asked to stop, and goes on with the micro-batch of
     ``level``."""
@@ -105,17 +99,14 @@ class ClimbTrainer(Act):
     level: str
 
 
-@dataclass(frozen=True)
 class KillTrainer(Act):
     reason: str
 
 
-@dataclass(frozen=True)
 class JudgeGate(Act):
     phase: str
 
 
-@dataclass(frozen=True)
 class EndPod(Act):
     """Nothing more will happen here; ``result`` is an ``Outcome``."""
 
@@ -123,12 +114,10 @@ class EndPod(Act):
     message: str
 
 
-@dataclass(frozen=True)
 class AwaitUploads(Act):
     """Its work is done, and what came of it is still on its way to where it survives."""
 
 
-@dataclass(frozen=True)
 class Wait(Act):
     """Nothing is to be done now."""
 

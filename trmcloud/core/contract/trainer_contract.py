@@ -12,7 +12,7 @@ from trmcloud.core.contract.command import Command
 from trmcloud.core.contract.gate import Curve
 from trmcloud.core.contract.pod_contract import CONTRACT_VERSION
 from trmcloud.core.contract.records import ContractError, Instant, Label, Step, load
-from trmcloud.core.values import dataclass
+from trmcloud.core.values import Value
 
 # The progress record of a growing folder of prepared data; see docs/decisions (0014).
 #
@@ -29,8 +29,7 @@ STALE_AFTER_S = 120.0
 """A preparer that has not rewritten its progress for so long is taken for dead."""
 
 
-@dataclass(frozen=True)
-class ShardRecord:
+class ShardRecord(Value):
     """A line of ``shards.jsonl``: one shard's tokens are whole and in place.
 
     ``file`` lies in the folder; ``tokens`` ids begin at ``offset_bytes`` in it; ``sha256`` is that
@@ -47,8 +46,7 @@ class ShardRecord:
     version: int = PROGRESS_VERSION
 
 
-@dataclass(frozen=True)
-class DataProgress:
+class DataProgress(Value):
     """``progress.json``. Instants are epoch seconds.
 
     ``wanted_tokens`` is how many training tokens were asked for; ``tokens`` how many are in place,
@@ -188,8 +186,7 @@ TRAINER_STATES = (
 """``waiting`` is for data that is still being prepared."""
 
 
-@dataclass(frozen=True)
-class DataJob:
+class DataJob(Value):
     """Data that the machine which trains makes for itself, by the trainer's ``model.prepare``.
 
     ``source`` is a name or an address, ``data_set`` what a name stands for (empty for an address);
@@ -205,8 +202,7 @@ class DataJob:
     """``TRMCLOUD_DATA_HOSTS`` of whoever launched it: where hosts' files are really fetched."""
 
 
-@dataclass(frozen=True)
-class PhaseJob:
+class PhaseJob(Value):
     """``job.json``: one phase, ready to be trained.
 
     ``settings`` are those of ``recipe.PhaseRecipe``; ``initial_weights`` is a checkpoint folder
@@ -233,8 +229,7 @@ class PhaseJob:
     version: int = CONTRACT_VERSION
 
 
-@dataclass(frozen=True)
-class Heartbeat:
+class Heartbeat(Value):
     """``heartbeat.json``, rewritten by rank 0 at step boundaries, at most once a second.
 
     There is no thread behind it: a trainer that hangs stops beating. ``seconds`` divides the

@@ -10,7 +10,7 @@ from dataclasses import field
 from typing import Annotated, Any
 
 from trmcloud.core.contract.records import ContractError, dump, parse, record_of, within
-from trmcloud.core.values import dataclass
+from trmcloud.core.values import Value
 
 PREFIX = "trmcloud-check "
 """Begins a line of the log that holds a result."""
@@ -47,8 +47,7 @@ LEAST_S = 600.0
 out."""
 
 
-@dataclass(frozen=True)
-class TrainingChecks:
+class TrainingChecks(Value):
     """The checks to make: of phases' settings, as a job has them.
 
     ``planned`` is the shape whose steps are timed; ``small`` the one that is trained, killed and
@@ -62,8 +61,7 @@ class TrainingChecks:
     device: str = "cuda"
 
 
-@dataclass(frozen=True)
-class CheckResult:
+class CheckResult(Value):
     """A check's result. ``passed`` is None where it cannot be made on this machine."""
 
     name: str

@@ -14,7 +14,7 @@ from trmcloud.core.control.events import ActionKey, FailureKind
 from trmcloud.core.control.observation import Observation
 from trmcloud.core.control.reason import Reason
 from trmcloud.core.control.run_state import GRANT, STAGE, ActionState, Generation, RunState
-from trmcloud.core.values import dataclass
+from trmcloud.core.values import Value
 
 if TYPE_CHECKING:
     from trmcloud.core.contract.pod_contract import AgentReport, CheckpointRef
@@ -33,8 +33,7 @@ _FIRST_RETRY_S = 1.0
 _LONGEST_RETRY_S = 30.0
 
 
-@dataclass(frozen=True)
-class Action:
+class Action(Value):
     """Something to be done to the outside world, safe to be done again."""
 
     key: ActionKey
@@ -55,8 +54,7 @@ class Action:
         return str(self.key)
 
 
-@dataclass(frozen=True)
-class Decision:
+class Decision(Value):
     """Facts to append, then things to do. ``wait_s`` hints when to look again."""
 
     events: tuple[ev.RunEvent, ...] = ()

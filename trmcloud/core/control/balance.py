@@ -19,7 +19,7 @@ from trmcloud.core.control.run_state import RunState, State
 from trmcloud.core.errors import PaymentRequired
 from trmcloud.core.money import ZERO, Usd, cost, total
 from trmcloud.core.spec.spec import IGNORE, STOP
-from trmcloud.core.values import dataclass, replace
+from trmcloud.core.values import Value, replace
 
 if TYPE_CHECKING:
     from trmcloud.core.spec.plan import Plan
@@ -49,8 +49,7 @@ class Billing(str, Enum):
     UNKNOWN = "unknown"
 
 
-@dataclass(frozen=True)
-class AccountBalance:
+class AccountBalance(Value):
     """An account's money as its provider tells it: None where it does not say.
 
     ``balance`` is prepaid credit that is left, in USD, below zero where more was used;
@@ -107,8 +106,7 @@ def held_of(run: RunState, now: float) -> Usd:
     return max(run.reserved - cost(rate, billed_s), ZERO)
 
 
-@dataclass(frozen=True)
-class Funds:
+class Funds(Value):
     """A provider's balance, and how much of it runs hold at worst: by run."""
 
     provider: str
@@ -199,8 +197,7 @@ def _held_words(funds: Funds) -> str:
 # How long a balance lasts, and what follows from that.
 
 
-@dataclass(frozen=True)
-class BalanceOutlook:
+class BalanceOutlook(Value):
     """When a balance ends if everything that the account rents stays: ``ends_at`` is epoch s,
     infinite where nothing is spent; ``spending`` is USD per hour of the whole account."""
 

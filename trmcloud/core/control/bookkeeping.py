@@ -50,7 +50,7 @@ from trmcloud.core.errors import (
     UsageError,
 )
 from trmcloud.core.money import ZERO, Usd, affordable_seconds, cost
-from trmcloud.core.values import dataclass, replace
+from trmcloud.core.values import Value, replace
 
 if TYPE_CHECKING:
     from trmcloud.core.control.observation import Bill
@@ -206,16 +206,14 @@ def _may_live(stray: StrayPod, now: float) -> bool:
 _LANDABLE = (State.RESERVED, State.RENTING, State.BOOTING, State.RUNNING)
 
 
-@dataclass(frozen=True)
-class Orphan:
+class Orphan(Value):
     """A pod of ours that no live run owns."""
 
     pod: PodSeen
     reason: Reason
 
 
-@dataclass(frozen=True)
-class Governance:
+class Governance(Value):
     """The ledger's demands as a whole, each part computed when it is asked for."""
 
     ledger: LedgerState

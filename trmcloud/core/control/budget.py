@@ -28,7 +28,7 @@ from trmcloud.core.control.run_book import (
 )
 from trmcloud.core.control.run_state import IllegalTransition, RunState, State, apply_event
 from trmcloud.core.money import ZERO, Usd
-from trmcloud.core.values import dataclass, replace
+from trmcloud.core.values import Value, replace
 
 # Exposure: what could be spent while nothing of ours can act, and who has to accept it.
 #
@@ -42,8 +42,7 @@ LAYERS_NEEDED = 2
 VERIFIED_FOR_S = 30 * 86_400.0
 
 
-@dataclass(frozen=True)
-class Exposure:
+class Exposure(Value):
     """Which independent layers count now, and which could but do not."""
 
     verified: tuple[str, ...]
@@ -74,8 +73,7 @@ def exposure_of(
     return Exposure(tuple(fresh), tuple(stale), later)
 
 
-@dataclass(frozen=True)
-class UnacceptedExposure:
+class UnacceptedExposure(Value):
     """The exposure of a launch that was not accepted: ``rate`` USD/h at ``provider``.
 
     ``verified``: the layers that count, where they are too few or begin too late; None where they
@@ -139,8 +137,7 @@ def is_project_month(key: str) -> bool:
     return _MONTHS_NAME.search(key) is not None
 
 
-@dataclass(frozen=True)
-class Line:
+class Line(Value):
     """One budget: ``remaining`` is None where it has no cap."""
 
     level: str
@@ -168,8 +165,7 @@ class Line:
         return -left if left is not None and left < ZERO else ZERO
 
 
-@dataclass(frozen=True)
-class Refusal:
+class Refusal(Value):
     """Why money cannot be reserved: the level that lacks it."""
 
     line: Line
@@ -184,8 +180,7 @@ class Refusal:
         )
 
 
-@dataclass(frozen=True)
-class RunSums:
+class RunSums(Value):
     """What the runs of one budget have settled and reserved, by themselves."""
 
     settled: Usd
@@ -214,7 +209,6 @@ class RunSums:
 NO_RUNS = RunSums(ZERO, ZERO, ZERO, 0)
 
 
-@dataclass(frozen=True)
 class LedgerState(LedgerFacts):
     """Everything a ledger says, and the budgets that follow from it."""
 

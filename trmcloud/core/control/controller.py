@@ -72,7 +72,7 @@ from trmcloud.core.control.waiting import (
 from trmcloud.core.errors import Outcome
 from trmcloud.core.money import ZERO, Usd, cost
 from trmcloud.core.spec.plan import Candidate, Plan
-from trmcloud.core.values import dataclass, replace
+from trmcloud.core.values import Value, replace
 
 # What a run that does nothing is waiting for, and until when: told wherever it is looked at.
 # Pure.
@@ -80,8 +80,7 @@ from trmcloud.core.values import dataclass, replace
 # It follows ``decide``: each answer here is a place where that answers with nothing to do.
 
 
-@dataclass(frozen=True)
-class WaitState:
+class WaitState(Value):
     """``until_at`` is the epoch second at which the wait ends of itself; None where only an answer
     of the provider's ends it."""
 

@@ -14,7 +14,7 @@ from trmcloud.core.clock import Instant
 from trmcloud.core.contract.bucket import CachedFile
 from trmcloud.core.control.reason import Reason, ReasonKind
 from trmcloud.core.money import ZERO, Usd
-from trmcloud.core.values import dataclass, replace
+from trmcloud.core.values import Value, replace
 
 # How an action is named, and how one can fail. Pure.
 #
@@ -24,8 +24,7 @@ from trmcloud.core.values import dataclass, replace
 _TEXT = re.compile(r"([^/]+)/g([0-9]+)/([a-z]+)(?:-([^/]+))?/([0-9]+)")
 
 
-@dataclass(frozen=True)
-class ActionKey:
+class ActionKey(Value):
     """Which try of which action for which pod of a run: issuing the same one again is safe.
 
     ``item`` stands beside a verb that may be wanted more than once of a pod: which checkpoint is
@@ -81,7 +80,7 @@ class FailureKind(str, Enum):
 # later version; money in them is a string, so that JSON cannot bend it.
 
 
-class Event:
+class Event(Value):
     """A fact that a ledger keeps."""
 
 
@@ -97,7 +96,6 @@ class Note(LedgerEvent):
     """An event of the whole ledger that any process may record."""
 
 
-@dataclass(frozen=True)
 class RunPlanned(RunEvent):
     """A plan was accepted; ``plan`` is its JSON, ``cap`` the most the whole run may cost.
 
@@ -118,14 +116,12 @@ class RunPlanned(RunEvent):
     """Who it is for, and whose grant pays for it; empty: the ledger's owner, who needs none."""
 
 
-@dataclass(frozen=True)
 class Reserved(RunEvent):
     """``amount`` is held for the next generation, until it is settled."""
 
     amount: Usd
 
 
-@dataclass(frozen=True)
 class WaitStarted(RunEvent):
     """Where no machine can be had, the run keeps its reservation and asks again until ``until_at``
     (epoch s), at no more than ``most_rate`` USD an hour; None: at what each candidate reserves.
@@ -139,7 +135,6 @@ class WaitStarted(RunEvent):
     """When it was put on record, by a clock that cannot be set: see ``clock.Instant``."""
 
 
-@dataclass(frozen=True)
 class PodIntended(RunEvent):
     """About to ask a provider for a pod. Written before asking, so that no pod is ever unknown."""
 
@@ -155,7 +150,6 @@ class PodIntended(RunEvent):
     """When it was put on record, by a clock that cannot be set: see ``clock.Instant``."""
 
 
-@dataclass(frozen=True)
 class MoveStarted(RunEvent):
     """``amount`` is held, beside what the working machine holds, for one of ``candidate_id`` that
     stands by until the run moves there. The rest of the work costs ``stays`` USD where it is, and
@@ -170,7 +164,6 @@ class MoveStarted(RunEvent):
     saves: Usd
 
 
-@dataclass(frozen=True)
 class HandedOver(RunEvent):
     """The machine that stands by is checked and holds a checkpoint: that of ``generation``, which
     works, lands for it."""
@@ -178,7 +171,6 @@ class HandedOver(RunEvent):
     generation: int
 
 
-@dataclass(frozen=True)
 class Moved(RunEvent):
     """The machine before is gone and settled: that of ``generation``, which stood by, is the run's
     machine from now on."""
@@ -186,13 +178,11 @@ class Moved(RunEvent):
     generation: int
 
 
-@dataclass(frozen=True)
 class ActionStarted(RunEvent):
     action_id: str
     verb: str
 
 
-@dataclass(frozen=True)
 class ActionFinished(RunEvent):
     """``taken``: whether the provider said that it does what it was asked to; ``detail``: what it
     answered to a create; ``reason``: why a pod was told to land or to end."""
@@ -204,7 +194,6 @@ class ActionFinished(RunEvent):
     reason: Reason | None = None
 
 
-@dataclass(frozen=True)
 class ActionFailed(RunEvent):
     """``retry_s``: in so many seconds it may be tried again, by the provider; 0: not said."""
 
@@ -215,7 +204,6 @@ class ActionFailed(RunEvent):
     retry_s: float = 0.0
 
 
-@dataclass(frozen=True)
 class PodUp(RunEvent):
     """The pod stands in the provider's list; ``rate`` is what the provider says it bills."""
 
@@ -224,7 +212,6 @@ class PodUp(RunEvent):
     rate: Usd
 
 
-@dataclass(frozen=True)
 class PodNotMade(RunEvent):
     """No pod of this generation exists or will: a refusal, absence proven by listing, or the word
     of a provider that took the create, may have listed the pod, and then had none to give."""
@@ -233,7 +220,6 @@ class PodNotMade(RunEvent):
     reason: Reason
 
 
-@dataclass(frozen=True)
 class PodMissed(RunEvent):
     """A fresh list did not hold the pod, which proves nothing until it has lasted."""
 
@@ -245,19 +231,16 @@ class PodMissed(RunEvent):
     """The date of its agent's last report then, epoch s by the pod's clock; 0: none was at hand."""
 
 
-@dataclass(frozen=True)
 class PodFound(RunEvent):
     """A pod that was missed stands in the list again, or its agent has reported since."""
 
     generation: int
 
 
-@dataclass(frozen=True)
 class AgentUp(RunEvent):
     generation: int
 
 
-@dataclass(frozen=True)
 class PhaseEnded(RunEvent):
     """One phase's account, from the agent's report."""
 
@@ -270,7 +253,6 @@ class PhaseEnded(RunEvent):
     attempts: int = 1
 
 
-@dataclass(frozen=True)
 class GateJudged(RunEvent):
     generation: int
     phase: str
@@ -278,7 +260,6 @@ class GateJudged(RunEvent):
     verdict: Mapping[str, Any]
 
 
-@dataclass(frozen=True)
 class StopRequested(RunEvent):
     by: str
     reason: Reason
@@ -289,7 +270,6 @@ class StopRequested(RunEvent):
         return self.reason.kind in (ReasonKind.STOP_NOW, ReasonKind.GRANT_REVOKED_NOW)
 
 
-@dataclass(frozen=True)
 class SaveRequested(RunEvent):
     """A checkpoint is asked for, now, of the pod that trains: the run continues."""
 
@@ -297,7 +277,6 @@ class SaveRequested(RunEvent):
     by: str
 
 
-@dataclass(frozen=True)
 class StopLowering(RunEvent):
     """The generation's machine is to end at ``hard_stop_at`` (epoch s), earlier than before; its
     orders say so. Its stops on record stay until its agent reports the earlier one.
@@ -309,7 +288,6 @@ class StopLowering(RunEvent):
     by: str
 
 
-@dataclass(frozen=True)
 class StopKnown(RunEvent):
     """The machine itself reports the earlier hard stop: that is its hard stop from now on, for all
     that end it, and its soft stop lies as much earlier. All that was reserved stays reserved."""
@@ -317,7 +295,6 @@ class StopKnown(RunEvent):
     generation: int
 
 
-@dataclass(frozen=True)
 class StopLowered(RunEvent):
     """``layer``, which does not depend on the machine, ends it at the earlier hard stop: of what
     was reserved for it ``amount`` stays, and the rest is free."""
@@ -327,7 +304,6 @@ class StopLowered(RunEvent):
     layer: str
 
 
-@dataclass(frozen=True)
 class ResultKnown(RunEvent):
     """The run's result, in ``run_state.Outcome``'s words, before its pod is gone."""
 
@@ -335,7 +311,6 @@ class ResultKnown(RunEvent):
     reason: Reason | None = None
 
 
-@dataclass(frozen=True)
 class LateReport(RunEvent):
     """The result of a machine's work, read after its end from its volume."""
 
@@ -344,7 +319,6 @@ class LateReport(RunEvent):
     reason: Reason | None = None
 
 
-@dataclass(frozen=True)
 class BoardFound(RunEvent):
     """The generation's machine has another board than was planned, and trains on it: a slower one,
     for which the work was planned again and fits, or one that is faster or not known."""
@@ -353,7 +327,6 @@ class BoardFound(RunEvent):
     reason: Reason
 
 
-@dataclass(frozen=True)
 class PaceMeasured(RunEvent):
     """The generation's machine has timed ``steps`` steps of ``phase``: ``step_s`` is their median,
     of which a tenth took less than ``fast_s`` and a tenth more than ``slow_s``; ``planned_s`` is
@@ -390,7 +363,6 @@ class PaceMeasured(RunEvent):
     instead: Reason | None = None
 
 
-@dataclass(frozen=True)
 class PodGone(RunEvent):
     """Proven: the pod no longer exists, and cost nothing after ``ended_at``."""
 
@@ -401,7 +373,6 @@ class PodGone(RunEvent):
     """When it was put on record, by a clock that cannot be set: see ``clock.Instant``."""
 
 
-@dataclass(frozen=True)
 class Settled(RunEvent):
     """The generation's cost; the reservation is released. ``billed`` is the provider's own final
     figure, None while there is none: ``amount`` is then an estimate, until ``Billed``."""
@@ -411,7 +382,6 @@ class Settled(RunEvent):
     billed: Usd | None
 
 
-@dataclass(frozen=True)
 class Billed(RunEvent):
     """The provider's final figure for a generation that was settled at an estimate."""
 
@@ -419,7 +389,6 @@ class Billed(RunEvent):
     amount: Usd
 
 
-@dataclass(frozen=True)
 class BucketSwept(RunEvent):
     """No pod up to ``generation`` can upload any more. In the bucket, beyond all that they were
     granted, were ``size_bytes``, which are deleted next; what was found since the generation before
@@ -430,13 +399,11 @@ class BucketSwept(RunEvent):
     amount: Usd
 
 
-@dataclass(frozen=True)
 class Closed(RunEvent):
     outcome: str
     reason: Reason | None = None
 
 
-@dataclass(frozen=True)
 class Reopened(RunEvent):
     """A closed run continues, within ``cap`` for the whole of it.
 
@@ -464,7 +431,6 @@ class Reopened(RunEvent):
     """Whose grant pays for what is reserved from now on; empty: the ledger's owner."""
 
 
-@dataclass(frozen=True)
 class PlanRevised(RunEvent):
     """A later candidate or another price, never above the reservation."""
 
@@ -472,7 +438,6 @@ class PlanRevised(RunEvent):
     reason: Reason
 
 
-@dataclass(frozen=True)
 class Pulled(RunEvent):
     """A checkpoint was copied from its pod to where the run's files are kept, hashes verified.
 
@@ -487,7 +452,6 @@ class Pulled(RunEvent):
     val_bpb: float | None = None
 
 
-@dataclass(frozen=True)
 class Fetched(RunEvent):
     """A checkpoint was copied here and every hash verified."""
 
@@ -497,7 +461,6 @@ class Fetched(RunEvent):
     path: str
 
 
-@dataclass(frozen=True)
 class CapSet(LedgerEvent):
     """A budget level's cap was set or, with None, removed. Ledger-wide: it belongs to no run."""
 
@@ -507,8 +470,7 @@ class CapSet(LedgerEvent):
     by: str = ""
 
 
-@dataclass(frozen=True)
-class GrantTerms:
+class GrantTerms(Value):
     """What a grant allows: ``total`` USD for everything, ``per_run`` for each run, ``per_day`` for
     each UTC day and ``per_month`` for each UTC month; None: as much as there is. ``runs_at_once``
     0: any number; ``hardware`` and ``providers``: those alone, empty: any. Nothing is reserved from
@@ -528,7 +490,6 @@ class GrantTerms:
     buckets: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True)
 class GrantGiven(LedgerEvent):
     """``principal``, a person, an agent or a CI job, may spend what ``terms`` say, from now on.
     What an earlier grant of theirs paid for does not count. Ledger-wide."""
@@ -538,7 +499,6 @@ class GrantGiven(LedgerEvent):
     by: str = ""
 
 
-@dataclass(frozen=True)
 class GrantRaised(LedgerEvent):
     """``terms`` take the place of those of the principal's grant, which allowed no more.
     Ledger-wide."""
@@ -548,7 +508,6 @@ class GrantRaised(LedgerEvent):
     by: str = ""
 
 
-@dataclass(frozen=True)
 class GrantRevoked(LedgerEvent):
     """Nothing is reserved under the principal's grant any more; its runs land, or, ``at_once``, end
     without that. Ledger-wide."""
@@ -558,7 +517,6 @@ class GrantRevoked(LedgerEvent):
     at_once: bool = False
 
 
-@dataclass(frozen=True)
 class ApprovalAsked(LedgerEvent):
     """The principal asks for ``more`` USD in total, and for at least so much of the rest; what is
     empty, None or 0 is not asked for. ``id`` is new in the ledger; ``by`` is the user whose
@@ -578,7 +536,6 @@ class ApprovalAsked(LedgerEvent):
     by: str = ""
 
 
-@dataclass(frozen=True)
 class ApprovalGiven(LedgerEvent):
     """The principal's grant allows what was asked for from now on. Ledger-wide."""
 
@@ -586,7 +543,6 @@ class ApprovalGiven(LedgerEvent):
     by: str = ""
 
 
-@dataclass(frozen=True)
 class ApprovalDenied(LedgerEvent):
     """It does not. Ledger-wide."""
 
@@ -599,7 +555,6 @@ GrantEvent = (
 )
 
 
-@dataclass(frozen=True)
 class LayerVerified(LedgerEvent):
     """A kill layer of this account was seen to work: ``how`` says by what. Ledger-wide."""
 
@@ -608,7 +563,6 @@ class LayerVerified(LedgerEvent):
     how: str
 
 
-@dataclass(frozen=True)
 class StrayCharged(Note):
     """A pod of ours that nothing here owns was found, and is charged with the most that it can
     have cost: made at ``since`` (epoch s) or later. Again, with more, while it lives.
@@ -622,7 +576,6 @@ class StrayCharged(Note):
     amount: Usd
 
 
-@dataclass(frozen=True)
 class StrayBilled(Note):
     """The provider's final figure for such a pod."""
 
@@ -631,7 +584,6 @@ class StrayBilled(Note):
     amount: Usd
 
 
-@dataclass(frozen=True)
 class VolumeDeleted(Note):
     """The ledger's network volume in ``place`` was deleted: its rent ended. ``by``: at whose word.
     Ledger-wide."""
@@ -641,7 +593,6 @@ class VolumeDeleted(Note):
     by: str
 
 
-@dataclass(frozen=True)
 class TokensPinned(Note):
     """Files of a token cache in ``bucket`` below ``key`` were first seen: later pods are given
     these hashes, and no others. Ledger-wide."""
@@ -651,7 +602,6 @@ class TokensPinned(Note):
     files: tuple[CachedFile, ...]
 
 
-@dataclass(frozen=True)
 class DataPinned(Note):
     """A data set's files are those of ``revision`` of its host's repository, which ``branch``
     pointed to; ``hashes`` is the SHA-256 of their published hashes, empty where none are
@@ -664,7 +614,6 @@ class DataPinned(Note):
     hashes: str
 
 
-@dataclass(frozen=True)
 class BalanceLow(Note):
     """An account's balance, read at ``read_at``, lasts for fewer than ``hours`` at ``spending`` USD
     an hour, the account's whole, and ends at ``ends_at``; both are epoch s. ``hours`` 0: it lasts
@@ -678,19 +627,16 @@ class BalanceLow(Note):
     ends_at: float
 
 
-@dataclass(frozen=True)
 class LedgerRestored(LedgerEvent):
     """An older copy of this ledger was accepted, which knows nothing after ``since`` (epoch s)."""
 
     since: float
 
 
-@dataclass(frozen=True)
 class LedgerReconciled(Note):
     """Every provider was asked since, and what the older copy had forgotten is charged."""
 
 
-@dataclass(frozen=True)
 class DamageSettled(Note):
     """A user's word on what damaged records stand for: ``of`` is a run, or ``#12`` for record 12 of
     the whole ledger; ``amount`` counts as spent from now on. Ledger-wide."""
@@ -708,8 +654,7 @@ EVENT_TYPES: Mapping[str, type[Any]] = {
 }
 
 
-@dataclass(frozen=True)
-class Record:
+class Record(Value):
     """An event as the ledger keeps it: numbered, dated, and by which controller's epoch."""
 
     seq: int

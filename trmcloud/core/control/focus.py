@@ -11,6 +11,7 @@ import datetime as dt
 import json
 from collections.abc import Sequence
 
+from trmcloud.core.clock import rfc3339
 from trmcloud.core.control.budget import LedgerState
 from trmcloud.core.control.grants import OWNER
 from trmcloud.core.control.month import BUCKETS, COMPUTE, VOLUMES, Item, month_items
@@ -74,13 +75,13 @@ def _row(ledger: LedgerState, item: Item, period: tuple[float, float]) -> dict[s
         "BilledCost": cost,
         "BillingAccountId": ledger.ledger_id,
         "BillingCurrency": "USD",
-        "BillingPeriodEnd": _instant(ends),
-        "BillingPeriodStart": _instant(begins),
+        "BillingPeriodEnd": rfc3339(ends),
+        "BillingPeriodStart": rfc3339(begins),
         "ChargeCategory": "Usage",
         "ChargeDescription": f"{service}: {hardware or item.provider}",
         "ChargeFrequency": "Usage-Based",
-        "ChargePeriodEnd": _instant(until),
-        "ChargePeriodStart": _instant(since),
+        "ChargePeriodEnd": rfc3339(until),
+        "ChargePeriodStart": rfc3339(since),
         "ConsumedQuantity": hours,
         "ConsumedUnit": "Hours",
         "ContractedCost": cost,
@@ -103,10 +104,6 @@ def _row(ledger: LedgerState, item: Item, period: tuple[float, float]) -> dict[s
         "SubAccountName": item.project,
         "Tags": json.dumps(tags, sort_keys=True, ensure_ascii=False),
     }
-
-
-def _instant(at: float) -> str:
-    return dt.datetime.fromtimestamp(at, dt.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def total_of(rows: Sequence[dict[str, str]]) -> Usd:

@@ -10,19 +10,17 @@ midnight burdens both days. The same holds for a UTC month.
 
 from __future__ import annotations
 
-import datetime as dt
 import re
 from collections.abc import Iterator, Sequence
-from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from trmcloud.core.clock import utc_month
+from trmcloud.core.clock import utc_day, utc_minute, utc_month
 from trmcloud.core.control import events as ev
 from trmcloud.core.control.ledger_facts import Approval, Grant, LedgerFacts, holds, rents_volume
 from trmcloud.core.control.run_book import PAYER, find_runs, present_runs, with_run
 from trmcloud.core.control.run_state import IllegalTransition, RunState
 from trmcloud.core.money import ZERO, Usd, total
-from trmcloud.core.values import dataclass, replace
+from trmcloud.core.values import Value, replace
 
 if TYPE_CHECKING:
     from trmcloud.core.spec.plan import Candidate
@@ -39,13 +37,7 @@ _MEND = "the owner restores its records: trmcloud admin ledger restore"
 DAY_S = 86_400.0
 
 
-@lru_cache(maxsize=4096)
-def day_of(at: float) -> str:
-    """The UTC day of an instant: ``2026-11-27``."""
-    return dt.datetime.fromtimestamp(at, dt.timezone.utc).strftime("%Y-%m-%d")
-
-
-month_of = utc_month
+day_of, month_of = utc_day, utc_month
 
 
 def is_principal(name: str) -> bool:
@@ -185,8 +177,7 @@ def allows_less(new: ev.GrantTerms, old: ev.GrantTerms) -> str:
 # -- money -----------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Held:
+class Held(Value):
     """USD that burden a grant; ``strays``, ``unproven``, ``volumes`` and ``quarantined`` are shares
     of the rest, as in ``budget.Line``."""
 
@@ -202,8 +193,7 @@ class Held:
         return self.settled + self.reserved
 
 
-@dataclass(frozen=True)
-class _Share:
+class _Share(Value):
     """Money of one machine, one reservation, one volume: it is spent between ``since`` and
     ``until`` (epoch s)."""
 
@@ -283,8 +273,7 @@ def _shares_of(run: RunState, grant: Grant) -> Iterator[_Share]:
 # -- the check -------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class GrantRefusal:
+class GrantRefusal(Value):
     """Why a grant does not pay for something: ``why`` is a sentence, ``allowed`` one that says what
     would be; ``left`` the USD that could be reserved now, where money is what lacks."""
 
@@ -338,7 +327,7 @@ def standing_of(ledger: LedgerFacts, principal: str, at: float) -> Grant | Grant
         return GrantRefusal(principal, why, f"the owner gives another: {_give(principal)}", ZERO)
     ends_at = grant.terms.expires_at
     if ends_at is not None and at >= ends_at:
-        why = f"the grant of {principal} expired at {_when(ends_at)}"
+        why = f"the grant of {principal} expired at {utc_minute(ends_at)}"
         longer = f"the owner extends it: trmcloud grant raise {principal} --expires 7d"
         return GrantRefusal(principal, why, longer, ZERO)
     return grant
@@ -458,7 +447,3 @@ def _refuse_money(
 
 def _give(principal: str) -> str:
     return f"trmcloud grant give {principal} USD"
-
-
-def _when(at: float) -> str:
-    return f"{dt.datetime.fromtimestamp(at, dt.timezone.utc):%Y-%m-%d %H:%M} UTC"

@@ -11,11 +11,10 @@ from trmcloud.core.contract.pod_contract import GPU_NOTE, AgentReport, PhaseStat
 from trmcloud.core.control.budget import LedgerState
 from trmcloud.core.control.reason import Reason, ReasonKind, make_reason
 from trmcloud.core.control.run_state import RunState, State
-from trmcloud.core.values import dataclass
+from trmcloud.core.values import Value
 
 
-@dataclass(frozen=True)
-class SeenProgress:
+class SeenProgress(Value):
     """What a pod had done when it was seen: ``mark`` is equal for as long as it does nothing new;
     ``since`` is when that was seen first, epoch s of the pod's clock."""
 

@@ -14,15 +14,14 @@ from trmcloud.core.control.run_book import present_runs
 from trmcloud.core.control.run_state import Generation, RunState
 from trmcloud.core.money import Usd, cost
 from trmcloud.core.spec.spec import DELETE, DELETE_FETCHED
-from trmcloud.core.values import dataclass, replace
+from trmcloud.core.values import Value, replace
 
 # What a ledger says, as data: its runs, caps and charges. What follows from it for a budget
 # stands in ``budget``, for volumes in ``kept_volumes``, for pods that no run owns in
 # ``orphan_costs``. Pure.
 
 
-@dataclass(frozen=True)
-class StrayPod:
+class StrayPod(Value):
     """The charge for one such pod. ``run_id`` is empty where no run here is of its name; ``since``
     is the earliest that it can have been made, ``at`` when it was first charged and ``charged_at``
     when last."""
@@ -42,8 +41,7 @@ class StrayPod:
         return self.amount if self.billed is None else self.billed
 
 
-@dataclass(frozen=True)
-class RestoredCopy:
+class RestoredCopy(Value):
     """An older copy of the ledger was accepted at ``at``: it knows nothing after ``since``. Until
     ``reconciled_at`` nothing is reserved."""
 
@@ -52,8 +50,7 @@ class RestoredCopy:
     reconciled_at: float | None = None
 
 
-@dataclass(frozen=True)
-class LostRecord:
+class LostRecord(Value):
     """Record ``seq`` is not what was written. ``run_id`` is empty where it is of the whole ledger,
     ``kind`` where it cannot be told."""
 
@@ -66,8 +63,7 @@ class LostRecord:
         return f"#{self.seq}"
 
 
-@dataclass(frozen=True)
-class Quarantine:
+class Quarantine(Value):
     """A run of whose records ``read`` are whole and those numbered ``lost`` are not.
 
     ``most``: what it may have cost at the most, None where that is not known. ``project`` and
@@ -102,8 +98,7 @@ class Quarantine:
         return f"its records are damaged; {self.read} of {self.read + len(self.lost)} could be read"
 
 
-@dataclass(frozen=True)
-class Grant:
+class Grant(Value):
     """A principal's grant, the ``number``-th of theirs, as it stands: what it allows, since when
     and by whom; ``revoked_at``: nothing is reserved under it since then."""
 
@@ -117,8 +112,7 @@ class Grant:
     """Whether its runs end without landing."""
 
 
-@dataclass(frozen=True)
-class Approval:
+class Approval(Value):
     """A principal's request for more under their grant of that number; ``is_given`` is None until
     it is answered."""
 
@@ -134,8 +128,7 @@ class Approval:
         return self.asked.id
 
 
-@dataclass(frozen=True)
-class LedgerFacts:
+class LedgerFacts(Value):
     """Everything that the records of a ledger add up to."""
 
     ledger_id: str
@@ -177,8 +170,7 @@ ERRAND = "fetch"
 """The prefix of candidates' ids that are rented to fetch checkpoints."""
 
 
-@dataclass(frozen=True)
-class Hold:
+class Hold(Value):
     """The rent of a volume for one pod of a run: reserved from ``since`` to ``until`` (epoch s),
     apart from what another run reserves for the same time. ``deleted_at``: when it was deleted."""
 
@@ -217,8 +209,7 @@ class Hold:
         return self.then == DELETE or (self.then == DELETE_FETCHED and self.fetched)
 
 
-@dataclass(frozen=True)
-class DueVolume:
+class DueVolume(Value):
     """A volume whose day has come. ``why_kept`` says why it is not deleted; None where it is."""
 
     provider: str

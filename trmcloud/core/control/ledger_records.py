@@ -15,7 +15,7 @@ from trmcloud.core.control.ledger_facts import LostRecord, Quarantine
 from trmcloud.core.control.reason import ReasonKind, make_reason
 from trmcloud.core.control.run_state import IllegalTransition
 from trmcloud.core.money import ZERO, Usd, total
-from trmcloud.core.values import dataclass, replace
+from trmcloud.core.values import Value, replace
 
 # The chain of a ledger's records: each one's hash covers the one before it and every field. Pure.
 #
@@ -23,8 +23,7 @@ from trmcloud.core.values import dataclass, replace
 # the ledger is not.
 
 
-@dataclass(frozen=True)
-class Link:
+class Link(Value):
     """A record as a ledger keeps it, with its own hash and that of the record before it. ``body``
     is the event's JSON, as it was written; ``n`` counts the records of its run."""
 

@@ -16,15 +16,14 @@ from trmcloud.core.control.report import paid_seconds
 from trmcloud.core.control.run_book import MONTH, find_runs
 from trmcloud.core.control.run_state import RunState, State
 from trmcloud.core.money import ZERO, Usd, cost, total
-from trmcloud.core.values import dataclass
+from trmcloud.core.values import Value
 
 COMPUTE, VOLUMES, BUCKETS, ORPHANS = "compute", "volumes", "buckets", "orphans"
 KINDS = (COMPUTE, VOLUMES, BUCKETS, ORPHANS)
 NO_RUN = "no run of this ledger"
 
 
-@dataclass(frozen=True)
-class Item:
+class Item(Value):
     """One amount: whose, for what, and whether it is still reserved. ``accrued`` is what the
     reserved part has cost by now, as far as that was asked for."""
 

@@ -27,7 +27,7 @@ from trmcloud.core.control.run_book import present_runs
 from trmcloud.core.control.run_state import RunState
 from trmcloud.core.money import ZERO, Usd
 from trmcloud.core.reported import POD
-from trmcloud.core.values import dataclass
+from trmcloud.core.values import Value
 
 SHARES = (95, 80, 50)
 """Percent of a cap at which a notification is sent, the highest first: after 95 % there is none
@@ -38,8 +38,7 @@ MOST_TROUBLES = 24
 """Of one machine: its agent's report may be hostile, and must not flood a destination."""
 
 
-@dataclass(frozen=True)
-class ReaperVisit:
+class ReaperVisit(Value):
     """When a reaper came by last (epoch s), how often it should (s), and on which machine."""
 
     at: float
@@ -47,8 +46,7 @@ class ReaperVisit:
     machine: str
 
 
-@dataclass(frozen=True)
-class NoticeInputs:
+class NoticeInputs(Value):
     """Observations beside the ledger: agents' last reports by their pods' names, a reaper's last
     visit, and notices of findings in the numbers of running trainings."""
 

@@ -6,7 +6,7 @@ from enum import Enum
 from typing import TYPE_CHECKING
 
 from trmcloud.core.money import ZERO, Usd
-from trmcloud.core.values import dataclass
+from trmcloud.core.values import Value
 
 if TYPE_CHECKING:
     from trmcloud.core.clock import Instant, Maybe
@@ -26,8 +26,7 @@ class PodStatus(str, Enum):
     """Counts as spending."""
 
 
-@dataclass(frozen=True)
-class PodSeen:
+class PodSeen(Value):
     """A pod in a provider's list.
 
     ``host`` and ``port`` are SSH's direct address; empty until the provider has given one.
@@ -56,8 +55,7 @@ class PodSeen:
         return self.status is PodStatus.GONE
 
 
-@dataclass(frozen=True)
-class Bill:
+class Bill(Value):
     """The cost of a pod by its provider's account; ``final`` once it will not change."""
 
     pod_id: str
@@ -65,8 +63,7 @@ class Bill:
     final: bool
 
 
-@dataclass(frozen=True)
-class BootTrouble:
+class BootTrouble(Value):
     """The trouble of a booting pod in the provider's own log, in its words: one line.
 
     ``fatal``: by what is known of such lines, the pod will not come up. It is a reason to end a
@@ -77,8 +74,7 @@ class BootTrouble:
     fatal: bool = False
 
 
-@dataclass(frozen=True)
-class Observation:
+class Observation(Value):
     """An observation of one run. ``absent_lists`` counts the fresh lists in a row that did not hold
     the current generation's pod."""
 

@@ -9,7 +9,7 @@ from enum import Enum
 from trmcloud.core.errors import Outcome
 from trmcloud.core.money import Usd
 from trmcloud.core.spec.spec import RunSpec
-from trmcloud.core.values import dataclass
+from trmcloud.core.values import Value
 
 # What each outcome means, in words for people: apart from the outcomes, for no pod needs them.
 
@@ -216,8 +216,7 @@ FACTS: Mapping[ReasonKind, Mapping[str, type[Fact]]] = {
 """Which facts each kind has: these and no others, of these types."""
 
 
-@dataclass(frozen=True)
-class Reason:
+class Reason(Value):
     """``more``: what else is known of it, told after it: what made it so, or somebody's own words.
 
     Raises:

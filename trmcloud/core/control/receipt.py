@@ -34,7 +34,7 @@ from trmcloud.core.control.run_state import Generation, RunState, State
 from trmcloud.core.errors import CheckpointError, ReceiptError
 from trmcloud.core.money import Usd, total
 from trmcloud.core.sweep.state import state_in
-from trmcloud.core.values import dataclass
+from trmcloud.core.values import Value
 
 # The points of a receipt's curves, from lines of metrics. Pure.
 
@@ -44,8 +44,7 @@ TRAIN, EVAL, SAVE, SCORE = "train", "eval", "save", "score"
 _VALUE = {TRAIN: "loss", EVAL: "val_bpb", SAVE: ""}
 
 
-@dataclass(frozen=True)
-class Point:
+class Point(Value):
     """One logged number. ``value``: nats a token of a training step, bits per byte of an
     evaluation, of a score the metric of the run's goal, None of a save; ``steps``: nats a token
     after each supervision step. ``at`` is epoch seconds by the trainer's clock."""
@@ -99,8 +98,7 @@ def _thinned(rows: Sequence[Point]) -> Sequence[Point]:
 # points of its curves, what was mended. Pure; nothing of it is believed before it was checked.
 
 
-@dataclass(frozen=True)
-class ChainedRecord:
+class ChainedRecord(Value):
     """A ``Link`` whose body is JSON as it is."""
 
     seq: int
@@ -121,8 +119,7 @@ class ChainedRecord:
         return Link(self.seq, self.run_id, self.n, self.epoch, self.at, self.kind, text, *chained)
 
 
-@dataclass(frozen=True)
-class LedgerPart:
+class LedgerPart(Value):
     """``head_seq`` and ``head_sha256``: the newest record that the ledger had then."""
 
     ledger_id: Annotated[str, formed(r"[0-9a-f]{8}")]
@@ -131,8 +128,7 @@ class LedgerPart:
     records: tuple[ChainedRecord, ...]
 
 
-@dataclass(frozen=True)
-class RecoveredTrouble:
+class RecoveredTrouble(Value):
     """Trouble of a phase that was mended, as its machine's agent told it."""
 
     generation: int
@@ -148,8 +144,7 @@ class RecoveredTrouble:
     why: str
 
 
-@dataclass(frozen=True)
-class Sources:
+class Sources(Value):
     """Everything that an account is made of."""
 
     ledger: LedgerPart
@@ -235,8 +230,7 @@ HEAD = ("receipt", "run", "made_at", "made_by")
 SOURCES = ("ledger", "checkpoints", "curves", "mended", "reported")
 
 
-@dataclass(frozen=True)
-class Receipt:
+class Receipt(Value):
     """A receipt file's content. ``data`` is its JSON; ``sources`` the part that all follows
     from."""
 
@@ -304,8 +298,7 @@ def read_receipt(text: str | bytes) -> Receipt:
         raise ReceiptError(f"this is not a receipt: {error}") from None
 
 
-@dataclass(frozen=True)
-class _Head:
+class _Head(Value):
     run: Label
     made_at: Instant
     made_by: str

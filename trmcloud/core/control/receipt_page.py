@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from trmcloud.core.contract.records import parse
 from trmcloud.core.control.receipt import MOST_BYTES, Receipt, canonical
 from trmcloud.core.errors import ReceiptError
-from trmcloud.core.values import dataclass
+from trmcloud.core.values import Value
 
 PAGE_VERSION = 5
 """Of how pages are drawn: raised with any change of what a receipt's page looks like."""
@@ -23,8 +23,7 @@ _CLOSES = "</script>\n"
 _LAST = "</body>\n</html>\n"
 
 
-@dataclass(frozen=True)
-class OpenedPage:
+class OpenedPage(Value):
     """``data``: the receipt's JSON; ``version``: see ``PAGE_VERSION``, 0 of a page that does not
     say it: up to the fourth they had a seal in its place."""
 

@@ -48,7 +48,7 @@ from trmcloud.core.errors import Outcome
 from trmcloud.core.money import ZERO, Usd, affordable_seconds, cost
 from trmcloud.core.spec.overrides import recoverable
 from trmcloud.core.spec.plan import Candidate, PhasePlan, Plan
-from trmcloud.core.values import dataclass
+from trmcloud.core.values import Value
 
 # The lease an agent is given: the Plan's promise, in the words the pod understands.
 
@@ -336,8 +336,7 @@ def hard_stop_within(candidate: Candidate, run: RunState, traits: ProviderTraits
     return max(0.0, min(candidate.hard_stop_s, bought))
 
 
-@dataclass(frozen=True)
-class TimeLeft:
+class TimeLeft(Value):
     """The time until a machine's hard stop, and the time that start-up, the least useful training
     and landing need, in seconds. ``by``: what bounds it, ``hours`` or ``budget``. ``at_most`` is
     what may be spent in the first, ``least`` what is reserved for the second."""

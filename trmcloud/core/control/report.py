@@ -17,7 +17,7 @@ from trmcloud.core.control.actions import PULL
 from trmcloud.core.control.ledger_facts import StrayPod
 from trmcloud.core.control.run_state import GRANT, STAGE, Generation, RunState
 from trmcloud.core.money import ZERO, Usd, cost, total
-from trmcloud.core.values import dataclass
+from trmcloud.core.values import Value
 
 #: Where paid seconds go, in the order they are shown; what no part accounts for is "other":
 #: the pod before and after its trainer, and the time between two attempts.
@@ -25,8 +25,7 @@ PARTS = ("training", "startup", "data", "compile", "evaluating", "saving", "land
 DRIFT_ALARM = 0.02
 
 
-@dataclass(frozen=True)
-class RunReport:
+class RunReport(Value):
     """One run's line. Money in USD, times in seconds.
 
     ``planned`` is the Plan's P50, or the cap where that ends the run first; ``accrued`` rate × time
@@ -194,8 +193,7 @@ def report_on(
     )
 
 
-@dataclass(frozen=True)
-class Spending:
+class Spending(Value):
     """A run's cost: ``proven`` by final bills and by what is known of its pod's life, and
     ``at_most`` while a bill is not final, or the start of a pod's cost is unknown."""
 

@@ -14,7 +14,7 @@ from trmcloud.core.control.events import ActionKey, FailureKind
 from trmcloud.core.control.reason import Reason, ReasonKind, make_reason
 from trmcloud.core.errors import Outcome
 from trmcloud.core.money import ZERO, Usd, total
-from trmcloud.core.values import dataclass, replace
+from trmcloud.core.values import Value, replace
 
 if TYPE_CHECKING:
     from trmcloud.core.spec.plan import Candidate, Plan, RecordedPlan
@@ -90,8 +90,7 @@ class IllegalTransition(Exception):
     """An event that cannot happen in this state; the run is unchanged."""
 
 
-@dataclass(frozen=True)
-class ActionState:
+class ActionState(Value):
     verb: str
     started_at: float
     ended_at: float | None = None
@@ -109,8 +108,7 @@ class ActionState:
         return self.ended_at is not None and self.failed_kind is None
 
 
-@dataclass(frozen=True)
-class Generation:
+class Generation(Value):
     """One pod's life within the run."""
 
     number: int
@@ -178,8 +176,7 @@ class Generation:
         return self.not_made is None and self.ended_at is None
 
 
-@dataclass(frozen=True)
-class RunState:
+class RunState(Value):
     """A run's state: a fold of its events and nothing else."""
 
     run_id: str

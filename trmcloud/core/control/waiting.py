@@ -31,7 +31,7 @@ from trmcloud.core.control.run_state import ActionState, Generation, RunState, S
 from trmcloud.core.money import ZERO, Usd, total
 from trmcloud.core.spec.boots import ASK_EVERY_S, boot_cost
 from trmcloud.core.spec.plan import Candidate, Plan
-from trmcloud.core.values import dataclass
+from trmcloud.core.values import Value
 
 _JITTER = 0.2
 _LONGEST_PAUSE_S = 1800.0
@@ -42,8 +42,7 @@ AT_ONCE = 3
 """So many candidates of a provider are tried one after the other when the wait begins."""
 
 
-@dataclass(frozen=True)
-class OtherWaits:
+class OtherWaits(Value):
     """The other runs of a home that wait for a machine. ``count``: their number; ``at``: how many
     of them wait at each provider; ``until``: by provider, when their questions of before allow the
     next one (epoch s)."""

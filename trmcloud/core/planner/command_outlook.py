@@ -24,7 +24,7 @@ from trmcloud.core.spec.plan import Interval, PhasePlan, Remark, RemarkTopic
 from trmcloud.core.spec.recipe import Recipe
 from trmcloud.core.spec.settings import CommandSettings
 from trmcloud.core.spec.spec import RunSpec
-from trmcloud.core.values import dataclass
+from trmcloud.core.values import Value
 
 # Predictions for a command that has not run: start-up, landing, room. Its pace is unknown.
 
@@ -170,8 +170,7 @@ MEMORY_ROOM = 1.05
 """Of what was in use, what must be there to hold it."""
 
 
-@dataclass(frozen=True)
-class TransferredSpeed:
+class TransferredSpeed(Value):
     """Seconds of a step on ``sku``, and whether its memory holds what was in use: None where that
     is not known."""
 
@@ -180,8 +179,7 @@ class TransferredSpeed:
     fits: bool | None
 
 
-@dataclass(frozen=True)
-class CommandProbe:
+class CommandProbe(Value):
     """A probe's measurements of a command on ``gpus`` × ``sku``; ``here``: that was this machine,
     whose processors count as its GPUs where it has none. ``busy`` and ``used_gb`` are as
     ``elsewhere`` takes them."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime as dt
 import math
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
@@ -11,6 +10,7 @@ from trmcloud.core.catalog.datasets import DataSet
 from trmcloud.core.catalog.eval_tasks import SUITES
 from trmcloud.core.catalog.hardware import LOCAL, hardware_name
 from trmcloud.core.catalog.interruptions import InterruptionRate
+from trmcloud.core.clock import utc_day
 from trmcloud.core.contract.bucket_layout import BUCKET_BYTES_PER_S
 from trmcloud.core.money import Usd, cost
 from trmcloud.core.planner.interruptions import best_interval_s, expected_segment_s
@@ -142,24 +142,14 @@ def estimate_data(
         tokens_here: of a text that is sent from here.
         has_tokenizer: one is given, with the weights that training starts from.
     """
-    made = _estimate_data(source, phases, machine, tokens_here, has_tokenizer)
-    return made._replace(caveats=source.caveats)
-
-
-def _estimate_data(
-    source: DataSource,
-    phases: Sequence[tuple[PhaseRecipe, int, float]],
-    machine: Machine,
-    tokens_here: int | None,
-    has_tokenizer: bool,
-) -> DataEstimate:
     rented = machine.local is None
     where = source.where_and_why(rented=rented)
     if source.data_set is None or not source.made_there:
-        return _sent(where, tokens_here, phases[0][0]) if rented else DataEstimate(where, _NOTHING)
+        sent = _sent(where, tokens_here, phases[0][0]) if rented else DataEstimate(where, _NOTHING)
+        return sent._replace(caveats=source.caveats)
     data_set, settings = source.data_set, phases[0][0]
     if not data_set.shard_tokens:
-        return DataEstimate(where, _NOTHING, known=False)
+        return DataEstimate(where, _NOTHING, known=False, caveats=source.caveats)
     most = max(tokens for _, tokens, _ in phases)
     trains = settings.tokenizer in BYTE_PAIRS and not has_tokenizer and data_set.layout != "gpt2"
     line = RENTED_LINE_BYTES_PER_S if rented else OWN_LINE_BYTES_PER_S
@@ -204,6 +194,7 @@ def _estimate_data(
         disk_bytes=data_set.disk_bytes(most),
         tokens_bytes=tokens_bytes,
         make_s=whole.made_after_s(line.p50),
+        caveats=source.caveats,
     )
 
 
@@ -367,7 +358,7 @@ def outlook_on(
         chosen.append(settings)
         times.append(predict_phase(settings, machine, factor))
     if (measured := machine.measured) is not None and measured.at:
-        day = dt.datetime.fromtimestamp(measured.at, dt.timezone.utc).strftime("%Y-%m-%d")
+        day = utc_day(measured.at)
         where = " at ".join(filter(None, (measured.board or measured.sku, measured.provider)))
         torch = f", torch {measured.torch}" if measured.torch else ""
         text = (

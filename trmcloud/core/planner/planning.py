@@ -8,7 +8,6 @@ reserve are within the budget, and P90 is before the deadline.
 from __future__ import annotations
 
 import dataclasses
-import datetime as dt
 import math
 from typing import Sequence
 
@@ -29,6 +28,7 @@ from trmcloud.core.catalog.offers import (
     with_newer_quotes,
 )
 from trmcloud.core.catalog.providers import max_nodes
+from trmcloud.core.clock import utc_day
 from trmcloud.core.contract.bucket_layout import (
     BUCKET_MICROS_PER_GB_MONTH,
     BUCKET_PRICE_AS_OF,
@@ -478,7 +478,7 @@ def _survives(spec: RunSpec, candidate: Candidate | None) -> str:
 def _volume_line(spec: RunSpec, candidate: Candidate, now: float) -> str:
     """Until when its rent is reserved, at the latest, and what becomes of it then."""
     until = now + candidate.hard_stop_s + spec.volume_days * DAY_S
-    day = dt.datetime.fromtimestamp(until, dt.timezone.utc).strftime("%Y-%m-%d")
+    day = utc_day(until)
     per_day = cost(candidate.volume_rate, DAY_S)
     then = {
         KEEP: f"then it still costs {per_day} a day, outside all budgets: trmcloud admin "

@@ -14,7 +14,7 @@ from trmcloud.core.errors import UsageError
 from trmcloud.core.money import ZERO, Usd
 from trmcloud.core.spec.settings import PhaseRecipe
 from trmcloud.core.spec.spec import RunSpec
-from trmcloud.core.values import dataclass, replace
+from trmcloud.core.values import Value, replace
 
 # The Plan: frozen data that says what will happen and the most it can cost.
 #
@@ -50,8 +50,7 @@ TEST_SETTINGS = "test settings"
 """Among a plan's limits: settings that a test has put in place of the recipe's."""
 
 
-@dataclass(frozen=True)
-class Interval:
+class Interval(Value):
     """A prediction: its 10th, 50th and 90th percentile, in the unit the field's name gives."""
 
     p10: float
@@ -104,8 +103,7 @@ class Remark(NamedTuple):
     text: str
 
 
-@dataclass(frozen=True)
-class PhasePlan:
+class PhasePlan(Value):
     """One phase on one candidate: exact settings, and where its seconds go.
 
     ``parts_s`` holds P50 seconds by name: training, evaluation, saving, compile, landing.
@@ -121,8 +119,7 @@ class PhasePlan:
     parts_s: Mapping[str, float]
 
 
-@dataclass(frozen=True)
-class Candidate:
+class Candidate(Value):
     """One way to carry the spec out: hardware from a seller at a rate.
 
     Stops are seconds after the pod exists: the trainer lands at ``soft_stop_s``, everything is
@@ -190,8 +187,7 @@ class Candidate:
         return self.gpus * self.nodes
 
 
-@dataclass(frozen=True)
-class Plan:
+class Plan(Value):
     """A frozen plan of a run. ``candidates`` stand best first; ``launchable`` are tried in order,
     and ``reservation`` is the largest worst case among them."""
 

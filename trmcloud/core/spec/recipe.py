@@ -30,14 +30,13 @@ from trmcloud.core.spec.settings import PHASES as PHASES
 from trmcloud.core.spec.settings import SINGLE_PHASE as SINGLE_PHASE
 from trmcloud.core.spec.settings import PhaseRecipe as PhaseRecipe
 from trmcloud.core.spec.settings import parse_setting as parse_setting
-from trmcloud.core.values import dataclass, replace
+from trmcloud.core.values import Value, replace
 
 SMALL = "-small"
 """The suffix of a name that means a recipe's ``[small]`` table."""
 
 
-@dataclass(frozen=True)
-class Recipe:
+class Recipe(Value):
     """One recipe file: shared settings, and what each phase and each hardware changes."""
 
     name: str

@@ -18,7 +18,7 @@ from trmcloud.core.errors import UsageError
 from trmcloud.core.money import Usd
 from trmcloud.core.spec.settings import SEGMENTS, PhaseRecipe
 from trmcloud.core.spec.sweep_wish import SweepWish
-from trmcloud.core.values import dataclass
+from trmcloud.core.values import Value
 
 # When a run must have ended, as a person says it.
 
@@ -128,8 +128,7 @@ def _instant(text: str, zone: tzinfo | None) -> float | None:
 KEY_CHARS = 16
 
 
-@dataclass(frozen=True)
-class DataSource:
+class DataSource(Value):
     """The training data of a run. ``data_set`` is None for files of this machine."""
 
     name: str
@@ -219,8 +218,7 @@ GUIDE_HOUR_VALUE = Usd(18)
 """The guides' own figure for what an hour of waiting is worth."""
 
 
-@dataclass(frozen=True)
-class RunSpec:
+class RunSpec(Value):
     """One wish, complete and checked; every field is shown in the Plan, "off" included.
 
     ``hardware`` is the canonical request (``8xA100``, ``2x8xA100``, ``local``) or empty for "any";

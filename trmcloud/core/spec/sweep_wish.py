@@ -6,15 +6,14 @@ from typing import Any
 
 from trmcloud.core.contract.command import Command
 from trmcloud.core.sweep.priors import EarlierSweep, FirstPoint
-from trmcloud.core.values import dataclass, replace
+from trmcloud.core.values import Value, replace
 
 METRIC = "val_bpb"
 """The metric of every bundled recipe; lower is better."""
 _HANGS_AFTER_S = 1800.0
 
 
-@dataclass(frozen=True)
-class SweepWish:
+class SweepWish(Value):
     """The space of settings and the way in which its trials are chosen; dollars are the plan's."""
 
     space: tuple[str, ...]

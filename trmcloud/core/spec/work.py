@@ -11,7 +11,7 @@ from __future__ import annotations
 from functools import cached_property, lru_cache
 from typing import NamedTuple
 
-from trmcloud.core.values import dataclass
+from trmcloud.core.values import Value
 
 BACKWARD_FACTOR = 3
 """Forward and backward together, in forward passes."""
@@ -32,8 +32,7 @@ class Matrix(NamedTuple):
         return self.rows * self.columns * self.number
 
 
-@dataclass(frozen=True)
-class Work:
+class Work(Value):
     """Sizes of one model. FLOPs are forward, per trained token."""
 
     layers: int

@@ -19,7 +19,7 @@ from typing import Any
 from trmcloud.core.codec import from_json, to_json
 from trmcloud.core.money import Usd
 from trmcloud.core.sweep.space import Point
-from trmcloud.core.values import dataclass
+from trmcloud.core.values import Value
 
 
 class Purpose(str, Enum):
@@ -38,11 +38,10 @@ CPU_KIND = "sweep_cpu"
 """The kind of a line of metrics with the seconds of processor time that an attempt has taken."""
 
 
-class SweepEvent:
+class SweepEvent(Value):
     """A fact in a sweep's journal."""
 
 
-@dataclass(frozen=True)
 class TrialStarted(SweepEvent):
     """Trial ``trial`` (1 is the default) trains at ``point`` from the start until ``rung``, for at
     most ``most_usd``. Also of a trial that was lost before its first rung."""
@@ -58,7 +57,6 @@ class TrialStarted(SweepEvent):
     """Whether the rung is the last: its training is whole there."""
 
 
-@dataclass(frozen=True)
 class TrialContinued(SweepEvent):
     """The trial trains on from its last rung until ``rung``, for at most ``most_usd``."""
 
@@ -70,7 +68,6 @@ class TrialContinued(SweepEvent):
     purpose: Purpose = Purpose.SEARCH
 
 
-@dataclass(frozen=True)
 class RungReached(SweepEvent):
     """What runs of the trial has landed at ``rung`` with a checkpoint. ``usd`` and ``seconds`` are
     of this interval alone, ``step`` the trainer's. ``metric`` None: it has none, or NaN, see
@@ -87,7 +84,6 @@ class RungReached(SweepEvent):
     complete: bool = False
 
 
-@dataclass(frozen=True)
 class TrialLanded(SweepEvent):
     """What ran of the trial has landed before its rung, with a checkpoint: by the soft stop. It may
     be the best, and is not compared at a rung; it can train on to the rung."""
@@ -99,7 +95,6 @@ class TrialLanded(SweepEvent):
     step: int = 0
 
 
-@dataclass(frozen=True)
 class TrialFailed(SweepEvent):
     """What runs of the trial has crashed. Its earlier checkpoints stay; it is not promoted."""
 
@@ -109,7 +104,6 @@ class TrialFailed(SweepEvent):
     error: str = ""
 
 
-@dataclass(frozen=True)
 class TrialLost(SweepEvent):
     """What ran of the trial is gone with its machine, or with the executor: the interval's money is
     spent and its work is lost. ``kept_rung`` is the last rung whose checkpoint there still is; −1:
@@ -121,14 +115,12 @@ class TrialLost(SweepEvent):
     kept_rung: int
 
 
-@dataclass(frozen=True)
 class TrialDropped(SweepEvent):
     """The trial's checkpoints are gone while it did not run, or were pruned: it is not promoted."""
 
     trial: int
 
 
-@dataclass(frozen=True)
 class PaceMeasured(SweepEvent):
     """A trial's step was measured at ``usd_per_step``: a number, not an amount, as it is far below
     a micro-dollar."""
@@ -138,7 +130,6 @@ class PaceMeasured(SweepEvent):
     step: int = 0
 
 
-@dataclass(frozen=True)
 class SlotsIdle(SweepEvent):
     """Slots without a trial cost ``usd``, as their machine is paid for whole."""
 
@@ -146,14 +137,12 @@ class SlotsIdle(SweepEvent):
     seconds: float = 0.0
 
 
-@dataclass(frozen=True)
 class StopAsked(SweepEvent):
     """No trial is started any more: by the soft stop, or a user."""
 
     why: str
 
 
-@dataclass(frozen=True)
 class Ended(SweepEvent):
     """The sweep is over; ``reason`` is a value of ``halving.Reason``."""
 

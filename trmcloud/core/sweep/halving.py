@@ -22,7 +22,7 @@ from trmcloud.core.sweep.samplers import Sampler
 from trmcloud.core.sweep.space import Point
 from trmcloud.core.sweep.state import SweepState, Trial, TrialState, apply, best_of
 from trmcloud.core.sweep.terms import Goal, SweepTerms
-from trmcloud.core.values import dataclass
+from trmcloud.core.values import Value
 
 Price = Callable[[Point], float | None]
 """Predicts the dollars per step of a point on one slot; None: it does not know."""
@@ -49,8 +49,7 @@ class Reason(str, Enum):
     STOPPED = "stopped"
 
 
-@dataclass(frozen=True)
-class Begin:
+class Begin(Value):
     """Start the trial at ``point`` with ``seed`` and train for ``train_usd``, until ``rung``. The
     interval costs at most ``most_usd``: it is killed there."""
 
@@ -71,13 +70,11 @@ class Begin:
         )
 
 
-@dataclass(frozen=True)
 class Seed2(Begin):
     """Start a repetition of trial ``repeats`` with another seed, to the last rung."""
 
 
-@dataclass(frozen=True)
-class Continue:
+class Continue(Value):
     """Train the trial on from its newest checkpoint for ``train_usd``, until ``rung``; a command
     that cannot resume trains from its start, and ``train_usd`` covers that."""
 
@@ -94,13 +91,11 @@ class Continue:
         return ev.TrialContinued(self.trial, self.rung, self.most_usd, self.to_end, self.purpose)
 
 
-@dataclass(frozen=True)
 class FinishWinner(Continue):
     """Train the best trial on, out of what was reserved for it."""
 
 
-@dataclass(frozen=True)
-class End:
+class End(Value):
     """Nothing more is started. ``winner`` is the trial whose checkpoint is the result; None: no
     trial has one with a metric."""
 

@@ -7,7 +7,7 @@ import json
 from trmcloud.core.codec import from_json, to_json
 from trmcloud.core.sweep.priors import NO_PRIORS, Priors
 from trmcloud.core.sweep.terms import SweepTerms
-from trmcloud.core.values import dataclass
+from trmcloud.core.values import Value
 
 SWEEP_NAME = "sweep.json"
 """Beside the code of a sweep's machine."""
@@ -22,8 +22,7 @@ ENV_RAY_ADDRESS = "RAY_ADDRESS"
 """Ray's own variable: the cluster that it speaks to."""
 
 
-@dataclass(frozen=True)
-class SweepJob:
+class SweepJob(Value):
     """``sweep.json``."""
 
     terms: SweepTerms

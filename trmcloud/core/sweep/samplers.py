@@ -18,7 +18,7 @@ from trmcloud.core.nearest import suggest_name
 from trmcloud.core.sweep.priors import Priors, Tried
 from trmcloud.core.sweep.space import Point, Space
 from trmcloud.core.sweep.terms import Goal
-from trmcloud.core.values import dataclass
+from trmcloud.core.values import Value, dataclass
 
 SCALED = (
     ("lr", "learning_rate", "matrix_lr"),
@@ -64,8 +64,7 @@ def suggest_each(
     return made
 
 
-@dataclass(frozen=True)
-class ScalingRule:
+class ScalingRule(Value):
     """A learning rate that follows the model's width and the batch: ``rate`` × (width of the
     default ÷ width) × √(batch ÷ batch of the default).
 

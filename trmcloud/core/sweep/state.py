@@ -12,7 +12,7 @@ from trmcloud.core.sweep import events as ev
 from trmcloud.core.sweep.events import Purpose
 from trmcloud.core.sweep.space import Point
 from trmcloud.core.sweep.terms import Goal
-from trmcloud.core.values import dataclass, replace
+from trmcloud.core.values import Value, replace
 
 MOST_LOSSES = 3
 """A trial that was lost so many times without reaching a rung between is not started again: it may
@@ -37,8 +37,7 @@ class TrialState(str, Enum):
     DROPPED = "dropped"
 
 
-@dataclass(frozen=True)
-class Result:
+class Result(Value):
     """A metric at a rung, and what the whole sweep had spent then."""
 
     rung: int
@@ -48,8 +47,7 @@ class Result:
     problem: str = ""
 
 
-@dataclass(frozen=True)
-class Trial:
+class Trial(Value):
     """``rung`` is that of its newest checkpoint, −1: none; ``target`` the rung that it runs to, or
     ran to when it was lost."""
 
@@ -113,8 +111,7 @@ class Trial:
         return self.state is TrialState.PAUSED and self.metric is not None
 
 
-@dataclass(frozen=True)
-class SweepState:
+class SweepState(Value):
     """All trials by their number, and the money. ``spent`` counts intervals that ended; ``idle`` is
     what slots without a trial cost beside it."""
 

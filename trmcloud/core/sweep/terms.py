@@ -8,7 +8,7 @@ from enum import Enum
 from trmcloud.core.errors import UsageError
 from trmcloud.core.money import ZERO, Usd, cost
 from trmcloud.core.sweep.space import Point, Space
-from trmcloud.core.values import dataclass
+from trmcloud.core.values import Value
 
 _CONFIRM_PARTS = 4
 """Repetitions with other seeds take at most one of so many parts of the budget."""
@@ -25,8 +25,7 @@ class Goal(str, Enum):
         return one < other if self is Goal.MIN else one > other
 
 
-@dataclass(frozen=True)
-class SweepTerms:
+class SweepTerms(Value):
     """The terms of a sweep, which stay the same while it runs. Amounts are of one slot.
 
     ``usd`` is what all trials and the winner may spend. ``rungs`` are cumulative dollars of a

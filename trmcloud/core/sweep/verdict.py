@@ -14,7 +14,7 @@ from trmcloud.core.sweep.halving import DEFAULT_TRIAL
 from trmcloud.core.sweep.space import Parameter
 from trmcloud.core.sweep.state import SweepState, Trial, best_of
 from trmcloud.core.sweep.terms import Goal, SweepTerms
-from trmcloud.core.values import dataclass
+from trmcloud.core.values import Value
 
 NEXT_USD = Usd(50)
 _T_95 = (
@@ -45,8 +45,7 @@ class Finding(str, Enum):
     """No trial has a metric."""
 
 
-@dataclass(frozen=True)
-class Verdict:
+class Verdict(Value):
     """The winner against the default. ``gain`` is by how much the winner's metric is better, above
     0 for better whatever the goal, between ``low`` and ``high`` with 95 % confidence; ``noise`` is
     the standard deviation between seeds. None: not measured. ``rung`` is where they are compared.
@@ -125,8 +124,7 @@ def _first_gain(winner: Trial, default: Trial, sign: float) -> tuple[int, float 
     return -1, None
 
 
-@dataclass(frozen=True)
-class Importance:
+class Importance(Value):
     """The share of the variance of the trials' ranks that a parameter alone explains, 0 to 1."""
 
     name: str
@@ -197,8 +195,7 @@ def _epsilon_squared(ranks: Sequence[float], bins: Sequence[int]) -> float:
     return max(0.0, 1.0 - within / whole * (count - 1) / (count - len(names)))
 
 
-@dataclass(frozen=True)
-class Quarter:
+class Quarter(Value):
     """What had been reached when ``spent`` of the money that the sweep took was spent: the best
     metric so far, of which trial, and how many trials had a result."""
 

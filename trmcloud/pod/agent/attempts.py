@@ -14,7 +14,7 @@ from typing import Any, Mapping
 
 from trmcloud.core.contract import pod_contract as contract
 from trmcloud.core.errors import ConflictError
-from trmcloud.core.values import dataclass, replace
+from trmcloud.core.values import Value, replace
 from trmcloud.io.files import load_small, read_small, write_atomic
 from trmcloud.pod.agent.watchdog import UNSEEN_S, last_sign_of, noted_end
 
@@ -24,8 +24,7 @@ WALL, PAID = "wall", "paid"
 while the script does not run), or only the time of each life (a queue bills nothing in between)."""
 
 
-@dataclass(frozen=True)
-class StandaloneAttempt:
+class StandaloneAttempt(Value):
     """``again``: it began with its time given anew. ``gave_up`` is why the script ended it before
     it could train."""
 
@@ -36,8 +35,7 @@ class StandaloneAttempt:
     gave_up: str = ""
 
 
-@dataclass(frozen=True)
-class StandaloneAttempts:
+class StandaloneAttempts(Value):
     """``standalone.json``. ``ledger`` stands in the pods' names; no ledger of a user's bears it."""
 
     run_id: str

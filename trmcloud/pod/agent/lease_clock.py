@@ -9,14 +9,13 @@ from typing import Protocol
 
 from trmcloud.core.clock import Anchor, Instant
 from trmcloud.core.contract import pod_contract as contract
-from trmcloud.core.values import dataclass, replace
+from trmcloud.core.values import Value, replace
 from trmcloud.io.files import read_small, write_atomic
 
 # When a pod first saw its lease: what a deadline by the clock since boot is counted from.
 
 
-@dataclass(frozen=True)
-class AnchorNote:
+class AnchorNote(Value):
     """The elapsed time of a lease of ``epoch`` when both of this pod's clocks said ``seen``.
 
     ``known_s``: seconds since this pod first saw it. ``lost_s``: seconds that had passed by then

@@ -16,7 +16,7 @@ from pathlib import Path
 from trmcloud.core.contract.command import PATHS, RENDEZVOUS
 from trmcloud.core.contract.pod_contract import Lease
 from trmcloud.core.errors import UsageError
-from trmcloud.core.values import dataclass, replace
+from trmcloud.core.values import Value, replace
 from trmcloud.io.files import read_small, write_atomic
 from trmcloud.pod.machine.prepare import TrainerSetup
 
@@ -113,8 +113,7 @@ _SIOCGIFADDR = 0x8915
 _INTERFACES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
 
 
-@dataclass(frozen=True)
-class Nodes:
+class Nodes(Value):
     """``rank`` of ``count``; ``head`` is node 0's address as the others reach it."""
 
     count: int = 1

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from trmcloud.core.contract import pod_contract as contract
-from trmcloud.core.values import dataclass, replace
+from trmcloud.core.values import Value, replace
 from trmcloud.io.files import write_atomic
 from trmcloud.io.requests import send
 from trmcloud.pod.machine.environment import self_ends
@@ -42,8 +42,7 @@ _KEPT = 60
 _MAX_TEXT = 200
 
 
-@dataclass(frozen=True)
-class Attempt:
+class Attempt(Value):
     """``code`` is an HTTP status or an exit code; None where there was no answer.
 
     ``ok`` is None as long as the way has not answered.
@@ -56,8 +55,7 @@ class Attempt:
     ok: bool | None = None
 
 
-@dataclass(frozen=True)
-class EndAnswer:
+class EndAnswer(Value):
     code: int | None
     text: str
     ok: bool

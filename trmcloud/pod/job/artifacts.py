@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 from trmcloud.core.contract.command import is_inside
 from trmcloud.core.contract.command_terms import MOST_DEPTH, MOST_FILES
-from trmcloud.core.values import dataclass
+from trmcloud.core.values import Value
 from trmcloud.pod.job.parts import (
     INDEX_NAME,
     SUFFIX,
@@ -142,8 +142,7 @@ class ArtifactRefused(ValueError):
     """A checkpoint that cannot be taken; its text says why."""
 
 
-@dataclass(frozen=True)
-class SeenFile:
+class SeenFile(Value):
     """One file, as it was when it was looked at."""
 
     path: str
@@ -162,8 +161,7 @@ class NameNumbers(NamedTuple):
     """The last number, where none is called a step."""
 
 
-@dataclass(frozen=True)
-class Artifact:
+class Artifact(Value):
     """Files that are one checkpoint. ``source`` is its name below its place."""
 
     source: str

@@ -27,7 +27,7 @@ from trmcloud.core.contract.command_terms import (
     PATTERN_STRIKES,
 )
 from trmcloud.core.contract.records import MAX_LINE_BYTES, ContractError, parse
-from trmcloud.core.values import dataclass
+from trmcloud.core.values import Value
 
 # What a command prints: drained as fast as it comes, so that it never waits for a reader; kept up
 # to a size; and handed out in lines that are no longer than anybody looks at.
@@ -194,8 +194,7 @@ _KEYS_FROM = 2000
 """Lines in which every key is looked for; of those that come later, one in fifty."""
 
 
-@dataclass(frozen=True)
-class Reading:
+class Reading(Value):
     """The content of a line: a step and an epoch where it names them, and numbers, NaN and infinity
     among them. ``at``: when it was written, epoch seconds, where that is known."""
 

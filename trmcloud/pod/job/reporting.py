@@ -22,7 +22,6 @@ from trmcloud.pod.machine import processes
 
 # What the agent and the controller read of a command: its heartbeat, and lines of metrics.
 
-_BEAT_EVERY_S = 1.0
 _LINE_EVERY_S = 0.5
 """Lines of a loss at most so often: a quick script may print thousands a second, and each is an
 append to a file."""
@@ -33,13 +32,14 @@ _LOSSES = ("loss", "train_loss", "train/loss")
 _MOST_BYTES = contract.MAX_METRICS_BYTES - (1 << 20)
 
 
-class CommandReporter:
+class AttemptReporter:
     """``heartbeat.json`` and ``metrics.jsonl`` of one attempt. Times are epoch seconds."""
 
-    def __init__(self, folder: Path, job: PhaseJob, command: Command, attempt: int, at: float):
+    beat_every_s = 1.0
+
+    def __init__(self, folder: Path, job: PhaseJob, attempt: int, at: float, steps: int = 0):
         self._folder = folder
-        self._command = command
-        self._written_at = self._lined_at = self._state_at = -math.inf
+        self._written_at, self._state_at = -math.inf, at
         pid = os.getpid()
         self.beat = Heartbeat(
             run_id=job.run_id,
@@ -50,17 +50,8 @@ class CommandReporter:
             at=at,
             state="starting",
             step=0,
-            steps=int(job.settings.get("steps") or 0),
+            steps=steps,
         )
-        self._state_at = at
-        self._stepped: tuple[int, float] | None = None
-        self._steps: deque[tuple[float, int]] = deque(maxlen=_MOST_HISTORY)
-        self.metric: float | None = None
-        """The last value of the metric, as the command told it."""
-        self.metric_name = command.metric_name
-        self.order = MetricOrder()
-        self._furthest = (0, 0)
-        """The highest step and epoch that the log has named."""
 
     def enter(self, state: str, now: float) -> None:
         """The seconds until now were spent in the state before."""
@@ -75,6 +66,48 @@ class CommandReporter:
         lasted_s = max(0.0, now - self._state_at)
         seconds[self.beat.state] = seconds.get(self.beat.state, 0.0) + lasted_s
         return seconds
+
+    def end(self, outcome: str, message: str, now: float) -> None:
+        self.beat = replace(self.beat, outcome=outcome, message=message)
+        self.enter("ended", now)
+
+    def write(self, now: float, *, force: bool = False) -> None:
+        if not force and now - self._written_at < self.beat_every_s:
+            return
+        self._written_at = now
+        self.beat = replace(self.beat, at=now)
+        # A full disk must not end what watches over the training.
+        with contextlib.suppress(OSError):
+            path = self._folder / contract.HEARTBEAT_NAME
+            beat = replace(self.beat, seconds=self._seconds(now))
+            write_atomic(path, contract.dump(beat), durable=force)
+
+    def line(
+        self, kind: str, now: float, said: Mapping[str, object], step: int | None = None
+    ) -> None:
+        """One line of metrics, as long as anybody would read it."""
+        path = self._folder / contract.METRICS_NAME
+        about = {"kind": kind, "step": self.beat.step if step is None else step, "at": now}
+        with contextlib.suppress(OSError), open(path, "a", encoding="utf-8") as file:
+            if file.tell() < _MOST_BYTES:
+                file.write(json.dumps({**about, **said}) + "\n")
+
+
+class CommandReporter(AttemptReporter):
+    """Heartbeat and metrics of a command."""
+
+    def __init__(self, folder: Path, job: PhaseJob, command: Command, attempt: int, at: float):
+        super().__init__(folder, job, attempt, at, int(job.settings.get("steps") or 0))
+        self._command = command
+        self._lined_at = -math.inf
+        self._stepped: tuple[int, float] | None = None
+        self._steps: deque[tuple[float, int]] = deque(maxlen=_MOST_HISTORY)
+        self.metric: float | None = None
+        """The last value of the metric, as the command told it."""
+        self.metric_name = command.metric_name
+        self.order = MetricOrder()
+        self._furthest = (0, 0)
+        """The highest step and epoch that the log has named."""
 
     def sign(self, count: int) -> None:
         """It gets on, as ``count`` shows, which only grows."""
@@ -141,31 +174,6 @@ class CommandReporter:
         if score is not None and math.isfinite(score) and (best is None or score < best):
             self.beat = replace(self.beat, best_bpb=score, best_step=step)
         self.write(now, force=True)
-
-    def end(self, outcome: str, message: str, now: float) -> None:
-        self.beat = replace(self.beat, outcome=outcome, message=message)
-        self.enter("ended", now)
-
-    def write(self, now: float, *, force: bool = False) -> None:
-        if not force and now - self._written_at < _BEAT_EVERY_S:
-            return
-        self._written_at = now
-        self.beat = replace(self.beat, at=now)
-        # A full disk must not end what watches over the command.
-        with contextlib.suppress(OSError):
-            path = self._folder / contract.HEARTBEAT_NAME
-            beat = replace(self.beat, seconds=self._seconds(now))
-            write_atomic(path, contract.dump(beat), durable=force)
-
-    def line(
-        self, kind: str, now: float, said: Mapping[str, object], step: int | None = None
-    ) -> None:
-        """One line of metrics, as long as anybody would read it."""
-        path = self._folder / contract.METRICS_NAME
-        about = {"kind": kind, "step": self.beat.step if step is None else step, "at": now}
-        with contextlib.suppress(OSError), open(path, "a", encoding="utf-8") as file:
-            if file.tell() < _MOST_BYTES:
-                file.write(json.dumps({**about, **said}) + "\n")
 
     def _note_step(self, step: int, now: float) -> None:
         before = self._stepped

@@ -23,7 +23,7 @@ from trmcloud.core.contract.manifest import CheckpointFile, CheckpointManifest
 from trmcloud.core.contract.records import dump, load
 from trmcloud.core.errors import CheckpointError
 from trmcloud.core.text import CONTROL, one_line
-from trmcloud.core.values import dataclass, replace
+from trmcloud.core.values import Value, replace
 from trmcloud.io.files import read_small, sync_folder, write_atomic
 from trmcloud.io.hashing import file_sha256
 from trmcloud.pod.job.artifacts import (
@@ -59,8 +59,7 @@ _PENDING = 2
 """Checkpoints beside the kept ones that wait for their metric."""
 
 
-@dataclass(frozen=True)
-class Metric:
+class Metric(Value):
     """A checkpoint's value of the metric. ``by``: how it was found: ``report``, ``layout``,
     ``step``, ``epoch``, ``time``, ``order``, ``same weights``; ``step``: the one that it was
     measured at, where the log says so; ``other``: the value if the order is the other one."""

@@ -21,7 +21,7 @@ from trmcloud.core.contract.pod_contract import (
     summed_up,
 )
 from trmcloud.core.text import strip_control
-from trmcloud.core.values import dataclass
+from trmcloud.core.values import Value
 from trmcloud.pod.machine.processes import Command
 
 # The GPUs' counters, looked at now and then while the trainer trains.
@@ -144,8 +144,7 @@ _MEMORY_SLACK = 0.95
 _MAX_TOLD = 4
 
 
-@dataclass(frozen=True)
-class Check:
+class Check(Value):
     """``check.json``. Empty fields ask for nothing.
 
     ``gpu`` are glob patterns of the name nvidia-smi gives (any of them; without ``*`` or ``?`` a
@@ -190,8 +189,7 @@ class Refusal(NamedTuple):
     may_pass: bool = False
 
 
-@dataclass(frozen=True)
-class FoundHardware:
+class FoundHardware(Value):
     """The hardware that was found. ``complaints`` are nvidia-smi's sentences; ``mounts`` is
     /proc/mounts. Of the first GPU: ``watts`` is the highest power limit that can be set,
     ``architecture`` its compute capability without the point, ``links`` the number of its active

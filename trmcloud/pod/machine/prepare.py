@@ -27,7 +27,7 @@ from trmcloud.core.contract.boards import (
     active_links,
     board_from,
 )
-from trmcloud.core.values import dataclass, replace
+from trmcloud.core.values import Value, replace
 from trmcloud.io.files import read_small, write_atomic
 from trmcloud.pod.machine import packages, processes
 from trmcloud.pod.machine.environment import has_nvlink, nccl_environment
@@ -57,8 +57,7 @@ _MAX_TEXT = 400
 _PIP_CAUSE = re.compile(r"[:\]'] ?'?([^:\]'\"]+ [^:\]'\"]+)'\)")
 
 
-@dataclass(frozen=True)
-class PreparingProgress:
+class PreparingProgress(Value):
     """``state`` is checking, installing, waiting, refused or ready. ``message`` says why it is
     refused, or what is being waited for; ``seconds`` is how long each state took so far."""
 
@@ -67,8 +66,7 @@ class PreparingProgress:
     seconds: Mapping[str, float] = field(default_factory=dict)
 
 
-@dataclass(frozen=True)
-class TrainerSetup:
+class TrainerSetup(Value):
     """The interpreter and settings of the trainer. ``python_path`` comes before whatever is there;
     where both it and ``environment`` are empty, the agent's own will do."""
 

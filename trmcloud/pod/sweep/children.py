@@ -35,7 +35,7 @@ from trmcloud.core.contract.trainer_contract import (
 )
 from trmcloud.core.errors import CheckpointError
 from trmcloud.core.sweep.job import ENV_TRIAL, TRIALS_DIR
-from trmcloud.core.values import dataclass, replace
+from trmcloud.core.values import Value, replace
 from trmcloud.io.files import load_small, write_atomic
 from trmcloud.pod.agent.nodes import trainer_command
 from trmcloud.pod.machine import processes
@@ -45,8 +45,7 @@ _GPUS = "CUDA_VISIBLE_DEVICES"
 _THREADS = "OMP_NUM_THREADS"
 
 
-@dataclass(frozen=True)
-class TrialStart:
+class TrialStart(Value):
     """One start of a trial's process: on slot ``slot``, to be asked to land at ``deadline_at`` in
     epoch seconds. ``values`` are those of its point."""
 
@@ -65,8 +64,7 @@ class MachineLost(Exception):
     """The machine on which a trial ran is gone, and what it did there with it."""
 
 
-@dataclass(frozen=True)
-class TrialCommand:
+class TrialCommand(Value):
     """What starts a trial's process in ``folder``, which has its job."""
 
     words: tuple[str, ...]

@@ -50,7 +50,7 @@ from trmcloud.core.sweep.space import format_point
 from trmcloud.core.sweep.state import SweepState, Trial, TrialState, apply, fold, lost_events
 from trmcloud.core.sweep.terms import Goal, SweepTerms
 from trmcloud.core.text import one_line
-from trmcloud.core.values import dataclass, replace
+from trmcloud.core.values import Value, replace
 from trmcloud.io.files import read_small, write_atomic
 from trmcloud.pod.job.process import kill_all, offspring
 from trmcloud.pod.machine import processes
@@ -124,8 +124,7 @@ class SystemClock:
         time.sleep(seconds)
 
 
-@dataclass(frozen=True)
-class _Running:
+class _Running(Value):
     """A trial's process and its limits, in steady seconds."""
 
     child: Child
@@ -184,14 +183,14 @@ class SweepExecutor:
 
     def run(self) -> tuple[str, str]:
         """Until the sweep has ended; returns the outcome and a message."""
-        self._tell.write(force=True)
+        self._tell.write(self._clock.now(), force=True)
         try:
             self._sampler = self._make_sampler()
         except TrmcloudError as error:
             return "bad_config", one_line(f"{error}; {error.next_step}")
         self._take_up()
         self._learn_memory()
-        self._tell.enter("training")
+        self._tell.enter("training", self._clock.now())
         while True:
             self._look()
             if self._asked or self._clock.now() >= self._deadline_at:
@@ -199,7 +198,7 @@ class SweepExecutor:
             ended = self._start_trials()
             if ended is not None:
                 return self._outcome(ended)
-            self._tell.write()
+            self._tell.write(self._clock.now())
             self._note_offspring()
             self._clock.sleep(self._pause_s())
 
@@ -529,7 +528,7 @@ class SweepExecutor:
         if not self._state.stopping:
             why = "signal" if self._asked else "deadline"
             self._append(ev.StopAsked(why))
-            self._tell.enter("landing")
+            self._tell.enter("landing", self._clock.now())
             for running in self._running.values():
                 running.child.land()
 
@@ -714,10 +713,10 @@ def main() -> None:
 
     signal.signal(signal.SIGTERM, on_term)
     if int(environment.get("NNODES") or "1") > 1:  # an earlier version had planned and reserved it
-        executor.reporter.end("bad_config", "a sweep runs on one machine: launch it for one")
+        executor.reporter.finish("bad_config", "a sweep runs on one machine: launch it for one")
         return
     outcome, message = "crashed", "the sweep's executor failed"
-    executor.reporter.write(force=True)
+    executor.reporter.write(time.time(), force=True)
     try:
         with place or contextlib.nullcontext():
             signal.signal(signal.SIGTERM, on_term)  # Ray has set its own
@@ -732,7 +731,7 @@ def main() -> None:
     finally:
         kill_all(os.getpid(), _KILL_WITHIN_S)
         executor.reporter.cpu()
-        executor.reporter.end(outcome, message)
+        executor.reporter.finish(outcome, message)
 
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ from pathlib import Path
 
 from trmcloud.core.codec import from_json, to_json
 from trmcloud.core.contract import pod_contract as contract
-from trmcloud.core.values import dataclass, replace
+from trmcloud.core.values import Value, replace
 from trmcloud.io.files import read_small, write_atomic
 from trmcloud.pod.job.process import kill_all
 from trmcloud.pod.machine import processes
@@ -34,8 +34,7 @@ _KILL_WITHIN_S = 10.0
 _MOST_ORDER_BYTES = 1 << 20
 
 
-@dataclass(frozen=True)
-class Order:
+class Order(Value):
     """One interval: what is started, in which folder, and when it is killed at the latest. It has
     the trial's environment, so that its file is the user's alone."""
 

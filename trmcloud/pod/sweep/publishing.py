@@ -8,9 +8,7 @@ sweep's, and another machine continues from what came home.
 
 from __future__ import annotations
 
-import contextlib
 import json
-import math
 import os
 import resource
 import shutil
@@ -19,17 +17,15 @@ from pathlib import Path
 from typing import Any
 
 from trmcloud.core.contract import manifest as mf
-from trmcloud.core.contract import pod_contract as contract
 from trmcloud.core.contract.manifest import CheckpointManifest
-from trmcloud.core.contract.trainer_contract import Heartbeat, PhaseJob
+from trmcloud.core.contract.pod_contract import METRICS_NAME
+from trmcloud.core.contract.trainer_contract import PhaseJob
 from trmcloud.core.sweep import events as ev
 from trmcloud.core.text import one_line
 from trmcloud.core.values import replace
 from trmcloud.io.files import sync_folder, write_atomic
-from trmcloud.pod.machine import processes
+from trmcloud.pod.job.reporting import AttemptReporter
 from trmcloud.pod.sweep.children import manifests_in
-
-_BEAT_EVERY_S = 2.0
 
 
 class PublishedCheckpoints:
@@ -148,31 +144,20 @@ def _link(source: Path, target: Path) -> None:
         shutil.copyfile(source, target)
 
 
-class SweepReporter:
+class SweepReporter(AttemptReporter):
     """Heartbeat and metrics of a sweep, as agent and controller read a trainer's. ``now`` is epoch
     seconds."""
 
+    beat_every_s = 2.0
+
     def __init__(self, folder: Path, job: PhaseJob, attempt: int, now: Callable[[], float]) -> None:
-        self._folder, self._now = folder, now
-        self._written_at = -math.inf
-        self._state_at = now()
+        super().__init__(folder, job, attempt, now())
+        self._now = now
         self._steps: dict[int, int] = {}
-        pid = os.getpid()
-        self.beat = Heartbeat(
-            run_id=job.run_id,
-            phase=job.phase,
-            attempt=attempt,
-            pid=pid,
-            pid_started=processes.started(pid) or "",
-            at=self._state_at,
-            state="starting",
-            step=0,
-            steps=0,
-        )
 
     def begin(self, lines: Sequence[str]) -> None:
         """Write the journal so far as lines of metrics, where these stayed on another machine."""
-        if lines and not (self._folder / contract.METRICS_NAME).exists():
+        if lines and not (self._folder / METRICS_NAME).exists():
             for number, line in enumerate(lines):
                 self.event(number, line)
 
@@ -213,44 +198,17 @@ class SweepReporter:
         step = max(self.beat.step, made.step)
         self.beat = replace(self.beat, saved_step=made.step, step=step)
         self._line("save", {})
-        self.write(force=True)
+        self.write(self._now(), force=True)
 
     def best(self, made: CheckpointManifest) -> None:
         self.beat = replace(self.beat, best_bpb=made.val_bpb, best_step=made.step)
 
-    def enter(self, state: str) -> None:
-        self.beat = replace(self.beat, state=state, seconds=self._seconds())
-        self._state_at = self._now()
-        self.write(force=True)
-
-    def end(self, outcome: str, message: str) -> None:
+    def finish(self, outcome: str, message: str) -> None:
         self.say(f"{outcome}: {message}")
-        self.beat = replace(self.beat, outcome=outcome, message=one_line(message)[:1000])
-        self.enter("ended")
-
-    def write(self, *, force: bool = False) -> None:
-        now = self._now()
-        if not force and now - self._written_at < _BEAT_EVERY_S:
-            return
-        self._written_at = now
-        beat = replace(self.beat, at=now, seconds=self._seconds())
-        with contextlib.suppress(OSError):
-            path = self._folder / contract.HEARTBEAT_NAME
-            write_atomic(path, contract.dump(beat), durable=force)
+        self.end(outcome, one_line(message)[:1000], self._now())
 
     def say(self, text: str) -> None:
         print(f"trmcloud: {text}", flush=True)
 
-    def _seconds(self) -> dict[str, float]:
-        seconds = dict(self.beat.seconds)
-        lasted_s = max(0.0, self._now() - self._state_at)
-        seconds[self.beat.state] = seconds.get(self.beat.state, 0.0) + lasted_s
-        return seconds
-
     def _line(self, kind: str, said: Mapping[str, Any]) -> None:
-        about = {"kind": kind, "step": self.beat.step, "at": round(self._now(), 3)}
-        with (
-            contextlib.suppress(OSError),
-            open(self._folder / contract.METRICS_NAME, "a", encoding="utf-8") as file,
-        ):
-            file.write(json.dumps({**about, **said}) + "\n")
+        self.line(kind, round(self._now(), 3), said)

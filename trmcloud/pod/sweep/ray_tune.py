@@ -33,7 +33,7 @@ from trmcloud.core.contract.trainer_contract import Heartbeat, PhaseJob
 from trmcloud.core.errors import MissingExtra, ProviderError, UsageError
 from trmcloud.core.sweep.terms import Goal, SweepTerms
 from trmcloud.core.text import one_line
-from trmcloud.core.values import dataclass
+from trmcloud.core.values import Value
 from trmcloud.io.files import write_atomic
 from trmcloud.io.installation import install_command
 from trmcloud.pod.sweep.children import (
@@ -75,8 +75,7 @@ _TUNES: Mapping[str, str] = {
 """Ray's settings: nothing is sent to its makers, and nothing is printed between our lines."""
 
 
-@dataclass(frozen=True)
-class Wanted:
+class Wanted(Value):
     """An interval that the executor has asked for."""
 
     trial: int

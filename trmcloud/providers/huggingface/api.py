@@ -23,9 +23,10 @@ from urllib.parse import quote, urlsplit
 
 from trmcloud.adapters.request_budget import Priority
 from trmcloud.core.errors import AmbiguousCreate, NoCapacity, ProviderError
-from trmcloud.core.values import dataclass
+from trmcloud.core.values import Value
 from trmcloud.ports.compute import ThrottledError, TransientError
-from trmcloud.providers.huggingface.http import Http, NotThere
+from trmcloud.providers.client import CREATE_S, NotThere
+from trmcloud.providers.huggingface.http import Http
 
 SCHEDULING, RUNNING = "SCHEDULING", "RUNNING"
 LIVE = (SCHEDULING, RUNNING)
@@ -34,15 +35,13 @@ LABEL, NAME_LABEL = "trmcloud", "name"
 """The label that every job of ours bears, and that of its name, which the Hub's pages show."""
 MOST_PAGES = 20
 LIST_S = 60.0
-CREATE_S = 60.0
 NO_CAPACITY = ("no capacity", "not enough capacity", "out of capacity", "no available", "sold out")
 """Texts of refusals that mean that nothing was made; lower case, any part of the detail."""
 _ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _HOST = re.compile(r"[A-Za-z0-9.-]{1,253}")
 
 
-@dataclass(frozen=True)
-class SshAddress:
+class SshAddress(Value):
     """The gateway's address for one job."""
 
     user: str
@@ -50,8 +49,7 @@ class SshAddress:
     port: int
 
 
-@dataclass(frozen=True)
-class Job:
+class Job(Value):
     """``timeout_s`` is the time-out that the platform has on record, None where it does not say;
     instants are epoch seconds, durations seconds."""
 
@@ -76,8 +74,7 @@ class Job:
         return self.stage in ENDED
 
 
-@dataclass(frozen=True)
-class Hardware:
+class Hardware(Value):
     """One flavor. ``micros`` is the price of one ``unit`` in micro-dollars; ``gpus`` is 0 of a CPU
     machine; ``disk_gb`` is None where it does not say."""
 

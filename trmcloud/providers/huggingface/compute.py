@@ -15,6 +15,7 @@ from math import ceil, inf
 from pathlib import Path
 
 from trmcloud.adapters.pod_history import Sighting, Sightings
+from trmcloud.core.catalog.torch_builds import POD_IMAGE
 from trmcloud.core.contract.pod_contract import INNER_SSH_PORT, parse_pod_name
 from trmcloud.core.control.observation import Bill, BootTrouble, PodSeen, PodStatus
 from trmcloud.core.errors import (
@@ -38,7 +39,6 @@ from trmcloud.providers.huggingface.api import (
 )
 from trmcloud.providers.huggingface.create import job_spec, timeout_s
 from trmcloud.providers.huggingface.offers import flavors_of, hourly
-from trmcloud.providers.huggingface.secrets import IMAGE
 from trmcloud.providers.listed import ListedCompute
 
 HARDWARE_FRESH_S = 600.0
@@ -84,7 +84,7 @@ class HuggingFaceCompute(ListedCompute[Job]):
         token: str,
         now: Callable[[], float] = time.time,
         sightings: Sightings | None = None,
-        image: str = IMAGE,
+        image: str = POD_IMAGE,
         environment: Mapping[str, str] | None = None,
         ssh_key: str = "",
         known_hosts: Path | None = None,

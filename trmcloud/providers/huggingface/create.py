@@ -12,36 +12,20 @@ from collections.abc import Callable, Mapping
 from math import ceil
 from typing import Any
 
-from trmcloud.app.packing import POD_ENTRY
+from trmcloud.app.packing import POD_ENTRY, POD_PREFIX, start_script
 from trmcloud.core.contract import pod_contract as contract
 from trmcloud.core.errors import NotSupported
 from trmcloud.ports.compute import PodKeys, PodRequest
 from trmcloud.providers.huggingface.api import LABEL, NAME_LABEL
-from trmcloud.providers.huggingface.secrets import IMAGE, IMAGE_TORCH, refuse_tokens
+from trmcloud.providers.huggingface.secrets import refuse_tokens
 from trmcloud.providers.huggingface.traits import NAME
 
-PREFIX = "/opt/trmcloud"
 MAX_VARIABLE_BYTES = 120_000
 """Linux starts no program with a variable of 128 KiB."""
 _SECRET = (contract.ENV_HOST_KEY,)
 """Sent as secrets, which the Hub encrypts and never shows again."""
 
-_START = f"""\
-import sys
-if sys.version_info < (3, 10):
-    sys.exit("trmcloud: this image's python3 is %d.%d; a job needs 3.10" % sys.version_info[:2])
-try:
-    import base64, gzip, io, os, tarfile
-    packed = gzip.decompress(base64.b64decode(os.environ["{contract.ENV_BOOT}"]))
-    tar = tarfile.TarFile(fileobj=io.BytesIO(packed))
-    tar.extraction_filter = getattr(tarfile, "data_filter", None)
-    tar.extractall("{PREFIX}")
-    sys.path.insert(0, "{PREFIX}")
-    import {POD_ENTRY}
-except Exception as error:
-    what = "%s: %s" % (type(error).__name__, error)
-    sys.exit("trmcloud: the agent cannot be started on this image: " + what)
-"""
+_START = start_script("job", f'base64.b64decode(os.environ["{contract.ENV_BOOT}"])')
 #: What cannot start ends, and with it the job and its rent: nothing has to be asked for that.
 _SCRIPT = f"""\
 if ! command -v python3 >/dev/null; then
@@ -49,7 +33,7 @@ if ! command -v python3 >/dev/null; then
     exit 1
 fi
 python3 -W ignore -c "$1" || exit 1
-export PYTHONPATH={PREFIX}
+export PYTHONPATH={POD_PREFIX}
 exec python3 -m {POD_ENTRY}
 """
 
@@ -79,10 +63,7 @@ def job_spec(
         NotSupported: a value is a token, or the agent's sources are too large.
     """
     image = request.image or image
-    check = dict(request.check)
-    if check and image == IMAGE:
-        check["torch"] = IMAGE_TORCH
-    words = request.agent_words(keys(request.name), NAME, check)
+    words = request.agent_words(keys(request.name), NAME, image)
     variables = {
         **environment,
         contract.ENV_BOOT: base64.b64encode(payload).decode("ascii"),

@@ -12,39 +12,33 @@ import json
 import re
 import time
 import urllib.error
-import urllib.request
 from collections.abc import Callable, Mapping, Sequence
 from http.client import HTTPException
 from typing import Any, NamedTuple
-from urllib.parse import urlencode, urlsplit
+from urllib.parse import urlencode
 
 from trmcloud.adapters.request_budget import Priority, RequestBudget
-from trmcloud.core.contract.records import whole
 from trmcloud.core.errors import (
     AccessDenied,
     AuthError,
     FinalRefusal,
     PaymentRequired,
     ProviderError,
-    ProviderRefused,
 )
-from trmcloud.core.text import one_line
-from trmcloud.io.exchanges import ExchangeLog, send_recorded
+from trmcloud.io.exchanges import ExchangeLog
 from trmcloud.io.network import send
-from trmcloud.io.requests import pause_s
-from trmcloud.ports.compute import ThrottledError, TransientError
+from trmcloud.ports.compute import TransientError
+from trmcloud.providers.client import (
+    LONGEST_RETRY_AFTER_S,
+    REQUEST_S,
+    NotThere,
+    PlainClient,
+    retry_after_s,
+)
 from trmcloud.providers.huggingface.secrets import TOKENS_PAGE
 
-USER_AGENT = "trmcloud"
-REQUEST_S = 15.0
-READ_BOUND_S = 20.0
-"""The time that one read may take with all its repetitions."""
-MAX_BYTES = 32 << 20
 STREAM_S = 3.0
 STREAM_BYTES = 1 << 18
-LONGEST_RETRY_AFTER_S = 86_400
-_FIRST_WAIT_S, _LONGEST_WAIT_S = 0.5, 8.0
-_MAX_DETAIL = 300
 _OUTAGES = "wait a minute; https://status.huggingface.co shows outages"
 """The next step where the Hub itself fails."""
 
@@ -52,10 +46,6 @@ _RESETS_IN = re.compile(r";\s*r\s*=\s*\d+\s*;\s*t\s*=\s*(\d{1,6})")
 """Of the header ``RateLimit`` of a 429: seconds until requests count anew."""
 
 Params = Sequence[tuple[str, str]]
-
-
-class NotThere(ProviderError):
-    """404: the namespace has no such job, as far as this answer goes."""
 
 
 _REFUSALS: Mapping[int, tuple[type[ProviderError], str, str]] = {
@@ -96,9 +86,13 @@ class Answer(NamedTuple):
     next_url: str
 
 
-class Http:
-    """A client of the Hub at ``base``. ``token`` may be empty: prices are public. ``budget`` is
-    shared with the other processes of this home."""
+class Http(PlainClient):
+    """A client of the Hub at ``base``. ``token`` may be empty: prices are public."""
+
+    title = "Hugging Face"
+    refusals = _REFUSALS
+    outages = _OUTAGES
+    address = "HF_ENDPOINT"
 
     def __init__(
         self,
@@ -115,13 +109,8 @@ class Http:
                 "the Hugging Face token has invalid characters",
                 next_step=f"copy it again from {TOKENS_PAGE} into HF_TOKEN",
             )
-        self.base, self._token = base, token
-        self.now, self.sleep = now, sleep
-        self._budget, self._log = budget, log
-        self.requests = 0
-
-    def where(self, method: str, url: str) -> str:
-        return f"Hugging Face, {method} {urlsplit(url).path}"
+        super().__init__(token, now=now, sleep=sleep, budget=budget, log=log)
+        self.base = base
 
     def once(
         self,
@@ -140,20 +129,7 @@ class Http:
         where = self.where(method, url)
         if not url.startswith(f"{self.base}/"):
             raise ProviderError(f"a page of its list is at another host: {url:.100}", where=where)
-        if self._budget is not None:
-            waited_s = self._budget.take(priority, min(REQUEST_S, timeout_s), where)
-            timeout_s = max(1.0, timeout_s - waited_s)
-        self.requests += 1
-        try:
-            request = self._request(method, url, body)
-            text, stated = send_recorded(self._log, request, timeout_s, MAX_BYTES, self.now)
-            links = stated.get("Link")
-            if self._budget is not None:
-                self._budget.learn(stated.get("RateLimit-Policy"), stated.get("RateLimit"))
-        except urllib.error.HTTPError as error:
-            raise self._refusal(error, where) from None
-        except (OSError, HTTPException, ValueError) as error:
-            raise self._no_answer(error, where) from None
+        text, stated = self._exchange(method, url, body, timeout_s, priority)
         try:
             data = json.loads(text) if text.strip() else None
         except (ValueError, RecursionError):
@@ -163,14 +139,14 @@ class Http:
                 where=where,
                 next_step="try again; if this happens again, a proxy changes the answer",
             ) from None
-        return Answer(data, _next_of(links))
+        return Answer(data, _next_of(stated.get("Link")))
 
     def read(
         self,
         url: str,
         params: Params = (),
         *,
-        bound_s: float = READ_BOUND_S,
+        bound_s: float | None = None,
         priority: Priority = Priority.ORDINARY,
     ) -> Answer:
         """A GET, asked again while that can help.
@@ -179,20 +155,10 @@ class Http:
             as ``once``: the last error, once ``bound_s`` does not allow another try.
         """
         asked = f"{url}?{urlencode(list(params))}" if params else url
-        began_at, failures = self.now(), 0
-        while True:
-            left_s = bound_s - (self.now() - began_at)
-            try:
-                timeout_s = max(1.0, min(REQUEST_S, left_s))
-                return self.once("GET", asked, timeout_s=timeout_s, priority=priority)
-            except TransientError as error:
-                wait_s = pause_s(failures, _FIRST_WAIT_S, _LONGEST_WAIT_S)
-                if error.retry_after_s is not None:
-                    wait_s = error.retry_after_s
-                if not 0 <= self.now() - began_at < bound_s - wait_s:
-                    raise
-            failures += 1
-            self.sleep(wait_s)
+        return self._repeat(
+            lambda timeout_s: self.once("GET", asked, timeout_s=timeout_s, priority=priority),
+            bound_s,
+        )
 
     def read_events(self, url: str, params: Params = ()) -> list[dict[str, Any]]:
         """The JSON objects of an event stream up to now, read for ``STREAM_S`` at most.
@@ -202,9 +168,7 @@ class Http:
         """
         where = self.where("GET", url)
         asked = f"{url}?{urlencode(list(params))}" if params else url
-        if self._budget is not None:
-            self._budget.take(Priority.ORDINARY, STREAM_S, where)
-        self.requests += 1
+        self._wait_turn(Priority.ORDINARY, STREAM_S, where)
         received, ends_at = bytearray(), time.monotonic() + STREAM_S
         try:
             with send(self._request("GET", asked, None), STREAM_S) as answer:
@@ -230,24 +194,7 @@ class Http:
                 found.append(event)
         return found
 
-    def clean(self, text: str) -> str:
-        """Text of the server's, fit for one line of a terminal and free of the token."""
-        text = " ".join(one_line(text).split())
-        if self._token:
-            text = text.replace(self._token, "***")
-        return text if len(text) <= _MAX_DETAIL else text[:_MAX_DETAIL] + "…"
-
     # -- how -------------------------------------------------------------------------------------
-
-    def _request(self, method: str, url: str, body: Any) -> urllib.request.Request:
-        headers = {"User-Agent": USER_AGENT, "Accept": "application/json"}
-        if self._token:
-            headers["Authorization"] = f"Bearer {self._token}"
-        data = None
-        if body is not None:
-            data = json.dumps(body, separators=(",", ":")).encode("utf-8")
-            headers["Content-Type"] = "application/json"
-        return urllib.request.Request(url, data=data, headers=headers, method=method)
 
     def _no_answer(self, error: Exception, where: str) -> TransientError:
         cause = error.reason if isinstance(error, urllib.error.URLError) else error
@@ -269,35 +216,17 @@ class Http:
 
     def _refusal(self, error: urllib.error.HTTPError, where: str) -> ProviderError:
         """The error that an answer other than 2xx stands for."""
-        code = error.code
+        stated = error.headers
         try:
-            detail = self._detail(error.read(1 << 16), error.headers.get("X-Error-Message") or "")
+            detail = self._detail(error.read(1 << 16), stated.get("X-Error-Message") or "")
         except (OSError, HTTPException):
             detail = "(no text)"
-        if code in _REFUSALS:
-            kind, what, next_step = _REFUSALS[code]
-            return kind(what.format(detail=detail), where=where, next_step=next_step)
-        if code == 429:
-            wait_s = _retry_after(error.headers.get("Retry-After"), error.headers.get("RateLimit"))
-            if self._budget is not None:
-                self._budget.hold(wait_s)
-            what = f"Hugging Face limits the rate of requests: {detail}"
-            return ThrottledError(what, where=where, retry_after_s=wait_s)
-        if code == 408 or code >= 500:
-            return TransientError(
-                f"Hugging Face answers {code}: {detail}", where=where, next_step=_OUTAGES
-            )
-        if 300 <= code < 400:
-            return ProviderError(
-                f"Hugging Face's address answers {code}: it has moved, or a proxy answers",
-                where=where,
-                next_step="check HF_ENDPOINT and your proxy settings",
-            )
-        return ProviderRefused(
-            f"Hugging Face rejects the request: {detail}",
-            where=where,
-            next_step="trmcloud doctor checks the account",
-        )
+        wait_s = retry_after_s(stated.get("Retry-After"))
+        if wait_s is None and (resets := _RESETS_IN.search(stated.get("RateLimit") or "")):
+            wait_s = float(min(int(resets.group(1)), LONGEST_RETRY_AFTER_S))
+        if error.code == 429:
+            self._hold(wait_s)
+        return self.error_of(error.code, detail, where, wait_s)
 
     def _detail(self, text: bytes, header: str) -> str:
         """An error's text in one line: the Hub sends it as ``error``, and in a header."""
@@ -320,10 +249,3 @@ def _next_of(links: str | None) -> str:
         if 'rel="next"' in relation.replace(" ", ""):
             return url.strip().removeprefix("<").removesuffix(">")
     return ""
-
-
-def _retry_after(text: str | None, limit: str | None) -> float | None:
-    seconds = whole(text.strip()) if text is not None else None
-    if seconds is None and (resets := _RESETS_IN.search(limit or "")):
-        seconds = int(resets.group(1))
-    return float(min(seconds, LONGEST_RETRY_AFTER_S)) if seconds is not None else None

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import threading
-import time
 from collections.abc import Mapping, Sequence
 
 from trmcloud.adapters.prices.tables import row_of
 from trmcloud.core.catalog.offers import Offer
+from trmcloud.core.clock import utc_day
 from trmcloud.core.errors import TrmcloudError
 from trmcloud.core.money import Usd
 from trmcloud.providers.huggingface import secrets
 from trmcloud.providers.huggingface.api import Hardware, JobsApi
 from trmcloud.providers.huggingface.http import Http
 from trmcloud.providers.huggingface.traits import NAME
+from trmcloud.providers.seller import read_live
 
-LIVE_WITHIN_S = 4.0
-"""For so long a plan waits for prices of today before it takes dated ones."""
 REFRESH_WITHIN_S = 20.0
 SOURCE = "huggingface-jobs-hardware"
 ANYWHERE = "any"
@@ -63,24 +61,8 @@ def offers_of(listed: Sequence[Hardware], now: float) -> list[Offer]:
 
 def live_prices(environ: Mapping[str, str], now: float) -> tuple[list[Offer], str]:
     """(what is listed at ``now`` (epoch s); why it could not be read within a few seconds, empty
-    where it was). Asked on a thread: a name that is looked up has no time limit of its own."""
-    found: list[Offer] = []
-    failure = [f"no answer within {LIVE_WITHIN_S:.0f} s"]
-
-    def read() -> None:
-        try:
-            rows = _listed(environ, now, LIVE_WITHIN_S)
-        except TrmcloudError as error:
-            failure[0] = error.what[:80]
-        else:
-            found.extend(rows)
-            failure[0] = "" if rows else "its list is empty"
-
-    reader = threading.Thread(target=read, daemon=True)
-    reader.start()
-    reader.join(LIVE_WITHIN_S)
-    failed = failure[0]
-    return ([] if failed else list(found)), failed
+    where it was)."""
+    return read_live(lambda within_s: _listed(environ, now, within_s))
 
 
 def price_rows(environ: Mapping[str, str], now: float) -> tuple[list[dict[str, str]], list[str]]:
@@ -89,7 +71,7 @@ def price_rows(environ: Mapping[str, str], now: float) -> tuple[list[dict[str, s
         offers = _listed(environ, now, REFRESH_WITHIN_S)
     except TrmcloudError as error:
         return [], [f"{NAME}: not read: {error.what[:100]}"]
-    as_of = time.strftime("%Y-%m-%d", time.gmtime(now))
+    as_of = utc_day(now)
     return [row_of(offer) for offer in offers], [f"{NAME}: {len(offers)} offers of {as_of}"]
 
 

@@ -9,10 +9,10 @@ import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from urllib.parse import urlsplit
 
-from trmcloud.core.catalog.torch_builds import POD_TORCH
-from trmcloud.core.errors import NotSupported, UsageError
+from trmcloud.core.catalog.torch_builds import POD_IMAGE
+from trmcloud.core.errors import NotSupported
+from trmcloud.providers.seller import require_safe
 
 ENV_OWN_TOKEN = "TRMCLOUD_HF_TOKEN"
 """A token that may start jobs, where ``HF_TOKEN`` is one that only reads data."""
@@ -29,14 +29,8 @@ ENV_IMAGE = "TRMCLOUD_HF_IMAGE"
 ENDPOINT = "https://huggingface.co"
 TOKENS_PAGE = "https://huggingface.co/settings/tokens"
 SSH_KEYS_PAGE = "https://huggingface.co/settings/keys"
-IMAGE = "runpod/pytorch:1.0.3-cu1281-torch291-ubuntu2404"
-"""A public image with torch 2.9.1 for CUDA 12.8 and an SSH server: Docker Hub's, not RunPod's."""
-IMAGE_TORCH = POD_TORCH
-"""The version of torch in it. A tag can be given to another image: its torch is held against this
-in the job."""
 
 TOKEN_VARIABLES = ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "HUGGINGFACE_TOKEN", ENV_OWN_TOKEN)
-_LOOPBACK = ("127.0.0.1", "localhost", "::1")
 _MAX_TOKEN_BYTES = 4096
 _TOKEN = re.compile(r"\bhf_[A-Za-z0-9]{20,}\b|\bapi_org_[A-Za-z0-9]{20,}\b")
 """A token of a user's or an organisation's, by its form."""
@@ -65,17 +59,7 @@ def endpoint(environ: Mapping[str, str]) -> str:
     Raises:
         UsageError: it is neither https nor this machine: a token would travel in the clear.
     """
-    url = (environ.get(ENV_ENDPOINT) or ENDPOINT).strip().rstrip("/")
-    parts = urlsplit(url)
-    if parts.scheme != "https" and not (
-        parts.scheme == "http" and parts.hostname in _LOOPBACK and "@" not in parts.netloc
-    ):
-        raise UsageError(
-            f"{url} is neither https nor this machine: the token would be sent without encryption",
-            where=ENV_ENDPOINT,
-            next_step=f"unset {ENV_ENDPOINT}, or use an https:// address",
-        )
-    return url
+    return require_safe(environ.get(ENV_ENDPOINT) or ENDPOINT, ENV_ENDPOINT, "token")
 
 
 def namespace(environ: Mapping[str, str]) -> str:
@@ -83,7 +67,7 @@ def namespace(environ: Mapping[str, str]) -> str:
 
 
 def image(environ: Mapping[str, str]) -> str:
-    return environ.get(ENV_IMAGE, "").strip() or IMAGE
+    return environ.get(ENV_IMAGE, "").strip() or POD_IMAGE
 
 
 def ssh_key(environ: Mapping[str, str]) -> str:

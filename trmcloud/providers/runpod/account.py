@@ -20,8 +20,9 @@ from trmcloud.core.errors import AccessDenied, PaymentRequired, ProviderError
 from trmcloud.core.money import ZERO, Usd
 from trmcloud.core.values import replace
 from trmcloud.ports.compute import ProviderLimit, ThrottledError
+from trmcloud.providers.client import NotThere
 from trmcloud.providers.runpod.api import RunPodApi
-from trmcloud.providers.runpod.http import ApiRetired, Http, NotThere
+from trmcloud.providers.runpod.http import ApiRetired, Http
 from trmcloud.providers.runpod.models import usd, usd_exact
 
 _ACCOUNT = "query { myself { id clientBalance currentSpendPerHr spendLimit } }"

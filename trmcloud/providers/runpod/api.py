@@ -23,6 +23,7 @@ from typing import Any, TypeVar
 import httpx2 as httpx
 
 from trmcloud.adapters.request_budget import Priority
+from trmcloud.core.clock import rfc3339
 from trmcloud.core.errors import (
     AmbiguousCreate,
     NoCapacity,
@@ -30,8 +31,9 @@ from trmcloud.core.errors import (
     ProviderRefused,
 )
 from trmcloud.ports.compute import ThrottledError, TransientError
+from trmcloud.providers.client import CREATE_S, NotThere
 from trmcloud.providers.runpod import models
-from trmcloud.providers.runpod.http import CREATE_S, Http, NotThere
+from trmcloud.providers.runpod.http import Http
 
 #: Texts of refusals that mean "nothing was made, try elsewhere", as they were met in the field:
 #: there is no code for it. Lower case; any part of the detail.
@@ -177,8 +179,8 @@ class RunPodApi:
     ) -> list[models.BillingRecord]:
         """Records by the hour that touch the time given (epoch s), of one pod or of all."""
         params = {
-            "startTime": models.rfc3339(starts_at),
-            "endTime": models.rfc3339(ends_at),
+            "startTime": rfc3339(starts_at),
+            "endTime": rfc3339(ends_at),
             "bucketSize": "hour",
         }
         if pod_id:

@@ -17,6 +17,7 @@ from trmcloud.core.errors import (
 )
 from trmcloud.core.money import Usd
 from trmcloud.providers.runpod import secrets
+from trmcloud.providers.seller import check_scopes
 
 if TYPE_CHECKING:
     from trmcloud.core.control.balance import AccountBalance
@@ -74,7 +75,6 @@ def _key(api: RunPodApi) -> Finding:
 
 
 def _scopes(api: RunPodApi, now: float) -> Finding:
-    """One harmless question for each thing that a run needs."""
     questions: Mapping[str, Callable[[], object]] = {
         "read pods": api.pods,
         "end pods": lambda: api.delete_pod(_NOBODYS_POD),
@@ -82,20 +82,8 @@ def _scopes(api: RunPodApi, now: float) -> Finding:
         "read bills": lambda: api.billing(starts_at=now - 3600.0, ends_at=now),
         "read the catalogue": lambda: api.catalogue({}),
     }
-    refused, unclear = [], []
-    for name, ask in questions.items():
-        try:
-            ask()
-        except AuthError:
-            refused.append(name)
-        except ProviderError as error:
-            unclear.append(f"{name}: {error.what}")
-    if refused:
-        fix = f"{_KEYS_PAGE}: read and write for pods and volumes, read for billing"
-        return Finding("scopes", "bad", f"the key does not permit: {', '.join(refused)}", fix)
-    if unclear:
-        return Finding("scopes", "warn", "; ".join(unclear), "try again in a minute")
-    return Finding("scopes", "ok", "the key permits: " + ", ".join(questions))
+    fix = f"{_KEYS_PAGE}: read and write for pods and volumes, read for billing"
+    return check_scopes("scopes", questions, fix)
 
 
 def _money(

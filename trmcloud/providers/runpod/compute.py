@@ -15,6 +15,7 @@ from math import inf
 from typing import Any
 
 from trmcloud.adapters.pod_history import Sightings
+from trmcloud.core.catalog.torch_builds import POD_IMAGE
 from trmcloud.core.contract.pod_contract import POD_PREFIX
 from trmcloud.core.control.balance import AccountBalance
 from trmcloud.core.control.observation import Bill, BootTrouble, PodSeen, PodStatus
@@ -45,7 +46,6 @@ from trmcloud.providers.runpod.api import RunPodApi
 from trmcloud.providers.runpod.create import ANYWHERE, create_body
 from trmcloud.providers.runpod.offers import read_catalogue
 from trmcloud.providers.runpod.records import Biller, BootLogs
-from trmcloud.providers.runpod.secrets import IMAGE
 
 LIST_FRESH_NEW_S = 1.0
 NEW_S = 20.0
@@ -81,7 +81,7 @@ class RunPodCompute(ListedCompute[models.Pod]):
         *,
         now: Callable[[], float] = time.time,
         sightings: Sightings | None = None,
-        image: str = IMAGE,
+        image: str = POD_IMAGE,
         environment: Mapping[str, str] | None = None,
         volumes: RunPodVolumes | None = None,
     ) -> None:

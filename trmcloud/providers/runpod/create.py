@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from trmcloud.app import packing
-from trmcloud.app.packing import POD_ENTRY
+from trmcloud.app.packing import POD_ENTRY, POD_PREFIX, start_script
 from trmcloud.core.contract import pod_contract as contract
 from trmcloud.core.contract.pod_contract import ENV_BOOT, ENV_LINGER_S
 from trmcloud.core.errors import NotSupported
@@ -23,7 +23,6 @@ from trmcloud.ports.compute import PodKeys, PodRequest
 from trmcloud.providers.runpod import self_end
 from trmcloud.providers.runpod.http import compact
 from trmcloud.providers.runpod.offers import RUNPOD_IDS
-from trmcloud.providers.runpod.secrets import IMAGE, IMAGE_TORCH
 from trmcloud.providers.runpod.traits import NAME
 
 WORKSPACE = "/workspace"
@@ -63,11 +62,8 @@ def create_body(
         )
     boot = boot_environment(payload)
     image = request.image or image
-    check = dict(request.check)
-    if check and image == IMAGE:
-        check["torch"] = IMAGE_TORCH
     # The host key is the pod's own, and opens nothing else.
-    words = request.agent_words(keys(request.name), NAME, check)
+    words = request.agent_words(keys(request.name), NAME, image)
     variables = {**AS_ROOT, **environment, **boot, **words}
     if len(variables) > MAX_ENV:
         raise NotSupported(f"{len(variables)} variables are too many for a RunPod pod")
@@ -107,7 +103,6 @@ def create_body(
 
 # -- what it starts with ----------------------------------------------------------------------
 
-PREFIX = "/opt/trmcloud"
 #: Before what cannot start ends its pod: for the line that says why to be read in the log.
 _READ_S = 60
 
@@ -119,23 +114,11 @@ ENTRYPOINT = ("/bin/sh", "-c")
 #: container's runtime may expand; and those of none of these kinds that stand for them.
 _TAKEN, _INSTEAD = "{}<>&$", "[].:/,"
 
-_START = f"""\
-import sys
-if sys.version_info < (3, 10):
-    sys.exit("trmcloud: this image's python3 is %d.%d; a pod needs 3.10" % sys.version_info[:2])
-try:
-    import base64, gzip, io, os, tarfile
-    text = os.environ["{ENV_BOOT}"].translate(str.maketrans("{_INSTEAD}", "{_TAKEN}"))
-    packed = gzip.decompress(base64.b85decode(text))
-    tar = tarfile.TarFile(fileobj=io.BytesIO(packed))
-    tar.extraction_filter = getattr(tarfile, "data_filter", None)
-    tar.extractall("{PREFIX}")
-    sys.path.insert(0, "{PREFIX}")
-    import {POD_ENTRY}
-except Exception as e:
-    what = "%s: %s" % (type(e).__name__, e)
-    sys.exit("trmcloud: the agent cannot be started on this image: " + what)
-"""
+_START = start_script(
+    "pod",
+    f'base64.b85decode(os.environ["{ENV_BOOT}"]'
+    f'.translate(str.maketrans("{_INSTEAD}", "{_TAKEN}")))',
+)
 _ASK = """\
 import os, sys, urllib.request as u
 h = {"Authorization": "Bearer " + os.environ["RUNPOD_API_KEY"], "User-Agent": "trmcloud",
@@ -148,7 +131,7 @@ _SCRIPT = f"""\
 if ! command -v python3 >/dev/null; then
     echo "trmcloud: there is no python3 in this image: the agent cannot be started" >&2
 elif python3 -W ignore -c "$1"; then
-    export PYTHONPATH={PREFIX}
+    export PYTHONPATH={POD_PREFIX}
     exec python3 -m {POD_ENTRY}
 fi
 stay="${{{ENV_LINGER_S}:-{_READ_S}}}"

@@ -15,10 +15,8 @@ from email.utils import parsedate_to_datetime
 from typing import Any
 
 import httpx2 as httpx
-import tenacity
 
 from trmcloud.adapters.request_budget import Priority, RequestBudget
-from trmcloud.core.contract.records import whole
 from trmcloud.core.errors import (
     AccessDenied,
     AuthError,
@@ -27,24 +25,22 @@ from trmcloud.core.errors import (
     ProviderError,
     ProviderRefused,
 )
-from trmcloud.core.text import one_line
 from trmcloud.io.exchanges import ExchangeLog
 from trmcloud.io.network import wrong_setting
-from trmcloud.ports.compute import ThrottledError, TransientError
+from trmcloud.ports.compute import TransientError
+from trmcloud.providers.client import (
+    READ_BOUND_S,
+    REQUEST_S,
+    USER_AGENT,
+    ApiClient,
+    NotThere,
+    retry_after_s,
+)
 
-USER_AGENT = "trmcloud"
-"""RunPod's front refuses some libraries' default names."""
 CONNECT_S = 5.0
-REQUEST_S = 15.0
-READ_BOUND_S = 20.0
-"""The time that one read may take with all its repetitions: a controller has more to look after."""
-CREATE_S = 60.0
 STREAM_IDLE_S = 1.5
 STREAM_S = 2.0
 STREAM_BYTES = 1 << 18
-_FIRST_WAIT_S = 0.5
-_LONGEST_WAIT_S = 8.0
-_MAX_DETAIL = 300
 _MAX_VIOLATION, _MOST_VIOLATIONS = 100, 3
 _OUTAGES = "wait a minute; https://uptime.runpod.io shows outages"
 """The next step where RunPod itself fails."""
@@ -52,10 +48,6 @@ _OUTAGES = "wait a minute; https://uptime.runpod.io shows outages"
 
 class ApiRetired(FinalRefusal):
     """410: this API has been retired."""
-
-
-class NotThere(ProviderError):
-    """404: this account has no such thing, as far as this answer goes."""
 
 
 _REFUSALS: Mapping[int, tuple[type[ProviderError], str, str]] = {
@@ -99,10 +91,15 @@ _REFUSALS: Mapping[int, tuple[type[ProviderError], str, str]] = {
 """By status: the error, its text and the next step."""
 
 
-class Http:
-    """A client of one RunPod server. ``requests`` counts what was sent; ``skew_s`` is this
-    machine's clock minus the server's, by its last answer (None before one). ``budget`` is shared
-    with the other processes of this home."""
+class Http(ApiClient):
+    """A client of one RunPod server. ``skew_s`` is this machine's clock minus the server's, by its
+    last answer (None before one)."""
+
+    title = "RunPod"
+    refusals = _REFUSALS
+    outages = _OUTAGES
+    rejected = "see its message; trmcloud doctor checks the account"
+    address = "TRMCLOUD_RUNPOD_API"
 
     def __init__(
         self,
@@ -123,11 +120,7 @@ class Http:
                 "the RunPod key has invalid characters",
                 next_step="copy it again from the console's settings into RUNPOD_API_KEY",
             ) from None
-        self._key = key
-        self.now = now
-        self.sleep = sleep
-        self._bound_s = bound_s
-        self._budget, self._log = budget, log
+        super().__init__(key, now=now, sleep=sleep, bound_s=bound_s, budget=budget, log=log)
         try:
             self._client = httpx.Client(
                 headers=headers,
@@ -142,7 +135,6 @@ class Http:
                 where=wrong.name if wrong else "",
                 next_step=wrong.next_step if wrong else "check SSL_CERT_FILE and HTTPS_PROXY",
             ) from None
-        self.requests = 0
         self.skew_s: float | None = None
 
     def close(self) -> None:
@@ -164,11 +156,7 @@ class Http:
             httpx.HTTPError: no answer came.
             ThrottledError: nothing was sent: the requests of this account are used up.
         """
-        if self._budget is not None:
-            most_s = min(REQUEST_S, timeout_s)
-            waited_s = self._budget.take(priority, most_s, self.where(method, url))
-            timeout_s = max(1.0, timeout_s - waited_s)
-        self.requests += 1
+        timeout_s = self._wait_turn(priority, timeout_s, self.where(method, url))
         began = self.now()
         try:
             response = self._client.request(
@@ -208,7 +196,7 @@ class Http:
 
     def _hold_after_429(self, response: httpx.Response) -> None:
         if self._budget is not None and response.status_code == 429:
-            self._budget.hold(_retry_after(response.headers.get("Retry-After")))
+            self._budget.hold(retry_after_s(response.headers.get("Retry-After")))
 
     def read(
         self,
@@ -227,15 +215,9 @@ class Http:
             AuthError, AccessDenied, PaymentRequired, ProviderRefused: as ``refusal`` says.
             ProviderError: no usable answer within ``bound_s``.
         """
-        bound = self._bound_s if bound_s is None else bound_s
-        started = self.now()
+        where = self.where(method, url)
 
-        def left_s() -> float:
-            return bound - (self.now() - started)
-
-        def attempt() -> httpx.Response:
-            timeout_s = max(1.0, min(REQUEST_S, left_s()))
-            where = self.where(method, url)
+        def attempt(timeout_s: float) -> httpx.Response:
             try:
                 response = self.send(
                     method, url, params=params, body=body, timeout_s=timeout_s, priority=priority
@@ -256,17 +238,7 @@ class Http:
                 raise self.refusal(response, where)
             return response
 
-        def out_of_time(state: tenacity.RetryCallState) -> bool:
-            return state.upcoming_sleep >= left_s()
-
-        retrying = tenacity.Retrying(
-            retry=tenacity.retry_if_exception_type(TransientError),
-            wait=_wait,
-            stop=out_of_time,
-            sleep=self.sleep,
-            reraise=True,
-        )
-        return retrying(attempt)
+        return self._repeat(attempt, bound_s)
 
     def read_stream(self, url: str, params: Mapping[str, str]) -> list[str]:
         """The lines of an event stream up to now: until it falls silent for ``STREAM_IDLE_S``, and
@@ -276,9 +248,7 @@ class Http:
             ProviderError: there is none, as ``refusal`` says, or no answer came.
         """
         where = self.where("GET", url)
-        if self._budget is not None:
-            self._budget.take(Priority.ORDINARY, STREAM_S, where)
-        self.requests += 1
+        self._wait_turn(Priority.ORDINARY, STREAM_S, where)
         ends_at = time.monotonic() + STREAM_S
         received = bytearray()
         try:
@@ -308,9 +278,6 @@ class Http:
             self._log.record("GET", asked, status=200, answer=bytes(received[:STREAM_BYTES]))
         text = bytes(received[:STREAM_BYTES]).decode("utf-8", "replace")
         return re.split(r"\r\n|\n|\r", text)
-
-    def where(self, method: str, url: str) -> str:
-        return f"RunPod, {method} {httpx.URL(url).path}"
 
     def json(self, response: httpx.Response, where: str) -> dict[str, Any]:
         """The JSON object of an answer.
@@ -348,53 +315,10 @@ class Http:
                 said.append(f"and {len(errors) - _MOST_VIOLATIONS} more")
         return self.clean("; ".join(part for part in said if part)) or "(no text)"
 
-    def clean(self, text: str) -> str:
-        """Text of the server's, fit for one line of a terminal and free of the key."""
-        text = " ".join(one_line(text).split())
-        if self._key:
-            text = text.replace(self._key, "***")
-        return text if len(text) <= _MAX_DETAIL else text[:_MAX_DETAIL] + "…"
-
     def refusal(self, response: httpx.Response, where: str) -> ProviderError:
         """The error that an answer other than 2xx stands for."""
-        code, detail = response.status_code, self.detail(response)
-        if code in _REFUSALS:
-            kind, what, next_step = _REFUSALS[code]
-            return kind(what.format(detail=detail), where=where, next_step=next_step)
-        if code == 429:
-            return ThrottledError(
-                f"RunPod limits the rate of requests: {detail}",
-                where=where,
-                retry_after_s=_retry_after(response.headers.get("Retry-After")),
-            )
-        if code == 408 or code >= 500:
-            return TransientError(
-                f"RunPod answers {code}: {detail}", where=where, next_step=_OUTAGES
-            )
-        if 300 <= code < 400:
-            return ProviderError(
-                f"RunPod's address answers {code}: it has moved, or a proxy answers",
-                where=where,
-                next_step="check TRMCLOUD_RUNPOD_API and your proxy settings",
-            )
-        return ProviderRefused(
-            f"RunPod rejects the request: {detail}",
-            where=where,
-            next_step="see its message; trmcloud doctor checks the account",
-        )
-
-
-def _wait(state: tenacity.RetryCallState) -> float:
-    error = state.outcome.exception() if state.outcome is not None else None
-    if isinstance(error, TransientError) and error.retry_after_s is not None:
-        return error.retry_after_s
-    return float(min(_LONGEST_WAIT_S, _FIRST_WAIT_S * 2 ** (state.attempt_number - 1)))
-
-
-def _retry_after(text: str | None) -> float | None:
-    """Seconds, as RunPod sends it. A date is not, and would need a clock that agrees."""
-    seconds = whole(text.strip()) if text is not None else None
-    return float(min(seconds, 86_400)) if seconds is not None else None
+        wait_s = retry_after_s(response.headers.get("Retry-After"))
+        return self.error_of(response.status_code, self.detail(response), where, wait_s)
 
 
 def compact(record: Any) -> str:

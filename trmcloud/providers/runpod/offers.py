@@ -4,24 +4,22 @@
 from __future__ import annotations
 
 import json
-import threading
-import time
 import urllib.error
 import urllib.request
 from http.client import HTTPException
-from typing import Any, Callable, Iterable, Mapping, NamedTuple, Sequence, TypeGuard
+from typing import Any, Callable, Iterable, Mapping, NamedTuple, TypeGuard
 
 from trmcloud.adapters.prices.downloads import failure_text
 from trmcloud.adapters.prices.tables import row_of
 from trmcloud.core.catalog.offers import COMMUNITY, Offer
+from trmcloud.core.clock import utc_day
 from trmcloud.core.errors import ProviderError, UsageError
 from trmcloud.core.money import Usd
 from trmcloud.io.network import send
 from trmcloud.providers.runpod import secrets
+from trmcloud.providers.seller import read_live
 
 TIMEOUT_S = 20.0
-LIVE_WITHIN_S = 4.0
-"""For so long a plan waits for prices of today before it takes dated ones."""
 MAX_BYTES = 32 << 20
 COUNTS = (1, 2, 4, 8)
 SOURCE = "runpod-v2-catalog"
@@ -111,32 +109,13 @@ def live_prices(environ: Mapping[str, str], now: float) -> tuple[list[Offer], st
         base = secrets.api_base(environ)
     except UsageError as error:
         return [], error.what
-    listed, failure = _listed_live(base, key)
-    return [_offer(row, now, ANYWHERE, row.stock) for row in listed], failure
+    fixed = {secrets.ENV_API: base, secrets.ENV_KEY: key}
 
+    def read(within_s: float) -> list[Offer]:
+        listed = read_catalogue(lambda params: _fetch(fixed, params, within_s))
+        return [_offer(row, now, ANYWHERE, row.stock) for row in listed]
 
-def _listed_live(base: str, key: str) -> tuple[Sequence[ListedOffer], str]:
-    """On a thread that is not waited for beyond ``LIVE_WITHIN_S``: a name that is being looked up
-    has no timeout of its own."""
-    found: list[ListedOffer] = []
-    failure = [f"no answer within {LIVE_WITHIN_S:.0f} s"]
-
-    def read() -> None:
-        environ = {secrets.ENV_API: base, secrets.ENV_KEY: key}
-        try:
-            rows = read_catalogue(lambda params: _fetch(environ, params, LIVE_WITHIN_S))
-            found.extend(rows)
-            failure[0] = "" if rows else "its list is empty"
-        except urllib.error.HTTPError as error:
-            failure[0] = f"HTTP {error.code}"
-        except (OSError, ValueError, HTTPException, ProviderError, RecursionError) as error:
-            failure[0] = f"{type(error).__name__}: {error}"[:80]
-
-    reader = threading.Thread(target=read, daemon=True)
-    reader.start()
-    reader.join(LIVE_WITHIN_S)
-    failed = failure[0]
-    return ([] if failed else list(found)), failed
+    return read_live(read)
 
 
 def price_rows(environ: Mapping[str, str], now: float) -> tuple[list[dict[str, str]], list[str]]:
@@ -157,7 +136,7 @@ def price_rows(environ: Mapping[str, str], now: float) -> tuple[list[dict[str, s
         return [], [f"runpod: not read: {failure_text(error)}"]
     rows = [row_of(_offer(each, now, ANYWHERE, each.stock, source)) for each in listed]
     by = "v2" if key is not None else "GraphQL, without a key"
-    as_of = time.strftime("%Y-%m-%d", time.gmtime(now))
+    as_of = utc_day(now)
     return rows, [f"runpod: {len(rows)} offers of {as_of} ({by})"]
 
 

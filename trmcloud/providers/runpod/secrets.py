@@ -9,11 +9,11 @@ from __future__ import annotations
 import importlib.util
 from pathlib import Path
 from typing import Mapping
-from urllib.parse import urlsplit
 
-from trmcloud.core.catalog.torch_builds import POD_TORCH
-from trmcloud.core.errors import MissingExtra, UsageError
+from trmcloud.core.catalog.torch_builds import POD_IMAGE
+from trmcloud.core.errors import MissingExtra
 from trmcloud.io.installation import install_command
+from trmcloud.providers.seller import require_safe
 
 ENV_KEY = "RUNPOD_API_KEY"
 ENV_API = "TRMCLOUD_RUNPOD_API"
@@ -23,16 +23,10 @@ ENV_GRAPHQL = "RUNPOD_API_BASE_URL"
 ENV_IMAGE = "TRMCLOUD_RUNPOD_IMAGE"
 
 API = "https://api.runpod.io"
-IMAGE = "runpod/pytorch:1.0.3-cu1281-torch291-ubuntu2404"
-"""RunPod's own PyTorch image: torch 2.9.1 for CUDA 12.8, an SSH server and runpodctl."""
-IMAGE_TORCH = POD_TORCH
-"""The version of torch in it. A tag can be given to another image: its torch is held against this
-on the pod."""
 
 CONFIG = Path(".runpod") / "config.toml"
-_LOOPBACK = ("127.0.0.1", "localhost", "::1")
 _MAX_CONFIG_BYTES = 1 << 16
-_NEEDS = ("httpx2", "pydantic", "tenacity")
+_NEEDS = ("httpx2", "pydantic")
 
 
 def account_key(environ: Mapping[str, str]) -> str | None:
@@ -64,7 +58,7 @@ def api_base(environ: Mapping[str, str]) -> str:
     Raises:
         UsageError: it is neither https nor this machine: a key would travel in the clear.
     """
-    return _checked(environ.get(ENV_API) or API, ENV_API).removesuffix("/v2")
+    return require_safe(environ.get(ENV_API) or API, ENV_API).removesuffix("/v2")
 
 
 def graphql_url(environ: Mapping[str, str]) -> str:
@@ -75,12 +69,12 @@ def graphql_url(environ: Mapping[str, str]) -> str:
     """
     base = environ.get(ENV_GRAPHQL)
     if base:
-        return _checked(base, ENV_GRAPHQL) + "/graphql"
+        return require_safe(base, ENV_GRAPHQL) + "/graphql"
     return api_base(environ) + "/graphql"
 
 
 def image(environ: Mapping[str, str]) -> str:
-    return environ.get(ENV_IMAGE, "").strip() or IMAGE
+    return environ.get(ENV_IMAGE, "").strip() or POD_IMAGE
 
 
 def require_client() -> None:
@@ -99,17 +93,3 @@ def pod_environment(environ: Mapping[str, str]) -> dict[str, str]:
 
     addresses = {name: environ[name] for name in (ENV_API, ENV_GRAPHQL) if environ.get(name)}
     return {**addresses, **install_settings(environ)}
-
-
-def _checked(url: str, where: str) -> str:
-    url = url.strip().rstrip("/")
-    parts = urlsplit(url)
-    if parts.scheme != "https" and not (
-        parts.scheme == "http" and parts.hostname in _LOOPBACK and "@" not in parts.netloc
-    ):
-        raise UsageError(
-            f"{url} is neither https nor this machine: the key would be sent without encryption",
-            where=where,
-            next_step=f"unset {where}, or use an https:// address",
-        )
-    return url

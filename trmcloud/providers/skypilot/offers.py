@@ -11,7 +11,6 @@ from __future__ import annotations
 import csv
 import json
 import re
-import time
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime, timezone
 from decimal import Decimal, InvalidOperation
@@ -20,6 +19,7 @@ from typing import NamedTuple
 from trmcloud.adapters.prices.downloads import DownloadError, fetch
 from trmcloud.core.catalog.hardware import GPUS, MAX_GPUS
 from trmcloud.core.catalog.offers import ANYWHERE, MAX_USD_PER_GPU_HOUR, MIN_USD_PER_GPU_HOUR
+from trmcloud.core.clock import utc_day
 from trmcloud.providers.skypilot.traits import CLOUDS, RUNPOD_BY_SKYPILOT
 
 PROVIDERS: Mapping[str, str] = {
@@ -351,7 +351,7 @@ def read_cloud(cloud: str, environ: Mapping[str, str], now: float) -> tuple[list
         why = f"the date of its SkyPilot catalogue is not known ({version.why})"
         return [], [f"{name}: not read: {why}"]
     at = now if version.changed_at is None else version.changed_at
-    as_of = time.strftime("%Y-%m-%d", time.gmtime(at))
+    as_of = utc_day(at)
     try:
         text = _catalogue(cloud, version.name, environ).decode("utf-8")
         found = read_catalogue(cloud, text, as_of)

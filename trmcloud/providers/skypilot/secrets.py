@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from trmcloud.core.values import dataclass
+from trmcloud.core.values import Value
 from trmcloud.providers.skypilot.traits import RUNPOD_BY_SKYPILOT
 
 ATTACHED, COPIED, NO_UPLOAD = "SERVICE_ACCOUNT", "LOCAL_CREDENTIALS", "NO_UPLOAD"
@@ -43,8 +43,7 @@ class WrittenCredential(NamedTuple):
     text: str
 
 
-@dataclass(frozen=True)
-class CloudFiles:
+class CloudFiles(Value):
     """One cloud's credential. ``links`` are files and folders below the user's home; with
     ``first_of`` only the first that is there counts; ``environment`` are variables that its tools
     read."""
@@ -149,8 +148,7 @@ NEVER = (
 """The places of credentials: none of them is in a home but the one of its own cloud."""
 
 
-@dataclass(frozen=True)
-class MachineCredential:
+class MachineCredential(Value):
     """An account's credential on a machine. ``until`` is epoch seconds: infinite where it holds
     until somebody revokes it, None where nothing tells."""
 

@@ -174,7 +174,7 @@ def _words(provider: str, request: PodRequest, keys: PodKeys) -> dict[str, str]:
         # At once, once the instance is set to be terminated by it; else it stops the rent at least.
         ways.append("shutdown")
     return {
-        **request.agent_words(keys, "+".join(ways) or "none", request.check),
+        **request.agent_words(keys, "+".join(ways) or "none"),
         contract.ENV_SSH_PORT: str(contract.INNER_SSH_PORT),
         contract.ENV_SSH_LISTEN: "127.0.0.1",
     }

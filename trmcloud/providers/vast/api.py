@@ -24,12 +24,11 @@ import re
 import socket
 import time
 import urllib.error
-import urllib.request
 from collections.abc import Callable, Mapping, Sequence
 from decimal import Decimal
 from http.client import HTTPException
 from typing import Any, NamedTuple
-from urllib.parse import quote_plus, urlsplit
+from urllib.parse import quote_plus
 
 from trmcloud.adapters.request_budget import Priority, RequestBudget
 from trmcloud.core.contract.records import whole
@@ -40,35 +39,48 @@ from trmcloud.core.errors import (
     NoCapacity,
     PaymentRequired,
     ProviderError,
-    ProviderRefused,
 )
 from trmcloud.core.money import ZERO, Usd
-from trmcloud.core.text import one_line
-from trmcloud.io.exchanges import ExchangeLog, send_recorded
-from trmcloud.io.requests import pause_s
+from trmcloud.io.exchanges import ExchangeLog
 from trmcloud.ports.compute import ThrottledError, TransientError
-from trmcloud.providers.vast.secrets import ENV_KEY
+from trmcloud.providers.client import (
+    CREATE_S,
+    READ_BOUND_S,
+    NotThere,
+    PlainClient,
+    retry_after_s,
+)
+from trmcloud.providers.vast.secrets import ENV_API, ENV_KEY
 
-USER_AGENT = "trmcloud"
-REQUEST_S = 15.0
-READ_BOUND_S = 20.0
-"""The time that one read may take with all its repetitions."""
-CREATE_S = 60.0
 PAGE = 25
 """Instances in a page: the most that vast.ai gives."""
 MOST_PAGES = 40
 CHARGES_PAGE = 500
-MAX_BYTES = 32 << 20
-MAX_LOG_BYTES = 1 << 18
-_FIRST_WAIT_S, _LONGEST_WAIT_S = 1.0, 8.0
 _MAX_DETAIL = 300
 _GONE = ("no_such_ask", "not available", "no longer available")
 _CREDIT = ("insufficient_credit", "lacks credit", "insufficient credit")
 _NEVER_SENT = (ConnectionRefusedError, socket.gaierror)
 
 
-class NotThere(ProviderError):
-    """404: this account has no such thing, as far as this answer goes."""
+_REFUSALS: Mapping[int, tuple[type[ProviderError], str, str]] = {
+    401: (
+        AuthError,
+        "vast.ai does not know this key: {detail}",
+        f"make one under console → Keys and set {ENV_KEY}",
+    ),
+    402: (
+        PaymentRequired,
+        "the vast.ai credit does not cover this: {detail}",
+        "add credit: vast.ai console → Billing",
+    ),
+    403: (
+        AccessDenied,
+        "the vast.ai key does not permit this: {detail}",
+        "give the key read and write access to instances, read to billing",
+    ),
+    404: (NotThere, "vast.ai did not find it: {detail}", ""),
+    410: (NotThere, "vast.ai did not find it: {detail}", ""),
+}
 
 
 class Instance(NamedTuple):
@@ -101,9 +113,13 @@ class Charge(NamedTuple):
     ends_at: float
 
 
-class VastApi:
-    """``base`` is the URL before ``/api``. ``budget`` is shared with the other processes of this
-    home."""
+class VastApi(PlainClient):
+    """``base`` is the URL before ``/api``."""
+
+    title = "vast.ai"
+    refusals = _REFUSALS
+    address = ENV_API
+    first_wait_s = 1.0
 
     def __init__(
         self,
@@ -121,14 +137,13 @@ class VastApi:
                 "the vast.ai key has invalid characters",
                 next_step=f"copy it again from the console's Keys page into {ENV_KEY}",
             )
-        self._key, self._base = key, base.rstrip("/")
-        self.now, self.sleep, self._bound_s = now, sleep, bound_s
-        self._budget, self._log = budget, log
+        super().__init__(key, now=now, sleep=sleep, bound_s=bound_s, budget=budget, log=log)
+        self._base = base.rstrip("/")
 
     @property
     def key(self) -> str:
         """The account's key, to make sure that it is in no create."""
-        return self._key
+        return self._secret
 
     # -- offers ----------------------------------------------------------------------------------
 
@@ -154,27 +169,9 @@ class VastApi:
         Raises:
             AuthError, ThrottledError, ProviderError
         """
-        path, found, token = "/api/v1/instances/", list[Instance](), ""
-        for _ in range(MOST_PAGES):
-            params: dict[str, Any] = {
-                "select_filters": {},
-                "order_by": [{"col": "id", "dir": "asc"}],
-                "limit": PAGE,
-            }
-            if token:
-                params["after_token"] = token
-            data = self._read("GET", path, params=params, priority=Priority.LIST)
-            rows = data.get("instances")
-            if not isinstance(rows, list):
-                raise self._odd("GET", path, "instances")
-            found += [self._instance(row) for row in rows]
-            following = data.get("next_token")
-            if not following:
-                return found
-            if following == token or not isinstance(following, str):
-                break
-            token = following
-        raise self._odd("GET", path, "next_token")
+        asked = {"select_filters": {}, "order_by": [{"col": "id", "dir": "asc"}], "limit": PAGE}
+        rows = self._pages("/api/v1/instances/", "instances", asked, Priority.LIST)
+        return [self._instance(row) for row in rows]
 
     def instance(self, instance_id: str) -> Instance | None:
         """One instance by its id; None where the account has no such one (any more): vast.ai then
@@ -219,8 +216,8 @@ class VastApi:
         if data.get("success") is True and _is_id(made):
             return str(made)
         if data.get("success") is False:
-            raise self._refusal(400, data, self._where("PUT", path))
-        raise self._ambiguous("its answer has no instance", self._where("PUT", path))
+            raise self._said(400, data, self.where("PUT", path))
+        raise self._ambiguous("its answer has no instance", self.where("PUT", path))
 
     def destroy(self, instance_id: str) -> bool:
         """Whether vast.ai took it; False where it knows no such instance.
@@ -234,26 +231,8 @@ class VastApi:
         except NotThere:
             return False
         if data.get("success") is False:
-            raise self._refusal(400, data, self._where("DELETE", path))
+            raise self._said(400, data, self.where("DELETE", path))
         return True
-
-    def log(self, instance_id: str, tail: int, *, daemon: bool = False) -> str:
-        """The end of an instance's log: of its container, or of its host's daemon.
-
-        Raises:
-            ProviderError: there is none (yet).
-        """
-        body = {"tail": str(tail)} | ({"daemon_logs": "true"} if daemon else {})
-        data = self._read("PUT", f"/api/v0/instances/request_logs/{instance_id}/", body=body)
-        url = data.get("result_url")
-        if not isinstance(url, str) or urlsplit(url).scheme not in ("https", "http"):
-            raise ProviderError("vast.ai gives no address for this log", next_step="ask again")
-        request = urllib.request.Request(url, headers={"User-Agent": USER_AGENT})
-        try:  # it lies in a bucket: our key is not sent there
-            content, _ = send_recorded(self._log, request, REQUEST_S, MAX_LOG_BYTES, self.now)
-            return content.decode("utf-8", "replace")
-        except (OSError, ValueError, HTTPException) as error:
-            raise ProviderError(f"the log is not available yet: {self.clean(str(error))}") from None
 
     # -- money -----------------------------------------------------------------------------------
 
@@ -276,23 +255,35 @@ class VastApi:
         Raises:
             AuthError, ThrottledError, ProviderError
         """
-        path, found, token = "/api/v0/charges/", list[Charge](), ""
+        asked = {
+            "select_filters": {
+                "day": {"gte": int(since), "lte": math.ceil(until)},
+                "type": {"in": ["instance"]},
+            },
+            "latest_first": True,
+            "limit": CHARGES_PAGE,
+        }
+        rows = self._pages("/api/v0/charges/", "results", asked)
+        return [charge for row in rows if (charge := _charge(row)) is not None]
+
+    # -- one request -----------------------------------------------------------------------------
+
+    def _pages(
+        self,
+        path: str,
+        name: str,
+        params: Mapping[str, Any],
+        priority: Priority = Priority.ORDINARY,
+    ) -> list[Any]:
+        """The rows of a list, ``name`` in each answer, page by page."""
+        found, token = list[Any](), ""
         for _ in range(MOST_PAGES):
-            params: dict[str, Any] = {
-                "select_filters": {
-                    "day": {"gte": int(since), "lte": math.ceil(until)},
-                    "type": {"in": ["instance"]},
-                },
-                "latest_first": True,
-                "limit": CHARGES_PAGE,
-            }
-            if token:
-                params["after_token"] = token
-            data = self._read("GET", path, params=params)
-            rows = data.get("results")
+            asked = {**params, "after_token": token} if token else params
+            data = self._read("GET", path, params=asked, priority=priority)
+            rows = data.get(name)
             if not isinstance(rows, list):
-                raise self._odd("GET", path, "results")
-            found += [charge for row in rows if (charge := _charge(row)) is not None]
+                raise self._odd("GET", path, name)
+            found += rows
             following = data.get("next_token")
             if not following:
                 return found
@@ -300,8 +291,6 @@ class VastApi:
                 break
             token = following
         raise self._odd("GET", path, "next_token")
-
-    # -- one request -----------------------------------------------------------------------------
 
     def _read(
         self,
@@ -314,23 +303,12 @@ class VastApi:
         priority: Priority = Priority.ORDINARY,
     ) -> dict[str, Any]:
         """An answer, asked for again while that can help and ``bound_s`` allows."""
-        bound, began = self._bound_s if bound_s is None else bound_s, self.now()
-        failures = 0
-        while True:
-            left_s = bound - (self.now() - began)
-            try:
-                return self._send(
-                    method, path, params=params, body=body,
-                    timeout_s=max(1.0, min(REQUEST_S, left_s)), priority=priority,
-                )  # fmt: skip
-            except TransientError as error:
-                wait_s = pause_s(failures, _FIRST_WAIT_S, _LONGEST_WAIT_S)
-                if error.retry_after_s is not None:
-                    wait_s = error.retry_after_s
-                if wait_s >= bound - (self.now() - began):
-                    raise
-                self.sleep(wait_s)
-                failures += 1
+        return self._repeat(
+            lambda timeout_s: self._send(
+                method, path, params=params, body=body, timeout_s=timeout_s, priority=priority
+            ),
+            bound_s,
+        )
 
     def _send(
         self,
@@ -343,34 +321,13 @@ class VastApi:
         priority: Priority = Priority.ORDINARY,
     ) -> dict[str, Any]:
         """One request, one answer: its JSON."""
-        where, url = self._where(method, path), self._base + path
-        if self._budget is not None:
-            waited_s = self._budget.take(priority, min(REQUEST_S, timeout_s), where)
-            timeout_s = max(1.0, timeout_s - waited_s)
+        where, url = self.where(method, path), self._base + path
         if params:
             url += "?" + "&".join(
                 f"{name}={quote_plus(each if isinstance(each, str) else json.dumps(each))}"
                 for name, each in params.items()
             )
-        headers = {"User-Agent": USER_AGENT, "Accept": "application/json"}
-        headers["Authorization"] = f"Bearer {self._key}"
-        data = None
-        if body is not None:
-            data = json.dumps(body).encode()
-            headers["Content-Type"] = "application/json"
-        request = urllib.request.Request(url, data=data, headers=headers, method=method)
-        try:
-            content, _ = send_recorded(self._log, request, timeout_s, MAX_BYTES, self.now)
-            if self._budget is not None:
-                self._budget.learn(None, None)
-        except urllib.error.HTTPError as error:
-            with error:
-                raise self._refused(error, where) from None
-        except (OSError, ValueError, HTTPException) as error:
-            reason = error.reason if isinstance(error, urllib.error.URLError) else error
-            sent = not isinstance(reason, _NEVER_SENT)
-            what = f"vast.ai cannot be reached: {self.clean(str(reason)) or type(reason).__name__}"
-            raise TransientError(what, where=where, sent=sent) from None
+        content, _ = self._exchange(method, url, body, timeout_s, priority)
         try:
             told = json.loads(content)
         except (ValueError, RecursionError):
@@ -380,7 +337,12 @@ class VastApi:
             raise TransientError(f"vast.ai's answer is not a JSON object: {text!r}", where=where)
         return told
 
-    def _refused(self, error: urllib.error.HTTPError, where: str) -> ProviderError:
+    def _no_answer(self, error: Exception, where: str) -> TransientError:
+        reason = error.reason if isinstance(error, urllib.error.URLError) else error
+        what = f"vast.ai cannot be reached: {self.clean(str(reason)) or type(reason).__name__}"
+        return TransientError(what, where=where, sent=not isinstance(reason, _NEVER_SENT))
+
+    def _refusal(self, error: urllib.error.HTTPError, where: str) -> ProviderError:
         try:
             content = error.read(1 << 16)
         except (OSError, HTTPException):
@@ -392,57 +354,29 @@ class VastApi:
         if not isinstance(data, dict):
             text = content.decode("utf-8", "replace").lstrip()
             data = {"msg": "a web page instead of an API answer" if text[:1] == "<" else text}
-        return self._refusal(error.code, data, where, error.headers.get("Retry-After"))
+        wait_s = retry_after_s(error.headers.get("Retry-After"))
+        if error.code == 429:
+            self._hold(wait_s)
+        return self._said(error.code, data, where, wait_s)
 
-    def _refusal(
-        self, code: int, data: Mapping[str, Any], where: str, retry_after: str | None = None
+    def _said(
+        self, code: int, data: Mapping[str, Any], where: str, wait_s: float | None = None
     ) -> ProviderError:
-        """The error that a refusal stands for."""
-        said = " ".join(str(data.get(name) or "") for name in ("error", "msg", "detail"))
+        """The error that a refusal stands for, by its status and its own words."""
+        low = " ".join(str(data.get(name) or "") for name in ("error", "msg", "detail")).casefold()
         text = self.clean(str(data.get("msg") or data.get("detail") or data.get("error") or ""))
-        text, low = text or "(no text)", said.casefold()
-        if code == 429:
-            seconds = whole(retry_after.strip()) if retry_after else None
-            wait_s = float(min(seconds, 86_400)) if seconds is not None else None
-            if self._budget is not None:
-                self._budget.hold(wait_s)
-            what = f"vast.ai limits the rate of requests: {text}"
-            return ThrottledError(what, where=where, retry_after_s=wait_s)
-        if code == 402 or any(words in low for words in _CREDIT):
-            return PaymentRequired(
-                f"the vast.ai credit does not cover this: {text}",
-                where=where,
-                next_step="add credit: vast.ai console → Billing",
-            )
-        if code == 401 or "invalid user key" in low or "auth_error" in low:
-            return AuthError(
-                f"vast.ai does not know this key: {text}",
-                where=where,
-                next_step=f"make one under console → Keys and set {ENV_KEY}",
-            )
-        if code == 403:
-            return AccessDenied(
-                f"the vast.ai key does not permit this: {text}",
-                where=where,
-                next_step="give the key read and write access to instances, read to billing",
-            )
-        if any(words in low for words in _GONE) and "asks" in where:
+        text = text or "(no text)"
+        if code != 429 and any(each in low for each in _CREDIT):
+            code = 402
+        elif code not in (402, 429) and ("invalid user key" in low or "auth_error" in low):
+            code = 401
+        elif (
+            code not in (401, 402, 403, 429)
+            and "asks" in where
+            and any(each in low for each in _GONE)
+        ):
             return self._no_capacity(text, where)
-        if code in (404, 410):
-            return NotThere(f"vast.ai did not find it: {text}", where=where)
-        if code == 408 or code >= 500:
-            return TransientError(f"vast.ai answers {code}: {text}", where=where)
-        if 300 <= code < 400:
-            return ProviderError(
-                f"vast.ai's address answers {code}: it has moved, or a proxy answers",
-                where=where,
-                next_step="check TRMCLOUD_VAST_API and your proxy settings",
-            )
-        return ProviderRefused(
-            f"vast.ai rejects the request: {text}",
-            where=where,
-            next_step="trmcloud doctor checks the account",
-        )
+        return self.error_of(code, text, where, wait_s)
 
     def _no_capacity(self, text: str, where: str) -> NoCapacity:
         what = f"the offer was rented or withdrawn: {text.removeprefix('vast.ai ')}"
@@ -460,17 +394,9 @@ class VastApi:
     def _odd(self, method: str, path: str, what: str) -> ProviderError:
         return ProviderError(
             f"vast.ai's answer does not match its documentation: {what}",
-            where=self._where(method, path),
+            where=self.where(method, path),
             next_step="try again; if this happens again, check for a newer trmcloud",
         )
-
-    def _where(self, method: str, path: str) -> str:
-        return f"vast.ai, {method} {path}"
-
-    def clean(self, text: str) -> str:
-        """Text of the server's, fit for one line of a terminal and free of the key."""
-        text = " ".join(one_line(text).split()).replace(self._key, "***")
-        return text if len(text) <= _MAX_DETAIL else text[:_MAX_DETAIL] + "…"
 
     def _instance(self, row: Any) -> Instance:
         """

@@ -6,8 +6,9 @@ import time
 from collections.abc import Callable, Mapping
 
 from trmcloud.app.doctor import Finding
-from trmcloud.core.errors import AccessDenied, AuthError, ProviderError, TrmcloudError
+from trmcloud.core.errors import AccessDenied, ProviderError, TrmcloudError
 from trmcloud.core.money import Usd
+from trmcloud.providers.seller import check_scopes
 from trmcloud.providers.vast import secrets
 from trmcloud.providers.vast.api import VastApi
 from trmcloud.providers.vast.offers import market
@@ -34,25 +35,13 @@ def check_account(
 
 
 def _scopes(api: VastApi, now: float) -> Finding:
-    """One harmless question for each thing that a run needs."""
     questions: Mapping[str, Callable[[], object]] = {
         "search offers": lambda: market(api, now, community=False),
         "read charges": lambda: api.charges(now - 3600.0, now),
     }
-    refused, unclear = [], []
-    for name, ask in questions.items():
-        try:
-            ask()
-        except AuthError:
-            refused.append(name)
-        except ProviderError as error:
-            unclear.append(f"{name}: {error.what}")
-    if refused:
-        fix = f"{_KEYS_PAGE}: instances read and write, billing read"
-        return Finding("vast scopes", "bad", f"the key does not permit: {', '.join(refused)}", fix)
-    if unclear:
-        return Finding("vast scopes", "warn", "; ".join(unclear), "try again in a minute")
-    return Finding("vast scopes", "ok", "the key permits: " + ", ".join(questions))
+    return check_scopes(
+        "vast scopes", questions, f"{_KEYS_PAGE}: instances read and write, billing read"
+    )
 
 
 def _credit(api: VastApi, rate: Usd | None) -> Finding:

@@ -17,6 +17,7 @@ from contextlib import suppress
 from typing import Any
 
 from trmcloud.adapters.pod_history import Sighting, Sightings
+from trmcloud.core.catalog.torch_builds import POD_IMAGE
 from trmcloud.core.control.balance import AccountBalance
 from trmcloud.core.control.observation import Bill, BootTrouble, PodSeen, PodStatus
 from trmcloud.core.errors import (
@@ -32,7 +33,6 @@ from trmcloud.providers.listed import ListedCompute, RecordBiller
 from trmcloud.providers.vast.api import Charge, Instance, VastApi, labelled
 from trmcloud.providers.vast.create import GREETING, create_body
 from trmcloud.providers.vast.offers import VastOffer, asks_of, name_of, query
-from trmcloud.providers.vast.secrets import IMAGE
 from trmcloud.providers.vast.traits import NAME
 
 MOST_ASKS = 5
@@ -69,7 +69,7 @@ class VastCompute(ListedCompute[Instance]):
         *,
         now: Callable[[], float] = time.time,
         sightings: Sightings | None = None,
-        image: str = IMAGE,
+        image: str = POD_IMAGE,
         environment: Mapping[str, str] | None = None,
     ) -> None:
         super().__init__(
@@ -191,14 +191,6 @@ class VastCompute(ListedCompute[Instance]):
         ids = found or [sighting.pod_id for sighting in self._seen.named(pod_name)]
         return [line for i in ids for line in (f"vastai show instance {i}",
                                                f"vastai destroy instance {i} -y")]  # fmt: skip
-
-    def log(self, pod_id: str, tail: int = 200) -> str:
-        """Return the end of a container's log.
-
-        Raises:
-            ProviderError: there is none (yet).
-        """
-        return self._api.log(pod_id, tail)
 
     def address_of(self, pod_name: str) -> tuple[str, int] | None:
         """Return the address of the pod's own SSH server; None until it is up.

@@ -21,27 +21,24 @@ from pathlib import Path
 from typing import Any
 
 from trmcloud.app import packing
-from trmcloud.app.packing import POD_ENTRY
+from trmcloud.app.packing import POD_ENTRY, POD_PREFIX
 from trmcloud.core.contract.pod_contract import POD_SSH_PORT
 from trmcloud.core.errors import NotSupported
 from trmcloud.core.storage import pod_disks_gb
 from trmcloud.ports.compute import PodKeys, PodRequest
 from trmcloud.providers.vast import self_end
-from trmcloud.providers.vast.secrets import IMAGE, IMAGE_TORCH
 from trmcloud.providers.vast.traits import NAME
 
 MOST_ARGUMENTS = 4096
 MOST_VALUE = 256
 MOST_VARIABLES = 32_768
 PIECE = 240
-PREFIX = "/opt/trmcloud"
 ENV_PIECE = "TRMCLOUD_P"
 """Followed by a number: a piece of the agent's lease, jobs and keys."""
 BOOT_WITHIN_S = 1200
 """A container that was not given the agent's sources by then ends its instance."""
 GREETING = b"trmcloud-boot "
 """The first program's greeting to a connection, before the archive's SHA-256 and a newline."""
-MOST_ARCHIVE = 4 << 20
 
 _STAGE = f"""\
 import base64,hashlib,io,json,os,socket,sys,tarfile,threading,time,urllib.request as u,zlib
@@ -64,7 +61,7 @@ def end(why):
         except Exception as x:print("trmcloud: "+type(x).__name__,flush=True)
         time.sleep(20)
 if sys.version_info<(3,10):end("its python3 is older than 3.10")
-p="{PREFIX}/"+w["sha"]
+p="{POD_PREFIX}/"+w["sha"]
 def go():
     sys.stdout.flush();e["PYTHONPATH"]=p
     os.execvp("python3",["python3","-m","{POD_ENTRY}"])
@@ -121,11 +118,8 @@ def create_body(
         NotSupported: vast.ai does not take a request of this size, or the account's key is in it.
     """
     image = request.image or image
-    check = dict(request.check)
-    if check and image == IMAGE:
-        check["torch"] = IMAGE_TORCH
     told = {
-        "env": {**environment, **request.agent_words(keys(request.name), NAME, check)},
+        "env": {**environment, **request.agent_words(keys(request.name), NAME, image)},
         "sha": hashlib.sha256(payload).hexdigest(),
         "size": len(payload),
         "within": BOOT_WITHIN_S,

@@ -11,25 +11,23 @@ GB) are counted by ``core.storage`` at the most that we accept; hosts that ask m
 
 from __future__ import annotations
 
-import threading
-import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from trmcloud.adapters.prices.tables import row_of
 from trmcloud.core.catalog.hardware import GPUS
 from trmcloud.core.catalog.offers import ANYWHERE, COMMUNITY, Offer
+from trmcloud.core.clock import utc_day
 from trmcloud.core.errors import TrmcloudError
 from trmcloud.core.money import Usd
 from trmcloud.core.storage import LEAST_WORK_GB, pod_disks_gb
 from trmcloud.ports.compute import MIN_CUDA
+from trmcloud.providers.seller import read_live
 from trmcloud.providers.vast import secrets
 from trmcloud.providers.vast.api import VastApi, country_of, number, text_of, usd
 from trmcloud.providers.vast.traits import NAME, STORAGE
 
 SOURCE = "vast-search"
-LIVE_WITHIN_S = 4.0
-"""For so long a plan waits for prices of today before it takes dated ones."""
 COUNTS = (1, 2, 4, 8)
 RELIABILITY = 0.98
 """Of a host, by vast.ai's own score of 0 to 1."""
@@ -175,8 +173,8 @@ def live_prices(environ: Mapping[str, str], now: float) -> tuple[list[Offer], st
     key = secrets.account_key(environ)
     if key is None:
         return [], ""
-    found, failure = _within(LIVE_WITHIN_S, lambda: _both(environ, key, now, LIVE_WITHIN_S))
-    return found, failure
+    empty = f"no fitting host has a driver for CUDA {MIN_CUDA}"
+    return read_live(lambda within_s: _both(environ, key, now, within_s), empty)
 
 
 def price_rows(environ: Mapping[str, str], now: float) -> tuple[list[dict[str, str]], list[str]]:
@@ -188,7 +186,7 @@ def price_rows(environ: Mapping[str, str], now: float) -> tuple[list[dict[str, s
         offers = _both(environ, key, now, None)
     except TrmcloudError as error:
         return [], [f"{NAME}: not read: {error.what}"]
-    as_of = time.strftime("%Y-%m-%d", time.gmtime(now))
+    as_of = utc_day(now)
     return [row_of(offer) for offer in offers], [f"{NAME}: {len(offers)} offers of {as_of}"]
 
 
@@ -196,28 +194,6 @@ def _both(environ: Mapping[str, str], key: str, now: float, bound_s: float | Non
     api = VastApi(key, secrets.api_base(environ))
     sold = market(api, now, community=False, bound_s=bound_s)
     return [*sold, *market(api, now, community=True, bound_s=bound_s)]
-
-
-def _within(seconds: float, read: Callable[[], list[Offer]]) -> tuple[list[Offer], str]:
-    """On a thread that is not waited for longer: a name that is being looked up has no timeout."""
-    found: list[list[Offer]] = []
-    failure = [f"no answer within {seconds:.0f} s"]
-
-    def run() -> None:
-        try:
-            offers = read()
-            failure[0] = "" if offers else f"no fitting host has a driver for CUDA {MIN_CUDA}"
-            found.append(offers)
-        except TrmcloudError as error:
-            failure[0] = error.what[:80]
-        except (ValueError, RecursionError) as error:
-            failure[0] = f"{type(error).__name__}: {error}"[:80]
-
-    reader = threading.Thread(target=run, daemon=True)
-    reader.start()
-    reader.join(seconds)
-    failed = failure[0]
-    return (found[0] if found and not failed else []), failed
 
 
 def _offer(ask: VastOffer, hosts: int, now: float, community: bool) -> Offer:

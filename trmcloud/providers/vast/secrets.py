@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from urllib.parse import urlsplit
 
-from trmcloud.core.catalog.torch_builds import POD_TORCH
-from trmcloud.core.errors import UsageError
+from trmcloud.core.catalog.torch_builds import POD_IMAGE
+from trmcloud.providers.seller import require_safe
 
 ENV_KEY = "VAST_API_KEY"
 ENV_API = "TRMCLOUD_VAST_API"
@@ -17,13 +16,8 @@ ENV_OWN_API = "VAST_URL"
 ENV_IMAGE = "TRMCLOUD_VAST_IMAGE"
 
 API = "https://console.vast.ai"
-IMAGE = "runpod/pytorch:1.0.3-cu1281-torch291-ubuntu2404"
-"""A public image with torch 2.9.1 for CUDA 12.8 and an SSH server. vast.ai's hosts pull any image;
-this one is what RunPod's pods are made of, so that both train with the same torch."""
-IMAGE_TORCH = POD_TORCH
 KEY_FILES = (Path(".config") / "vastai" / "vast_api_key", Path(".vast_api_key"))
 """The files where vast.ai's own client keeps the key, below HOME, newest first."""
-_LOOPBACK = ("127.0.0.1", "localhost", "::1")
 _MAX_KEY_BYTES = 1 << 12
 
 
@@ -54,21 +48,11 @@ def api_base(environ: Mapping[str, str]) -> str:
         UsageError: it is neither https nor this machine: a key would travel in the clear.
     """
     named = ENV_API if environ.get(ENV_API) else ENV_OWN_API
-    url = (environ.get(named) or API).strip().rstrip("/").removesuffix("/api/v0")
-    parts = urlsplit(url)
-    if parts.scheme != "https" and not (
-        parts.scheme == "http" and parts.hostname in _LOOPBACK and "@" not in parts.netloc
-    ):
-        raise UsageError(
-            f"{url} is neither https nor this machine: the key would be sent without encryption",
-            where=named,
-            next_step=f"unset {named}, or use an https:// address",
-        )
-    return url
+    return require_safe(environ.get(named) or API, named).removesuffix("/api/v0")
 
 
 def image(environ: Mapping[str, str]) -> str:
-    return environ.get(ENV_IMAGE, "").strip() or IMAGE
+    return environ.get(ENV_IMAGE, "").strip() or POD_IMAGE
 
 
 def pod_environment(environ: Mapping[str, str]) -> dict[str, str]:

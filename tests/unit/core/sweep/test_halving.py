@@ -381,7 +381,7 @@ def test_events_are_lines_that_are_read_again(kind: type[ev.SweepEvent]) -> None
         "point": (("lr", 1e-3), ("opt", "muon"), ("flag", True)), "seed": 7, "metric": 0.5,
         "kept_rung": -1, "usd_per_step": 1e-9, "reason": "budget",
     }  # fmt: skip
-    names = {name for name in kind.__dataclass_fields__ if name in values}  # type: ignore[attr-defined]
+    names = {name for name in kind.__dataclass_fields__ if name in values}
     event = kind(**{name: values[name] for name in names})
     line = ev.write_event(event)
     assert "\n" not in line
