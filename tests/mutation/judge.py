@@ -197,6 +197,6 @@ class _Quick:
 def _warm_up() -> None:
     """What every child needs, imported once."""
     names = ("pytest", "hypothesis.strategies", "sqlite3", "tomllib")
-    clients = ("httpx2", "pydantic", "boto3", "botocore.session", "email.utils")
+    clients = ("httpx2", "pydantic", "tenacity", "boto3", "botocore.session", "email.utils")
     for name in (*names, *clients, "_hypothesis_pytestplugin"):
         importlib.import_module(name)

@@ -39,6 +39,7 @@ _PACKAGES = (
     "rich",
     "runpod",
     "skypilot",
+    "tenacity",
     "torch",
     "typer",
 )

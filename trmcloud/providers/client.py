@@ -114,19 +114,28 @@ class ApiClient:
         Raises:
             as ``ask``: the last error, once ``bound_s`` does not allow another try.
         """
+        import tenacity
+
         bound = self._bound_s if bound_s is None else bound_s
-        began_at, failures = self.now(), 0
-        while True:
-            try:
-                return ask(max(1.0, min(REQUEST_S, bound - (self.now() - began_at))))
-            except TransientError as error:
-                wait_s = pause_s(failures, self.first_wait_s, _LONGEST_WAIT_S)
-                if error.retry_after_s is not None:
-                    wait_s = error.retry_after_s
-                if not 0 <= self.now() - began_at < bound - wait_s:
-                    raise
-            failures += 1
-            self.sleep(wait_s)
+        began_at = self.now()
+
+        def wait_s(state: tenacity.RetryCallState) -> float:
+            error = state.outcome.exception() if state.outcome is not None else None
+            if isinstance(error, TransientError) and error.retry_after_s is not None:
+                return error.retry_after_s
+            return pause_s(state.attempt_number - 1, self.first_wait_s, _LONGEST_WAIT_S)
+
+        def is_over(state: tenacity.RetryCallState) -> bool:
+            return not 0 <= self.now() - began_at < bound - state.upcoming_sleep
+
+        retrying = tenacity.Retrying(
+            retry=tenacity.retry_if_exception_type(TransientError),
+            wait=wait_s,
+            stop=is_over,
+            sleep=self.sleep,
+            reraise=True,
+        )
+        return retrying(lambda: ask(max(1.0, min(REQUEST_S, bound - (self.now() - began_at)))))
 
     def _wait_turn(self, priority: Priority, timeout_s: float, where: str) -> float:
         """Wait until a request may be sent, and return the seconds that it may still take.

@@ -76,7 +76,7 @@ def test_without_a_key_nothing_of_runpods_is_loaded(tmp_path: Path, arguments: l
     loaded = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
     assert "trmcloud" in loaded, "the table of imports is there"
     # Not pydantic itself: where it is installed, Typer loads it of its own accord.
-    heavy = {"httpx2", "httpx", "runpod", "trmcloud.providers.runpod.models"}
+    heavy = {"httpx2", "httpx", "tenacity", "runpod", "trmcloud.providers.runpod.models"}
     assert loaded & heavy == set()
 
 
