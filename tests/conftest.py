@@ -7,6 +7,7 @@ import os
 import re
 import signal
 import socket
+import socketserver
 import sys
 from collections.abc import Iterator
 from typing import Any
@@ -53,6 +54,17 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 
 _look_up = socket.getaddrinfo
+_tell_error = socketserver.BaseServer.handle_error
+
+
+def _pass_over_hang_ups(server: Any, request: Any, address: Any) -> None:
+    """A client of a stand-in that hangs up is no news: its traceback would be told by whichever
+    command runs in this process at that moment."""
+    if not isinstance(sys.exc_info()[1], ConnectionError):
+        _tell_error(server, request, address)
+
+
+socketserver.BaseServer.handle_error = _pass_over_hang_ups  # type: ignore[method-assign]
 
 
 def _look_up_here(host: Any, *rest: Any, **named: Any) -> Any:

@@ -27,6 +27,8 @@ from trmcloud.io.requests import pause_s
 
 BLOCK_BYTES = 1 << 20
 """A part of a file that comes begins at a multiple of it."""
+LOCK_NAME = ".lock"
+"""In a folder to which files come."""
 _HASH_BYTES = 1 << 18
 _TELL_EVERY_S = 0.2
 _NOTE_EVERY_S = 1.0
@@ -251,12 +253,18 @@ def receive(
 
 @contextlib.contextmanager
 def lock_target(target: Path, wait: Callable[[], None]) -> Iterator[None]:
-    """Nobody else brings files to ``target`` meanwhile; ``wait()`` is called while one does."""
+    """Nobody else brings files to ``target`` meanwhile; ``wait()`` is called while one does. The
+    lock is a file in it: beside it, nothing of the user's is touched.
+    """
     import fcntl
 
-    lock = target.with_name(f".{target.name}.lock")
+    lock = target / LOCK_NAME
     while True:
-        handle = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+        target.mkdir(parents=True, exist_ok=True)
+        try:
+            handle = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+        except FileNotFoundError:
+            continue  # its holder has finished, and given the folder its name
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

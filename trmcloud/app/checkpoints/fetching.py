@@ -40,6 +40,7 @@ from trmcloud.core.spec.settings import PhaseRecipe
 from trmcloud.core.values import Value, replace
 from trmcloud.io.files import sync_folder, write_atomic
 from trmcloud.io.hashing import file_sha256
+from trmcloud.io.transfer import LOCK_NAME
 from trmcloud.pod.job.shelf import on_disk, restore, tree_of
 from trmcloud.ports.machine import Progress
 
@@ -408,7 +409,8 @@ def _require_ours(partial: Path, names: Sequence[str]) -> None:
         ConflictError: it holds what no interrupted fetch has left, and would be removed.
     """
     for entry in partial.iterdir() if partial.exists() else ():
-        ours = any(name in entry.name for name in (*names, mf.MANIFEST_NAME, _MAKING, *mf.KINDS))
+        known = (*names, mf.MANIFEST_NAME, LOCK_NAME, _MAKING, *mf.KINDS)
+        ours = any(name in entry.name for name in known)
         if not ours or not entry.is_file():
             raise ConflictError(
                 "the folder for what is being fetched holds other files, which were not changed",

@@ -36,7 +36,6 @@ def receive_files(
         if not allowed_name(file.name):
             raise CheckpointError(f"file name {file.name!r:.80} is not allowed in a checkpoint")
     whole = sum(file.size_bytes for file in files)
-    target.mkdir(parents=True, exist_ok=True)
 
     def wait() -> None:
         progress(0, whole)
