@@ -19,14 +19,14 @@ from unittest import mock
 from bench.row import Row, paired_ratio
 from tests.standins.runpod.standin import running
 from tests.unit.skypilot.rig import stand_in
-from trmcloud.app import launching
-from trmcloud.app.drive import wish_to_stop
-from trmcloud.app.pod_request import LaunchData
 from trmcloud.core.control.reason import ReasonKind, make_reason
 from trmcloud.core.control.run_state import State
 from trmcloud.core.money import Usd
 from trmcloud.core.spec.plan import Plan
 from trmcloud.core.spec.spec import RunSpec
+from trmcloud.operations.driving.drive import wish_to_stop
+from trmcloud.operations.launch import launching
+from trmcloud.operations.pod_request import LaunchData
 from trmcloud.wiring import build_context
 from trmcloud.wiring_plans import build_planner
 

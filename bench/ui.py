@@ -22,10 +22,6 @@ from unittest import mock
 
 from bench.row import Row
 from tests.standins.browser import Page, chromium, find_chromium
-from trmcloud.app import launching
-from trmcloud.app.context import Context
-from trmcloud.app.drive import RunDriver
-from trmcloud.app.pod_request import LaunchData
 from trmcloud.core.contract import pod_contract as contract
 from trmcloud.core.contract.pod_contract import AgentReport, PhaseReport, PhaseState
 from trmcloud.core.contract.trainer_contract import Heartbeat
@@ -33,6 +29,10 @@ from trmcloud.core.control import events as ev
 from trmcloud.core.money import Usd
 from trmcloud.core.spec.spec import RunSpec
 from trmcloud.io.files import write_atomic
+from trmcloud.operations.context import Context
+from trmcloud.operations.driving.drive import RunDriver
+from trmcloud.operations.launch import launching
+from trmcloud.operations.pod_request import LaunchData
 from trmcloud.wiring import build_context
 from trmcloud.wiring_plans import build_planner
 

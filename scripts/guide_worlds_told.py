@@ -22,7 +22,7 @@ from tests.e2e.user import User, real_trainer, until
 from tests.standins.browser import chromium
 from tests.standins.receiver import Receiver, receiving
 from tests.standins.runpod.containers import SYSTEM_PATH
-from trmcloud.app.html_page import head_of, html_table, words
+from trmcloud.operations.money.html_page import head_of, html_table, words
 
 GUIDE = Path(__file__).resolve().parents[1] / "docs" / "guide"
 HOOK_PORT = 8099

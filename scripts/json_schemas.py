@@ -1,6 +1,6 @@
 """Writes docs/json/: the JSON Schema of each document that a command prints with ``--json``.
 
-Run it after a change to ``trmcloud/app/views.py``; ``tests/unit/cli/test_documents.py`` says
+Run it after a change to ``trmcloud/operations/views.py``; ``tests/unit/cli/test_documents.py`` says
 when it is due.
 """
 
@@ -16,7 +16,7 @@ FOLDER = HERE / "docs" / "json"
 
 def main() -> None:
     sys.path.insert(0, str(HERE))
-    from trmcloud.app.schemas import all_schemas, file_name
+    from trmcloud.operations.schemas import all_schemas, file_name
 
     FOLDER.mkdir(exist_ok=True)
     made = {file_name(name): schema for name, schema in all_schemas().items()}

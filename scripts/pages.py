@@ -18,12 +18,12 @@ from rich.console import Console
 from rich.terminal_theme import MONOKAI
 from rich.text import Text
 
-from trmcloud.app.commands import CommandRequest
 from trmcloud.core.catalog.torch_builds import BUILDS
 from trmcloud.core.contract import command
 from trmcloud.core.contract import command_terms as terms
 from trmcloud.core.control.run_state import TRANSITIONS
 from trmcloud.core.spec.spec import RunSpec
+from trmcloud.operations.commands.commands import CommandRequest
 from trmcloud.options import LaunchRequest, rows_of
 
 ROOT = Path(__file__).resolve().parent.parent

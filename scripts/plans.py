@@ -24,10 +24,10 @@ PAGE = ROOT / "docs" / "bench" / "plans.md"
 sys.path[:0] = [str(ROOT)]
 
 import tests.registered  # noqa: E402, F401
-from trmcloud.app.measurements import KEPT_NAME, KeptProbe  # noqa: E402
 from trmcloud.core.contract.command_terms import MeasuredSteps  # noqa: E402
 from trmcloud.core.contract.records import finite  # noqa: E402
 from trmcloud.core.planner.command_outlook import CommandProbe  # noqa: E402
+from trmcloud.operations.plans.measurements import KEPT_NAME, KeptProbe  # noqa: E402
 
 _LLAMA = {
     "model_type": "llama", "hidden_size": 4096, "intermediate_size": 14336,

@@ -22,14 +22,14 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 from tests.pythons import OLDEST_ON_A_POD, found  # noqa: E402
-from trmcloud.app.packing import own_sources, pack  # noqa: E402
+from trmcloud.operations.sending.packing import own_sources, pack  # noqa: E402
 
 SUPPORTED = ((3, 11), (3, 12), (3, 13), (3, 14))
 ENTRIES = ("trmcloud.pod.boot", "trmcloud.export.standalone")
 AGENT = "trmcloud.pod.agent.process"
 PLACES = ROOT / "build" / "pythons"
 UV = Path(sys.executable).with_name("uv")
-ROOMS = ("core", "planner", "app", "cli", "pod")
+ROOMS = ("core", "planner", "operations", "cli", "pod")
 TESTS = ("-m", "not slow", *(f"tests/unit/{room}" for room in ROOMS))
 
 

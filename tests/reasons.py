@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from trmcloud.app.reasons import sentence
 from trmcloud.core.control.reason import Reason, ReasonKind, make_reason
+from trmcloud.operations.reasons import sentence
 
 __all__ = ["quoted", "sentence"]
 

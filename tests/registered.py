@@ -1,8 +1,8 @@
 """Importing this registers the providers' profiles and the families, as ``wiring`` does."""
 
-from trmcloud.app.home import families_folder
 from trmcloud.core.spec.settings import FAMILIES
 from trmcloud.io.families import FamilyFolders
+from trmcloud.operations.home import families_folder
 from trmcloud.providers.registry import fill_profiles
 
 fill_profiles()

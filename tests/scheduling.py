@@ -46,9 +46,9 @@ _KINDS = (
 )  # fmt: skip
 _STARTS_PROCESSES = (
     "tests/model/", "tests/unit/planner/test_flops.py", "tests/unit/planner/test_memory.py",
-    "tests/mutation/", "tests/sim/test_rehearse.py", "tests/unit/app/test_export",
-    "tests/unit/app/test_packing.py",
-    "tests/unit/app/test_foreign_packages.py", "tests/unit/test_warm.py",
+    "tests/mutation/", "tests/sim/test_rehearse.py", "tests/unit/operations/test_export",
+    "tests/unit/operations/test_packing.py",
+    "tests/unit/operations/test_foreign_packages.py", "tests/unit/test_warm.py",
     "tests/unit/runpod/test_settings.py", "tests/unit/skypilot/",
 )  # fmt: skip
 _USES_SSH = (

@@ -95,7 +95,7 @@ TARGETS = {
     "pythons": Target(
         "pythons",
         ("scripts/pythons.py", *(
-            f"tests/unit/{name}" for name in ("core", "planner", "app", "cli", "pod")
+            f"tests/unit/{name}" for name in ("core", "planner", "operations", "cli", "pod")
         )),
         ("constraints.txt",),
     ),

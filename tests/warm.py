@@ -195,7 +195,7 @@ def _pack(asked: Mapping[str, Any]) -> None:
     env, own = asked["env"], asked["env"].get("TRMCLOUD_TRAINER")
     if _RENT.isdisjoint(asked["argv"]) or _KEYS.isdisjoint(env) or own not in _TRAINERS:
         return
-    from trmcloud.app.home import bundle_root
+    from trmcloud.operations.home import bundle_root
     from trmcloud.providers.runpod.create import boot_payload
 
     boot_payload((Path(own) if own else bundle_root()) / "model")

@@ -24,39 +24,6 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
-from trmcloud.app import checkpoint_requests, commands, grants, ledger_care, sweeping
-from trmcloud.app.balances import funds_reader
-from trmcloud.app.checkpoints.inventory import Checkpoint, Place, checkpoints_of
-from trmcloud.app.commands import CommandRequest
-from trmcloud.app.context import Context, find_run, hurried, is_quiet, run_by_id, shown_runs
-from trmcloud.app.curves import Curves, Series, draw_curves, metrics_files
-from trmcloud.app.drive import RunDriver
-from trmcloud.app.grants import ApprovalRequest, GrantAccount
-from trmcloud.app.kill_layers import Layer, MaxOverspend
-from trmcloud.app.launch import Caller, Earlier, Launch, Wish, require_names, run_of_key
-from trmcloud.app.launch_checks import check_launchable, check_money, require_user
-from trmcloud.app.launching import (
-    OnlyBillPending,
-    follow_or_drive,
-    has_begun,
-    resume,
-)
-from trmcloud.app.narration import Event, Narrator, event_of
-from trmcloud.app.planning import Planner, load_plan
-from trmcloud.app.quotes import QuoteRefused
-from trmcloud.app.reconciling import reconcile
-from trmcloud.app.run_facts import Money, Run, Training, facts_of, report_run
-from trmcloud.app.run_logs import LogPiece, logs_of, read_log
-from trmcloud.app.short_rentals import is_needed
-from trmcloud.app.steering import FETCH, STOP, VERBS, Forecast, foresee
-from trmcloud.app.stopping import end_now, land, require_no_stop_order
-from trmcloud.app.sweep_facts import SweepFacts, sweep_of
-from trmcloud.app.sweep_terms import expected_trials, first_words
-from trmcloud.app.sweeping import SweepRequest
-from trmcloud.app.trainings import find_symptoms
-from trmcloud.app.trial import Trial, TrialBounds, keep_trial, log_path, try_command
-from trmcloud.app.trial_checks import Check, RequestedMachine
-from trmcloud.app.views import filled
 from trmcloud.core.catalog.hardware import find_gpu
 from trmcloud.core.catalog.offers import Offer
 from trmcloud.core.contract.command import shown_metric
@@ -78,6 +45,48 @@ from trmcloud.core.nearest import suggest_name
 from trmcloud.core.spec.plan import Candidate, Plan
 from trmcloud.core.spec.spec import parse_wait
 from trmcloud.core.values import Value
+from trmcloud.operations.checkpoints.inventory import Checkpoint, Place, checkpoints_of
+from trmcloud.operations.commands import commands
+from trmcloud.operations.commands.commands import CommandRequest
+from trmcloud.operations.commands.trial import Trial, TrialBounds, keep_trial, log_path, try_command
+from trmcloud.operations.commands.trial_checks import Check, RequestedMachine
+from trmcloud.operations.context import Context, find_run, hurried, is_quiet, run_by_id, shown_runs
+from trmcloud.operations.curves.curves import Curves, Series, draw_curves, metrics_files
+from trmcloud.operations.curves.trainings import find_symptoms
+from trmcloud.operations.driving.balances import funds_reader
+from trmcloud.operations.driving.drive import RunDriver
+from trmcloud.operations.driving.reconciling import reconcile
+from trmcloud.operations.driving.stopping import end_now, land, require_no_stop_order
+from trmcloud.operations.launch import checkpoint_requests, sweeping
+from trmcloud.operations.launch.launch import (
+    Caller,
+    Earlier,
+    Launch,
+    Wish,
+    require_names,
+    run_of_key,
+)
+from trmcloud.operations.launch.launching import (
+    OnlyBillPending,
+    follow_or_drive,
+    has_begun,
+    resume,
+)
+from trmcloud.operations.launch.quotes import QuoteRefused
+from trmcloud.operations.launch.short_rentals import is_needed
+from trmcloud.operations.launch.steering import FETCH, STOP, VERBS, Forecast, foresee
+from trmcloud.operations.launch.sweeping import SweepRequest
+from trmcloud.operations.money import grants, ledger_care
+from trmcloud.operations.money.grants import ApprovalRequest, GrantAccount
+from trmcloud.operations.narration import Event, Narrator, event_of
+from trmcloud.operations.plans.kill_layers import Layer, MaxOverspend
+from trmcloud.operations.plans.launch_checks import check_launchable, check_money, require_user
+from trmcloud.operations.plans.planning import Planner, load_plan
+from trmcloud.operations.runs.run_facts import Money, Run, Training, facts_of, report_run
+from trmcloud.operations.runs.run_logs import LogPiece, logs_of, read_log
+from trmcloud.operations.sweeps.sweep_facts import SweepFacts, sweep_of
+from trmcloud.operations.sweeps.sweep_terms import expected_trials, first_words
+from trmcloud.operations.views import filled
 from trmcloud.options import (
     LaunchRequest,
     Option,

@@ -25,16 +25,6 @@ from trmcloud.adapters.local.machine import (
     this_controller,
 )
 from trmcloud.adapters.local.run_files import IntentFiles, LocalRunFiles, intent_folders
-from trmcloud.app.context import Buckets, Caller, Context, PodInputs
-from trmcloud.app.home import (
-    bound_principal,
-    bundle_root,
-    close_home,
-    families_folder,
-    home_dir,
-)
-from trmcloud.app.machines import Machines, UnreachableProvider
-from trmcloud.app.run_notes import HomeNotes
 from trmcloud.core.catalog.providers import (
     TRAITS,
     direct,
@@ -44,6 +34,16 @@ from trmcloud.core.catalog.providers import (
 from trmcloud.core.errors import LedgerError, NotFoundError, TrmcloudError, UsageError
 from trmcloud.core.spec.settings import FAMILIES
 from trmcloud.io.families import FamilyFolders
+from trmcloud.operations.context import Buckets, Caller, Context, PodInputs
+from trmcloud.operations.home import (
+    bound_principal,
+    bundle_root,
+    close_home,
+    families_folder,
+    home_dir,
+)
+from trmcloud.operations.launch.run_notes import HomeNotes
+from trmcloud.operations.machines import Machines, UnreachableProvider
 from trmcloud.ports.ledger import Restoration
 from trmcloud.providers.protocol import Site, no_smoke
 from trmcloud.providers.registry import Providers
@@ -52,14 +52,14 @@ if TYPE_CHECKING:
     from trmcloud.adapters.ledger.moving import LedgerMove
     from trmcloud.adapters.ledger.recorded import RecordedLedger
     from trmcloud.adapters.local.timer import ReaperTimer
-    from trmcloud.app.doctor import Finding
-    from trmcloud.app.notifications import Notifier
-    from trmcloud.app.smoke_watch import SmokeSetting
-    from trmcloud.app.trial import TrialGround
     from trmcloud.core.catalog.offers import Offer
     from trmcloud.core.control.balance import Funds
     from trmcloud.core.control.run_state import RunState
     from trmcloud.core.money import Usd
+    from trmcloud.operations.checks.doctor import Finding
+    from trmcloud.operations.checks.smoke_watch import SmokeSetting
+    from trmcloud.operations.commands.trial import TrialGround
+    from trmcloud.operations.notices.notifications import Notifier
     from trmcloud.ports.bucket import Bucket
     from trmcloud.ports.compute import PodItems
     from trmcloud.ports.machine import RunFiles, RunNotes
@@ -137,7 +137,7 @@ def migrate_ledger() -> tuple[int, int]:
 
 def build_trial(home: Path | None = None) -> TrialGround:
     """This machine for ``try``, with the environment that a pod here would give its command."""
-    from trmcloud.app.trial import TrialGround
+    from trmcloud.operations.commands.trial import TrialGround
     from trmcloud.providers.local.compute import may_reach_pod
 
     if home is None:
@@ -217,8 +217,8 @@ def providers_of(home: Path, environ: Mapping[str, str], ledger_id: Callable[[],
 
 
 def _tell_restored(home: Path, ledger: RecordedLedger, done: Restoration) -> None:
-    from trmcloud.app.ledger_care import restored_lines
     from trmcloud.core.text import one_line
+    from trmcloud.operations.money.ledger_care import restored_lines
 
     for line in restored_lines(home, ledger.read(), done):
         print(one_line(line), file=sys.stderr, flush=True)
@@ -263,7 +263,7 @@ def funds_at(provider: str) -> tuple[Funds | None, str]:
 
     if not has_account(provider):
         return None, ""  # and no ledger is opened to say so
-    from trmcloud.app.balances import read_funds
+    from trmcloud.operations.driving.balances import read_funds
 
     try:
         return read_funds(build_context(), provider)
@@ -283,7 +283,7 @@ def offers_for_errand(now: float) -> tuple[Sequence[Offer], Usd]:
 
 
 def _pod_items(home: Path, files: RunFiles, notes: RunNotes, run: RunState) -> PodItems:
-    from trmcloud.app.staging import pod_items
+    from trmcloud.operations.sending.staging import pod_items
 
     return pod_items(files, notes.launch(run.run_id), trainer_package(), run, home)
 
@@ -296,7 +296,7 @@ def _bucket(place: str) -> Bucket:
 
 
 def _folder_on_pod(kind: str, folder: Path) -> str:
-    from trmcloud.app.staging import remote_folder
+    from trmcloud.operations.sending.staging import remote_folder
 
     return remote_folder(kind, folder)
 
@@ -326,7 +326,7 @@ def wandb_run(home: Path, run: RunState, *, project: str, entity: str | None) ->
         UsageError: W&B refuses.
     """
     from trmcloud.adapters.boards import WandbRun
-    from trmcloud.app.boards import board_facts
+    from trmcloud.operations.curves.boards import board_facts
 
     folder = home / "runs" / run.run_id
     made = WandbRun(run.run_id, board_facts(run), folder=folder, project=project, entity=entity)
@@ -387,7 +387,7 @@ def account_checks(
     """Return ``doctor``'s checks of each provider, and of a bucket; ``rates`` are USD/h of planned
     rents."""
     from trmcloud.adapters.s3.checkup import check_bucket
-    from trmcloud.app.doctor import check_needs
+    from trmcloud.operations.checks.doctor import check_needs
 
     providers = _unledgered(environ)
     usual = providers[direct()[0]]
@@ -430,8 +430,8 @@ def build_notifier(context: Context) -> Notifier | None:
     destinations = _known_destinations(context.home)
     if not destinations:
         return None
-    from trmcloud.app.notifications import Notifier
     from trmcloud.core.values import replace
+    from trmcloud.operations.notices.notifications import Notifier
 
     own = replace(context, ledger=open_ledger(context.home, os.environ))
     return Notifier(own, deliveries_of(context.home), destinations, sender_of)
@@ -474,7 +474,7 @@ def pod_webhook(home: Path) -> str:
     destinations = _known_destinations(home)
     if not destinations:
         return ""
-    from trmcloud.app.notifications import webhook_of
+    from trmcloud.operations.notices.notifications import webhook_of
 
     return webhook_of(destinations)
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from trmcloud.adapters.ledger.names import RunNames, read_names
 from trmcloud.adapters.ledger.place import ledger_url
-from trmcloud.app.home import home_dir
+from trmcloud.operations.home import home_dir
 
 
 def run_names() -> Sequence[RunNames]:

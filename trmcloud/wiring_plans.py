@@ -10,17 +10,16 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trmcloud.app.home import bound_principal, bundle_root, families_folder, home_dir
-from trmcloud.app.planning import FundsReader, Planner, no_funds
 from trmcloud.core.catalog.providers import TRAITS, direct, find_traits
 from trmcloud.core.spec.settings import FAMILIES
 from trmcloud.io.families import FamilyFolders
+from trmcloud.operations.home import bound_principal, bundle_root, families_folder, home_dir
+from trmcloud.operations.plans.planning import FundsReader, Planner, no_funds
 from trmcloud.providers.protocol import Site
 from trmcloud.providers.registry import Providers, fill_profiles
 
 if TYPE_CHECKING:
     from trmcloud.adapters.prices.tables import PriceTables, Source
-    from trmcloud.app.data import CheckedFile
     from trmcloud.core.catalog.datasets import DataSet
     from trmcloud.core.catalog.goals import Goal
     from trmcloud.core.catalog.hardware import LocalMachine
@@ -30,6 +29,7 @@ if TYPE_CHECKING:
     from trmcloud.core.spec.recipe import Recipe
     from trmcloud.core.spec.spec import DataSource
     from trmcloud.export.script import SkyNames
+    from trmcloud.operations.sending.data import CheckedFile
 
 
 FAMILIES.provide(FamilyFolders(families_folder))

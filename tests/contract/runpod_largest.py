@@ -13,7 +13,6 @@ from typing import Any, cast
 
 from trmcloud.adapters.files import load_data_set, load_recipe
 from trmcloud.adapters.prices.tables import load_offers
-from trmcloud.app.pod_request import LaunchData, pod_request
 from trmcloud.core.catalog.datasets import files_at_commit
 from trmcloud.core.clock import Instant
 from trmcloud.core.contract import pod_contract as contract
@@ -22,6 +21,7 @@ from trmcloud.core.money import Usd
 from trmcloud.core.planner.planning import make_plan
 from trmcloud.core.spec.settings import PHASES
 from trmcloud.core.spec.spec import DataSource, RunSpec
+from trmcloud.operations.pod_request import LaunchData, pod_request
 from trmcloud.ports.compute import PodKeys, PodRequest
 from trmcloud.providers.runpod.account import RunPodGraphql
 from trmcloud.providers.runpod.api import RunPodApi

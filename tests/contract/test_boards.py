@@ -20,9 +20,9 @@ import pytest
 from tests.standins.loopback import free_port, until
 from tests.unit.cli import told_home
 from tests.unit.cli.told_home import told
-from trmcloud.app.boards import BoardFeed, board_facts
-from trmcloud.app.context import Context, find_run
 from trmcloud.core.errors import Outcome
+from trmcloud.operations.context import Context, find_run
+from trmcloud.operations.curves.boards import BoardFeed, board_facts
 from trmcloud.wiring import board_server, build_context, event_files, wandb_run
 
 __all__ = ["told"]

@@ -13,16 +13,6 @@ import pytest
 
 from tests.checkpoints import whole_checkpoint
 from tests.plans import a_generation
-from trmcloud.app.checkpoints import bucket_grants, fetching
-from trmcloud.app.checkpoints import sources as bc
-from trmcloud.app.checkpoints.bucket_grants import checkpoints_to_resume
-from trmcloud.app.checkpoints.inventory import plan_pruning
-from trmcloud.app.context import Buckets, Context, is_quiet
-from trmcloud.app.launch_checks import check_loss
-from trmcloud.app.observer import BucketReport
-from trmcloud.app.reap import Did
-from trmcloud.app.reconciling import reconcile
-from trmcloud.app.staging import _to_go_on_from
 from trmcloud.core.clock import Instant
 from trmcloud.core.contract import manifest as mf
 from trmcloud.core.contract.bucket_layout import AFTER_HARD_STOP_S, parse_place, report_name
@@ -33,6 +23,16 @@ from trmcloud.core.control.run_state import RunState, State, apply_event
 from trmcloud.core.errors import ConflictError, ProviderError, UsageError
 from trmcloud.core.money import ZERO, Usd
 from trmcloud.core.spec.plan import Plan, RecordedPlan, plan_to_json
+from trmcloud.operations.checkpoints import bucket_grants, fetching
+from trmcloud.operations.checkpoints import sources as bc
+from trmcloud.operations.checkpoints.bucket_grants import checkpoints_to_resume
+from trmcloud.operations.checkpoints.inventory import plan_pruning
+from trmcloud.operations.context import Buckets, Context, is_quiet
+from trmcloud.operations.driving.observer import BucketReport
+from trmcloud.operations.driving.reap import Did
+from trmcloud.operations.driving.reconciling import reconcile
+from trmcloud.operations.plans.launch_checks import check_loss
+from trmcloud.operations.sending.staging import _to_go_on_from
 from trmcloud.options import LaunchRequest
 from trmcloud.ports.bucket import BucketCheckpoints
 from trmcloud.wiring import build_context

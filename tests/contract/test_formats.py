@@ -18,9 +18,6 @@ from tests.contract.ledger_file import AT, edit, ledger_at
 from tests.documents import document_in
 from trmcloud.adapters.ledger.records import VERSION
 from trmcloud.adapters.ledger.sqlite import SqliteLedger
-from trmcloud.app import planning
-from trmcloud.app.planning import load_plan
-from trmcloud.app.reasons import sentence
 from trmcloud.core.control import events as ev
 from trmcloud.core.control.ledger_records import UnknownEvent, event_from_json
 from trmcloud.core.control.reason import ReasonKind, make_reason
@@ -29,6 +26,9 @@ from trmcloud.core.errors import Outcome, UsageError
 from trmcloud.core.money import Usd
 from trmcloud.core.spec.plan import PLAN_VERSION, plan_from_json, plan_to_json
 from trmcloud.io.installation import update_command
+from trmcloud.operations.plans import planning
+from trmcloud.operations.plans.planning import load_plan
+from trmcloud.operations.reasons import sentence
 
 FORMATS = Path(__file__).with_name("formats")
 OLD = sorted((path.name for path in FORMATS.iterdir() if path.name.isdigit()), key=int)

@@ -88,9 +88,11 @@ def test_one_that_cannot_be_read_is_asked_once(tmp_path: Path) -> None:
 
 AT_THE_DOORS = ("trmcloud/cli/", "trmcloud/sim/", "trmcloud/api.py")
 OPTIONS_WITH_NAMES = {
-    "trmcloud/app/context.py", "trmcloud/app/grants.py",  # where it is found, and judged
-    "trmcloud/app/launch.py", "trmcloud/app/preparing.py",  # --from
-    "trmcloud/app/receipts.py", "trmcloud/app/scoring.py",  # a file, a folder or a run, to be read
+    "trmcloud/operations/context.py",  # where it is found
+    "trmcloud/operations/money/grants.py",  # and judged
+    "trmcloud/operations/launch/launch.py", "trmcloud/operations/plans/preparing.py",  # --from
+    # A file, a folder or a run, to be read.
+    "trmcloud/operations/money/receipts.py", "trmcloud/operations/runs/scoring.py",
 }  # fmt: skip
 
 

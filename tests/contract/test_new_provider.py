@@ -50,9 +50,10 @@ def test_a_written_provider_is_one_folder_and_one_row_and_keeps_the_contract(
     assert " passed" in told
     done(tree, sys.executable, "-m", "ruff", "check", "-q", "trmcloud/providers/acme_gpu")
     done(tree, sys.executable, "-m", "ruff", "format", "--check", "-q", "trmcloud/providers")
-    named = "from trmcloud.app.planning import rent_from; import trmcloud.providers.registry;"
+    named = "from trmcloud.operations.plans.planning import rent_from"
+    known = "import trmcloud.providers.registry"
     asked = "print(rent_from('8xH100', ['acme_gpu'], '', key_allowed=False, enabled=list))"
-    assert done(tree, sys.executable, "-c", f"{named} {asked}") == "['acme_gpu']\n"
+    assert done(tree, sys.executable, "-c", f"{named}; {known}; {asked}") == "['acme_gpu']\n"
 
 
 def test_another_package_adds_a_provider_by_an_entry_point(tmp_path: Path) -> None:
@@ -71,7 +72,7 @@ def test_another_package_adds_a_provider_by_an_entry_point(tmp_path: Path) -> No
     asked = f"""
 import sys
 from pathlib import Path
-from trmcloud.app.planning import rent_from
+from trmcloud.operations.plans.planning import rent_from
 from trmcloud.core.catalog.providers import TRAITS, traits_of
 from trmcloud.providers.protocol import Site
 from trmcloud.providers.registry import Providers

@@ -13,9 +13,6 @@ import pytest
 from tests.contract.ledger_file import WHO, ledger_at
 from tests.typist import InProcess, typist
 from tests.unit.core.runs import a_report, ask, the_pod
-from trmcloud.app.sweep_facts import SweepFacts, facts_of
-from trmcloud.app.sweep_priors import priors_of
-from trmcloud.app.sweep_terms import terms_of
 from trmcloud.cli.views.sweep import report_lines, terms_lines, trial_lines
 from trmcloud.core.catalog.providers import traits_of
 from trmcloud.core.clock import Instant
@@ -40,6 +37,9 @@ from trmcloud.core.errors import Outcome
 from trmcloud.core.money import ZERO, Usd
 from trmcloud.core.sweep.job import load_job
 from trmcloud.core.values import replace
+from trmcloud.operations.sweeps.sweep_facts import SweepFacts, facts_of
+from trmcloud.operations.sweeps.sweep_priors import priors_of
+from trmcloud.operations.sweeps.sweep_terms import terms_of
 
 __all__ = ["typist"]
 AT = 1_795_000_300.0

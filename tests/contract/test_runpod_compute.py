@@ -17,10 +17,6 @@ from tests.standins.runpod import oracle
 from tests.standins.runpod.client import Client
 from tests.standins.runpod.standin import StandIn
 from trmcloud.adapters.ledger.sqlite import SqliteLedger
-from trmcloud.app import reap
-from trmcloud.app.context import Context
-from trmcloud.app.doctor import Finding
-from trmcloud.app.machines import Machines
 from trmcloud.core.clock import Instant
 from trmcloud.core.contract import pod_contract as contract
 from trmcloud.core.contract.trainer_contract import load_job
@@ -33,6 +29,10 @@ from trmcloud.core.errors import (
     UsageError,
 )
 from trmcloud.core.money import ZERO, Usd
+from trmcloud.operations.checks.doctor import Finding
+from trmcloud.operations.context import Context
+from trmcloud.operations.driving import reap
+from trmcloud.operations.machines import Machines
 from trmcloud.ports.compute import PodRequest, VolumeSeen
 from trmcloud.providers.runpod import offers
 from trmcloud.providers.runpod.checkup import check_account

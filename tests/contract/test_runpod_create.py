@@ -27,15 +27,6 @@ from tests.standins.runpod.machines import no_namespaces
 from tests.standins.runpod.standin import StandIn
 from tests.unit.pod.leases import a_lease, job_of
 from trmcloud.adapters.ledger.sqlite import SqliteLedger
-from trmcloud.app import launching
-from trmcloud.app.context import Buckets, Caller, Context
-from trmcloud.app.drive import RunDriver
-from trmcloud.app.machines import Machines
-from trmcloud.app.packing import POD_ENTRY, POD_PREFIX
-from trmcloud.app.pod_request import LaunchData
-from trmcloud.app.reasons import sentence
-from trmcloud.app.run_notes import HomeNotes
-from trmcloud.app.short_rentals import make_smoke_plan
 from trmcloud.core.catalog.providers import traits_of
 from trmcloud.core.clock import Instant
 from trmcloud.core.contract import pod_contract as contract
@@ -52,6 +43,15 @@ from trmcloud.core.errors import (
 )
 from trmcloud.core.money import ZERO, Usd
 from trmcloud.core.spec.plan import Plan
+from trmcloud.operations.context import Buckets, Caller, Context
+from trmcloud.operations.driving.drive import RunDriver
+from trmcloud.operations.launch import launching
+from trmcloud.operations.launch.run_notes import HomeNotes
+from trmcloud.operations.launch.short_rentals import make_smoke_plan
+from trmcloud.operations.machines import Machines
+from trmcloud.operations.pod_request import LaunchData
+from trmcloud.operations.reasons import sentence
+from trmcloud.operations.sending.packing import POD_ENTRY, POD_PREFIX
 from trmcloud.ports.compute import PodRequest
 from trmcloud.ports.ledger import ControllerId
 from trmcloud.providers.runpod.account import RunPodGraphql

@@ -28,9 +28,9 @@ from trmcloud.adapters.notify.senders import (
     WebhookSender,
     retry_after_s,
 )
-from trmcloud.app.narration import words_of
 from trmcloud.core.contract.notices import Notice, NoticeKind, body_of, headers_of, secret_of
 from trmcloud.core.errors import NotifyError, UsageError
+from trmcloud.operations.narration import words_of
 from trmcloud.ports.notices import DeliveryResult, DeliveryState, QueuedNotice
 
 # -- senders ------------------------------------------------------------------------------------

@@ -22,16 +22,17 @@ from tests.contract.runpod_rig import Clocked, Rig, build
 from tests.contract.vast_rig import vast
 from tests.standins.web import GivenClock
 from trmcloud.adapters.ledger.sqlite import SqliteLedger
-from trmcloud.app import launching, reap
-from trmcloud.app.context import Buckets, Caller, Context, PodInputs
-from trmcloud.app.machines import Machines
-from trmcloud.app.pod_request import LaunchData
-from trmcloud.app.reconciling import continue_waits, reconcile
 from trmcloud.core.clock import Instant
 from trmcloud.core.control.run_state import RunState
 from trmcloud.core.errors import Outcome
 from trmcloud.core.money import ZERO
 from trmcloud.core.spec.plan import Plan
+from trmcloud.operations.context import Buckets, Caller, Context, PodInputs
+from trmcloud.operations.driving import reap
+from trmcloud.operations.driving.reconciling import continue_waits, reconcile
+from trmcloud.operations.launch import launching
+from trmcloud.operations.machines import Machines
+from trmcloud.operations.pod_request import LaunchData
 from trmcloud.options import LaunchRequest
 from trmcloud.ports.compute import Compute, PodItems
 from trmcloud.ports.ledger import ControllerId

@@ -17,11 +17,11 @@ from trmcloud.adapters.ledger.moving import move_to_database
 from trmcloud.adapters.ledger.postgres import PostgresLedger
 from trmcloud.adapters.ledger.sqlite import SqliteLedger
 from trmcloud.api import Home
-from trmcloud.app.spending import month_view
 from trmcloud.core.control import events as ev
 from trmcloud.core.control.run_state import State
 from trmcloud.core.errors import ConflictError, GrantRefused, Outcome
 from trmcloud.core.money import Usd
+from trmcloud.operations.money.spending import month_view
 from trmcloud.ports.ledger import Ledger
 
 SERVED = Path(__file__).with_name("formats") / "10" / "served"

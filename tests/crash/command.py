@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import Any
 
 from trmcloud import wiring
-from trmcloud.app import run_queries
-from trmcloud.app.context import Context
+from trmcloud.operations import run_queries
+from trmcloud.operations.context import Context
 
 COUNTED = ("open_run", "reopen_run", "take_over", "release", "append", "request", "set_cap")
 

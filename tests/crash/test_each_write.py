@@ -8,9 +8,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 from tests.crash.user import SHORT, CrashUser
 from tests.drawn import drawn
-from trmcloud.app.reasons import sentence
 from trmcloud.core.errors import Outcome
 from trmcloud.core.money import ZERO
+from trmcloud.operations.reasons import sentence
 
 NewUser = Callable[[str], CrashUser]
 AT_ONCE = 4

@@ -18,7 +18,6 @@ import trmcloud.providers.registry  # noqa: F401  fills the traits
 from tests.plans import a_candidate, plan_json
 from tests.reasons import quoted
 from trmcloud.adapters.local.run_files import LocalRunFiles
-from trmcloud.app.machines import Machines
 from trmcloud.cli.views.run_bar import RunBar
 from trmcloud.cli.views.streams import forgive_streams
 from trmcloud.core.contract import pod_contract as contract
@@ -30,6 +29,7 @@ from trmcloud.core.control.run_state import ActionState, Generation, RunState, S
 from trmcloud.core.errors import HostKeyChanged, LinkError, ProviderError
 from trmcloud.core.money import Usd
 from trmcloud.core.spec.plan import RecordedPlan
+from trmcloud.operations.machines import Machines
 
 STEER = "\x1b]0;PWNED\x07\x1b[2J\x9b31m\x85\u202e\u2066\u200f\u2028\ufeff\x00\x7f\x08\r\x1b[5A"
 FORGED = "error: all your money is gone"

@@ -9,8 +9,8 @@ import os
 import signal
 from typing import Any, NoReturn
 
-from trmcloud.app.drive import RunDriver
 from trmcloud.cli.main import main
+from trmcloud.operations.driving.drive import RunDriver
 
 
 def _killed(*args: Any, **kwargs: Any) -> NoReturn:

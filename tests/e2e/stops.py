@@ -31,7 +31,7 @@ from trmcloud.core.money import ZERO, Usd, cost
 from trmcloud.pod.machine import processes
 
 SOURCES = (
-    *("trmcloud/providers/local/compute.py", "trmcloud/app/drive.py"),
+    *("trmcloud/providers/local/compute.py", "trmcloud/operations/driving/drive.py"),
     *("trmcloud/core/catalog/providers.py", "trmcloud/core/control/controller.py"),
     *("trmcloud/core/contract/supervisor.py", "trmcloud/pod/agent/loop.py"),
     *("trmcloud/pod/agent/process.py", "trmcloud/pod/agent/watchdog.py"),

@@ -12,9 +12,9 @@ import pytest
 from tests.e2e.user import User
 from tests.standins import scripts
 from trmcloud.api import Home
-from trmcloud.app.run_facts import Run
 from trmcloud.core.errors import ConflictError, Outcome, UsageError
 from trmcloud.core.money import Usd
+from trmcloud.operations.runs.run_facts import Run
 
 #: As ``tests.e2e.user.SMALL`` says it on a command line.
 SMALL: dict[str, Any] = {

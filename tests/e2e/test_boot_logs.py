@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from tests.e2e.runpod_user import ACCEPT, LAUNCH, RentedUser
 from tests.e2e.user import until
-from trmcloud.app.reasons import sentence
 from trmcloud.core.control.actions import CREATE, TERMINATE
 from trmcloud.core.control.reason import ReasonKind
 from trmcloud.core.control.run_state import State
 from trmcloud.core.money import Usd
+from trmcloud.operations.reasons import sentence
 
 WITHIN_S, ENDED_WITHIN_S = 60.0, 30.0
 NVIDIA = "nvidia-container-cli: requirement error: unsatisfied condition: cuda>=12.8, please update"

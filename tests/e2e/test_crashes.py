@@ -13,11 +13,11 @@ import pytest
 
 from tests.drawn import drawn
 from tests.e2e.user import SMALL, User, kill, until
-from trmcloud.app.reasons import sentence
 from trmcloud.core.contract import manifest as mf
 from trmcloud.core.control.run_state import RunState
 from trmcloud.core.errors import Outcome
 from trmcloud.core.money import ZERO, Usd
+from trmcloud.operations.reasons import sentence
 from trmcloud.pod.machine import processes
 
 BUDGET = Usd("0.02")

@@ -13,8 +13,8 @@ import pytest
 from tests.e2e import web_corpus
 from tests.e2e.user import User, real_trainer, until
 from tests.standins.data_host import DataHost, serving
-from trmcloud.app.reasons import sentence
 from trmcloud.core.errors import Outcome
+from trmcloud.operations.reasons import sentence
 
 SETTINGS = """\
 depth = 1

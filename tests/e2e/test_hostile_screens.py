@@ -148,9 +148,9 @@ def test_a_verdict_of_an_earlier_version_breaks_no_screen(told: User) -> None:
 def test_the_end_of_a_launch_is_shown_likewise(
     told: User, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from trmcloud.app.run_end import end_of
     from trmcloud.cli.views.run import show_end
     from trmcloud.cli.views.streams import forgive_streams
+    from trmcloud.operations.launch.run_end import end_of
     from trmcloud.wiring import build_context
 
     for name, value in told.env().items():

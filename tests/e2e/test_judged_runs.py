@@ -14,7 +14,6 @@ import pytest
 from tests.e2e.on_page import Serving
 from tests.e2e.user import LAUNCH, User, until
 from trmcloud.api import Home
-from trmcloud.app import grants
 from trmcloud.core.control.run_state import RunState
 from trmcloud.core.errors import (
     ConflictError,
@@ -24,6 +23,7 @@ from trmcloud.core.errors import (
     TrmcloudError,
     UsageError,
 )
+from trmcloud.operations.money import grants
 from trmcloud.pod.machine import processes
 
 AGENT = "agent"

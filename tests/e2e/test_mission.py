@@ -9,8 +9,8 @@ from pathlib import Path
 from tests.e2e.mission import world
 from tests.e2e.test_terminal import Terminal
 from tests.e2e.user import User
-from trmcloud.app.checkpoints.fetching import read_manifest
 from trmcloud.core.errors import Outcome
+from trmcloud.operations.checkpoints.fetching import read_manifest
 from trmcloud.pod.machine.processes import of_pod
 
 SMOKE = "smoke --provider runpod --max-usd 0.25 --minutes 0.5 -y"

@@ -11,9 +11,9 @@ import pytest
 from tests.e2e.test_run import RATE, script
 from tests.e2e.user import User
 from trmcloud.api import Home
-from trmcloud.app.curves import metrics_files
 from trmcloud.cli.page import compare, shown
 from trmcloud.core.errors import NO_CHECKPOINT_CODE
+from trmcloud.operations.curves.curves import metrics_files
 
 RISES = """
 import os, time

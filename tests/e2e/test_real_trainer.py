@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.user import TINY, User
-from trmcloud.app.reasons import sentence
 from trmcloud.core.errors import Outcome
 from trmcloud.core.money import ZERO, Usd
+from trmcloud.operations.reasons import sentence
 
 
 def test_a_budget_that_binds(trainee: User) -> None:

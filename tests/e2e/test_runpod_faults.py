@@ -11,11 +11,11 @@ import pytest
 from tests.e2e.runpod_user import ACCEPT, LAUNCH, RentedUser, in_hand
 from tests.e2e.user import until
 from tests.typist import RenterInProcess
-from trmcloud.app.reasons import sentence
 from trmcloud.core.catalog.providers import TRAITS
 from trmcloud.core.control.run_state import RunState, State
 from trmcloud.core.errors import Outcome
 from trmcloud.core.money import ZERO, Usd
+from trmcloud.operations.reasons import sentence
 
 BOOT_S = TRAITS["runpod"].boot_deadline_s
 

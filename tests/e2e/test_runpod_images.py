@@ -9,9 +9,9 @@ from pathlib import Path
 
 from tests.e2e.rented import image, renting
 from tests.e2e.runpod_user import ACCEPT, LAUNCH, RentedUser
-from trmcloud.app.reasons import sentence
 from trmcloud.core.errors import Outcome
 from trmcloud.core.money import ZERO, Usd
+from trmcloud.operations.reasons import sentence
 
 
 def told(user: RentedUser) -> str:

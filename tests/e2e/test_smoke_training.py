@@ -9,8 +9,8 @@ import pytest
 from tests.documents import lines_in
 from tests.e2e.user import User
 from tests.typist import InProcess
-from trmcloud.app.measurements import load_probes
 from trmcloud.core.contract.training_checks import NAMES
+from trmcloud.operations.plans.measurements import load_probes
 
 TRAIN = ("smoke", "--train", "--recipe", "gpt350m")
 

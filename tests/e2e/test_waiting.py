@@ -7,7 +7,6 @@ from datetime import datetime
 
 from tests.e2e.runpod_user import ACCEPT, LAUNCH, RentedUser
 from tests.e2e.user import until
-from trmcloud.app.stock import BOOTED, REFUSED, read_stock
 from trmcloud.core.catalog.providers import TRAITS
 from trmcloud.core.control.reason import ReasonKind
 from trmcloud.core.control.run_state import RunState
@@ -15,6 +14,7 @@ from trmcloud.core.control.waiting import asks, is_waiting
 from trmcloud.core.errors import Outcome
 from trmcloud.core.money import Usd
 from trmcloud.core.spec.boots import ASK_EVERY_S
+from trmcloud.operations.plans.stock import BOOTED, REFUSED, read_stock
 
 HOUR_S = 3600.0
 BOOT_S = TRAITS["runpod"].boot_deadline_s

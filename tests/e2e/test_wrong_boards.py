@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from tests.e2e.runpod_user import LAUNCH, RentedUser
 from tests.e2e.test_runpod_faults import ended
-from trmcloud.app.reasons import sentence
 from trmcloud.core.control.reason import ReasonKind
 from trmcloud.core.errors import Outcome
+from trmcloud.operations.reasons import sentence
 
 ACCEPT = ("--accept-exposure", "5")
 

@@ -22,10 +22,6 @@ from tests.unit.core.test_pod_contract import BEAT, JOB, LEASE, ORDERS, REPORT
 from trmcloud.adapters.local.run_files import LocalRunFiles
 from trmcloud.adapters.ssh.session import explain
 from trmcloud.adapters.ssh.sync import MAX_MANIFESTS_BYTES, MOST_MANIFESTS, Mirror, remote_manifests
-from trmcloud.app.checkpoints.bucket_grants import latest_resumable
-from trmcloud.app.checkpoints.fetching import best_of, what_to_prune
-from trmcloud.app.run_facts import first_bpb
-from trmcloud.app.smoke_watch import last_way
 from trmcloud.core.contract import bucket as bk
 from trmcloud.core.contract import pod_contract as contract
 from trmcloud.core.contract.gate import judge, verdict_from_json
@@ -41,6 +37,10 @@ from trmcloud.core.contract.records import (
 from trmcloud.core.contract.trainer_contract import load_heartbeat, load_job
 from trmcloud.core.control.report import report_on
 from trmcloud.core.errors import CheckpointError, TrmcloudError
+from trmcloud.operations.checkpoints.bucket_grants import latest_resumable
+from trmcloud.operations.checkpoints.fetching import best_of, what_to_prune
+from trmcloud.operations.checks.smoke_watch import last_way
+from trmcloud.operations.runs.run_facts import first_bpb
 from trmcloud.pod.machine.metrics_file import read_metrics
 
 KEPT = contract.CheckpointRef("fast", 120, "ab" * 32, 1000, 1.5)

@@ -132,8 +132,8 @@ READERS = {
         ("S3Bucket.claim", "S3Bucket.checkpoints", "S3Bucket._keys", "_read", "_pieces"),
     ),
     "adapters.s3.fetching": Target(("unit/s3/test_client.py",), ("get_bytes",)),
-    "app.smoke_watch": Target(
-        ("unit/app/test_reap.py",), ("last_way", "_word", "_outcome")
+    "operations.checks.smoke_watch": Target(
+        ("unit/operations/test_reap.py",), ("last_way", "_word", "_outcome")
     ),
     # What providers say.
     "providers.runpod.models": Target(("unit/runpod/test_records.py",)),

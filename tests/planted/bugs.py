@@ -41,21 +41,29 @@ SUPERVISE, MIND, MANIFEST = (
 STANDING = "pod/agent/loop.py"
 GUARD, ANCHORS = "pod/agent/watchdog.py", "pod/agent/lease_clock.py"
 DRIVE, REAP, LAUNCH, LEDGER = (
-    "app/drive.py", "app/reap.py", "app/launching.py", "sim/world/ledger_memory.py",
+    "operations/driving/drive.py", "operations/driving/reap.py", "operations/launch/launching.py", "sim/world/ledger_memory.py",
 )  # fmt: skip
-RECONCILE = "app/reconciling.py"
-ENDING = "app/ending.py"
-BILLING, WORLD, OBSERVE = "core/control/billing.py", "app/context.py", "app/observer.py"
+RECONCILE = "operations/driving/reconciling.py"
+ENDING = "operations/driving/ending.py"
+BILLING, WORLD, OBSERVE = (
+    "core/control/billing.py",
+    "operations/context.py",
+    "operations/driving/observer.py",
+)
 CLIMBING = "core/contract/phase_account.py"
 RECOVERY, ACCOUNT = "core/contract/recovery.py", "core/contract/phase_account.py"
-MONEY, CHECKPOINTS, JOBS = "core/money.py", "app/checkpoints/fetching.py", "app/pod_request.py"
+MONEY, CHECKPOINTS, JOBS = (
+    "core/money.py",
+    "operations/checkpoints/fetching.py",
+    "operations/pod_request.py",
+)
 STRAYS, SAFE = "core/control/bookkeeping.py", "core/control/actions.py"
 VOLUMES, NODES = "core/control/ledger_facts.py", "pod/agent/nodes.py"
 BUCKET, ACCOUNTS = "core/contract/bucket.py", "core/control/pod_facts.py"
 LAYOUT = "core/contract/bucket_layout.py"
 WALLETS = "core/control/grants.py"
-GRANTS, WORD = "app/checkpoints/bucket_grants.py", "app/observer.py"
-LIMITS, WORTH = "app/checkpoints/bucket_grants.py", "core/contract/gate.py"
+GRANTS, WORD = "operations/checkpoints/bucket_grants.py", "operations/driving/observer.py"
+LIMITS, WORTH = "operations/checkpoints/bucket_grants.py", "core/contract/gate.py"
 RECORDS, PLAIN = "core/contract/records.py", "core/text.py"
 CONTRACT, GATE, PROVIDERS = (
     "core/contract/pod_contract.py",
@@ -310,7 +318,7 @@ BUGS: tuple[Bug, ...] = (
         "        if action.verb == TERMINATE:", timing=True),
     Bug("every failed create is a refusal", DRIVE,
         "self._fail(action, FailureKind.AMBIGUOUS, str(error))", "self._fail(action, FailureKind.REFUSED, str(error))", timing=True),
-    Bug("no list means an empty list", "app/machines.py", "return self.lists.fail(provider, error, now)", "return DatedFact((), now)", timing=True),
+    Bug("no list means an empty list", "operations/machines.py", "return self.lists.fail(provider, error, now)", "return DatedFact((), now)", timing=True),
     Bug("an end is asked for by whoever slept since it was decided on", DRIVE,
         "            self._require_timely(decided)\n", "", timing=True),
     Bug("a driver sweeps no orphans", DRIVE, "elif _is_due(self._swept_at, self._idle_every_s() if waiting else _SWEEP_EVERY_S, now):", "elif False:", timing=True),
@@ -322,7 +330,7 @@ BUGS: tuple[Bug, ...] = (
         "if not (run.live or facts) or is_driven(context, context.ledger.driver(run_id)):", "if not (run.live or facts):", timing=True),
     Bug("no run is ever taken over", RECONCILE,
         "if not (run.live or facts) or is_driven(context, context.ledger.driver(run_id)):", "if True:", timing=True),
-    Bug("a dead controller still drives", "app/run_queries.py", "    return alive\n", "    return True\n", timing=True),
+    Bug("a dead controller still drives", "operations/run_queries.py", "    return alive\n", "    return True\n", timing=True),
     Bug("taken over without a new epoch's release", RECONCILE,
         "    context.ledger.release(run_id, epoch)\n    return after\n", "    return after\n", timing=True),
     Bug("orders without their epoch", ACCOUNTS, "        epoch=epoch,\n", "        epoch=0,\n", timing=True),

@@ -33,7 +33,7 @@ from trmcloud.sim.scenario import Scenario
 _PACKAGE = Path(trmcloud.__file__).resolve().parent
 _HERE = Path(__file__).resolve().parent
 _PARTS = ("drawing.py", "faults.py", "play.py", "users.py")
-_ROOMS = ("core", "io", "ports", "app", "pod", "sim", "providers")
+_ROOMS = ("core", "io", "ports", "operations", "pod", "sim", "providers")
 SEEDS = 200_000
 _BATCH = 500
 _RANGES, _RANGE_SEEDS = 1_000_000, 1_000_000

@@ -13,7 +13,6 @@ from tests.sim.faults import arm_all
 from tests.sim.kept import KEPT, Kept
 from tests.sim.oracle.invariants import Invariants, judge_of
 from tests.sim.play import PlayResult, play
-from trmcloud.app.drive import RunDriver
 from trmcloud.core.clock import Instant
 from trmcloud.core.contract.pod_contract import (
     Lease,
@@ -25,6 +24,7 @@ from trmcloud.core.contract.pod_contract import (
 )
 from trmcloud.core.errors import Outcome
 from trmcloud.core.money import Usd
+from trmcloud.operations.driving.drive import RunDriver
 from trmcloud.pod.agent.lease_clock import AnchorNote
 from trmcloud.pod.agent.watchdog import Watchdog
 from trmcloud.ports.compute import PodRequest

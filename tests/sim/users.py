@@ -4,11 +4,6 @@ from __future__ import annotations
 
 from functools import partial
 
-from trmcloud.app import grants
-from trmcloud.app import launching as use_case
-from trmcloud.app.drive import RunDriver
-from trmcloud.app.run_queries import is_driven
-from trmcloud.app.stopping import request_stop
 from trmcloud.core.catalog.providers import traits_of
 from trmcloud.core.contract.pod_contract import Lease, PhaseLease, PodName
 from trmcloud.core.control import bookkeeping
@@ -17,6 +12,11 @@ from trmcloud.core.control.reason import ReasonKind, make_reason
 from trmcloud.core.control.run_state import RunState
 from trmcloud.core.errors import BudgetRefused, Outcome
 from trmcloud.core.money import ZERO, Usd, cost
+from trmcloud.operations.driving.drive import RunDriver
+from trmcloud.operations.driving.stopping import request_stop
+from trmcloud.operations.launch import launching as use_case
+from trmcloud.operations.money import grants
+from trmcloud.operations.run_queries import is_driven
 from trmcloud.ports.compute import PodRequest
 from trmcloud.sim.scenario import GrantAct, Scenario, SimRun
 from trmcloud.sim.user_actions import HOUR_S, UserActions

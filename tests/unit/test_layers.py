@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 
 from trmcloud.adapters.local.run_files import IntentFiles, intent_folders
-from trmcloud.app import doctor
-from trmcloud.app.kill_layers import verified_layers
-from trmcloud.app.machines import Need
-from trmcloud.app.reap import ReapFindings, last_visit, note_visit
 from trmcloud.core.catalog.offers import Offer
 from trmcloud.core.control.events import LayerVerified
 from trmcloud.core.money import Usd
+from trmcloud.operations.checks import doctor
+from trmcloud.operations.driving.reap import ReapFindings, last_visit, note_visit
+from trmcloud.operations.machines import Need
+from trmcloud.operations.plans.kill_layers import verified_layers
 from trmcloud.ports.ledger import MOST_PODS, Intent
 from trmcloud.wiring import build_context
 

@@ -15,8 +15,8 @@ IMPORT_ALL = """
 import tests.standins.not_linux
 import importlib, pkgutil, sys
 import trmcloud
-rooms = ("core", "io", "ports", "options", "app", "export", "api", "wiring", "wiring_plans", "cli",
-         "adapters", "providers")
+rooms = ("core", "io", "ports", "options", "operations", "export", "api",
+         "wiring", "wiring_plans", "cli", "adapters", "providers")
 names = [
     each.name for each in pkgutil.walk_packages(trmcloud.__path__, "trmcloud.")
     if each.name.split(".")[1] in rooms

@@ -16,8 +16,6 @@ from tests.plans import a_candidate, plan_json
 from tests.typist import InProcess, typist
 from trmcloud.adapters.ledger.sqlite import SqliteLedger
 from trmcloud.api import VERBS, Home
-from trmcloud.app.operations import OPERATIONS, READS, by_command, by_tool
-from trmcloud.app.views import all_documents
 from trmcloud.cli.main import COMMANDS, load_command
 from trmcloud.core.control import events as ev
 from trmcloud.core.control.run_state import RunState
@@ -33,6 +31,8 @@ from trmcloud.core.errors import (
     code_of,
 )
 from trmcloud.core.money import Usd
+from trmcloud.operations.table import OPERATIONS, READS, by_command, by_tool
+from trmcloud.operations.views import all_documents
 from trmcloud.ports.ledger import ControllerId
 
 __all__ = ["typist"]
@@ -244,7 +244,7 @@ def test_an_option_reaches_each_door_by_one_row(doors: Doors) -> None:
 def test_a_resume_without_the_extra_that_trains_is_refused_alike(
     doors: Doors, finished: RunState, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("trmcloud.app.data.FOR_TRAINING", ("no_such_module",))
+    monkeypatch.setattr("trmcloud.operations.sending.data.FOR_TRAINING", ("no_such_module",))
     told = doors.typed("resume", finished.run_id, "-y")
     assert told == (MissingExtra.exit_code, code_of(MissingExtra("", "", "")))
     assert type(refusal(lambda: doors.agent.resume(finished.run_id))) is MissingExtra

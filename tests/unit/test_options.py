@@ -12,7 +12,6 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from trmcloud.app.commands import CommandRequest
 from trmcloud.cli.main import COMMANDS, main
 from trmcloud.cli.options import with_options
 from trmcloud.core.contract.command import Command
@@ -20,6 +19,7 @@ from trmcloud.core.errors import UsageError
 from trmcloud.core.spec.settings import PHASES
 from trmcloud.core.spec.spec import RunSpec
 from trmcloud.core.values import dataclass
+from trmcloud.operations.commands.commands import CommandRequest
 from trmcloud.options import LaunchRequest, option, request_from, rows_of, spec_of, words_of
 
 NOW = 1_795_000_000.0

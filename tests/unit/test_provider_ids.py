@@ -16,7 +16,7 @@ from trmcloud.providers.skypilot.traits import CLOUDS
 
 PACKAGE = Path(__file__).resolve().parents[2] / "trmcloud"
 IDS = frozenset({*TRAITS, *ROWS, *CLOUDS.values()}) - {LOCAL}
-NO_IDS = {"app/trial_process.py": "_LIBRARY_CACHES"}
+NO_IDS = {"operations/commands/trial_process.py": "_LIBRARY_CACHES"}
 """Files in which a word that is an id names something else: the constant that holds it."""
 _LOOKUPS = frozenset({"get", "pop", "setdefault", "startswith", "endswith", "index"})
 

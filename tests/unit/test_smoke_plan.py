@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trmcloud.app.short_rentals import make_smoke_plan, with_only_candidate
-from trmcloud.app.smoke_watch import last_way
 from trmcloud.core.catalog.offers import Offer
 from trmcloud.core.catalog.providers import traits_of
 from trmcloud.core.errors import BudgetRefused, NoCapacity
 from trmcloud.core.money import Usd, cost
 from trmcloud.core.spec.plan import Plan, plan_from_json, plan_to_json
+from trmcloud.operations.checks.smoke_watch import last_way
+from trmcloud.operations.launch.short_rentals import make_smoke_plan, with_only_candidate
 
 NOW = 1_790_000_000.0
 RUNPOD = traits_of("runpod")

@@ -17,13 +17,13 @@ PACKAGE = Path(__file__).resolve().parents[2] / "trmcloud"
 MAY_START = {
     "io/children.py:run_reader": "the one for another party's files",
     # The user's own command, whose plan was accepted, and its trial in a copy of the tree.
-    "app/trial.py:_observe": "the observer of a trial: our code, in a trial's environment",
-    "app/trial_process.py:_Attempt.run": "the command that is tried",
+    "operations/commands/trial.py:_observe": "the observer: our code, in a trial's environment",
+    "operations/commands/trial_process.py:_Attempt.run": "the command that is tried",
     "pod/job/process.py:Job._start": "the command, on the machine that it was sent to",
     "pod/job/process.py:main": "a machine's Python, for the job that it was sent",
     # Our own commands and trainer, by this Python.
-    "app/data.py:_run_prepare": "model.prepare and model.tasks, which read --data",
-    "app/probe_local.py:probe_local": "the trainer, for fifty steps",
+    "operations/sending/data.py:_run_prepare": "model.prepare and model.tasks, which read --data",
+    "operations/plans/probe_local.py:probe_local": "the trainer, for fifty steps",
     "cli/commands/evaluate.py:run_trainer_command": "model.score, model.sample, model.serve",
     "mcp/launcher.py:begin": "the command launch, for an agent with a grant",
     "adapters/local/timer.py:ReaperTimer.try_out": "the command reap, as the timer starts it",

@@ -18,13 +18,13 @@ from http.client import HTTPException
 from typing import Any, NamedTuple
 from urllib.parse import urljoin, urlsplit
 
-from trmcloud.app.data import CheckedFile
 from trmcloud.core.catalog import datasets
 from trmcloud.core.catalog.datasets import ENV_HOSTS, TOKEN_OF_HOST, DataSet, parse_hosts, rehosted
 from trmcloud.core.contract.records import whole
 from trmcloud.core.errors import DataError, MissingExtra
 from trmcloud.io.installation import install_command
 from trmcloud.io.network import send
+from trmcloud.operations.sending.data import CheckedFile
 
 _TIMEOUT_S = 20.0
 _MOST_REDIRECTS = 5

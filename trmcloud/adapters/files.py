@@ -7,8 +7,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from trmcloud.app.data import data_set_names
-from trmcloud.app.home import bundle_root
 from trmcloud.core.catalog.datasets import (
     DataSet,
     is_address,
@@ -21,6 +19,8 @@ from trmcloud.core.errors import NotFoundError, UsageError
 from trmcloud.core.nearest import suggest_name
 from trmcloud.core.spec.recipe import SMALL, Recipe, parse_recipe
 from trmcloud.core.spec.spec import DataSource
+from trmcloud.operations.home import bundle_root
+from trmcloud.operations.sending.data import data_set_names
 from trmcloud.ports.machine import ENV_TEST_SETTINGS
 
 # Data set files: where they lie, in a checkout or inside an installed wheel, and how they load.

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 from trmcloud.cli.views.troubles import tell_troubles, tell_unreached
 
 if TYPE_CHECKING:
-    from trmcloud.app.context import Context
-    from trmcloud.app.reap import Did
+    from trmcloud.operations.context import Context
+    from trmcloud.operations.driving.reap import Did
     from trmcloud.ports.notices import BackgroundNotifier
 
 
@@ -39,7 +39,7 @@ def finish() -> None:
 def catch_up(context: Context) -> list[Did]:
     """``reconcile``: what it found and did. Each run that it could not bring up to date gets one
     line on stderr, and each provider that gave no list; see ``trouble_code`` for the exit code."""
-    from trmcloud.app.reconciling import reconcile
+    from trmcloud.operations.driving.reconciling import reconcile
 
     tell(context)
     did = reconcile(context)

@@ -17,10 +17,10 @@ from typing import Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from trmcloud.app.operations import ENDS, OPERATIONS, SPENDS, by_command
 from trmcloud.cli.as_typed import take_as_typed, values_as_typed
 from trmcloud.core import errors
 from trmcloud.core.errors import TrmcloudError, UsageError
+from trmcloud.operations.table import ENDS, OPERATIONS, SPENDS, by_command
 
 # Newer Typers carry their own click: their parser's error is the base of typer.BadParameter.
 USAGE_ERROR: Any = typer.BadParameter.__bases__[0]

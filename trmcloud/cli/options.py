@@ -62,7 +62,7 @@ def _names_of_runs(incomplete: str, *, only_live: bool) -> list[str]:
 
 def complete_recipe(incomplete: str) -> list[str]:
     """Return names of the recipes that come with the program."""
-    from trmcloud.app.home import bundle_root
+    from trmcloud.operations.home import bundle_root
 
     found = (bundle_root() / "model" / "recipes").glob("*.toml")
     return sorted(path.stem for path in found if path.stem.startswith(incomplete))

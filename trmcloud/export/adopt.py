@@ -9,7 +9,6 @@ import re
 from pathlib import Path
 from typing import Any
 
-from trmcloud.app.checkpoints.fetching import best_of
 from trmcloud.core.contract.manifest import CheckpointManifest
 from trmcloud.core.contract.pod_contract import PODS_DIR, parse_pod_name
 from trmcloud.core.errors import CheckpointError, ConflictError, NotFoundError, Outcome
@@ -17,6 +16,7 @@ from trmcloud.core.money import Usd, cost
 from trmcloud.core.values import Value
 from trmcloud.export.standalone import Spec, StandaloneRun, read_spec
 from trmcloud.io.files import read_small
+from trmcloud.operations.checkpoints.fetching import best_of
 from trmcloud.pod.agent.attempts import (
     RECORD_NAME,
     StandaloneAttempts,

@@ -18,8 +18,6 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from trmcloud.app.packing import JOB, PACKAGE, own_sources, pack, self_end_sources, sources
-from trmcloud.app.pod_request import pod_check
 from trmcloud.core.catalog.datasets import DataSet
 from trmcloud.core.catalog.hardware import LOCAL
 from trmcloud.core.clock import utc_day
@@ -30,6 +28,15 @@ from trmcloud.core.spec.plan import Candidate, Plan, divide_among_nodes, plan_to
 from trmcloud.core.storage import pod_disks_gb
 from trmcloud.core.sweep.job import SweepJob
 from trmcloud.core.values import Value, replace
+from trmcloud.operations.pod_request import pod_check
+from trmcloud.operations.sending.packing import (
+    JOB,
+    PACKAGE,
+    own_sources,
+    pack,
+    self_end_sources,
+    sources,
+)
 
 # -- the script --------------------------------------------------------------------------------
 

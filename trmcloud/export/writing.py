@@ -7,13 +7,6 @@ import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from trmcloud.app import planning, sweeping
-from trmcloud.app.commands import CommandRequest
-from trmcloud.app.data import data_set_names
-from trmcloud.app.planning import Planner
-from trmcloud.app.sweep_priors import priors_of
-from trmcloud.app.sweep_terms import check_points, terms_of
-from trmcloud.app.sweeping import SweepRequest
 from trmcloud.core.catalog.datasets import is_address
 from trmcloud.core.catalog.hardware import GUIDE_HARDWARE, LOCAL
 from trmcloud.core.catalog.offers import Offer
@@ -36,6 +29,14 @@ from trmcloud.export.script import (
     script,
 )
 from trmcloud.io.files import write_atomic
+from trmcloud.operations.commands.commands import CommandRequest
+from trmcloud.operations.launch import sweeping
+from trmcloud.operations.launch.sweeping import SweepRequest
+from trmcloud.operations.plans import planning
+from trmcloud.operations.plans.planning import Planner
+from trmcloud.operations.sending.data import data_set_names
+from trmcloud.operations.sweeps.sweep_priors import priors_of
+from trmcloud.operations.sweeps.sweep_terms import check_points, terms_of
 from trmcloud.options import LaunchRequest
 from trmcloud.ports.machine import PlanInputs
 

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 from trmcloud.api import Home, Plan, Run, SweepQuote, TrmcloudError
-from trmcloud.app.operations import ENDS, READS, by_tool
 from trmcloud.core.clock import rfc3339
 from trmcloud.core.errors import (
     ConflictError,
@@ -32,6 +31,7 @@ from trmcloud.mcp.answers import MOST_ASKED_BYTES, MOST_BYTES, Writer, from_mach
 from trmcloud.mcp.arguments import Argument, Kind, options_for
 from trmcloud.mcp.paths import Project
 from trmcloud.mcp.quotes import Claim, Launches, Quote, Quotes
+from trmcloud.operations.table import ENDS, READS, by_tool
 from trmcloud.options import LaunchRequest, refuse_tokens
 
 _TEXT_BYTES = 2_600

@@ -29,12 +29,12 @@ from trmcloud.core.values import Value
 
 if TYPE_CHECKING:
     from trmcloud.adapters.prices.tables import Source
-    from trmcloud.app.doctor import Finding
-    from trmcloud.app.machines import Need
-    from trmcloud.app.smoke_watch import SmokeSetting
     from trmcloud.core.catalog.offers import Offer
     from trmcloud.core.money import Usd
     from trmcloud.export.script import SkyNames
+    from trmcloud.operations.checks.doctor import Finding
+    from trmcloud.operations.checks.smoke_watch import SmokeSetting
+    from trmcloud.operations.machines import Need
     from trmcloud.ports.compute import Compute, PodLink
 
 

@@ -19,10 +19,10 @@ if TYPE_CHECKING:
     from trmcloud.adapters.prices.tables import Source
     from trmcloud.adapters.request_budget import RequestBudget
     from trmcloud.adapters.ssh.link import SshPodLink
-    from trmcloud.app.doctor import Finding
-    from trmcloud.app.smoke_watch import SmokeSetting
     from trmcloud.core.catalog.offers import Offer
     from trmcloud.io.exchanges import ExchangeLog
+    from trmcloud.operations.checks.doctor import Finding
+    from trmcloud.operations.checks.smoke_watch import SmokeSetting
     from trmcloud.ports.compute import PodKeys
     from trmcloud.providers.listed import ListedCompute
 
@@ -87,7 +87,7 @@ def read_live(
 
 def check_scopes(name: str, questions: Mapping[str, Callable[[], object]], fix: str) -> Finding:
     """Ask one harmless question for each thing that a run needs. ``fix``: what the key needs."""
-    from trmcloud.app.doctor import Finding
+    from trmcloud.operations.checks.doctor import Finding
 
     refused, unclear = [], []
     for what, ask in questions.items():
@@ -215,9 +215,9 @@ class Seller(Provider, Generic[ComputeT, ApiT]):
 
     def smoke(self, name: str, known: Callable[[float], Sequence[Offer]]) -> SmokeSetting:
         from trmcloud.adapters.ssh.checks import answers, round_trip, termination
-        from trmcloud.app.smoke_watch import SmokeSetting
         from trmcloud.core.control.balance import AccountBalance
         from trmcloud.core.storage import LEAST_WORK_GB, pod_disks_price
+        from trmcloud.operations.checks.smoke_watch import SmokeSetting
 
         compute, api, link = self.connection
 

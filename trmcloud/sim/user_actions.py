@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from trmcloud.app import launching as use_case
-from trmcloud.app.checkpoints.fetching import choose, what_to_prune
-from trmcloud.app.context import find_run
-from trmcloud.app.pod_request import LaunchData
-from trmcloud.app.reconciling import reconcile
 from trmcloud.core.contract.manifest import CheckpointManifest
 from trmcloud.core.control import bookkeeping
 from trmcloud.core.control import events as ev
 from trmcloud.core.control.billing import awaiting_bill
 from trmcloud.core.control.run_state import RunState, State
 from trmcloud.core.errors import NotFoundError
+from trmcloud.operations.checkpoints.fetching import choose, what_to_prune
+from trmcloud.operations.context import find_run
+from trmcloud.operations.driving.reconciling import reconcile
+from trmcloud.operations.launch import launching as use_case
+from trmcloud.operations.pod_request import LaunchData
 from trmcloud.sim.scenario import Scenario, SimRun
 from trmcloud.sim.world.controllers import Process
 from trmcloud.sim.world.facts import TrueCourse

@@ -11,8 +11,6 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from tests.documents import FOLDER, document_in, lines_in
-from trmcloud.app import encoding, schemas
-from trmcloud.app.views import Note, PriceMove, Spread, all_documents, filled, note
 from trmcloud.cli import main
 from trmcloud.cli.views import json_output
 from trmcloud.core import errors
@@ -20,6 +18,8 @@ from trmcloud.core.control.reason import ReasonKind, make_reason
 from trmcloud.core.errors import TrmcloudError
 from trmcloud.core.money import Usd
 from trmcloud.core.values import dataclass
+from trmcloud.operations import encoding, schemas
+from trmcloud.operations.views import Note, PriceMove, Spread, all_documents, filled, note
 
 
 def commands() -> Iterator[tuple[str, Any]]:
@@ -250,7 +250,7 @@ def test_no_plan_that_fits_is_no_success(
 
 
 def test_lines_are_one_document_each(capfd: pytest.CaptureFixture[str]) -> None:
-    from trmcloud.app.views import LogLine
+    from trmcloud.operations.views import LogLine
 
     json_output.begin()
     for text in ("one", "two\nand more"):

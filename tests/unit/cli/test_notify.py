@@ -14,12 +14,12 @@ import pytest
 from tests.documents import document_in
 from tests.standins.receiver import Receiver
 from trmcloud.adapters.notify.notified import NotifiedFile
-from trmcloud.app.narration import words_of
 from trmcloud.cli.main import main
 from trmcloud.core.contract.notices import Notice, NoticeKind, headers_of
 from trmcloud.core.errors import NotifyError
 from trmcloud.core.values import replace
 from trmcloud.io.installation import install_command
+from trmcloud.operations.narration import words_of
 from trmcloud.ports.notices import QueuedNotice
 
 Run = Callable[..., tuple[int, str, str]]

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from trmcloud.app.narration import words_of
 from trmcloud.core.contract.metric_names import figures_of
 from trmcloud.core.contract.notices import Notice, NoticeKind
+from trmcloud.operations.narration import words_of
 
 STATIC = Path(__file__).resolve().parents[3] / "trmcloud" / "cli" / "static"
 

@@ -13,21 +13,6 @@ import pytest
 
 import trmcloud.core.control as control
 from tests.plans import a_generation
-from trmcloud.app.live_run import (
-    GONE,
-    PULLING,
-    SENDING,
-    Speed,
-    absence,
-    stage_of,
-    transfer_lines,
-)
-from trmcloud.app.reasons import FOLLOWS, SENTENCES, sentence
-from trmcloud.app.run_queries import WorkerTransfer
-from trmcloud.app.run_views import reason_note
-from trmcloud.app.symptoms import loss_text, remedy_text, trouble_text
-from trmcloud.app.trainings import RecoveryRow
-from trmcloud.app.views import note
 from trmcloud.core.contract.pod_contract import AgentReport
 from trmcloud.core.contract.recovery import AGAIN, SKIPPED, Recovery
 from trmcloud.core.contract.trainer_contract import Heartbeat
@@ -37,6 +22,21 @@ from trmcloud.core.control.ledger_records import event_from_json, event_to_json
 from trmcloud.core.control.reason import FACTS, Fact, Reason, ReasonKind, make_reason
 from trmcloud.core.control.run_state import ActionState, RunState, State
 from trmcloud.core.money import Usd
+from trmcloud.operations.curves.symptoms import loss_text, remedy_text, trouble_text
+from trmcloud.operations.curves.trainings import RecoveryRow
+from trmcloud.operations.reasons import FOLLOWS, SENTENCES, sentence
+from trmcloud.operations.run_queries import WorkerTransfer
+from trmcloud.operations.runs.live_run import (
+    GONE,
+    PULLING,
+    SENDING,
+    Speed,
+    absence,
+    stage_of,
+    transfer_lines,
+)
+from trmcloud.operations.runs.run_views import reason_note
+from trmcloud.operations.views import note
 
 # -- Reasons are data, and each has one sentence ------------------------------------------------
 

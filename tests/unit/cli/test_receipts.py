@@ -19,8 +19,6 @@ from tests.reasons import quoted
 from tests.unit.cli import told_home
 from tests.unit.cli.told_home import told
 from trmcloud.adapters.ledger.sqlite import SqliteLedger
-from trmcloud.app.html_page import page_of, parts_of
-from trmcloud.app.receipts import receipt_of
 from trmcloud.cli.commands.verify import check_figures
 from trmcloud.core.contract import manifest as mf
 from trmcloud.core.control import events as ev
@@ -36,6 +34,8 @@ from trmcloud.core.control.receipt import (
 from trmcloud.core.control.receipt_page import PAGE_VERSION, changed_part, open_page, page_with
 from trmcloud.core.errors import NotFoundError, Outcome, ReceiptError
 from trmcloud.core.values import replace
+from trmcloud.operations.money.html_page import page_of, parts_of
+from trmcloud.operations.money.receipts import receipt_of
 from trmcloud.wiring import build_chain, build_context
 
 __all__ = ["told"]

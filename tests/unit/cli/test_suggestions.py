@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 
 from trmcloud.api import Home
-from trmcloud.app.commands import CommandRequest, command_of, misplaced
 from trmcloud.cli import main as cli
 from trmcloud.cli.main import COMMANDS, load_command, main
 from trmcloud.core.errors import DataError, UsageError
 from trmcloud.mcp.arguments import options_for
+from trmcloud.operations.commands.commands import CommandRequest, command_of, misplaced
 
 ENDS = ("cancel", "kill", "down", "delete", "rm", "terminate", "abort", "destroy", "halt", "end")
 SPENDS = ("launch", "run", "sweep", "resume", "rehearse")

@@ -23,18 +23,6 @@ from tests.unit.cli.told_home import own_home, told
 from tests.unit.core.test_strays import AT, ENDED, Book
 from trmcloud.adapters.ledger.sqlite import SqliteLedger
 from trmcloud.adapters.local.machine import SystemClock
-from trmcloud.app.checkpoints import inventory
-from trmcloud.app.checkpoints.saving import Place
-from trmcloud.app.context import Context
-from trmcloud.app.encoding import as_object
-from trmcloud.app.html_page import page_of
-from trmcloud.app.live_run import left_run, paid_of, progress_of, share_done, stage_of
-from trmcloud.app.narration import words_of
-from trmcloud.app.receipts import receipt_of
-from trmcloud.app.run_facts import facts_of, report_run
-from trmcloud.app.run_views import own_metric, run_row, run_view, saved_view
-from trmcloud.app.spending import month_view
-from trmcloud.app.views import RunCheckpoint
 from trmcloud.cli.commands.stop import _show
 from trmcloud.cli.main import COMMANDS, load_command, main
 from trmcloud.cli.page.shown import run_json
@@ -54,6 +42,18 @@ from trmcloud.core.control.month import KINDS, NO_RUN
 from trmcloud.core.control.run_state import RunState, State
 from trmcloud.core.errors import Outcome
 from trmcloud.core.money import ZERO, Usd, total
+from trmcloud.operations.checkpoints import inventory
+from trmcloud.operations.checkpoints.saving import Place
+from trmcloud.operations.context import Context
+from trmcloud.operations.encoding import as_object
+from trmcloud.operations.money.html_page import page_of
+from trmcloud.operations.money.receipts import receipt_of
+from trmcloud.operations.money.spending import month_view
+from trmcloud.operations.narration import words_of
+from trmcloud.operations.runs.live_run import left_run, paid_of, progress_of, share_done, stage_of
+from trmcloud.operations.runs.run_facts import facts_of, report_run
+from trmcloud.operations.runs.run_views import own_metric, run_row, run_view, saved_view
+from trmcloud.operations.views import RunCheckpoint
 from trmcloud.options import LaunchRequest, rows_of
 from trmcloud.wiring import build_chain, build_context
 

@@ -6,7 +6,6 @@ import json
 
 import pytest
 
-from trmcloud.app.sweep_facts import facts_of
 from trmcloud.cli.views.sweep import report_lines, terms_lines, trial_lines, verdict_line
 from trmcloud.core.money import Usd
 from trmcloud.core.sweep import events as ev
@@ -14,6 +13,7 @@ from trmcloud.core.sweep.priors import EarlierSweep, EarlierTrial, FirstPoint, P
 from trmcloud.core.sweep.space import read_words
 from trmcloud.core.sweep.terms import Goal, SweepTerms, make_terms
 from trmcloud.core.sweep.verdict import Finding, Verdict
+from trmcloud.operations.sweeps.sweep_facts import facts_of
 
 SPACE = read_words(["learning_rate=log:1e-6,1", "some_long_setting=log:1e-6,1", "width=8,64"])
 DEFAULT, _ = SPACE.default({"width": 8})

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from trmcloud.app.commands import CommandRequest
-from trmcloud.app.home import bundle_root
 from trmcloud.cli.main import COMMANDS, load_command, main
 from trmcloud.core.errors import NotFoundError, UsageError
+from trmcloud.operations.commands.commands import CommandRequest
+from trmcloud.operations.home import bundle_root
 from trmcloud.options import LaunchRequest, rows_of
 
 #: Metavars of values that have a form, and a value that has none of it.

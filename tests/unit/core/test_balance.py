@@ -14,9 +14,6 @@ from tests.present import present
 from tests.unit.core.runs import apply
 from tests.unit.core.test_older_moves import AT as MOVE_AT
 from tests.unit.core.test_older_moves import read
-from trmcloud.app.narration import words_of
-from trmcloud.app.notifications import due_notices
-from trmcloud.app.reasons import low_balance, sentence
 from trmcloud.core.contract.notices import NoticeKind
 from trmcloud.core.control import events as ev
 from trmcloud.core.control.balance import (
@@ -44,6 +41,9 @@ from trmcloud.core.control.run_state import RunState, State
 from trmcloud.core.errors import Outcome, PaymentRequired
 from trmcloud.core.money import ZERO, Usd, cost
 from trmcloud.core.spec.spec import BALANCE_POLICIES, IGNORE, STOP, WARN
+from trmcloud.operations.narration import words_of
+from trmcloud.operations.notices.notifications import due_notices
+from trmcloud.operations.reasons import low_balance, sentence
 
 AT = 1_790_000_000.0
 RATE = Usd("3.6")

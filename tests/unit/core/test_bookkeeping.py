@@ -16,7 +16,6 @@ from tests.reasons import quoted
 from tests.unit.core.runs import AT, PLAN, a_report, apply, booting, running
 from tests.unit.core.test_controller_ending import settled
 from tests.unit.core.test_run_state import CLOSED, RESERVED, SETTLED, SETTLING, run_of, sample
-from trmcloud.app.reasons import sentence
 from trmcloud.core.clock import DatedFact, UnknownSince
 from trmcloud.core.contract.pod_contract import Orders, PhaseReport, PhaseState
 from trmcloud.core.control import events as ev
@@ -59,6 +58,7 @@ from trmcloud.core.errors import (
 )
 from trmcloud.core.money import ZERO, Usd
 from trmcloud.core.spec.plan import Plan
+from trmcloud.operations.reasons import sentence
 
 # -- What may be written to a ledger: each rule with what it refuses and what it says to do -----
 

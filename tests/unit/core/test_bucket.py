@@ -12,7 +12,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trmcloud.app.checkpoints.bucket_grants import latest_resumable
 from trmcloud.core.contract import bucket as bk
 from trmcloud.core.contract.bucket_layout import (
     MAX_PUT_BYTES,
@@ -36,6 +35,7 @@ from trmcloud.core.contract.manifest import MAX_MANIFEST_BYTES, CheckpointManife
 from trmcloud.core.contract.pod_contract import CheckpointRef
 from trmcloud.core.contract.records import MAX_JSON_BYTES, ContractError
 from trmcloud.core.errors import UsageError
+from trmcloud.operations.checkpoints.bucket_grants import latest_resumable
 from trmcloud.sim.world.store import make_manifest
 
 # -- Where things lie in a bucket, what must be there, and what is never written over -----------

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tests.unit.core.manifests import manifest
-from trmcloud.app.checkpoints.bucket_grants import latest_resumable
 from trmcloud.core.contract.command import RECIPE
 from trmcloud.core.contract.command_resuming import checkpoints_to_put_back
 from trmcloud.core.contract.manifest import (
@@ -15,6 +14,7 @@ from trmcloud.core.contract.manifest import (
     OUTPUTS_AT,
     CheckpointManifest,
 )
+from trmcloud.operations.checkpoints.bucket_grants import latest_resumable
 
 
 def saved(step: int, bpb: float | None = None, layout: str = "pt") -> CheckpointManifest:

@@ -25,7 +25,6 @@ from tests.unit.core.runs import (
     stopped,
     the_pod,
 )
-from trmcloud.app.reasons import sentence
 from trmcloud.core.catalog.hardware import LOCAL
 from trmcloud.core.catalog.providers import TRAITS as KNOWN
 from trmcloud.core.control import events as ev
@@ -47,6 +46,7 @@ from trmcloud.core.control.run_state import Generation, RunState, State
 from trmcloud.core.errors import Outcome
 from trmcloud.core.money import Usd, cost
 from trmcloud.core.spec.plan import Candidate, Interval, Plan
+from trmcloud.operations.reasons import sentence
 
 
 @dataclass(frozen=True)

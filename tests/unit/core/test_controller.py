@@ -37,7 +37,6 @@ from tests.unit.core.runs import (
     stopped,
     the_pod,
 )
-from trmcloud.app.reasons import sentence
 from trmcloud.core.clock import DatedFact, Maybe, UnknownSince
 from trmcloud.core.contract.pod_contract import AgentReport, PhaseReport, PhaseState
 from trmcloud.core.control import events as ev
@@ -59,6 +58,7 @@ from trmcloud.core.control.run_state import STAGE, Generation, RunState, State
 from trmcloud.core.errors import Outcome
 from trmcloud.core.money import ZERO, Usd
 from trmcloud.core.spec.plan import Candidate
+from trmcloud.operations.reasons import sentence
 
 # -- ``decide`` while a pod lives: its boot, its price, its hard stop, a wish to stop -----------
 

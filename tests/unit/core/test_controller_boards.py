@@ -22,7 +22,6 @@ from tests.unit.core.runs import (
     running,
     the_pod,
 )
-from trmcloud.app.pod_request import pod_check
 from trmcloud.core.contract.boards import BOARD_NOTE, BoardSeen
 from trmcloud.core.contract.pod_contract import AgentReport, PhaseReport, PhaseState
 from trmcloud.core.control import events as ev
@@ -34,6 +33,7 @@ from trmcloud.core.control.run_state import RunState, State
 from trmcloud.core.money import Usd
 from trmcloud.core.spec.plan import Candidate, Interval, Plan
 from trmcloud.core.spec.spec import RunSpec
+from trmcloud.operations.pod_request import pod_check
 from trmcloud.pod.machine.hardware import load_check
 
 PCIE = BoardSeen("NVIDIA H100 PCIe", 350.0, 0, "570.133.20")

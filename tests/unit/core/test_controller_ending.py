@@ -35,7 +35,6 @@ from tests.unit.core.runs import (
     stopped,
     the_pod,
 )
-from trmcloud.app.reasons import sentence
 from trmcloud.core.clock import UnknownSince
 from trmcloud.core.contract.pod_contract import CheckpointRef, PhaseReport, SaveAnswers
 from trmcloud.core.control import events as ev
@@ -58,6 +57,7 @@ from trmcloud.core.control.run_state import STAGE, RunState, State, apply_event,
 from trmcloud.core.errors import Outcome
 from trmcloud.core.money import ZERO, Usd, cost
 from trmcloud.core.spec.plan import Plan
+from trmcloud.operations.reasons import sentence
 
 # -- ``decide`` once the work is done: the end of a pod, its bill, and a replay of it all -------
 

@@ -33,7 +33,6 @@ from tests.unit.core.runs import (
     stopped,
     the_pod,
 )
-from trmcloud.app.reasons import sentence
 from trmcloud.core.clock import DatedFact, Instant, UnknownSince
 from trmcloud.core.contract.pod_contract import AgentReport, parse_pod_name
 from trmcloud.core.control import events as ev
@@ -53,6 +52,7 @@ from trmcloud.core.control.run_state import ActionState, RunState, State
 from trmcloud.core.errors import Outcome
 from trmcloud.core.money import ZERO, Usd, cost
 from trmcloud.core.spec.plan import Candidate, Plan
+from trmcloud.operations.reasons import sentence
 
 # -- ``decide`` until a pod is there: candidates, intents, creates whose answers say little -----
 

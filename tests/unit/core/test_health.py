@@ -16,7 +16,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.strategies import json_values
-from trmcloud.app.symptoms import WORDS, advice_of, advice_text, evidence_text
 from trmcloud.core.contract.command import Command
 from trmcloud.core.contract.gate import number_of
 from trmcloud.core.contract.pod_contract import (
@@ -36,6 +35,7 @@ from trmcloud.core.health import (
     gpu_findings,
     read_rows,
 )
+from trmcloud.operations.curves.symptoms import WORDS, advice_of, advice_text, evidence_text
 
 # -- health -------------------------------------------------------------------------------------
 # Each rule fires on the log that it is about, and none on those of trainings that went well.

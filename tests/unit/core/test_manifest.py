@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 from tests.present import present
 from tests.strategies import json_values
 from tests.unit.core.manifests import STATE, WEIGHTS, manifest
-from trmcloud.app.checkpoints.fetching import best_of, with_metrics
 from trmcloud.core.contract.command import RECIPE
 from trmcloud.core.contract.manifest import (
     FINAL_AT,
@@ -46,6 +45,7 @@ from trmcloud.core.contract.manifest import (
     with_metric,
 )
 from trmcloud.core.errors import CheckpointError
+from trmcloud.operations.checkpoints.fetching import best_of, with_metrics
 
 # -- A manifest is hostile text until proven otherwise ------------------------------------------
 

@@ -13,8 +13,6 @@ import pytest
 
 from tests.plans import a_candidate, plan_json
 from tests.reasons import quoted
-from trmcloud.app.narration import words_of
-from trmcloud.app.notifications import due_notices
 from trmcloud.core.contract.gate import Verdict
 from trmcloud.core.contract.notices import (
     Notice,
@@ -40,6 +38,8 @@ from trmcloud.core.control.notices import (
 )
 from trmcloud.core.control.reason import ReasonKind, make_reason
 from trmcloud.core.money import Usd
+from trmcloud.operations.narration import words_of
+from trmcloud.operations.notices.notifications import due_notices
 
 AT = 1_790_000_000.0
 POD = "trmc-0a1b2c3d-r1-g1-1790003600"

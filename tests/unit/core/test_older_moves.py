@@ -12,8 +12,6 @@ import pytest
 
 from tests.present import only, present
 from tests.unit.core.runs import a_report
-from trmcloud.app.narration import Narrator
-from trmcloud.app.reasons import sentence
 from trmcloud.core.catalog.providers import TRAITS
 from trmcloud.core.clock import DatedFact, Instant, UnknownSince
 from trmcloud.core.contract.pod_contract import AgentReport
@@ -36,6 +34,8 @@ from trmcloud.core.control.run_state import (
 )
 from trmcloud.core.money import ZERO, Usd, cost
 from trmcloud.core.spec.spec import CONTINUE
+from trmcloud.operations.narration import Narrator
+from trmcloud.operations.reasons import sentence
 
 AT = 1_790_000_000.0
 HOUR_S = 3600.0

@@ -11,8 +11,6 @@ import pytest
 from tests.plans import a_candidate, a_phase, a_plan
 from tests.present import only, present
 from tests.unit.core.runs import apply
-from trmcloud.app.narration import pace_lines
-from trmcloud.app.run_views import pace_document
 from trmcloud.core.catalog.hardware import least_step_s
 from trmcloud.core.contract.pace import (
     LEAST_STEPS,
@@ -32,6 +30,8 @@ from trmcloud.core.errors import Outcome
 from trmcloud.core.money import ZERO, Usd
 from trmcloud.core.spec.plan import Interval, Plan, plan_to_json
 from trmcloud.core.spec.spec import CONTINUE, STOP
+from trmcloud.operations.narration import pace_lines
+from trmcloud.operations.runs.run_views import pace_document
 
 AT = 1_790_000_000.0
 HOUR_S = 3600.0

@@ -20,7 +20,6 @@ from hypothesis import strategies as st
 
 from tests.strategies import json_values
 from tests.unit.core.manifests import manifest
-from trmcloud.app.checkpoints.fetching import with_metrics
 from trmcloud.core.contract import manifest as mf
 from trmcloud.core.contract import pod_contract as contract
 from trmcloud.core.contract.gate import Check, Verdict
@@ -58,6 +57,7 @@ from trmcloud.core.contract.trainer_contract import (
 from trmcloud.core.errors import CheckpointError
 from trmcloud.core.reported import BY_POD, ReportedValue
 from trmcloud.core.text import first_of, one_line, size_text, strip_control
+from trmcloud.operations.checkpoints.fetching import with_metrics
 
 # -- What trainer, agent and controller tell one another, and what is refused of it -------------
 
@@ -499,7 +499,7 @@ WRONG = """
 from trmcloud.cli.views.metrics import score_rows, score_words
 from trmcloud.cli.views.metrics import best_words, metric_cell, metric_words, training_rows
 from trmcloud.core.contract.trainer_contract import Heartbeat
-from trmcloud.app.words import bpb
+from trmcloud.operations.words import bpb
 from trmcloud.core.contract.manifest import CheckpointManifest
 from trmcloud.core.reported import ReportedValue
 

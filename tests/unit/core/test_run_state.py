@@ -25,7 +25,6 @@ from tests.unit.core.runs import (
     running,
     the_pod,
 )
-from trmcloud.app.reasons import sentence
 from trmcloud.core.clock import DatedFact, UnknownSince
 from trmcloud.core.control import events as ev
 from trmcloud.core.control.actions import CREATE
@@ -46,6 +45,7 @@ from trmcloud.core.control.run_state import (
 from trmcloud.core.errors import Outcome
 from trmcloud.core.money import ZERO, Usd, total
 from trmcloud.core.spec.plan import Interval, RecordedPlan
+from trmcloud.operations.reasons import sentence
 
 # -- run state ----------------------------------------------------------------------------------
 # A run is a fold of its events: the table is complete, and nothing illegal leaves a trace.

@@ -10,7 +10,6 @@ import pytest
 from tests.plans import a_candidate, a_generation, errand_json, plan_json
 from tests.present import present
 from tests.reasons import quoted
-from trmcloud.app.reasons import sentence
 from trmcloud.core.catalog.offers import DAY_S
 from trmcloud.core.clock import UnknownSince
 from trmcloud.core.contract.pod_contract import PodName
@@ -33,6 +32,7 @@ from trmcloud.core.control.run_state import IllegalTransition, RunState, State
 from trmcloud.core.errors import Outcome
 from trmcloud.core.money import ZERO, Usd, cost
 from trmcloud.core.spec.spec import DELETE, DELETE_FETCHED, KEEP
+from trmcloud.operations.reasons import sentence
 
 # -- Pods of this ledger that no generation owns: who is charged, with how much, until when -----
 

@@ -31,7 +31,6 @@ from tests.unit.core.runs import (
     stopped,
     the_pod,
 )
-from trmcloud.app.reasons import sentence
 from trmcloud.core.catalog.providers import traits_of
 from trmcloud.core.clock import DatedFact, Instant, UnknownSince
 from trmcloud.core.control import events as ev
@@ -59,6 +58,7 @@ from trmcloud.core.errors import Outcome
 from trmcloud.core.money import ZERO, Usd, cost
 from trmcloud.core.spec.boots import ASK_EVERY_S, LEAST_BOOTS, boot_budget, boot_cost
 from trmcloud.core.spec.plan import Candidate, Plan
+from trmcloud.operations.reasons import sentence
 
 HOUR_S = 3600.0
 HERE = replace(FIRST, id="here", provider="runpod")

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from tests.present import present
-from trmcloud.app.checkpoints.fetching import best_of
 from trmcloud.core.contract.command import Command
 from trmcloud.core.contract.manifest import NAMED_BEST
+from trmcloud.operations.checkpoints.fetching import best_of
 from trmcloud.pod.job.artifacts import (
     Artifact,
     NameNumbers,

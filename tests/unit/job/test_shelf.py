@@ -17,11 +17,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.present import present
-from trmcloud.app.checkpoints.fetching import under_own_names
 from trmcloud.core.contract.command import Command
 from trmcloud.core.contract.manifest import MANIFEST_NAME, pick_best
 from trmcloud.core.errors import CheckpointError
 from trmcloud.core.text import CONTROL, one_line
+from trmcloud.operations.checkpoints.fetching import under_own_names
 from trmcloud.pod.job import shelf as shelves
 from trmcloud.pod.job.artifacts import Artifact, ArtifactRefused, files_below
 from trmcloud.pod.job.readings import EventFiles, Reading, reading_of

@@ -8,9 +8,9 @@ import pytest
 
 from tests.unit.cli import told_home
 from tests.unit.cli.told_home import own_home, told
-from trmcloud.app.context import Context
 from trmcloud.cli.page.compare import compare_json, table
 from trmcloud.core.errors import NotFoundError, Outcome, UsageError
+from trmcloud.operations.context import Context
 from trmcloud.wiring import build_context
 
 __all__ = ["own_home", "told"]

@@ -12,11 +12,11 @@ import pytest
 from tests.e2e.conftest import ended_home
 from tests.e2e.user import User
 from tests.typist import InProcess, typist
-from trmcloud.app.machine_history import EVERY_S, MachineSample, samples_path
 from trmcloud.cli.page.server import Page as Pages
 from trmcloud.cli.page.server import page_of
 from trmcloud.core.contract.pod_contract import GpuCounters, GpuWindow
 from trmcloud.core.errors import LedgerError, NotFoundError
+from trmcloud.operations.runs.machine_history import EVERY_S, MachineSample, samples_path
 
 __all__ = ["ended_home", "typist"]
 

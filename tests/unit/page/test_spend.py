@@ -13,17 +13,6 @@ import pytest
 from tests.plans import a_candidate, a_generation, recorded
 from tests.unit.cli import told_home
 from trmcloud.adapters.ledger.sqlite import SqliteLedger
-from trmcloud.app.run_facts import report_run
-from trmcloud.app.spending import (
-    DAMAGED,
-    MOST_LINES,
-    UNTAGGED,
-    grouped,
-    groupings,
-    month_spending,
-    month_view,
-    months,
-)
 from trmcloud.cli.page.encoding import page_json
 from trmcloud.core.control import events as ev
 from trmcloud.core.control.budget import LedgerState
@@ -33,6 +22,17 @@ from trmcloud.core.control.report import report_on
 from trmcloud.core.control.run_state import RunState, State
 from trmcloud.core.errors import UsageError
 from trmcloud.core.money import ZERO, Usd, total
+from trmcloud.operations.money.spending import (
+    DAMAGED,
+    MOST_LINES,
+    UNTAGGED,
+    grouped,
+    groupings,
+    month_spending,
+    month_view,
+    months,
+)
+from trmcloud.operations.runs.run_facts import report_run
 from trmcloud.wiring import build_context
 
 DAY = 86_400.0

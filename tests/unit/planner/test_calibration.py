@@ -24,8 +24,6 @@ from bench.calibration import (
 from bench.published import Published, parse_rows
 from tests.settings import changed
 from trmcloud.adapters.files import load_data_set, load_recipe, source_of
-from trmcloud.app import measurements
-from trmcloud.app.probe_local import probe_local
 from trmcloud.core.catalog.hardware import (
     GPUS,
     GUIDE_HARDWARE,
@@ -69,6 +67,8 @@ from trmcloud.core.spec.recipe import Recipe
 from trmcloud.core.spec.settings import PhaseRecipe
 from trmcloud.core.spec.spec import DataSource, RunSpec
 from trmcloud.core.values import replace
+from trmcloud.operations.plans import measurements
+from trmcloud.operations.plans.probe_local import probe_local
 
 # -- calibration --------------------------------------------------------------------------------
 

@@ -16,7 +16,6 @@ from tests.present import present
 from tests.unit.skypilot.rig import KEYS, NAME
 from trmcloud.adapters.files import load_recipe, recipe_names
 from trmcloud.adapters.prices.tables import load_offers
-from trmcloud.app.pod_request import pod_request
 from trmcloud.core.catalog.providers import TRAITS, rentable, traits_of
 from trmcloud.core.clock import Instant
 from trmcloud.core.contract.command import PHASE, RECIPE, Command
@@ -29,6 +28,7 @@ from trmcloud.core.planner.planning import make_plan
 from trmcloud.core.spec.plan import Candidate, Plan
 from trmcloud.core.spec.spec import DataSource, RunSpec
 from trmcloud.core.storage import prices_of
+from trmcloud.operations.pod_request import pod_request
 from trmcloud.ports.compute import PodRequest
 from trmcloud.providers.skypilot.task import make_task
 from trmcloud.sim.world.account import RentedMachine

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from tests.present import present
-from trmcloud.app.launch_checks import check_goal
-from trmcloud.app.planning import Planner
 from trmcloud.core.errors import BudgetRefused, DoesNotFit, UsageError
 from trmcloud.core.money import Usd
 from trmcloud.core.spec.plan import GOAL, Plan, plan_from_json, plan_to_json
+from trmcloud.operations.plans.launch_checks import check_goal
+from trmcloud.operations.plans.planning import Planner
 from trmcloud.options import request_from
 from trmcloud.wiring_plans import build_planner
 

@@ -16,8 +16,6 @@ from typer.testing import CliRunner
 import bench.finetune
 from tests.documents import document_in
 from trmcloud.api import Home
-from trmcloud.app import measurements
-from trmcloud.app.finetune_plans import read_model
 from trmcloud.cli.commands import plan as plan_command
 from trmcloud.core.contract.command_terms import MeasuredSteps
 from trmcloud.core.contract.records import finite
@@ -34,6 +32,8 @@ from trmcloud.core.planner.finetuning import (
 )
 from trmcloud.core.planner.roofline import P90_SIGMAS
 from trmcloud.io.files import write_atomic
+from trmcloud.operations.plans import measurements
+from trmcloud.operations.plans.finetune_plans import read_model
 
 LLAMA_8B = {
     "model_type": "llama", "hidden_size": 4096, "intermediate_size": 14336,

@@ -9,12 +9,12 @@ import typer
 from typer.testing import CliRunner
 
 from tests.documents import document_in
-from trmcloud.app.plan_choices import MOST_CHOICES, choices
 from trmcloud.cli.commands import plan as plan_command
 from trmcloud.cli.views import plan as plan_view
 from trmcloud.core.errors import MissingExtra, NotFoundError, UsageError
 from trmcloud.core.spec.plan import Plan
 from trmcloud.io.installation import install_command
+from trmcloud.operations.plans.plan_choices import MOST_CHOICES, choices
 from trmcloud.options import LaunchRequest
 from trmcloud.wiring_plans import build_planner
 

@@ -15,8 +15,6 @@ import pytest
 from tests.plans import a_candidate, a_phase
 from tests.present import present
 from trmcloud.adapters.files import load_recipe
-from trmcloud.app import planning
-from trmcloud.app.pod_request import LaunchData, disk_gb
 from trmcloud.core.catalog.hardware import LocalMachine
 from trmcloud.core.catalog.offers import Offer
 from trmcloud.core.catalog.providers import traits_of
@@ -38,6 +36,8 @@ from trmcloud.core.spec.settings import FAMILIES, as_option, parse_setting
 from trmcloud.core.spec.spec import RunSpec, parse_deadline
 from trmcloud.core.spec.stop_rules import check_rules, checked_patience
 from trmcloud.core.storage import price_per_hour
+from trmcloud.operations.plans import planning
+from trmcloud.operations.pod_request import LaunchData, disk_gb
 from trmcloud.options import LaunchRequest, spec_of
 
 # -- planning -----------------------------------------------------------------------------------

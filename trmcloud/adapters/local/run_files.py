@@ -13,7 +13,6 @@ import stat
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from trmcloud.app.checkpoints.receiving import receive_files
 from trmcloud.core.contract import manifest as mf
 from trmcloud.core.contract import pod_contract as contract
 from trmcloud.core.contract.manifest import CheckpointManifest
@@ -22,6 +21,7 @@ from trmcloud.core.errors import CheckpointError
 from trmcloud.core.spec.settings import PHASE_NAMES
 from trmcloud.io.files import load_small, open_regular, read_small
 from trmcloud.io.transfer import DamagedFile, Lane, Part, Way
+from trmcloud.operations.checkpoints.receiving import receive_files
 from trmcloud.pod.machine.metrics_file import read_metrics
 from trmcloud.ports.ledger import MOST_PODS, Intent
 

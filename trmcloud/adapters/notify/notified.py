@@ -13,12 +13,12 @@ from dataclasses import field
 from pathlib import Path
 
 from trmcloud.adapters.notify.senders import read_destinations
-from trmcloud.app.notifications import GIVE_UP_AFTER_S, Notifier
 from trmcloud.core.contract.records import dump, record_of
 from trmcloud.core.errors import NotifyError, TrmcloudError
 from trmcloud.core.values import Value
 from trmcloud.io.files import read_small, write_atomic
 from trmcloud.io.locks import locked
+from trmcloud.operations.notices.notifications import GIVE_UP_AFTER_S, Notifier
 from trmcloud.ports.notices import DeliveryState, Destination, QueuedNotice
 
 NAME = "notified.json"

@@ -10,11 +10,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from trmcloud.app.home import make_home
 from trmcloud.core.catalog.offers import Offer, identity, parse_offers
 from trmcloud.core.clock import utc_day
 from trmcloud.core.errors import UsageError
 from trmcloud.io.files import write_atomic
+from trmcloud.operations.home import make_home
 
 # A public file over HTTP, bounded in bytes and seconds. No key is sent, no redirect followed.
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from trmcloud.adapters.s3 import settings
-from trmcloud.app.doctor import Finding
 from trmcloud.core.contract.bucket_layout import parse_place
 from trmcloud.core.errors import TrmcloudError
+from trmcloud.operations.checks.doctor import Finding
 
 MOST_SKEW_S = 300.0
 """S3 takes no request that is signed further from its own time than fifteen minutes."""

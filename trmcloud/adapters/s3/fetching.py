@@ -14,11 +14,11 @@ from trmcloud.adapters.s3.client import (
     is_missing,
     translate_errors,
 )
-from trmcloud.app.checkpoints.receiving import receive_files
 from trmcloud.core.contract.bucket_layout import Piece
 from trmcloud.core.contract.manifest import CheckpointFile
 from trmcloud.core.errors import CheckpointError, ProviderError
 from trmcloud.io.transfer import Lane, Progress, Way
+from trmcloud.operations.checkpoints.receiving import receive_files
 
 RANGE_BYTES = 16 << 20
 """Of one request: several side by side fill a line that one stream does not, and what came is

@@ -16,12 +16,12 @@ from trmcloud.adapters.ssh.connection import SshConnection, control_dir
 from trmcloud.adapters.ssh.pull import pull
 from trmcloud.adapters.ssh.push import parcel_of, push, verify
 from trmcloud.adapters.ssh.session import INSTALL_SSH, environment
-from trmcloud.app.machines import Need
-from trmcloud.app.smoke_watch import RoundTrip
 from trmcloud.core.contract.manifest import CheckpointFile
 from trmcloud.core.contract.pod_contract import POD_ROOT
 from trmcloud.core.errors import LinkError
 from trmcloud.core.text import strip_control
+from trmcloud.operations.checks.smoke_watch import RoundTrip
+from trmcloud.operations.machines import Need
 from trmcloud.pod.agent.terminate import TERMINATION_NAME
 
 if TYPE_CHECKING:

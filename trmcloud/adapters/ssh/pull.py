@@ -15,11 +15,11 @@ from pathlib import Path
 
 from trmcloud.adapters.ssh.connection import SshConnection
 from trmcloud.adapters.ssh.session import Session
-from trmcloud.app.checkpoints.receiving import receive_files, unusable
 from trmcloud.core.contract.manifest import CheckpointFile
 from trmcloud.core.contract.records import whole
 from trmcloud.core.errors import CheckpointError, ConnectionDropped, LinkError
 from trmcloud.io.transfer import BLOCK_BYTES, Lane, Part, Progress, Way
+from trmcloud.operations.checkpoints.receiving import receive_files, unusable
 
 LANES = 4
 _PART_BYTES = 16 << 20

@@ -7,15 +7,16 @@ from typing import Annotated
 
 import typer
 
-from trmcloud.app import ledger_care, views
-from trmcloud.app.context import Context
-from trmcloud.app.run_views import budget_lines, volume_notes
 from trmcloud.cli import options
 from trmcloud.cli.catch_up import catch_up
 from trmcloud.cli.views.json_output import print_answer, print_document
 from trmcloud.cli.views.text import table
 from trmcloud.core.clock import utc_second
 from trmcloud.core.errors import UsageError
+from trmcloud.operations import views
+from trmcloud.operations.context import Context
+from trmcloud.operations.money import ledger_care
+from trmcloud.operations.runs.run_views import budget_lines, volume_notes
 from trmcloud.options import parse_cap
 from trmcloud.wiring import build_context
 

@@ -13,14 +13,6 @@ from typing import Annotated, Any
 
 import typer
 
-from trmcloud.app import checkpoint_requests, grants, views, volumes
-from trmcloud.app.checkpoints import exporting, fetching, inventory
-from trmcloud.app.checkpoints.fetching import BestCheckpoint
-from trmcloud.app.context import Context, find_run, run_by_id
-from trmcloud.app.data import data_set_names, need_training_extra
-from trmcloud.app.run_queries import mark_reported
-from trmcloud.app.run_views import fetched_fields, volume_notes
-from trmcloud.app.views import filled
 from trmcloud.cli import options
 from trmcloud.cli.catch_up import caught_up
 from trmcloud.cli.commands.evaluate import run_trainer_command
@@ -39,6 +31,16 @@ from trmcloud.core.reported import ReportedValue
 from trmcloud.core.spec.plan import Candidate
 from trmcloud.core.values import Value
 from trmcloud.export.adopt import find_folder, read_adopted_run
+from trmcloud.operations import views
+from trmcloud.operations.checkpoints import exporting, fetching, inventory
+from trmcloud.operations.checkpoints.fetching import BestCheckpoint
+from trmcloud.operations.context import Context, find_run, run_by_id
+from trmcloud.operations.launch import checkpoint_requests
+from trmcloud.operations.money import grants, volumes
+from trmcloud.operations.run_queries import mark_reported
+from trmcloud.operations.runs.run_views import fetched_fields, volume_notes
+from trmcloud.operations.sending.data import data_set_names, need_training_extra
+from trmcloud.operations.views import filled
 from trmcloud.wiring import build_context, offers_for_errand, run_files
 from trmcloud.wiring_plans import build_planner
 

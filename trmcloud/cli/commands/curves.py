@@ -9,16 +9,16 @@ from typing import Annotated
 
 import typer
 
-from trmcloud.app import views
-from trmcloud.app.boards import BoardFeed, logs_no_more, need_metrics
-from trmcloud.app.checkpoints.sources import live_pod
-from trmcloud.app.context import Context, find_run, run_by_id
-from trmcloud.app.reconciling import look_again
-from trmcloud.app.run_queries import is_driven
 from trmcloud.cli import options
 from trmcloud.cli.catch_up import catch_up, caught_up, tell
 from trmcloud.cli.views.json_output import print_answer, print_line
 from trmcloud.core.errors import ConnectionDropped, UsageError
+from trmcloud.operations import views
+from trmcloud.operations.checkpoints.sources import live_pod
+from trmcloud.operations.context import Context, find_run, run_by_id
+from trmcloud.operations.curves.boards import BoardFeed, logs_no_more, need_metrics
+from trmcloud.operations.driving.reconciling import look_again
+from trmcloud.operations.run_queries import is_driven
 from trmcloud.wiring import board_server, build_context, event_files, wandb_run
 
 _LOOK_S = 3.0

@@ -8,17 +8,22 @@ from typing import Annotated
 
 import typer
 
-from trmcloud.app import views
-from trmcloud.app.data import check_folder, is_prepared, need_data_extra, resolve_source
-from trmcloud.app.preparing import pinned_source, ready_data
-from trmcloud.app.views import filled
-from trmcloud.app.words import count
 from trmcloud.cli import options
 from trmcloud.cli.views.json_output import print_answer, print_document
 from trmcloud.cli.views.text import DataProgress, fields, table
 from trmcloud.core.catalog.datasets import DataSet
 from trmcloud.core.errors import DataError
 from trmcloud.core.spec.spec import DataSource
+from trmcloud.operations import views
+from trmcloud.operations.plans.preparing import pinned_source, ready_data
+from trmcloud.operations.sending.data import (
+    check_folder,
+    is_prepared,
+    need_data_extra,
+    resolve_source,
+)
+from trmcloud.operations.views import filled
+from trmcloud.operations.words import count
 from trmcloud.wiring import build_context
 from trmcloud.wiring_plans import build_planner, check_data_files, data_set, data_sets, recipes
 

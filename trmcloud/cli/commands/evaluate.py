@@ -16,21 +16,21 @@ from typing import IO, Annotated, Any
 
 import typer
 
-from trmcloud.app import views
-from trmcloud.app.context import Context
-from trmcloud.app.data import (
-    FOR_TRAINING,
-    TASK_FILES,
-    error_of,
-    need_training_extra,
-)
-from trmcloud.app.scoring import GSM8K, checkpoint_folder, prepared_text, require_suite
 from trmcloud.cli import options
 from trmcloud.cli.views.json_output import print_document, print_line
 from trmcloud.cli.views.text import DataProgress
 from trmcloud.core.contract.pod_contract import DATA_CACHE_DIR
 from trmcloud.core.errors import UsageError
 from trmcloud.core.text import strip_control
+from trmcloud.operations import views
+from trmcloud.operations.context import Context
+from trmcloud.operations.runs.scoring import GSM8K, checkpoint_folder, prepared_text, require_suite
+from trmcloud.operations.sending.data import (
+    FOR_TRAINING,
+    TASK_FILES,
+    error_of,
+    need_training_extra,
+)
 from trmcloud.wiring import build_context, python_path
 from trmcloud.wiring_plans import build_planner
 

@@ -8,15 +8,15 @@ from typing import Annotated
 
 import typer
 
-from trmcloud.app import views
-from trmcloud.app.commands import CommandRequest
-from trmcloud.app.plan_views import spread
-from trmcloud.app.sweeping import SweepRequest
-from trmcloud.app.views import filled, note
 from trmcloud.cli import options
 from trmcloud.cli.views.json_output import print_document
 from trmcloud.cli.views.text import duration
 from trmcloud.export import writing
+from trmcloud.operations import views
+from trmcloud.operations.commands.commands import CommandRequest
+from trmcloud.operations.launch.sweeping import SweepRequest
+from trmcloud.operations.plans.plan_views import spread
+from trmcloud.operations.views import filled, note
 from trmcloud.options import LaunchRequest
 from trmcloud.wiring import trainer_package
 from trmcloud.wiring_plans import build_planner, shipped_offers, task_names

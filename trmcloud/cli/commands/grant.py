@@ -8,9 +8,6 @@ from typing import Annotated
 
 import typer
 
-from trmcloud.app import grants, views
-from trmcloud.app.context import Context
-from trmcloud.app.grants import ApprovalRequest, GrantAccount
 from trmcloud.cli import options
 from trmcloud.cli.catch_up import catch_up, tell
 from trmcloud.cli.views.grants import (
@@ -21,6 +18,10 @@ from trmcloud.cli.views.grants import (
 )
 from trmcloud.cli.views.json_output import print_answer
 from trmcloud.core.errors import UsageError
+from trmcloud.operations import views
+from trmcloud.operations.context import Context
+from trmcloud.operations.money import grants
+from trmcloud.operations.money.grants import ApprovalRequest, GrantAccount
 from trmcloud.wiring import build_context
 
 app = options.make_group(

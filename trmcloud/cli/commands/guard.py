@@ -14,17 +14,6 @@ from typing import Annotated
 
 import typer
 
-from trmcloud.app import views
-from trmcloud.app.bundle import write_bundle
-from trmcloud.app.context import find_run
-from trmcloud.app.doctor import Finding, check_funds, examine
-from trmcloud.app.encoding import encode
-from trmcloud.app.home import bound_principal, home_dir
-from trmcloud.app.planning import load_plan
-from trmcloud.app.reap import last_visit
-from trmcloud.app.run_facts import report_run
-from trmcloud.app.run_views import run_account
-from trmcloud.app.views import filled, note
 from trmcloud.cli import options
 from trmcloud.cli.commands.evaluate import print_measured, run_trainer_command
 from trmcloud.cli.confirm import is_confirmed
@@ -33,6 +22,17 @@ from trmcloud.cli.views.text import duration
 from trmcloud.core.errors import ConflictError, ProviderError, UsageError
 from trmcloud.core.money import Usd
 from trmcloud.io.redaction import Redactor, secrets_of
+from trmcloud.operations import views
+from trmcloud.operations.checks.doctor import Finding, check_funds, examine
+from trmcloud.operations.context import find_run
+from trmcloud.operations.driving.reap import last_visit
+from trmcloud.operations.encoding import encode
+from trmcloud.operations.home import bound_principal, home_dir
+from trmcloud.operations.plans.planning import load_plan
+from trmcloud.operations.runs.bundle import write_bundle
+from trmcloud.operations.runs.run_facts import report_run
+from trmcloud.operations.runs.run_views import run_account
+from trmcloud.operations.views import filled, note
 from trmcloud.wiring import (
     account_checks,
     build_chain,

@@ -12,16 +12,6 @@ from typing import Annotated
 
 import typer
 
-from trmcloud.app import commands, grants, launching, measurements, preparing, views
-from trmcloud.app.balances import funds_reader, plan_funds
-from trmcloud.app.commands import CommandRequest
-from trmcloud.app.context import Context, run_by_id
-from trmcloud.app.drive import RunDriver
-from trmcloud.app.labels import labels_of
-from trmcloud.app.launch import Caller, Earlier, Launch, Outlook, Prepared, Wish, find_started
-from trmcloud.app.plan_views import plan_document
-from trmcloud.app.run_views import launched, state_of
-from trmcloud.app.working_tree import WorkingTree
 from trmcloud.cli import options
 from trmcloud.cli.catch_up import catch_up, tell
 from trmcloud.cli.confirm import is_confirmed
@@ -36,6 +26,28 @@ from trmcloud.core.spec.plan import Plan
 from trmcloud.core.spec.settings import parse_setting
 from trmcloud.core.spec.spec import parse_wait
 from trmcloud.core.values import Value
+from trmcloud.operations import views
+from trmcloud.operations.commands import commands
+from trmcloud.operations.commands.commands import CommandRequest
+from trmcloud.operations.context import Context, run_by_id
+from trmcloud.operations.driving.balances import funds_reader, plan_funds
+from trmcloud.operations.driving.drive import RunDriver
+from trmcloud.operations.launch import launching
+from trmcloud.operations.launch.labels import labels_of
+from trmcloud.operations.launch.launch import (
+    Caller,
+    Earlier,
+    Launch,
+    Outlook,
+    Prepared,
+    Wish,
+    find_started,
+)
+from trmcloud.operations.money import grants
+from trmcloud.operations.plans import measurements, preparing
+from trmcloud.operations.plans.plan_views import plan_document
+from trmcloud.operations.runs.run_views import launched, state_of
+from trmcloud.operations.sending.working_tree import WorkingTree
 from trmcloud.options import (
     LaunchRequest,
     parse_balance_policy,

@@ -10,16 +10,16 @@ from typing import Annotated
 
 import typer
 
-from trmcloud.app import views
-from trmcloud.app.ledger_care import forgotten_runs, restored_lines, settle_damage
-from trmcloud.app.run_views import damaged_run
-from trmcloud.app.views import note
 from trmcloud.cli import options
 from trmcloud.cli.confirm import is_confirmed
 from trmcloud.cli.views.json_output import print_answer, print_document
 from trmcloud.cli.views.text import table
 from trmcloud.cli.views.troubles import hurt_line
 from trmcloud.core.errors import LedgerDamaged, LedgerError, NotFoundError, UsageError
+from trmcloud.operations import views
+from trmcloud.operations.money.ledger_care import forgotten_runs, restored_lines, settle_damage
+from trmcloud.operations.runs.run_views import damaged_run
+from trmcloud.operations.views import note
 from trmcloud.options import parse_cap
 from trmcloud.ports.ledger import Restoration
 from trmcloud.wiring import build_context, build_ledger, migrate_ledger, move_ledger

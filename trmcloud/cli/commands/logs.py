@@ -11,17 +11,17 @@ from typing import Annotated
 
 import typer
 
-from trmcloud.app import views
-from trmcloud.app.checkpoints.sources import live_pod
-from trmcloud.app.context import Context, find_run, run_by_id
-from trmcloud.app.run_queries import data_progress_text, is_rented, last_beat, waits_for_data
-from trmcloud.app.symptoms import TrainingNews
 from trmcloud.cli import options
 from trmcloud.cli.catch_up import caught_up
 from trmcloud.cli.views.json_output import print_document, print_line
 from trmcloud.cli.views.run import look_on
 from trmcloud.cli.views.streams import documents_out, only_documents
 from trmcloud.core.errors import ConflictError, NotFoundError, UsageError
+from trmcloud.operations import views
+from trmcloud.operations.checkpoints.sources import live_pod
+from trmcloud.operations.context import Context, find_run, run_by_id
+from trmcloud.operations.curves.symptoms import TrainingNews
+from trmcloud.operations.run_queries import data_progress_text, is_rented, last_beat, waits_for_data
 from trmcloud.wiring import build_context
 
 _CHUNK = 1 << 16

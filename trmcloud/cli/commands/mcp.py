@@ -8,10 +8,10 @@ from typing import Annotated
 
 import typer
 
-from trmcloud.app import views
 from trmcloud.cli import options
 from trmcloud.cli.views.json_output import print_document, print_line
 from trmcloud.core.errors import CannotListen, UsageError
+from trmcloud.operations import views
 
 
 def mcp(

@@ -11,8 +11,15 @@ from typing import Annotated
 
 import typer
 
-from trmcloud.app import views
-from trmcloud.app.destinations import (
+from trmcloud.cli import options
+from trmcloud.cli.views.json_output import print_answer, print_document
+from trmcloud.cli.views.text import duration, table
+from trmcloud.core.contract.notices import Notice, NoticeKind, body_of
+from trmcloud.core.errors import ConflictError, NotFoundError, NotifyError
+from trmcloud.core.text import one_line
+from trmcloud.operations import views
+from trmcloud.operations.narration import words_of
+from trmcloud.operations.notices.destinations import (
     NONE_SENT,
     check_destination,
     destination_named,
@@ -21,13 +28,6 @@ from trmcloud.app.destinations import (
     send_within,
     target_of,
 )
-from trmcloud.app.narration import words_of
-from trmcloud.cli import options
-from trmcloud.cli.views.json_output import print_answer, print_document
-from trmcloud.cli.views.text import duration, table
-from trmcloud.core.contract.notices import Notice, NoticeKind, body_of
-from trmcloud.core.errors import ConflictError, NotFoundError, NotifyError
-from trmcloud.core.text import one_line
 from trmcloud.ports.notices import DeliveryState, Destination
 from trmcloud.wiring import (
     build_context,

@@ -11,9 +11,9 @@ from trmcloud.core.values import replace
 from trmcloud.options import LaunchRequest, words_of
 
 if TYPE_CHECKING:
-    from trmcloud.app.planning import FundsSeen, OwnHardware, Planner
     from trmcloud.core.spec.plan import Plan
     from trmcloud.core.spec.spec import RunSpec
+    from trmcloud.operations.plans.planning import FundsSeen, OwnHardware, Planner
 
 
 _Words = Annotated[
@@ -92,8 +92,8 @@ def plan(
         return
     rests_on: list[str] = []
     if words:
-        from trmcloud.app.command_plans import plan_command
-        from trmcloud.app.commands import CommandRequest
+        from trmcloud.operations.commands.command_plans import plan_command
+        from trmcloud.operations.commands.commands import CommandRequest
 
         asked = CommandRequest(tuple(words), unsent=unsent)
         spec, rests_on = plan_command(planner, request, asked, Path.cwd())
@@ -143,13 +143,13 @@ def _show_finetuning(
     *,
     as_json: bool,
 ) -> None:
-    from trmcloud.app.finetune_plans import finetune_plan
     from trmcloud.cli.views import finetuning
+    from trmcloud.operations.plans.finetune_plans import finetune_plan
 
     tuned = finetune_plan(planner, spec, Path(hf).expanduser(), method, hf_set or ())
     if as_json:
-        from trmcloud.app.plan_views import finetune_document
         from trmcloud.cli.views.json_output import print_document
+        from trmcloud.operations.plans.plan_views import finetune_document
 
         print_document(finetune_document(tuned))
     else:
@@ -171,8 +171,8 @@ def _explain(planner: "Planner", made: "Plan", hardware: str) -> None:
 def _print_plan(
     planner: "Planner", made: "Plan", compared: "OwnHardware | None", rests_on: list[str]
 ) -> None:
-    from trmcloud.app.plan_views import plan_document
     from trmcloud.cli.views.json_output import print_document
+    from trmcloud.operations.plans.plan_views import plan_document
 
     funds, unread = planner.funds(made)
     print_document(plan_document(made, funds=funds, unread=unread, own=compared, rests_on=rests_on))
@@ -193,7 +193,7 @@ def _beside(
     if typed is not None:
         shown = {"typed": typed, "more": rests_on}
     elif made.spec.budget is not None and _leaves_recipe_open(request):
-        from trmcloud.app.planning import OTHERS, OTHERS_SHOWN
+        from trmcloud.operations.plans.planning import OTHERS, OTHERS_SHOWN
 
         names = [name for name in OTHERS if name != made.spec.recipe]
         others = planner.others(made.spec, names, most=OTHERS_SHOWN, quick=True)
@@ -211,7 +211,7 @@ def _show(
     funds, unread = planner.funds(made)
     paid_from = None
     if funds is not None:
-        from trmcloud.app.plan_views import plan_balance
+        from trmcloud.operations.plans.plan_views import plan_balance
 
         paid_from = plan_balance(made, funds)
     balance = plan_view.balance_text(paid_from, unread)
@@ -262,8 +262,8 @@ def _show_recipes(planner: "Planner", spec: "RunSpec", *, as_json: bool) -> None
     names = [recipe.name for recipe in recipes() if not recipe.name.endswith("-tiny")]
     found = planner.others(spec, names)
     if as_json:
-        from trmcloud.app.plan_views import recipe_offers
         from trmcloud.cli.views.json_output import print_document
+        from trmcloud.operations.plans.plan_views import recipe_offers
 
         print_document(recipe_offers(found))
     else:
@@ -285,8 +285,8 @@ def _funds(provider: str) -> "FundsSeen":
 def _own(
     planner: "Planner", spec: "RunSpec", plan: "Plan", hardware: str, kwh: str | None
 ) -> "OwnHardware":
-    from trmcloud.app.planning import own_hardware
     from trmcloud.core.errors import UsageError
+    from trmcloud.operations.plans.planning import own_hardware
     from trmcloud.options import parse_money
 
     if not hardware:
@@ -298,8 +298,8 @@ def _probe(planner: "Planner", spec: "RunSpec", where: str) -> None:
     import os
     import sys
 
-    from trmcloud.app.probe_local import Probe
     from trmcloud.cli.views.text import DataProgress
+    from trmcloud.operations.plans.probe_local import Probe
     from trmcloud.wiring import build_context
 
     probe = Probe(build_context(), planner, spec, where)

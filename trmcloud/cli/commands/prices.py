@@ -8,8 +8,6 @@ from typing import Annotated
 
 import typer
 
-from trmcloud.app import views
-from trmcloud.app.views import filled, note
 from trmcloud.cli import options
 from trmcloud.cli.views.json_output import print_document
 from trmcloud.core.catalog.hardware import GPUS, find_gpu
@@ -18,6 +16,8 @@ from trmcloud.core.errors import UsageError
 from trmcloud.core.money import Usd
 from trmcloud.core.nearest import suggest_name
 from trmcloud.core.spec.guides import SOURCE
+from trmcloud.operations import views
+from trmcloud.operations.views import filled, note
 from trmcloud.wiring_plans import guides, known_offers, price_tables
 
 MOVES_SHOWN = 20

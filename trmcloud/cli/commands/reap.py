@@ -8,14 +8,6 @@ from typing import Annotated
 
 import typer
 
-from trmcloud.app import ending, grants, views
-from trmcloud.app.context import Context, hurried
-from trmcloud.app.drive import land_before_balance_ends
-from trmcloud.app.ending import NamedPodEnds, end_overdue
-from trmcloud.app.reap import Did, ReapFindings, did_line, end, is_reconciled, look, note_visit
-from trmcloud.app.reasons import sentence
-from trmcloud.app.reconciling import continue_waits, reconcile
-from trmcloud.app.run_views import done_note, named_ends, reason_note, unreachable, volume_notes
 from trmcloud.cli import options
 from trmcloud.cli.catch_up import GRACE_S, tell
 from trmcloud.cli.confirm import is_confirmed
@@ -23,6 +15,30 @@ from trmcloud.cli.views.json_output import print_document
 from trmcloud.cli.views.run import ending_code, tell_ending, tell_listed
 from trmcloud.cli.views.troubles import tell_troubles, trouble_code
 from trmcloud.core.errors import LedgerError, NotFoundError, TrmcloudError, UsageError
+from trmcloud.operations import views
+from trmcloud.operations.context import Context, hurried
+from trmcloud.operations.driving import ending
+from trmcloud.operations.driving.drive import land_before_balance_ends
+from trmcloud.operations.driving.ending import NamedPodEnds, end_overdue
+from trmcloud.operations.driving.reap import (
+    Did,
+    ReapFindings,
+    did_line,
+    end,
+    is_reconciled,
+    look,
+    note_visit,
+)
+from trmcloud.operations.driving.reconciling import continue_waits, reconcile
+from trmcloud.operations.money import grants
+from trmcloud.operations.reasons import sentence
+from trmcloud.operations.runs.run_views import (
+    done_note,
+    named_ends,
+    reason_note,
+    unreachable,
+    volume_notes,
+)
 from trmcloud.wiring import build_context
 
 GUARD_GRACE_S = 30.0

@@ -10,13 +10,6 @@ from typing import Annotated
 
 import typer
 
-from trmcloud.app import commands, preparing, views
-from trmcloud.app.commands import CommandRequest
-from trmcloud.app.launch_checks import check_launchable, check_loss
-from trmcloud.app.launching import keep_launchable
-from trmcloud.app.plan_views import amounts
-from trmcloud.app.views import note
-from trmcloud.app.working_tree import WorkingTree
 from trmcloud.cli import options
 from trmcloud.cli.views.json_output import print_document
 from trmcloud.cli.views.launch import show_plan, tree_lines
@@ -26,6 +19,15 @@ from trmcloud.core.errors import NotSupported, UsageError
 from trmcloud.core.spec.plan import Candidate
 from trmcloud.core.text import one_line
 from trmcloud.io.redaction import mask_tokens
+from trmcloud.operations import views
+from trmcloud.operations.commands import commands
+from trmcloud.operations.commands.commands import CommandRequest
+from trmcloud.operations.launch.launching import keep_launchable
+from trmcloud.operations.plans import preparing
+from trmcloud.operations.plans.launch_checks import check_launchable, check_loss
+from trmcloud.operations.plans.plan_views import amounts
+from trmcloud.operations.sending.working_tree import WorkingTree
+from trmcloud.operations.views import note
 from trmcloud.options import LaunchRequest, refuse_others
 from trmcloud.sim import rehearsal
 from trmcloud.sim.play import timeline

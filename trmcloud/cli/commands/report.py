@@ -15,21 +15,6 @@ from typing import Annotated
 
 import typer
 
-from trmcloud.app import views
-from trmcloud.app.context import Context, find_run, run_by_id, shown_runs
-from trmcloud.app.encoding import Verbatim
-from trmcloud.app.labels import has_tags, parse_tags
-from trmcloud.app.measurements import note_measured, speeds_of
-from trmcloud.app.narration import pace_lines
-from trmcloud.app.run_facts import CSV_COLUMNS, csv_row, report_run
-from trmcloud.app.run_views import (
-    run_account,
-    run_reported,
-    totals_of,
-    volume_notes,
-)
-from trmcloud.app.spending import focus_csv, month_view
-from trmcloud.app.views import RunAccount, filled
 from trmcloud.cli import options
 from trmcloud.cli.catch_up import catch_up
 from trmcloud.cli.views.json_output import print_answer, print_document
@@ -46,6 +31,21 @@ from trmcloud.cli.views.troubles import failure_lines, trouble_code
 from trmcloud.core.contract.command import RECIPE
 from trmcloud.core.errors import ConflictError, UsageError
 from trmcloud.io.files import write_atomic
+from trmcloud.operations import views
+from trmcloud.operations.context import Context, find_run, run_by_id, shown_runs
+from trmcloud.operations.encoding import Verbatim
+from trmcloud.operations.launch.labels import has_tags, parse_tags
+from trmcloud.operations.money.spending import focus_csv, month_view
+from trmcloud.operations.narration import pace_lines
+from trmcloud.operations.plans.measurements import note_measured, speeds_of
+from trmcloud.operations.runs.run_facts import CSV_COLUMNS, csv_row, report_run
+from trmcloud.operations.runs.run_views import (
+    run_account,
+    run_reported,
+    totals_of,
+    volume_notes,
+)
+from trmcloud.operations.views import RunAccount, filled
 from trmcloud.wiring import build_chain, build_context
 
 _BOARDS = ("tensorboard", "wandb")
@@ -212,7 +212,7 @@ def _lines_below(
         said = target_lines(account.verdict) + goal_lines(account.goal)
         yield from (f"{account.run}: {text}" for text in said)
     if is_one:
-        from trmcloud.app.failed_commands import failure_of
+        from trmcloud.operations.commands.failed_commands import failure_of
 
         yield from failure_lines(failure_of(context, states[0]))
     for state in states:
@@ -225,9 +225,9 @@ def _lines_below(
 
 def _swept(context: Context, run_id: str, *, whole: bool, verbose: bool) -> list[str]:
     """The results that a sweep's dollars bought; its trials, too, where it alone is reported."""
-    from trmcloud.app.sweep_facts import sweep_of
-    from trmcloud.app.sweep_priors import priors_of
     from trmcloud.cli.views.sweep import report_lines, trial_lines
+    from trmcloud.operations.sweeps.sweep_facts import sweep_of
+    from trmcloud.operations.sweeps.sweep_priors import priors_of
 
     run = run_by_id(context, run_id)
     swept = sweep_of(context, run)
@@ -238,8 +238,8 @@ def _swept(context: Context, run_id: str, *, whole: bool, verbose: bool) -> list
 
 
 def _write_picture(context: Context, run_id: str, file: str) -> None:
-    from trmcloud.app.sweep_facts import sweep_of
     from trmcloud.cli.views.sweep import picture
+    from trmcloud.operations.sweeps.sweep_facts import sweep_of
 
     run = find_run(context, run_id or None)
     swept = sweep_of(context, run)
@@ -255,8 +255,8 @@ def _write_picture(context: Context, run_id: str, file: str) -> None:
 def _write_receipt(context: Context, name: str, file: str, *, as_json: bool) -> None:
     from importlib.metadata import version
 
-    from trmcloud.app.html_page import page_of
-    from trmcloud.app.receipts import receipt_of
+    from trmcloud.operations.money.html_page import page_of
+    from trmcloud.operations.money.receipts import receipt_of
 
     run, made_by = find_run(context, name or None), f"trmcloud {version('trmcloud')}"
     receipt = receipt_of(context, build_chain(), run, made_by)

@@ -10,13 +10,6 @@ from typing import Annotated
 
 import typer
 
-from trmcloud.app import smoke_training, views
-from trmcloud.app.balances import funds_reader
-from trmcloud.app.context import run_by_id
-from trmcloud.app.launch import Caller, Launch, Wish
-from trmcloud.app.reasons import sentence
-from trmcloud.app.smoke import Smoke
-from trmcloud.app.smoke_watch import Step
 from trmcloud.cli import options
 from trmcloud.cli.commands.launch import carry_out
 from trmcloud.cli.confirm import is_confirmed
@@ -29,6 +22,14 @@ from trmcloud.core.contract.training_checks import MOST_HOURS
 from trmcloud.core.errors import NotVerified, Outcome, UsageError
 from trmcloud.core.money import Usd
 from trmcloud.core.text import one_line
+from trmcloud.operations import views
+from trmcloud.operations.checks import smoke_training
+from trmcloud.operations.checks.smoke import Smoke
+from trmcloud.operations.checks.smoke_watch import Step
+from trmcloud.operations.context import run_by_id
+from trmcloud.operations.driving.balances import funds_reader
+from trmcloud.operations.launch.launch import Caller, Launch, Wish
+from trmcloud.operations.reasons import sentence
 from trmcloud.options import LaunchRequest, parse_money
 from trmcloud.wiring import build_context, build_smoke, trainer_package
 from trmcloud.wiring_plans import build_planner

@@ -11,8 +11,8 @@ import typer
 from trmcloud.cli import options
 
 if TYPE_CHECKING:
-    from trmcloud.app.context import Context
-    from trmcloud.app.reap import Did
+    from trmcloud.operations.context import Context
+    from trmcloud.operations.driving.reap import Did
 
 
 _WATCH_EVERY_S = 10.0
@@ -42,12 +42,12 @@ def status(
 
     Example: trmcloud status r-1f3a9c
     """
-    from trmcloud.app.context import run_by_id
     from trmcloud.cli.views.streams import clear_screen
+    from trmcloud.operations.context import run_by_id
 
     wanted: tuple[tuple[str, str], ...] = ()
     if tag:
-        from trmcloud.app.labels import parse_tags
+        from trmcloud.operations.launch.labels import parse_tags
 
         wanted = parse_tags("--tag", tag)
     while True:
@@ -76,7 +76,10 @@ def _show_once(
     is_line: bool,
 ) -> tuple[int, Context, str]:
     """Catch up and show; return the exit code and the first run that was shown, '' for none."""
-    from trmcloud.app.context import (
+    from trmcloud.cli.catch_up import catch_up, tell
+    from trmcloud.cli.views.troubles import trouble_code
+    from trmcloud.core.catalog.providers import brokered
+    from trmcloud.operations.context import (
         count_shown_runs,
         find_run,
         is_quiet,
@@ -84,10 +87,7 @@ def _show_once(
         shown_present_runs,
         shown_runs,
     )
-    from trmcloud.app.reap import did_line
-    from trmcloud.cli.catch_up import catch_up, tell
-    from trmcloud.cli.views.troubles import trouble_code
-    from trmcloud.core.catalog.providers import brokered
+    from trmcloud.operations.driving.reap import did_line
     from trmcloud.wiring import build_context
 
     context = build_context()
@@ -117,8 +117,8 @@ def _show_once(
     first = runs[0].run_id if runs else ""
     code = trouble_code(context, first if run else "")
     if as_json:
-        from trmcloud.app.run_views import statuses
         from trmcloud.cli.views.json_output import print_document, print_line
+        from trmcloud.operations.runs.run_views import statuses
 
         (print_line if is_line else print_document)(statuses(context, runs, did))
         return code, context, first
@@ -129,8 +129,8 @@ def _show_once(
     elif not runs:
         print("no runs yet · trmcloud launch local --recipe trm-tiny --budget 0.06 --rate 3.60")
     else:
-        from trmcloud.app.run_views import run_row, run_view, volume_notes
         from trmcloud.cli.views.status import show_one, show_table
+        from trmcloud.operations.runs.run_views import run_row, run_view, volume_notes
 
         if run:
             trials = []
@@ -148,17 +148,17 @@ def _show_once(
 
 def _tell_damaged(context: Context) -> None:
     for hurt in context.ledger.read().quarantined.values():
-        from trmcloud.app.run_views import damaged_run
         from trmcloud.cli.views.troubles import hurt_line
+        from trmcloud.operations.runs.run_views import damaged_run
 
         print(f"damaged: {hurt_line(damaged_run(hurt))}")
 
 
 def _trials(context: Context, run_id: str, *, verbose: bool) -> list[str]:
     """Return the lines of a sweep's trials; the modules that read them are of no use to others."""
-    from trmcloud.app.context import run_by_id
-    from trmcloud.app.sweep_facts import sweep_of
     from trmcloud.cli.views.sweep import progress_words, trial_lines
+    from trmcloud.operations.context import run_by_id
+    from trmcloud.operations.sweeps.sweep_facts import sweep_of
 
     swept = sweep_of(context, run_by_id(context, run_id))
     if swept is None:

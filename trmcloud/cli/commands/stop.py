@@ -7,20 +7,6 @@ from typing import Annotated
 
 import typer
 
-from trmcloud.app import checkpoint_requests, grants, views
-from trmcloud.app.checkpoints.saving import SaveRequest
-from trmcloud.app.context import (
-    Context,
-    find_run,
-    run_by_id,
-    shown_present_runs,
-)
-from trmcloud.app.launching import OnlyBillPending, follow_or_drive
-from trmcloud.app.live_run import beside
-from trmcloud.app.run_views import named_ends, saved_view, state_of
-from trmcloud.app.steering import LAND, STOP, foresee
-from trmcloud.app.stopping import end_now, land
-from trmcloud.app.words import title_of, value_words
 from trmcloud.cli import options
 from trmcloud.cli.catch_up import catch_up
 from trmcloud.cli.confirm import is_confirmed
@@ -38,6 +24,22 @@ from trmcloud.core.errors import (
     UsageError,
 )
 from trmcloud.core.reported import BY_POD
+from trmcloud.operations import views
+from trmcloud.operations.checkpoints.saving import SaveRequest
+from trmcloud.operations.context import (
+    Context,
+    find_run,
+    run_by_id,
+    shown_present_runs,
+)
+from trmcloud.operations.driving.stopping import end_now, land
+from trmcloud.operations.launch import checkpoint_requests
+from trmcloud.operations.launch.launching import OnlyBillPending, follow_or_drive
+from trmcloud.operations.launch.steering import LAND, STOP, foresee
+from trmcloud.operations.money import grants
+from trmcloud.operations.runs.live_run import beside
+from trmcloud.operations.runs.run_views import named_ends, saved_view, state_of
+from trmcloud.operations.words import title_of, value_words
 from trmcloud.wiring import build_context
 
 

@@ -8,13 +8,13 @@ from typing import Annotated
 
 import typer
 
-from trmcloud.app.commands import CommandRequest
-from trmcloud.app.launch import Outlook, Prepared, Wish
-from trmcloud.app.sweeping import SweepRequest
 from trmcloud.cli import options
 from trmcloud.cli.commands.launch import carry_out, launch_of, show_outlook
 from trmcloud.cli.views.launch import tree_lines
 from trmcloud.cli.views.sweep import terms_lines
+from trmcloud.operations.commands.commands import CommandRequest
+from trmcloud.operations.launch.launch import Outlook, Prepared, Wish
+from trmcloud.operations.launch.sweeping import SweepRequest
 from trmcloud.options import LaunchRequest
 
 

@@ -9,18 +9,18 @@ from typing import Annotated
 
 import typer
 
-from trmcloud.app import views
-from trmcloud.app.commands import CommandRequest, check_hardware
-from trmcloud.app.trial import Trial, TrialBounds, log_path
-from trmcloud.app.trial import try_command as run_trial
-from trmcloud.app.trial_checks import RequestedMachine
-from trmcloud.app.views import note
 from trmcloud.cli import options
 from trmcloud.cli.views.json_output import print_document
 from trmcloud.cli.views.streams import as_is
 from trmcloud.cli.views.trial import TrialProgress, check_lines, contained_lines
 from trmcloud.core.errors import TrialFailed
 from trmcloud.core.money import Usd
+from trmcloud.operations import views
+from trmcloud.operations.commands.commands import CommandRequest, check_hardware
+from trmcloud.operations.commands.trial import Trial, TrialBounds, log_path
+from trmcloud.operations.commands.trial import try_command as run_trial
+from trmcloud.operations.commands.trial_checks import RequestedMachine
+from trmcloud.operations.views import note
 from trmcloud.options import LaunchRequest, parse_money
 from trmcloud.wiring import build_trial
 

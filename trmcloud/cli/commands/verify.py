@@ -5,14 +5,14 @@ from __future__ import annotations
 from importlib.metadata import version
 from pathlib import Path
 
-from trmcloud.app import views
-from trmcloud.app.html_page import instant
-from trmcloud.app.receipts import Verdict, Verified, verify
 from trmcloud.cli.views.json_output import print_document
 from trmcloud.cli.views.text import fields
 from trmcloud.core.errors import ReceiptError
 from trmcloud.core.money import Usd
 from trmcloud.core.text import one_line
+from trmcloud.operations import views
+from trmcloud.operations.money.html_page import instant
+from trmcloud.operations.money.receipts import Verdict, Verified, verify
 from trmcloud.wiring import build_chain, build_context, chain_if_any
 
 

@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from trmcloud.app.configuration import Configuration, configuration_of
-from trmcloud.app.context import Context, find_run
-from trmcloud.app.run_facts import report_run
-from trmcloud.app.run_views import run_account
-from trmcloud.app.views import RunAccount
-from trmcloud.app.words import title_of
 from trmcloud.cli.page.encoding import page_json
 from trmcloud.cli.views.metrics import checkpoint_cell, marked_words
 from trmcloud.cli.views.text import duration, pick
 from trmcloud.core.errors import UsageError
 from trmcloud.core.text import one_line
+from trmcloud.operations.context import Context, find_run
+from trmcloud.operations.runs.configuration import Configuration, configuration_of
+from trmcloud.operations.runs.run_facts import report_run
+from trmcloud.operations.runs.run_views import run_account
+from trmcloud.operations.views import RunAccount
+from trmcloud.operations.words import title_of
 
 LEAST, MOST = 2, 4
 _NONE = "–"

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from trmcloud.app.configuration import Configuration, configuration_of, differences_of
-from trmcloud.app.context import Context, find_run
-from trmcloud.app.run_logs import logs_of, read_log
 from trmcloud.cli.page.encoding import page_json
 from trmcloud.cli.views.launch import frozen_rows
 from trmcloud.cli.views.plan import limit_rows
 from trmcloud.cli.views.text import pick
 from trmcloud.core.text import one_line
+from trmcloud.operations.context import Context, find_run
+from trmcloud.operations.runs.configuration import Configuration, configuration_of, differences_of
+from trmcloud.operations.runs.run_logs import logs_of, read_log
 from trmcloud.wiring_plans import build_planner
 
 _MOST_CELL = 200

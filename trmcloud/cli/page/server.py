@@ -28,14 +28,6 @@ from starlette.responses import HTMLResponse, JSONResponse, Response, StreamingR
 from starlette.routing import Route
 
 from trmcloud.api import Home
-from trmcloud.app.checkpoints.fetching import default_folder, find_best
-from trmcloud.app.context import find_run, run_by_id
-from trmcloud.app.curve_store import CurveStore
-from trmcloud.app.grants import OPEN
-from trmcloud.app.machine_history import machine_charts
-from trmcloud.app.spending import month_spending
-from trmcloud.app.steering import LAND, STOP, Forecast
-from trmcloud.app.views import Serving
 from trmcloud.cli.page import details, shown
 from trmcloud.cli.page.compare import compare_json
 from trmcloud.cli.page.encoding import page_json
@@ -73,6 +65,14 @@ from trmcloud.io.web_guard import (
     send_json,
 )
 from trmcloud.io.web_server import listening, silent_server
+from trmcloud.operations.checkpoints.fetching import default_folder, find_best
+from trmcloud.operations.context import find_run, run_by_id
+from trmcloud.operations.curves.curve_store import CurveStore
+from trmcloud.operations.launch.steering import LAND, STOP, Forecast
+from trmcloud.operations.money.grants import OPEN
+from trmcloud.operations.money.spending import month_spending
+from trmcloud.operations.runs.machine_history import machine_charts
+from trmcloud.operations.views import Serving
 from trmcloud.ports.machine import Progress
 
 # Who may ask: a browser that knows the token, from this very page. Pure ASGI, before the app.

@@ -9,18 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from trmcloud.api import Line
-from trmcloud.app import views
-from trmcloud.app.checkpoints.inventory import Checkpoint, Place
-from trmcloud.app.conditions import meaning_of
-from trmcloud.app.context import Context, run_by_id
-from trmcloud.app.curve_marks import evals_on_record, marks_of
-from trmcloud.app.curves import Phase, draw_curves
-from trmcloud.app.grants import ApprovalRequest
-from trmcloud.app.reasons import sentence
-from trmcloud.app.run_facts import Run, Training
-from trmcloud.app.run_views import gate_verdict, volume_notes
-from trmcloud.app.steering import Forecast, refusals_of
-from trmcloud.app.words import title_of, value_words
 from trmcloud.cli.page.encoding import page_json
 from trmcloud.cli.views.foreseen import question
 from trmcloud.cli.views.grants import wish_words
@@ -28,6 +16,18 @@ from trmcloud.cli.views.metrics import buys_words
 from trmcloud.cli.views.text import pick
 from trmcloud.core.reported import BY_POD, ReportedValue
 from trmcloud.core.text import one_line
+from trmcloud.operations import views
+from trmcloud.operations.checkpoints.inventory import Checkpoint, Place
+from trmcloud.operations.context import Context, run_by_id
+from trmcloud.operations.curves.curve_marks import evals_on_record, marks_of
+from trmcloud.operations.curves.curves import Phase, draw_curves
+from trmcloud.operations.launch.steering import Forecast, refusals_of
+from trmcloud.operations.money.grants import ApprovalRequest
+from trmcloud.operations.reasons import sentence
+from trmcloud.operations.runs.conditions import meaning_of
+from trmcloud.operations.runs.run_facts import Run, Training
+from trmcloud.operations.runs.run_views import gate_verdict, volume_notes
+from trmcloud.operations.words import title_of, value_words
 
 
 def run_json(run: Run) -> dict[str, Any]:
@@ -92,9 +92,9 @@ def whole_json(context: Context, run: Run) -> dict[str, Any]:
 def _sweep_json(context: Context, run_id: str) -> dict[str, Any] | None:
     """The table of a sweep's trials and its report; the modules that read them are of no use to
     other runs."""
-    from trmcloud.app.sweep_facts import sweep_of
-    from trmcloud.app.sweep_priors import priors_of
     from trmcloud.cli.views.sweep import report_lines, trial_table
+    from trmcloud.operations.sweeps.sweep_facts import sweep_of
+    from trmcloud.operations.sweeps.sweep_priors import priors_of
 
     state = run_by_id(context, run_id)
     facts = sweep_of(context, state)

@@ -12,14 +12,6 @@ from pathlib import Path
 from typing import Any
 
 from trmcloud.api import Home
-from trmcloud.app.context import run_by_id
-from trmcloud.app.curve_marks import marks_of
-from trmcloud.app.curve_store import CurveStore
-from trmcloud.app.encoding import encode
-from trmcloud.app.machine_history import samples_path
-from trmcloud.app.run_facts import training_of
-from trmcloud.app.run_queries import is_driven
-from trmcloud.app.run_views import symptoms
 from trmcloud.cli.page import shown
 from trmcloud.cli.page.encoding import page_json
 from trmcloud.cli.page.feed import Feed
@@ -28,6 +20,14 @@ from trmcloud.core.contract.pod_contract import HEARTBEAT_NAME, METRICS_NAME
 from trmcloud.core.errors import ConflictError, TrmcloudError
 from trmcloud.core.spec.settings import PHASE_NAMES
 from trmcloud.core.text import one_line
+from trmcloud.operations.context import run_by_id
+from trmcloud.operations.curves.curve_marks import marks_of
+from trmcloud.operations.curves.curve_store import CurveStore
+from trmcloud.operations.encoding import encode
+from trmcloud.operations.run_queries import is_driven
+from trmcloud.operations.runs.machine_history import samples_path
+from trmcloud.operations.runs.run_facts import training_of
+from trmcloud.operations.runs.run_views import symptoms
 from trmcloud.ports.machine import Progress
 
 _KEPT = 20

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from decimal import Decimal
 
-from trmcloud.app.finetune_plans import FinetunePlan
-from trmcloud.app.plan_choices import LEAST_GAIN, MOST_CHOICES
-from trmcloud.app.words import count
 from trmcloud.cli.views.plan import hours_text
 from trmcloud.core.catalog.offers import DAY_S, FRESH_DAYS
 from trmcloud.core.planner.finetuning import SIGMAS, FinetuneRow
 from trmcloud.core.planner.roofline import P90_SIGMAS
+from trmcloud.operations.plans.finetune_plans import FinetunePlan
+from trmcloud.operations.plans.plan_choices import LEAST_GAIN, MOST_CHOICES
+from trmcloud.operations.words import count
 
 _PLACE_COLUMNS = 20
 _SCRIPT = ("python", "train.py")

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from trmcloud.app.steering import Forecast
 from trmcloud.cli.views.text import duration
 from trmcloud.core.money import ZERO
+from trmcloud.operations.launch.steering import Forecast
 
 
 def question(seen: Forecast, folder: str = "") -> tuple[str, str, list[str]]:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from trmcloud.app import views
-from trmcloud.app.grants import STANDING, ApprovalRequest, GrantAccount
 from trmcloud.cli.views.text import duration, table
 from trmcloud.core.clock import utc_minute, utc_second
 from trmcloud.core.text import one_line
+from trmcloud.operations import views
+from trmcloud.operations.money.grants import STANDING, ApprovalRequest, GrantAccount
 
 SAME_USER = (
     "a grant stops mistakes: a program that runs as your own user can act as the owner: "

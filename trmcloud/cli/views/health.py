@@ -9,7 +9,7 @@ from trmcloud.cli.views.metrics import told_of
 from trmcloud.core.text import one_line
 
 if TYPE_CHECKING:
-    from trmcloud.app import views
+    from trmcloud.operations import views
 
 
 def health_rows(symptoms: Sequence[views.Symptom]) -> list[tuple[str, str]]:

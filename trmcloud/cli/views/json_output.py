@@ -6,9 +6,9 @@ import json
 from collections.abc import Iterable
 from typing import Any
 
-from trmcloud.app.encoding import as_object
 from trmcloud.cli.views.streams import documents_out
 from trmcloud.io.redaction import mask_tokens
+from trmcloud.operations.encoding import as_object
 
 _printed: list[str] = []
 """The ``schema`` of each document of this process; of lines, once each."""
@@ -42,7 +42,7 @@ _lines: list[bool] = []
 
 def print_failure(code: str, exit_code: int, message: str, next_step: str) -> None:
     """Print the document of an error, unless the command's one document was printed before it."""
-    from trmcloud.app.views import Failure
+    from trmcloud.operations.views import Failure
 
     if _printed and not _lines:
         return

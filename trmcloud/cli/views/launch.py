@@ -6,18 +6,6 @@ import os
 import shlex
 from collections.abc import Sequence
 
-from trmcloud.app.balances import plan_funds
-from trmcloud.app.checkpoints.fetching import OwnNames
-from trmcloud.app.checkpoints.opening import Effect, worst
-from trmcloud.app.context import Context
-from trmcloud.app.ignore_rules import IGNORE_NAME
-from trmcloud.app.launching import Continuation
-from trmcloud.app.plan_views import plan_balance
-from trmcloud.app.run_facts import report_run
-from trmcloud.app.run_queries import mark_reported
-from trmcloud.app.run_views import resumed_rows
-from trmcloud.app.words import count
-from trmcloud.app.working_tree import WorkingTree
 from trmcloud.cli.views.metrics import score_words
 from trmcloud.cli.views.plan import (
     age_days,
@@ -33,6 +21,18 @@ from trmcloud.core.spec.plan import Candidate, PhasePlan, Plan
 from trmcloud.core.spec.settings import CommandSettings
 from trmcloud.core.text import first_of, one_line, size_text
 from trmcloud.io.redaction import mask_tokens
+from trmcloud.operations.checkpoints.fetching import OwnNames
+from trmcloud.operations.checkpoints.opening import Effect, worst
+from trmcloud.operations.context import Context
+from trmcloud.operations.driving.balances import plan_funds
+from trmcloud.operations.launch.launching import Continuation
+from trmcloud.operations.plans.plan_views import plan_balance
+from trmcloud.operations.run_queries import mark_reported
+from trmcloud.operations.runs.run_facts import report_run
+from trmcloud.operations.runs.run_views import resumed_rows
+from trmcloud.operations.sending.ignore_rules import IGNORE_NAME
+from trmcloud.operations.sending.working_tree import WorkingTree
+from trmcloud.operations.words import count
 
 
 def plan_credential_rows(context: Context, plan: Plan) -> list[tuple[str, str]]:

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
-from trmcloud.app.words import bpb, number
 from trmcloud.cli.views.text import losses
 from trmcloud.core.contract.command import RECIPE, Command
 from trmcloud.core.contract.manifest import CheckpointManifest, Known, KnownCheckpoint
 from trmcloud.core.contract.trainer_contract import Heartbeat
 from trmcloud.core.reported import BY_POD, MARK, ReportedValue
 from trmcloud.core.text import one_line
+from trmcloud.operations.words import bpb, number
 
 if TYPE_CHECKING:
-    from trmcloud.app import views
+    from trmcloud.operations import views
 
 
 class _Sourced(Protocol):

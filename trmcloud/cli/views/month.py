@@ -6,16 +6,16 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from trmcloud.app.charts import Mark, Series, legend, line_chart
-from trmcloud.app.html_page import head_of, html_table, instant, named_rows, words
-from trmcloud.app.spending import month_bounds
 from trmcloud.cli.views.text import table
 from trmcloud.core.money import ZERO, Usd
 from trmcloud.core.text import one_line
 from trmcloud.core.values import replace
+from trmcloud.operations.curves.charts import Mark, Series, legend, line_chart
+from trmcloud.operations.money.html_page import head_of, html_table, instant, named_rows, words
+from trmcloud.operations.money.spending import month_bounds
 
 if TYPE_CHECKING:
-    from trmcloud.app.views import Month, MonthLine, MonthShare
+    from trmcloud.operations.views import Month, MonthLine, MonthShare
 
 _BAR = 24
 _KINDS = {

@@ -7,9 +7,6 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from trmcloud.app.plan_choices import MOST_CHOICES, choices, nearest, shown_rows
-from trmcloud.app.planning import Bought, OwnHardware
-from trmcloud.app.words import count
 from trmcloud.cli.views.streams import columns as columns_here
 from trmcloud.cli.views.text import duration
 from trmcloud.core.catalog.hardware import LOCAL
@@ -30,9 +27,12 @@ from trmcloud.core.spec.spec import GUIDE_HOUR_VALUE
 from trmcloud.core.storage import traffic_price
 from trmcloud.core.text import one_line
 from trmcloud.io.redaction import mask_tokens
+from trmcloud.operations.plans.plan_choices import MOST_CHOICES, choices, nearest, shown_rows
+from trmcloud.operations.plans.planning import Bought, OwnHardware
+from trmcloud.operations.words import count
 
 if TYPE_CHECKING:
-    from trmcloud.app.views import PlanBalance
+    from trmcloud.operations.views import PlanBalance
 
 _IN_STOPS = ("lands at", "hard stop", "landing reserve")
 """Told by the row "stops", or by a plan's last lines, with and without -v."""

@@ -8,10 +8,10 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from trmcloud.app.plan_choices import pareto
 from trmcloud.core.errors import ConflictError, MissingExtra, UsageError
 from trmcloud.core.spec.plan import Candidate, Plan
 from trmcloud.io.installation import install_command
+from trmcloud.operations.plans.plan_choices import pareto
 
 _PLOT_WIDTH, _PLOT_HEIGHT, _MARGIN = 860, 480, 70
 

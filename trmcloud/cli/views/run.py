@@ -6,15 +6,6 @@ import sys
 from contextlib import suppress
 from typing import Protocol
 
-from trmcloud.app.context import Context, run_by_id
-from trmcloud.app.drive import RunDriver
-from trmcloud.app.ending import NamedPodEnds, PodListing
-from trmcloud.app.launching import OnlyBillPending, follow_or_drive
-from trmcloud.app.live_run import BAD_ENDS, LeftRun, beside, left_run
-from trmcloud.app.narration import Narrator
-from trmcloud.app.run_end import RunEnd, end_of
-from trmcloud.app.run_views import launched, run_ended, run_event
-from trmcloud.app.stopping import interrupt
 from trmcloud.cli.views.health import health_rows, recovered_rows, verdict_lines
 from trmcloud.cli.views.json_output import print_document, print_line
 from trmcloud.cli.views.metrics import goal_lines, target_lines
@@ -26,6 +17,15 @@ from trmcloud.cli.views.troubles import failure_lines, tell_troubles
 from trmcloud.core.errors import Outcome, StaleEpoch
 from trmcloud.core.money import ZERO
 from trmcloud.core.text import one_line
+from trmcloud.operations.context import Context, run_by_id
+from trmcloud.operations.driving.drive import RunDriver
+from trmcloud.operations.driving.ending import NamedPodEnds, PodListing
+from trmcloud.operations.driving.stopping import interrupt
+from trmcloud.operations.launch.launching import OnlyBillPending, follow_or_drive
+from trmcloud.operations.launch.run_end import RunEnd, end_of
+from trmcloud.operations.narration import Narrator
+from trmcloud.operations.runs.live_run import BAD_ENDS, LeftRun, beside, left_run
+from trmcloud.operations.runs.run_views import launched, run_ended, run_event
 
 
 def tell_listed(found: PodListing) -> None:

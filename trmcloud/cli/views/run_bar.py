@@ -8,8 +8,6 @@ from contextlib import AbstractContextManager
 from shutil import get_terminal_size
 from typing import Any
 
-from trmcloud.app.context import Context
-from trmcloud.app.live_run import GONE, SENDING, STARTING, LiveRun, LiveView, Paid, Progress
 from trmcloud.cli.views.metrics import (
     best_words,
     buys_words,
@@ -21,6 +19,16 @@ from trmcloud.cli.views.streams import columns, drawn_on, outlive_the_reader, pa
 from trmcloud.cli.views.text import duration
 from trmcloud.core.contract.trainer_contract import Heartbeat
 from trmcloud.core.text import one_line
+from trmcloud.operations.context import Context
+from trmcloud.operations.runs.live_run import (
+    GONE,
+    SENDING,
+    STARTING,
+    LiveRun,
+    LiveView,
+    Paid,
+    Progress,
+)
 
 _ENDINGS = ("Ending", "Settling", "Pulling", GONE)
 _PLAIN_EVERY_S = 10.0

@@ -26,7 +26,7 @@ from trmcloud.core.money import Usd
 from trmcloud.core.reported import MARK
 
 if TYPE_CHECKING:
-    from trmcloud.app import views
+    from trmcloud.operations import views
 
 RESUMABLE = (Outcome.STOPPED, Outcome.KILLED, Outcome.LOST, Outcome.UNREPORTED)
 """Ends after which a run is usually resumed."""

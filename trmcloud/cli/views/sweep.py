@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from trmcloud.app.charts import Series, line_chart
-from trmcloud.app.sweep_facts import SweepFacts
-from trmcloud.app.sweep_terms import expected_trials
 from trmcloud.cli.views.text import table
 from trmcloud.core.errors import ConflictError
 from trmcloud.core.money import Usd
@@ -25,6 +22,9 @@ from trmcloud.core.sweep.verdict import (
     quarters,
 )
 from trmcloud.core.text import one_line
+from trmcloud.operations.curves.charts import Series, line_chart
+from trmcloud.operations.sweeps.sweep_facts import SweepFacts
+from trmcloud.operations.sweeps.sweep_terms import expected_trials
 
 
 def terms_lines(terms: SweepTerms, priors: Priors = NO_PRIORS, on: str = "") -> list[str]:

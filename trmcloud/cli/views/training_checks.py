@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from trmcloud.app.smoke_training import WantedChecks, least_usd
 from trmcloud.core.contract.training_checks import NAMES, CheckResult
 from trmcloud.core.planner.roofline import MeasuredSpeed
 from trmcloud.core.spec.plan import Candidate
+from trmcloud.operations.checks.smoke_training import WantedChecks, least_usd
 
 _MARKS = {True: "✔", False: "✘", None: "·"}
 _NAME_COLUMNS = max(map(len, NAMES))

@@ -7,15 +7,15 @@ import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from trmcloud.app.context import Context
-from trmcloud.app.trial import Trial, find_trial
-from trmcloud.app.trial_checks import Result, failed
 from trmcloud.cli.views.streams import draw
 from trmcloud.cli.views.text import duration
 from trmcloud.core.catalog.hardware import LOCAL
 from trmcloud.core.spec.plan import Plan
 from trmcloud.core.text import one_line
 from trmcloud.io.redaction import mask_tokens
+from trmcloud.operations.commands.trial import Trial, find_trial
+from trmcloud.operations.commands.trial_checks import Result, failed
+from trmcloud.operations.context import Context
 
 _MARKS = {Result.PASSED: "✔", Result.FAILED: "✘", Result.UNKNOWN: "·"}
 _NAME_COLUMNS = 9

@@ -5,13 +5,13 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
-from trmcloud.app.context import Context
 from trmcloud.core.errors import TrmcloudError
 from trmcloud.core.text import one_line
+from trmcloud.operations.context import Context
 
 if TYPE_CHECKING:
-    from trmcloud.app import views
-    from trmcloud.app.failed_commands import Failure
+    from trmcloud.operations import views
+    from trmcloud.operations.commands.failed_commands import Failure
 
 
 def trouble_lines(context: Context) -> list[str]:

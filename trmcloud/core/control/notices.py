@@ -2,7 +2,7 @@
 silent, what agents report. Pure.
 
 They follow anew at each look, under the same id as long as it is the same fact. The ledger's events
-have theirs in ``app/narration.py``.
+have theirs in ``operations/narration.py``.
 """
 
 from __future__ import annotations

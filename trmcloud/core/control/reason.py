@@ -56,7 +56,7 @@ def kind_of(spec: RunSpec) -> str:
 # Why something is as it is, as data: one kind of a fixed set, and the facts that belong to it.
 #
 # Made here, kept in ledgers, and code that acts on one asks for its kind. The sentence that a user
-# reads is written in ``app/reasons`` alone, and no code searches in it.
+# reads is written in ``operations/reasons`` alone, and no code searches in it.
 
 Fact = str | int | float
 """JSON as it is. Money is text, so that JSON cannot bend it; names carry units."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from trmcloud.app.doctor import Finding
 from trmcloud.core.errors import AccessDenied, ProviderError, TrmcloudError
+from trmcloud.operations.checks.doctor import Finding
 from trmcloud.providers.huggingface import secrets
 from trmcloud.providers.huggingface.api import JobsApi
 from trmcloud.providers.huggingface.http import Http

@@ -12,9 +12,9 @@ from collections.abc import Callable, Mapping
 from math import ceil
 from typing import Any
 
-from trmcloud.app.packing import POD_ENTRY, POD_PREFIX, start_script
 from trmcloud.core.contract import pod_contract as contract
 from trmcloud.core.errors import NotSupported
+from trmcloud.operations.sending.packing import POD_ENTRY, POD_PREFIX, start_script
 from trmcloud.ports.compute import PodKeys, PodRequest
 from trmcloud.providers.huggingface.api import LABEL, NAME_LABEL
 from trmcloud.providers.huggingface.secrets import refuse_tokens

@@ -12,10 +12,10 @@ from trmcloud.providers.huggingface.traits import NAME
 from trmcloud.providers.seller import Account, Prices, Seller
 
 if TYPE_CHECKING:
-    from trmcloud.app.doctor import Finding
-    from trmcloud.app.smoke_watch import SmokeSetting
     from trmcloud.core.catalog.offers import Offer
     from trmcloud.core.money import Usd
+    from trmcloud.operations.checks.doctor import Finding
+    from trmcloud.operations.checks.smoke_watch import SmokeSetting
     from trmcloud.providers.huggingface.api import JobsApi
     from trmcloud.providers.huggingface.compute import HuggingFaceCompute
 
@@ -34,7 +34,7 @@ class HuggingFace(Seller["HuggingFaceCompute", "JobsApi"]):
         return secrets.account_token(environ)
 
     def connect(self, account: Account) -> tuple[HuggingFaceCompute, JobsApi]:
-        from trmcloud.app.packing import boot_payload
+        from trmcloud.operations.sending.packing import boot_payload
         from trmcloud.pod.machine.environment import install_settings
         from trmcloud.providers.huggingface import self_end
         from trmcloud.providers.huggingface.api import JobsApi
@@ -75,7 +75,7 @@ class HuggingFace(Seller["HuggingFaceCompute", "JobsApi"]):
         return [lambda: check_account(self.site.environ, needed=used)]
 
     def smoke(self, name: str, known: Callable[[float], Sequence[Offer]]) -> SmokeSetting:
-        from trmcloud.app.smoke_watch import MadeLimit
+        from trmcloud.operations.checks.smoke_watch import MadeLimit
 
         compute, usual = self.connection.compute, super().smoke(name, known)
 

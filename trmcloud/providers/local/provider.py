@@ -10,7 +10,7 @@ from trmcloud.providers.local.compute import LocalCompute
 from trmcloud.providers.protocol import Provider
 
 if TYPE_CHECKING:
-    from trmcloud.app.machines import Need
+    from trmcloud.operations.machines import Need
 
 
 class Local(Provider):

@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
-from trmcloud.app.doctor import Finding
 from trmcloud.core.control.balance import Billing, prepaid_limit
 from trmcloud.core.errors import (
     AccessDenied,
@@ -16,6 +15,7 @@ from trmcloud.core.errors import (
     TrmcloudError,
 )
 from trmcloud.core.money import Usd
+from trmcloud.operations.checks.doctor import Finding
 from trmcloud.providers.runpod import secrets
 from trmcloud.providers.seller import check_scopes
 

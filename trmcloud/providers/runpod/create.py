@@ -13,12 +13,12 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from trmcloud.app import packing
-from trmcloud.app.packing import POD_ENTRY, POD_PREFIX, start_script
 from trmcloud.core.contract import pod_contract as contract
 from trmcloud.core.contract.pod_contract import ENV_BOOT, ENV_LINGER_S
 from trmcloud.core.errors import NotSupported
 from trmcloud.core.storage import asked_work_gb, prices_of
+from trmcloud.operations.sending import packing
+from trmcloud.operations.sending.packing import POD_ENTRY, POD_PREFIX, start_script
 from trmcloud.ports.compute import PodKeys, PodRequest
 from trmcloud.providers.runpod import self_end
 from trmcloud.providers.runpod.http import compact

@@ -10,9 +10,9 @@ from trmcloud.providers.runpod.traits import NAME
 from trmcloud.providers.seller import Account, Prices, Seller
 
 if TYPE_CHECKING:
-    from trmcloud.app.doctor import Finding
     from trmcloud.core.catalog.offers import Offer
     from trmcloud.core.money import Usd
+    from trmcloud.operations.checks.doctor import Finding
     from trmcloud.providers.runpod.api import RunPodApi
     from trmcloud.providers.runpod.compute import RunPodCompute
 

@@ -25,10 +25,10 @@ from trmcloud.providers.skypilot.traits import (
 if TYPE_CHECKING:
     from trmcloud.adapters.prices.tables import Source
     from trmcloud.adapters.ssh.link import SshPodLink
-    from trmcloud.app.doctor import Finding
-    from trmcloud.app.smoke_watch import SmokeSetting
     from trmcloud.core.catalog.offers import Offer
     from trmcloud.export.script import SkyNames
+    from trmcloud.operations.checks.doctor import Finding
+    from trmcloud.operations.checks.smoke_watch import SmokeSetting
     from trmcloud.providers.skypilot.clusters import Clusters
     from trmcloud.providers.skypilot.compute import SkyPilotCompute, TwoHomeCompute
 
@@ -71,7 +71,7 @@ class SkyPilot(Provider):
         self, name: str, sky: Sky, clusters: Clusters, folder: Path, home: SkyHome | None
     ) -> SkyPilotCompute:
         from trmcloud.adapters.ssh.keys import KeyStore
-        from trmcloud.app.packing import boot_payload
+        from trmcloud.operations.sending.packing import boot_payload
         from trmcloud.providers.skypilot import self_end
         from trmcloud.providers.skypilot.compute import SkyPilotCompute
         from trmcloud.providers.skypilot.task import ShutdownLimit
@@ -135,8 +135,8 @@ class SkyPilot(Provider):
 
     def smoke(self, name: str, known: Callable[[float], Sequence[Offer]]) -> SmokeSetting:
         from trmcloud.adapters.ssh.checks import answers, round_trip, termination
-        from trmcloud.app.smoke_watch import SmokeSetting
         from trmcloud.core.control.balance import AccountBalance
+        from trmcloud.operations.checks.smoke_watch import SmokeSetting
         from trmcloud.providers.skypilot.task import knows_autodown
 
         if not knows_autodown(name):
@@ -203,7 +203,7 @@ def check_skypilot(
     """Nothing is started where it was neither named nor rented through: asking it whether it may
     rent starts a server. ``used``: whether this home rented from a provider; ``home_of``: where
     ``sky`` runs for it."""
-    from trmcloud.app.doctor import Finding
+    from trmcloud.operations.checks.doctor import Finding
 
     needed = bool(environ.get(ENV_SKY)) or any(used(provider) for provider in CLOUDS)
     user_home = Path(environ.get("HOME") or Path.home())

@@ -5,9 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 
-from trmcloud.app.doctor import Finding
 from trmcloud.core.errors import AccessDenied, ProviderError, TrmcloudError
 from trmcloud.core.money import Usd
+from trmcloud.operations.checks.doctor import Finding
 from trmcloud.providers.seller import check_scopes
 from trmcloud.providers.vast import secrets
 from trmcloud.providers.vast.api import VastApi

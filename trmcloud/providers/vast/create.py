@@ -20,11 +20,11 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from trmcloud.app import packing
-from trmcloud.app.packing import POD_ENTRY, POD_PREFIX
 from trmcloud.core.contract.pod_contract import POD_SSH_PORT
 from trmcloud.core.errors import NotSupported
 from trmcloud.core.storage import pod_disks_gb
+from trmcloud.operations.sending import packing
+from trmcloud.operations.sending.packing import POD_ENTRY, POD_PREFIX
 from trmcloud.ports.compute import PodKeys, PodRequest
 from trmcloud.providers.vast import self_end
 from trmcloud.providers.vast.traits import NAME

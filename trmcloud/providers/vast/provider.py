@@ -10,9 +10,9 @@ from trmcloud.providers.vast import secrets
 from trmcloud.providers.vast.traits import NAME
 
 if TYPE_CHECKING:
-    from trmcloud.app.doctor import Finding
     from trmcloud.core.catalog.offers import Offer
     from trmcloud.core.money import Usd
+    from trmcloud.operations.checks.doctor import Finding
     from trmcloud.providers.vast.api import VastApi
     from trmcloud.providers.vast.compute import VastCompute
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 
 from functools import partial
 
-from trmcloud.app.drive import RunDriver
-from trmcloud.app.ending import NamedPodEnds, end_run
 from trmcloud.core.control.run_state import RunState
 from trmcloud.core.errors import LedgerError, StaleEpoch
+from trmcloud.operations.driving.drive import RunDriver
+from trmcloud.operations.driving.ending import NamedPodEnds, end_run
 from trmcloud.sim.faults.arm import Fault, FaultContext, window
 from trmcloud.sim.world.account import RentedMachine
 from trmcloud.sim.world.clocks import Machine

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from trmcloud.app.reconciling import reconcile
 from trmcloud.core.catalog.hardware import GPUS, on_other_board, slowdown
 from trmcloud.core.catalog.offers import DAY_S
 from trmcloud.core.contract.boards import NVL, PCIE
@@ -10,6 +9,7 @@ from trmcloud.core.control import events as ev
 from trmcloud.core.control.renting import storage_beside_disks
 from trmcloud.core.money import Usd, cost
 from trmcloud.core.spec.plan import Candidate, Plan
+from trmcloud.operations.driving.reconciling import reconcile
 from trmcloud.sim.faults.arm import Fault, FaultContext, answer, window
 from trmcloud.sim.world.account import Observer, RentedMachine
 from trmcloud.sim.world.controllers import Process

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import random
 
-from trmcloud.app.checkpoints.saving import request_save
 from trmcloud.core.contract import manifest as mf
 from trmcloud.core.contract import pod_contract as contract
 from trmcloud.core.errors import CheckpointError, ConflictError, NotFoundError, NotSupported
 from trmcloud.core.values import replace
+from trmcloud.operations.checkpoints.saving import request_save
 from trmcloud.sim.faults.arm import Fault, FaultContext, answer
 from trmcloud.sim.world.account import Observer, RentedMachine
 from trmcloud.sim.world.controllers import Process

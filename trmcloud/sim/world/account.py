@@ -13,7 +13,6 @@ import random
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Concatenate, ParamSpec, Protocol
 
-from trmcloud.app.drive import RunDriver
 from trmcloud.core.catalog.providers import local_terminate_wait_s, traits_of
 from trmcloud.core.contract import pod_contract as contract
 from trmcloud.core.contract.bucket import Grants, Uploads
@@ -24,6 +23,7 @@ from trmcloud.core.control.run_state import RunState
 from trmcloud.core.errors import ProviderError, TrmcloudError
 from trmcloud.core.money import Usd
 from trmcloud.core.storage import pod_disks_price, price_per_hour
+from trmcloud.operations.driving.drive import RunDriver
 from trmcloud.pod.agent.host import Trainer
 from trmcloud.pod.agent.lease_clock import AnchorNote
 from trmcloud.pod.agent.loop import AgentLoop

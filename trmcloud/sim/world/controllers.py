@@ -10,12 +10,6 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
-from trmcloud.app import reap
-from trmcloud.app.context import Buckets, Caller, Context, PodInputs
-from trmcloud.app.drive import RunDriver, land_before_balance_ends
-from trmcloud.app.ending import end_overdue
-from trmcloud.app.machines import Machines
-from trmcloud.app.reconciling import is_left_waiting, reconcile
 from trmcloud.core.catalog.providers import traits_of
 from trmcloud.core.control import events as ev
 from trmcloud.core.control.actions import is_held
@@ -34,6 +28,12 @@ from trmcloud.core.errors import (
     TrmcloudError,
 )
 from trmcloud.core.money import Usd
+from trmcloud.operations.context import Buckets, Caller, Context, PodInputs
+from trmcloud.operations.driving import reap
+from trmcloud.operations.driving.drive import RunDriver, land_before_balance_ends
+from trmcloud.operations.driving.ending import end_overdue
+from trmcloud.operations.driving.reconciling import is_left_waiting, reconcile
+from trmcloud.operations.machines import Machines
 from trmcloud.ports.compute import PodItems
 from trmcloud.ports.ledger import ControllerId, Driver
 from trmcloud.sim.world.account import Observer, RentedMachine, World
