@@ -64,7 +64,7 @@ def _pass_over_hang_ups(server: Any, request: Any, address: Any) -> None:
         _tell_error(server, request, address)
 
 
-socketserver.BaseServer.handle_error = _pass_over_hang_ups  # type: ignore[method-assign]
+setattr(socketserver.BaseServer, "handle_error", _pass_over_hang_ups)  # noqa: B010
 
 
 def _look_up_here(host: Any, *rest: Any, **named: Any) -> Any:
