@@ -80,7 +80,7 @@ class MovingFile:
         self._hash = hashlib.sha256()
 
     def parts(self) -> Iterator[Part]:
-        """What has to move."""
+        """Return the parts that still have to be transferred."""
         return (Part(self, start, end) for start, end in self._spans)
 
     @property

@@ -1,3 +1,3 @@
-"""What trmcloud does, behind every door alike: each operation takes a typed request and the ports
-of a home, and returns a view. The rooms stand in layers: see ``pyproject.toml``.
+"""The operations of trmcloud, shared by all doors. Each takes a typed request and the ports of a
+home, and returns a view. The packages are layered: see the import contract in ``pyproject.toml``.
 """

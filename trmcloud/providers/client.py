@@ -1,8 +1,7 @@
-"""What the clients of sellers' APIs share: reads that are asked again, and refusals as errors.
+"""The HTTP client base of all providers: retries reads, and turns refusals into errors.
 
-Only what can be asked twice is asked twice: a read is repeated after 429, 5xx and lost connections
-while that can help; whatever makes something is sent once. No answer is followed elsewhere: a
-redirect would carry the key to wherever it points.
+A read is retried after 429, 5xx and lost connections, within a time limit; a request that creates
+something is sent once. Redirects are not followed: they would carry the key to another host.
 """
 
 from __future__ import annotations

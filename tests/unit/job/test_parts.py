@@ -240,7 +240,7 @@ def test_a_first_machine_that_asks_for_nothing_holds_no_other(
     if not has_files:
         until(
             lambda: "parts offered" not in [each.name for each in threading.enumerate()],
-            10.0, "the end of its offers, which nobody waits for",
+            10.0, "the sender's thread still runs",
         )  # fmt: skip
 
 

@@ -1,3 +1,3 @@
-"""The loop that carries a run and what ends pods without it: observe, decide, append, act; the
-reaper; whoever types the next command. What is decided is in ``core.control``.
+"""The loop that carries a run (observe, decide, append, act), the reaper, and the takeover of runs
+that nobody drives. Decisions themselves are made in ``core.control``.
 """
