@@ -684,12 +684,14 @@ def _elsewhere(t: Tree) -> None:
         (folder / "commondir").write_text(f"{t.root}/common\n")
         t.git("")
         t.folder("common/refs"), t.folder("common/objects")
-        t.write("common/config", f"[core]\n\tfsmonitor = {t.program('monitor3', 'commondir')}\n")
+        rows = f"[core]\n\tfsmonitor = {t.program('monitor3', 'commondir')}\n"
+        t.write("common/config", rows + f"\texcludesFile = {outside}/token.txt\n")
     elif how == 3:
         t.git("[extensions]\n\tworktreeConfig = true\n[core]\n\trepositoryformatversion = 1\n")
         program = t.program("monitor4", "worktree-config")
         (folder / "config.worktree").write_text(
             f"[core]\n\tfsmonitor = {program}\n\thooksPath = x\n"
+            f"\texcludesFile = {outside}/token.txt\n"
         )
     else:
         t.git("[core]\n\tbare = true\n\trepositoryformatversion = 0\n")
@@ -697,8 +699,9 @@ def _elsewhere(t: Tree) -> None:
 
 @kind("git: a .git file that leads elsewhere")
 def _git_file(t: Tree) -> None:
-    t.git(f"[core]\n\tfsmonitor = {t.program('monitor5', 'git-file')}\n")
-    target = t.rng.choice(("real", "a/b/real", "../elsewhere/repository"))
+    rows = f"[core]\n\tfsmonitor = {t.program('monitor5', 'git-file')}\n"
+    t.git(rows + f"\texcludesFile = {t.world.outside}/token.txt\n")
+    target = t.rng.choice(("real", " real", "a/b/real", "../elsewhere/repository"))
     real = t.root / target
     real.parent.mkdir(parents=True, exist_ok=True)
     if real.exists():

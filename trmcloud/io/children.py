@@ -8,11 +8,13 @@ time and output, and no process that it started outlives it.
 from __future__ import annotations
 
 import os
+import resource
 import secrets
 import selectors
 import shutil
 import signal
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -76,6 +78,7 @@ def run_reader(
     command: Sequence[str],
     *,
     most_s: float,
+    most_cpu_s: int | None = None,
     folder: Path | None = None,
     environment: Mapping[str, str] | None = None,
     given: bytes = b"",
@@ -85,6 +88,8 @@ def run_reader(
 
     Args:
         most_s: the time limit in seconds.
+        most_cpu_s: limit of its CPU time in seconds, and of each process that it starts; Linux
+            alone keeps it.
         folder: where it runs; a new empty folder, removed afterwards, if None.
         environment: by default ``reader_environment()``.
         given: bytes for its standard input.
@@ -99,8 +104,8 @@ def run_reader(
     if folder is None:
         with tempfile.TemporaryDirectory(prefix="trmcloud-") as empty:
             return run_reader(
-                command, most_s=most_s, folder=Path(empty), environment=environment, given=given,
-                most_bytes=most_bytes,
+                command, most_s=most_s, most_cpu_s=most_cpu_s, folder=Path(empty),
+                environment=environment, given=given, most_bytes=most_bytes,
             )  # fmt: skip
     mark = secrets.token_hex(16)
     known = dict(reader_environment() if environment is None else environment)
@@ -112,10 +117,22 @@ def run_reader(
             cwd=folder, env={**known, _MARK: mark}, start_new_session=True,
         )  # fmt: skip
     try:
+        if most_cpu_s is not None:
+            _limit_cpu(child.pid, most_cpu_s)
         out, err = _read_both(child, time.monotonic() + most_s, most_bytes)
     finally:
         _end_all(child, mark)
+    if child.returncode == -signal.SIGXCPU:
+        raise ReaderStopped(f"it used more than {most_cpu_s} s of CPU time")
     return Ended(child.returncode, out, err)
+
+
+def _limit_cpu(pid: int, most_s: int) -> None:
+    if sys.platform != "linux":
+        return
+    with suppress(ProcessLookupError):
+        resource.prlimit(pid, resource.RLIMIT_CORE, (0, 0))  # no dump where it runs
+        resource.prlimit(pid, resource.RLIMIT_CPU, (most_s, most_s + 1))
 
 
 def _read_both(child: subprocess.Popen[bytes], deadline: float, most: int) -> tuple[bytes, bytes]:

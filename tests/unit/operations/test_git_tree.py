@@ -535,6 +535,58 @@ def test_a_git_folder_behind_a_link_or_a_file_is_judged_where_it_lies(
         look_at(root)
 
 
+_ELSEWHERE = "[core]\n\texcludesFile = %s\n"
+
+
+@pytest.mark.parametrize("name", ["config", "config.worktree"])
+def test_a_submodule_names_no_file_of_another_place(root: Path, tmp_path: Path, name: str) -> None:
+    """Its repository lies in the clone around it, above the folder looked at."""
+    git(root, "submodule", "--quiet", "add", str(root), "lib")
+    modules = root / ".git/modules/lib"
+    put(modules / name, (modules / "config").read_text() + _ELSEWHERE % "../../../notes/a.txt")
+    assert look_at(root / "lib").by_git, "a file of the clone"
+    put(modules / name, (modules / "config").read_text() + _ELSEWHERE % (tmp_path / "token.txt"))
+    with pytest.raises(DataError, match="names a file of another place"):
+        look_at(root / "lib")
+
+
+def test_a_linked_folder_and_a_clone_of_shared_settings_are_judged_by_both_configurations(
+    root: Path, tmp_path: Path
+) -> None:
+    git(root, "worktree", "add", "-q", str(tmp_path / "second"))
+    with open(root / ".git/config", "a") as file:
+        file.write(_ELSEWHERE % "notes/a.txt")
+    assert look_at(tmp_path / "second").by_git, "a file of the clone that it is linked to"
+    with open(root / ".git/config", "a") as file:
+        file.write(_ELSEWHERE % "/etc/hostname")
+    with pytest.raises(DataError, match="names a file of another place"):
+        look_at(tmp_path / "second")
+
+
+def test_a_common_folder_is_judged_where_it_lies(root: Path) -> None:
+    shared = root / "shared"
+    shutil.copytree(root / ".git", shared)
+    put(root / ".git/commondir", "../shared\n")
+    assert look_at(root).by_git
+    with open(shared / "config", "a") as file:
+        file.write(_ELSEWHERE % "/etc/hostname")
+    with pytest.raises(DataError, match="names a file of another place"):
+        look_at(root)
+
+
+def test_the_name_in_a_git_file_is_read_as_git_reads_it(root: Path) -> None:
+    real = root / " kept"
+    (root / ".git").rename(real)
+    with open(real / "config", "a") as file:
+        file.write(_ELSEWHERE % "/etc/hostname")
+    put(root / ".git", "gitdir:  kept\n\n")
+    with pytest.raises(DataError, match="names a file of another place"):
+        look_at(root)
+    put(root / ".git", "gitdir: \0kept\n")
+    with pytest.raises(DataError, match="names no folder"):
+        look_at(root)
+
+
 def test_a_git_file_behind_a_link_that_leads_elsewhere_is_not_read(
     root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -557,8 +609,19 @@ def test_a_list_that_takes_git_too_long_is_asked_for_once(
     put(root / ".gitignore", "**/a*/" * 9 + "**/b\n")
     put(root / ("a/" * 60 + "a"))
     monkeypatch.setattr("trmcloud.operations.sending.git_tree._MOST_S", 0.5)
-    with pytest.raises(GitStopped, match="git was stopped"):
+    with pytest.raises(GitStopped, match="did not end in time"):
         command_of(CommandRequest(words=("python", "train.py")), "", root)
+
+
+def test_a_list_that_costs_git_too_much_is_stopped(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(root / ".gitignore", "**/a*/" * 9 + "**/b\n")
+    put(root / ("a/" * 60 + "a"))
+    monkeypatch.setattr("trmcloud.operations.sending.git_tree._MOST_CPU_S", 1)
+    with pytest.raises(GitStopped, match="more than 1 s of CPU time"):
+        look_at(root)
+    assert not list(root.glob("core*"))
 
 
 @pytest.mark.parametrize("name", ["HEAD", "info/exclude", "refs/heads/other"])

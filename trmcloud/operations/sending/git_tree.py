@@ -16,7 +16,7 @@ import shlex
 import stat
 import tempfile
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -27,6 +27,8 @@ from trmcloud.io.files import is_below, open_regular
 
 _MOST_S = 30.0
 """For all answers about a folder; a command may list it twice."""
+_MOST_CPU_S = 8
+"""For one answer."""
 _MOST_BYTES = 256 << 20
 _DEEPEST, _MOST_FOLDERS = 256, 200_000
 """Of an index that is compared with its commit."""
@@ -51,7 +53,7 @@ _READ_BY_GIT = (
 )  # fmt: skip
 """Of a .git folder, by rev-parse and ls-files."""
 _MOST_CONFIG_BYTES = 1 << 20
-_MOST_GIT_FILE_BYTES = 1 << 13
+_GIT_FILE, _MOST_GIT_FILE_BYTES = "gitdir: ", 1 << 13
 _INCLUDES = re.compile(r"(?i)\[\s*include")
 _NAMED = re.compile(r"(?im)(?:^|\])\s*(path|excludesfile|attributesfile)\s*=\s*(.*?)\s*$")
 _PLAIN_PATH = re.compile(r"[\w./@+~ -]+")
@@ -129,58 +131,79 @@ def _require_own_files(top: Path) -> None:
 
     Raises:
         DataError: its .git, or a file of it, is a link that leads elsewhere, or its configuration
-            includes one.
+            names a file of another place.
     """
-    git = _repository_below(top)
-    if git is None:
-        return
-    inside = os.path.realpath(git)
-    paths = [git / name for name in _READ_BY_GIT]
-    paths += itertools.islice(git.glob("sharedindex.*"), _MOST_FOLDERS)  # of a split index
-    for folder, folders, files in os.walk(git / "refs"):
-        paths += [Path(folder) / name for name in (*folders, *files)]
-        if len(paths) > _MOST_FOLDERS:
-            break
-    for path in paths:
-        real = os.path.realpath(path)
-        if path.is_symlink() and not is_below(real, inside):
-            raise _outside(path, "it is a link to another place")
-        if os.path.lexists(real) and stat.S_IFMT(os.lstat(real).st_mode) not in _FILES:
-            raise DataError(
-                "git would wait for what is neither a file nor a folder",
-                where=str(path),
-                next_step="use a clone made by git clone",
-            )
-    for name in ("config", "config.worktree"):
-        if not _stays_in(git / name, git, top):
-            raise _outside(git / name, "it is too large, or names a file of another place")
+    for git in _repositories(top):
+        paths = [git / name for name in _READ_BY_GIT]
+        paths += itertools.islice(git.glob("sharedindex.*"), _MOST_FOLDERS)  # of a split index
+        for folder, folders, files in os.walk(git / "refs"):
+            paths += [Path(folder) / name for name in (*folders, *files)]
+            if len(paths) > _MOST_FOLDERS:
+                break
+        for path in paths:
+            _require_own_file(path, git)
+        for name in ("config", "config.worktree"):
+            if not _stays_in(git / name, git, _place(git, top)):
+                raise _outside(git / name, "it is too large, or names a file of another place")
 
 
-def _repository_below(top: Path) -> Path | None:
-    """Return the repository's folder of ``top``; None where a file .git names one elsewhere, as a
-    linked working folder's does.
+def _require_own_file(path: Path, git: Path) -> None:
+    real = os.path.realpath(path)
+    if path.is_symlink() and not is_below(real, os.path.realpath(git)):
+        raise _outside(path, "it is a link to another place")
+    if os.path.lexists(real) and stat.S_IFMT(os.lstat(real).st_mode) not in _FILES:
+        raise DataError(
+            "git would wait for what is neither a file nor a folder",
+            where=str(path),
+            next_step="use a clone made by git clone",
+        )
+
+
+def _repositories(top: Path) -> Iterator[Path]:
+    """The folders whose configuration git reads for ``top``: its repository's own, which a file
+    .git may name elsewhere (a submodule's, a linked working folder's), and the one that it shares
+    with others.
 
     Raises:
-        DataError: .git is a link that leads out of ``top``.
+        DataError: .git is a link that leads out of ``top``, or a file git would read otherwise.
     """
     git = top / ".git"
-    real, inside = Path(os.path.realpath(git)), os.path.realpath(top)
-    if not is_below(real, inside):
+    real = Path(os.path.realpath(git))
+    if not is_below(real, os.path.realpath(top)):
         raise _outside(git, "it is a link to another place")
     if real.is_file():
-        try:
-            with open_regular(real) as file:
-                content = file.read(_MOST_GIT_FILE_BYTES)
-        except OSError:
-            return None  # git reads none of it either
-        named = content.decode("utf-8", "surrogateescape").removeprefix("gitdir:").strip()
-        target = os.path.realpath(top / named)
-        return Path(target) if is_below(target, inside) else None
-    return real
+        named = _line(real)
+        if not named.startswith(_GIT_FILE):
+            return  # git reads none of it either
+        real = Path(os.path.realpath(top / named.removeprefix(_GIT_FILE)))
+    yield real
+    common = real / "commondir"
+    if common.exists():
+        yield Path(os.path.realpath(real / _line(common)))
 
 
-def _stays_in(config: Path, git: Path, top: Path, *, is_included: bool = False) -> bool:
-    """Whether a configuration names only files below ``top`` for git to read; ignore rules may be
+def _line(path: Path) -> str:
+    """The path that a small file of git's holds, as git reads it; empty where there is none."""
+    try:
+        with open_regular(path) as file:
+            content = file.read(_MOST_GIT_FILE_BYTES + 1)
+    except OSError:
+        return ""
+    if len(content) > _MOST_GIT_FILE_BYTES or b"\0" in content:
+        raise _outside(path, "it names no folder")
+    return os.fsdecode(content.rstrip(b"\r\n"))
+
+
+def _place(git: Path, top: Path) -> Path:
+    """The folder whose files a repository's configuration may name: ``top`` for one that lies in
+    it, for another the clone around it."""
+    if is_below(git, os.path.realpath(top)):
+        return top
+    return next((each.parent for each in (git, *git.parents) if each.name == ".git"), git)
+
+
+def _stays_in(config: Path, git: Path, place: Path, *, is_included: bool = False) -> bool:
+    """Whether a configuration names only files below ``place`` for git to read; ignore rules may be
     the user's. A name with quotes or escapes, which git reads in its own way, does not count."""
     try:
         with open_regular(config) as file:
@@ -189,7 +212,7 @@ def _stays_in(config: Path, git: Path, top: Path, *, is_included: bool = False) 
         return not is_included
     except OSError:
         return False
-    text, inside = content.decode("utf-8", "replace"), os.path.realpath(top)
+    text, inside = content.decode("utf-8", "replace"), os.path.realpath(place)
     for key, value in _NAMED.findall(text):
         is_include = key.lower() == "path"
         if is_include and not _INCLUDES.search(text):
@@ -200,7 +223,7 @@ def _stays_in(config: Path, git: Path, top: Path, *, is_included: bool = False) 
         is_plain = _PLAIN_PATH.fullmatch(value)
         if not is_plain or not any(is_below(path, place) for place in places):
             return False
-        if is_include and (is_included or not _stays_in(Path(path), git, top, is_included=True)):
+        if is_include and (is_included or not _stays_in(Path(path), git, place, is_included=True)):
             return False
     return len(content) <= _MOST_CONFIG_BYTES
 
@@ -291,8 +314,9 @@ def _run(
     """
     try:
         ended = run_reader(
-            command, most_s=most_s, folder=folder, environment=environment, most_bytes=_MOST_BYTES
-        )
+            command, most_s=most_s, most_cpu_s=_MOST_CPU_S, folder=folder, environment=environment,
+            most_bytes=_MOST_BYTES,
+        )  # fmt: skip
     except ReaderStopped as error:
         raise GitStopped(
             f"git was stopped: {error}",
