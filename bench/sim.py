@@ -7,10 +7,9 @@ import time
 
 from bench.row import Row
 from tests.sim.drawing import draw
-from tests.sim.faults import arm_all
+from tests.sim.faults import NAMES, arm_all
 from tests.sim.play import play
 from trmcloud.core.control.renting import storage_beside_disks
-from trmcloud.sim.faults.table import NAMES
 from trmcloud.wiring_plans import simulate_providers
 
 SEEDS = 600

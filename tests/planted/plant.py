@@ -40,8 +40,7 @@ _START_S = 300.0
 _LOOK = """
 import json, signal, sys
 from tests.sim.kept import KEPT
-from tests.sim.faults import MARKET, arm_all
-from trmcloud.sim.faults.table import NAMES
+from tests.sim.faults import MARKET, NAMES, arm_all
 from tests.sim.play import play
 from tests.sim.drawing import draw, with_grants, with_paces, with_time_to_spare
 beyond, first, broken = int(sys.argv[1]), int(sys.argv[2]), set(json.loads(sys.argv[3]))

@@ -1,4 +1,5 @@
-"""All faults that tests arm: those of the product, and 101–105, of a market.
+"""All faults that tests arm: those that a rehearsal knows, those of a pod that lies (65–70 and 74),
+and 101–105, of a market.
 
 Of a market are stock that is sold out or flaps, boots that never come, prices that rise while a run
 waits, and a provider that asks to be asked less often.
@@ -9,12 +10,16 @@ from __future__ import annotations
 import itertools
 from collections.abc import Mapping
 
+from tests.sim import hostile
 from trmcloud.sim.faults import table
 from trmcloud.sim.faults.arm import Fault, FaultContext
-from trmcloud.sim.faults.table import ALL, NAMES
 from trmcloud.sim.scenario import Scenario
 from trmcloud.sim.world.world import SimWorld
 
+ALL: Mapping[str, tuple[str, Fault]] = dict(
+    sorted({**table.ALL, **hostile.FAULTS}.items(), key=lambda item: int(item[0]))
+)
+NAMES = tuple(ALL)
 _MINUTE_S, _HOUR_S = 60.0, 3600.0
 
 

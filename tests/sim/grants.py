@@ -6,8 +6,8 @@ python -m tests.sim.grants --from 1 --worlds 2000 [--jobs 2]
 from __future__ import annotations
 
 from tests.sim.drawing import draw, with_grants
+from tests.sim.faults import NAMES
 from tests.sim.playing import Played
-from trmcloud.sim.faults.table import NAMES
 from trmcloud.sim.scenario import Scenario
 
 

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Mapping
 
 from tests.sim.drawing import draw
-from tests.sim.faults import arm_all
+from tests.sim.faults import NAMES, arm_all
 from tests.sim.grants import granted_scenario
 from tests.sim.kept import write
 from tests.sim.market import market_scenario
@@ -18,7 +18,6 @@ from tests.sim.paces import paced_scenario
 from tests.sim.play import play
 from tests.sim.playing import ScenarioOf
 from tests.sim.soak import soak_scenario
-from trmcloud.sim.faults.table import NAMES
 from trmcloud.sim.scenario import Scenario
 
 

@@ -8,9 +8,8 @@ from __future__ import annotations
 from collections import Counter
 
 from tests.sim.drawing import draw
-from tests.sim.faults import MARKET
+from tests.sim.faults import MARKET, NAMES
 from tests.sim.playing import Played
-from trmcloud.sim.faults.table import NAMES
 from trmcloud.sim.scenario import Scenario
 
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections import Counter
 
 from tests.sim.drawing import draw, with_paces
+from tests.sim.faults import NAMES
 from tests.sim.playing import Played
-from trmcloud.sim.faults.table import NAMES
 from trmcloud.sim.scenario import Scenario
 
 

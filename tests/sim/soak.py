@@ -23,16 +23,15 @@ from typing import Any
 
 import trmcloud
 from tests.sim.drawing import draw, with_balance
-from tests.sim.faults import IMPOSSIBLE, PAIRS, arm_all
+from tests.sim.faults import ALL, IMPOSSIBLE, NAMES, PAIRS, arm_all
 from tests.sim.grants import granted_scenario
 from tests.sim.kept import KEEP_IT, KEPT
 from tests.sim.play import PlayResult, play
-from trmcloud.sim.faults.table import ALL, NAMES
 from trmcloud.sim.scenario import Scenario
 
 _PACKAGE = Path(trmcloud.__file__).resolve().parent
 _HERE = Path(__file__).resolve().parent
-_PARTS = ("drawing.py", "faults.py", "play.py", "users.py")
+_PARTS = ("drawing.py", "faults.py", "hostile.py", "play.py", "users.py")
 _ROOMS = ("core", "io", "ports", "operations", "pod", "sim", "providers")
 SEEDS = 200_000
 _BATCH = 500

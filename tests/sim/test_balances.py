@@ -8,12 +8,11 @@ import pytest
 
 from tests import registered  # noqa: F401
 from tests.sim.drawing import draw, with_balance
-from tests.sim.faults import arm_all
+from tests.sim.faults import NAMES, arm_all
 from tests.sim.play import play
 from trmcloud.core.control.balance import AccountBalance
 from trmcloud.core.errors import ProviderError
 from trmcloud.core.spec.spec import STOP
-from trmcloud.sim.faults.table import NAMES
 from trmcloud.sim.scenario import Scenario
 from trmcloud.sim.world.ports import SimCompute
 

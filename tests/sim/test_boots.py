@@ -6,11 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from tests.sim.faults import arm_all
+from tests.sim.faults import NAMES, arm_all
 from tests.sim.oracle.agent_oracle import NEXT_WITHIN_S, BootJudge
 from tests.sim.play import play
 from tests.sim.test_found import held, pods_made, world
-from trmcloud.sim.faults.table import NAMES
 from trmcloud.sim.world.account import BOOT_LOG_S, RentedMachine
 from trmcloud.sim.world.pod import SimPod
 

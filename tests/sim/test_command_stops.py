@@ -15,11 +15,10 @@ from math import inf
 import pytest
 
 from tests.sim.drawing import draw
-from tests.sim.faults import arm_all
+from tests.sim.faults import NAMES, arm_all
 from tests.sim.play import play
 from trmcloud.core.contract.command import Command
 from trmcloud.core.values import replace
-from trmcloud.sim.faults.table import NAMES
 from trmcloud.sim.scenario import Scenario
 from trmcloud.sim.world.account import Pod
 from trmcloud.sim.world.trainer import Habit, SimCommand

@@ -7,9 +7,9 @@ from collections.abc import Callable
 import pytest
 
 from tests.sim.drawing import draw
+from tests.sim.faults import NAMES
 from tests.sim.play import PlayResult, play
 from trmcloud.core.values import replace
-from trmcloud.sim.faults.table import NAMES
 from trmcloud.sim.scenario import Scenario
 from trmcloud.sim.world.facts import START_AT
 from trmcloud.sim.world.world import SimWorld

@@ -10,11 +10,10 @@ import pytest
 
 from tests.sim import keep
 from tests.sim.drawing import draw, with_balance
-from tests.sim.faults import arm_all
+from tests.sim.faults import NAMES, arm_all
 from tests.sim.kept import FOLDER, KEPT, NotAScenario, from_json, read, to_json, write
 from tests.sim.play import play
 from trmcloud.core.control import bookkeeping
-from trmcloud.sim.faults.table import NAMES
 from trmcloud.sim.scenario import Scenario
 
 

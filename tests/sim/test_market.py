@@ -9,13 +9,12 @@ from dataclasses import replace
 import pytest
 
 from tests.sim.drawing import draw
-from tests.sim.faults import MARKET, arm_all
+from tests.sim.faults import MARKET, NAMES, arm_all
 from tests.sim.market import market_scenario
 from tests.sim.play import PlayResult, play
 from trmcloud.core.catalog.hardware import LOCAL
 from trmcloud.core.errors import Outcome
 from trmcloud.core.money import ZERO
-from trmcloud.sim.faults.table import NAMES
 from trmcloud.sim.scenario import Scenario
 from trmcloud.sim.world.world import SimWorld
 

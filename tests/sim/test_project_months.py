@@ -6,13 +6,12 @@ import itertools
 from dataclasses import replace
 
 from tests.sim.drawing import draw
-from tests.sim.faults import arm_all
+from tests.sim.faults import NAMES, arm_all
 from tests.sim.play import play
 from trmcloud.core.control import events as ev
 from trmcloud.core.control.budget import PROJECT_MONTH, project_month
 from trmcloud.core.control.grants import month_of
 from trmcloud.core.money import Usd
-from trmcloud.sim.faults.table import NAMES
 from trmcloud.sim.scenario import Scenario
 from trmcloud.sim.world.world import SimWorld
 

@@ -7,13 +7,12 @@ from collections.abc import Callable
 import pytest
 
 from tests.sim.drawing import draw
-from tests.sim.faults import arm_all
+from tests.sim.faults import NAMES, arm_all
 from tests.sim.play import play
 from trmcloud.core.control.observation import Bill
 from trmcloud.core.money import Usd
 from trmcloud.core.values import replace
 from trmcloud.sim import play as product
-from trmcloud.sim.faults.table import NAMES
 from trmcloud.sim.scenario import Scenario
 from trmcloud.sim.world.account import Account, RentedMachine
 from trmcloud.sim.world.ports import SimCompute

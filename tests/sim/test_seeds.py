@@ -6,12 +6,11 @@ from __future__ import annotations
 import pytest
 
 from tests.sim.drawing import draw
-from tests.sim.faults import arm_all
+from tests.sim.faults import NAMES, arm_all
 from tests.sim.kept import KEEP_IT
 from tests.sim.play import play
 from tests.sim.shrinking import shrink
 from tests.sim.soak import code_hash, first_seed
-from trmcloud.sim.faults.table import NAMES
 from trmcloud.sim.play import timeline
 
 SEEDS = 240

@@ -13,8 +13,9 @@ from pathlib import Path
 import pytest
 
 from tests.present import present
+from tests.sim import hostile
 from tests.sim.drawing import draw
-from tests.sim.faults import PAIRS, arm_all
+from tests.sim.faults import NAMES, PAIRS, arm_all
 from tests.sim.kept import KEPT
 from tests.sim.play import play
 from tests.sim.shrinking import shrink
@@ -22,8 +23,7 @@ from tests.sim.soak import Tally, code_hash, first_seed, page, run_seeds
 from tests.sim.soak import _missing as missing
 from tests.sim.soak import main as soak
 from trmcloud.core.control import bookkeeping
-from trmcloud.sim.faults import controller, hostile, provider, training
-from trmcloud.sim.faults.table import NAMES
+from trmcloud.sim.faults import controller, provider, training
 from trmcloud.sim.play import timeline
 from trmcloud.sim.world.clocks import EventQueue
 from trmcloud.sim.world.trainer import Shape, SimTrainer, TrainerFault
@@ -50,8 +50,7 @@ def test_a_seed_replays_in_another_process() -> None:
     """Nothing depends on the hash seed of the interpreter."""
     code = (
         "from trmcloud.wiring_plans import simulate_providers\n"
-        "from tests.sim.faults import arm_all\n"
-        "from trmcloud.sim.faults.table import NAMES\n"
+        "from tests.sim.faults import NAMES, arm_all\n"
         "from tests.sim.play import play\n"
         "from tests.sim.drawing import draw\n"
         "simulate_providers()\n"

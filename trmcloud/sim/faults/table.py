@@ -1,18 +1,18 @@
-"""All faults by number."""
+"""The faults that a rehearsal knows, by number."""
 
 from __future__ import annotations
 
 import random
 from collections.abc import Mapping
 
-from trmcloud.sim.faults import controller, hostile, provider, training
+from trmcloud.sim.faults import controller, provider, training
 from trmcloud.sim.faults.arm import Fault, FaultContext
 from trmcloud.sim.scenario import Scenario
 from trmcloud.sim.world.world import SimWorld
 
 ALL: Mapping[str, tuple[str, Fault]] = dict(
     sorted(
-        {**controller.FAULTS, **provider.FAULTS, **training.FAULTS, **hostile.FAULTS}.items(),
+        {**controller.FAULTS, **provider.FAULTS, **training.FAULTS}.items(),
         key=lambda item: int(item[0]),
     )
 )

@@ -69,7 +69,7 @@ class FaultSettings:
     garbled_reports: bool = False
     crossed_reports: bool = False
     lies: list[Callable[[AgentReport], AgentReport | None]] = field(default_factory=list)
-    """Change a report on its way from a hostile pod: see ``faults.hostile``."""
+    """Change a report on its way from a hostile pod."""
     turns: list[Callable[[Any], None]] = field(default_factory=list)
     """Acts of a hostile host, once its pod has been given the right to upload."""
     ledger_locked_until: float = 0.0
