@@ -8,7 +8,7 @@ import traceback
 from collections.abc import Callable
 from pathlib import Path
 
-from trmcloud.core.values import dataclass
+from trmcloud.core.values import Value
 from trmcloud.sim.oracle.promises import Promises
 from trmcloud.sim.scenario import Scenario
 from trmcloud.sim.user_actions import UserActions
@@ -22,8 +22,7 @@ _MOST_EVENTS = 200_000
 """Three days of looks at a run every few seconds, by its driver and a second process."""
 
 
-@dataclass(frozen=True)
-class PlayResult:
+class PlayResult(Value):
     """The result of one seed. ``digest`` is the hash of everything that happened."""
 
     seed: int

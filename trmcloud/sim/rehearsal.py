@@ -15,7 +15,7 @@ from trmcloud.core.errors import DoesNotFit, UsageError
 from trmcloud.core.money import Usd
 from trmcloud.core.planner.speed import steps_between_saves
 from trmcloud.core.spec.plan import Candidate, Interval, PhasePlan, Plan
-from trmcloud.core.values import dataclass, replace
+from trmcloud.core.values import Value, replace
 from trmcloud.sim.faults.table import ALL, NAMES, arm_all
 from trmcloud.sim.play import PlayResult, play
 from trmcloud.sim.scenario import Scenario, SimRun
@@ -34,8 +34,7 @@ _LONGEST_SAVE = 0.01
 """Of a command's length, what one save takes at most."""
 
 
-@dataclass(frozen=True)
-class Rehearsal:
+class Rehearsal(Value):
     """N plays of one plan. ``shown`` is the one whose timeline is shown."""
 
     plan: Plan

@@ -8,13 +8,12 @@ from dataclasses import field
 from trmcloud.core.control.events import GrantTerms
 from trmcloud.core.money import Usd
 from trmcloud.core.spec.plan import Plan
-from trmcloud.core.values import dataclass
+from trmcloud.core.values import Value
 from trmcloud.sim.world.facts import TruePaces
 from trmcloud.sim.world.trainer import Shape
 
 
-@dataclass(frozen=True)
-class SimRun:
+class SimRun(Value):
     """One run: when it is launched, its plan, how its training really goes, and what follows.
 
     ``resume_after_s``: how long after its end the user resumes it, once (0: never).
@@ -36,8 +35,7 @@ class SimRun:
     """Whether it is launched and resumed from the other machine: a second client."""
 
 
-@dataclass(frozen=True)
-class GrantAct:
+class GrantAct(Value):
     """What happens to a principal's grant ``at_s``: give, raise, revoke, revoke_now, or approve,
     where the principal asks first for ``terms.total`` more and for ``terms.runs_at_once``."""
 
@@ -47,8 +45,7 @@ class GrantAct:
     terms: GrantTerms | None = None
 
 
-@dataclass(frozen=True)
-class Scenario:
+class Scenario(Value):
     """All that a seed means. ``faults`` strike by number, in this order of arming."""
 
     seed: int

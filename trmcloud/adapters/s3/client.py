@@ -18,7 +18,7 @@ from trmcloud.core.errors import (
     ProviderRefused,
     TrmcloudError,
 )
-from trmcloud.core.values import dataclass
+from trmcloud.core.values import Value
 from trmcloud.io.network import wrong_setting
 
 LANES = 4
@@ -49,8 +49,7 @@ _UNKNOWN_CALL = frozenset(
 _FULL = frozenset(("QuotaExceeded", "InsufficientStorage", "XMinioStorageFull", "507"))
 
 
-@dataclass(frozen=True)
-class Client:
+class Client(Value):
     """``s3`` is boto3's. ``until`` is when its credentials end (epoch s); None: not known to.
 
     ``endpoint`` is '' for AWS itself. ``plain``: neither presigned requests, nor deletions in

@@ -28,7 +28,7 @@ from trmcloud.adapters.ssh.session import (
 )
 from trmcloud.core.errors import ConnectionDropped, LinkError
 from trmcloud.core.text import strip_control
-from trmcloud.core.values import dataclass
+from trmcloud.core.values import Value
 
 CONNECT_TIMEOUT_S = 10
 _ALIVE_EVERY_S = 5
@@ -42,8 +42,7 @@ _MAX_SOCKET_PATH = 104 - 17 - 1
 _HOST = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,252}|[0-9a-fA-F:]{2,45}")
 
 
-@dataclass(frozen=True)
-class CommandOutput:
+class CommandOutput(Value):
     """The output of a command on the pod, and its exit code. ``said`` is the end of its stderr."""
 
     code: int

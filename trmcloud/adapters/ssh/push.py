@@ -17,7 +17,7 @@ from trmcloud.core.contract import pod_contract as contract
 from trmcloud.core.contract.pod_contract import SENDABLE, is_sendable
 from trmcloud.core.contract.records import whole
 from trmcloud.core.errors import ConnectionDropped, LinkError, NotSendable
-from trmcloud.core.values import dataclass
+from trmcloud.core.values import Value
 from trmcloud.io.requests import pause_s
 from trmcloud.io.transfer import (
     BLOCK_BYTES,
@@ -49,8 +49,7 @@ done
 """
 
 
-@dataclass(frozen=True)
-class Parcel:
+class Parcel(Value):
     """Files below ``folder`` by their relative names, with the SHA-256 of each."""
 
     folder: Path

@@ -20,6 +20,7 @@ from trmcloud.core.contract.pod_contract import HEARTBEAT_NAME, METRICS_NAME
 from trmcloud.core.errors import ConflictError, TrmcloudError
 from trmcloud.core.spec.settings import PHASE_NAMES
 from trmcloud.core.text import one_line
+from trmcloud.core.values import Value
 from trmcloud.operations.context import run_by_id
 from trmcloud.operations.curves.curve_marks import marks_of
 from trmcloud.operations.curves.curve_store import CurveStore
@@ -35,8 +36,7 @@ _TELL_EVERY_S = 0.25
 WORKING, DONE, FAILED = "working", "done", "failed"
 
 
-@dataclass(frozen=True)
-class Job:
+class Job(Value):
     """``text`` is what came of it; ``next`` what to type, or do, where it failed."""
 
     number: int

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from trmcloud.core.contract.phase_account import CLIMBS
 from trmcloud.core.contract.recovery import NEEDED, PRESET, RATE
 from trmcloud.core.errors import UsageError
 from trmcloud.core.spec.settings import RATES, CommandSettings, PhaseRecipe, check_foreign
-from trmcloud.core.values import replace
+from trmcloud.core.values import Value, replace
 
 # Settings that decide what is trained: a resume with other values of these needs the user's
 # consent. Trainer and launch judge by the same list. Pure.
@@ -26,8 +25,7 @@ _PLANNED_KEYS = ("tokenizer", "characters", "data", "validation_fraction", "keep
 SEQUENCES = "sequences a step"
 
 
-@dataclass(frozen=True)
-class Change:
+class Change(Value):
     """A setting that differs between a checkpoint and the training that resumes it."""
 
     name: str

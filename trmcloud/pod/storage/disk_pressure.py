@@ -11,15 +11,14 @@ from pathlib import Path
 from trmcloud.core.contract import manifest as mf
 from trmcloud.core.contract.manifest import CheckpointManifest
 from trmcloud.core.contract.pod_contract import CHECKPOINTS_DIR
-from trmcloud.core.values import dataclass, replace
+from trmcloud.core.values import Value, replace
 from trmcloud.io.files import sync_folder, write_atomic
 
 ROOM_FOR = 2
 """Checkpoints that must still fit: the next one, and the one after it until the next look."""
 
 
-@dataclass(frozen=True)
-class PlannedDrop:
+class PlannedDrop(Value):
     """Files of a checkpoint that stays; without ``names``, the checkpoint itself."""
 
     manifest: CheckpointManifest

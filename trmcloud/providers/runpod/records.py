@@ -33,6 +33,7 @@ from trmcloud.adapters.pod_history import Sighting, Sightings
 from trmcloud.core.control.observation import BootTrouble, PodSeen, PodStatus
 from trmcloud.core.errors import ProviderError
 from trmcloud.core.money import ZERO, Usd, cost
+from trmcloud.core.values import Value
 from trmcloud.ports.compute import ThrottledError
 from trmcloud.providers.listed import RecordBiller
 from trmcloud.providers.runpod import models
@@ -144,8 +145,7 @@ _TROUBLE = re.compile(
 _PULLED = re.compile(r"status: (downloaded newer image|image is up to date)")
 
 
-@dataclass(frozen=True)
-class LogLine:
+class LogLine(Value):
     """``source`` is "system" or "container"."""
 
     source: str

@@ -5,15 +5,14 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 
-from trmcloud.core.values import dataclass
+from trmcloud.core.values import Value
 from trmcloud.sim.scenario import Scenario
 from trmcloud.sim.world.account import RentedMachine
 from trmcloud.sim.world.facts import START_AT, Trap
 from trmcloud.sim.world.world import SimWorld
 
 
-@dataclass(frozen=True)
-class FaultContext:
+class FaultContext(Value):
     """One fault about to be set in one world. ``rng`` is the fault's own, so that taking another
     fault away leaves this one as it was."""
 

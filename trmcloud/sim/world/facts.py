@@ -11,6 +11,7 @@ from trmcloud.core.contract.pod_contract import AgentReport, PhaseState
 from trmcloud.core.contract.trainer_contract import DONE
 from trmcloud.core.spec.plan import Plan
 from trmcloud.core.spec.settings import PhaseRecipe
+from trmcloud.core.values import Value
 from trmcloud.ports.compute import PodRequest
 from trmcloud.sim.world.trainer import Shape, TrainerFault
 
@@ -123,8 +124,7 @@ class TimelineEntry:
     text: str
 
 
-@dataclass(frozen=True)
-class TruePaces:
+class TruePaces(Value):
     """How fast a run's machines are, and what they say of it.
 
     ``factors``: the time of a step, relative to the run's shapes, on its first machine, its second
@@ -141,8 +141,7 @@ class TruePaces:
         return self.factors[min(generation, len(self.factors)) - 1]
 
 
-@dataclass(frozen=True)
-class ToldPace:
+class ToldPace(Value):
     """A pace that a machine has told, beside the true one; seconds a step."""
 
     true_s: float

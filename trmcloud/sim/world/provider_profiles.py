@@ -5,14 +5,13 @@ The rows are in each provider's own folder; ``wiring`` puts them into ``PROFILES
 
 from __future__ import annotations
 
-from trmcloud.core.values import dataclass
+from trmcloud.core.values import Value
 
 STALE_LIST_S = 240.0
 """The time after its creation in which a flickering list may still omit a pod."""
 
 
-@dataclass(frozen=True)
-class ProviderProfile:
+class ProviderProfile(Value):
     """Seconds throughout; pairs are (shortest, longest).
 
     ``boot_s``: from the create call until the container runs. ``delete_s``: from an accepted

@@ -17,7 +17,7 @@ from trmcloud.core.contract.command import Command
 from trmcloud.core.contract.command_terms import Act, CommandStopper
 from trmcloud.core.contract.trainer_contract import Heartbeat
 from trmcloud.core.spec.settings import PhaseRecipe
-from trmcloud.core.values import dataclass, replace
+from trmcloud.core.values import Value, replace
 
 _ROUNDING_S = 1e-3
 """Instants are floats of about 10⁹ s."""
@@ -29,8 +29,7 @@ _COOLS_AT = 0.6
 """The share of its steps after which a training cools down."""
 
 
-@dataclass(frozen=True)
-class Shape:
+class Shape(Value):
     """One phase as this machine really trains it; seconds of one step, evaluation, save."""
 
     phase: str
@@ -84,8 +83,7 @@ class Shape:
         return 1.0 + 2.0 / (1.0 + step / 50.0) + too_long
 
 
-@dataclass(frozen=True)
-class TrainerFault:
+class TrainerFault(Value):
     """Trouble of an attempt that begins once ``after_s`` seconds of it have passed.
 
     ``kind``: an outcome of the contract, ``lost`` (no last word), ``hang`` (alive, no progress),
