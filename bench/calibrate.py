@@ -9,14 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from bench.calibration import (
-    Calibration,
-    Residual,
-    bootstrapped,
-    calibrate,
-    repeated_runs,
-    repeats,
-)
+from bench.calibration import Calibration, Residual, bootstrapped, calibrate, repeated_runs, repeats
 from bench.published import Published, parse_rows
 from bench.row import Row
 

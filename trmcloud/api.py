@@ -66,12 +66,7 @@ from trmcloud.operations.launch.launch import (
     require_names,
     run_of_key,
 )
-from trmcloud.operations.launch.launching import (
-    OnlyBillPending,
-    follow_or_drive,
-    has_begun,
-    resume,
-)
+from trmcloud.operations.launch.launching import OnlyBillPending, follow_or_drive, has_begun, resume
 from trmcloud.operations.launch.quotes import QuoteRefused
 from trmcloud.operations.launch.short_rentals import is_needed
 from trmcloud.operations.launch.steering import FETCH, STOP, VERBS, Forecast, foresee

@@ -16,14 +16,7 @@ from trmcloud.core.catalog.hardware import LOCAL, parse_hardware
 from trmcloud.core.errors import UsageError
 from trmcloud.core.money import Usd, parse_budget
 from trmcloud.core.nearest import nearest
-from trmcloud.core.spec.settings import (
-    CHAT,
-    PHASE_NAMES,
-    PHASES,
-    PRECISIONS,
-    SCALES,
-    parse_setting,
-)
+from trmcloud.core.spec.settings import CHAT, PHASE_NAMES, PHASES, PRECISIONS, SCALES, parse_setting
 from trmcloud.core.spec.spec import (
     BALANCE_POLICIES,
     CONTINUE,

@@ -25,12 +25,7 @@ from trmcloud.adapters.local.machine import (
     this_controller,
 )
 from trmcloud.adapters.local.run_files import IntentFiles, LocalRunFiles, intent_folders
-from trmcloud.core.catalog.providers import (
-    TRAITS,
-    direct,
-    find_traits,
-    rentable,
-)
+from trmcloud.core.catalog.providers import TRAITS, direct, find_traits, rentable
 from trmcloud.core.errors import LedgerError, NotFoundError, TrmcloudError, UsageError
 from trmcloud.core.spec.settings import FAMILIES
 from trmcloud.io.families import FamilyFolders

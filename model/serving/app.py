@@ -18,16 +18,7 @@ from starlette.routing import Route
 from model.serving.active import ActiveRequest, Choice, RefusedRequest, TextSource
 from model.serving.bodies import UNBUFFERED, json_body, unless_gone
 from model.serving.chat_page import CHAT_HEADERS, CHAT_PAGE
-from model.serving.messages import (
-    Answer,
-    Failure,
-    Health,
-    Info,
-    Piece,
-    Question,
-    is_json,
-    line_of,
-)
+from model.serving.messages import Answer, Failure, Health, Info, Piece, Question, is_json, line_of
 from model.serving.openai import Fresh, OpenAIRoutes, openai_failure
 from model.serving.openapi import openapi
 from model.serving.page import page_of

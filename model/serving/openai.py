@@ -14,13 +14,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from model.serving.active import (
-    ActiveRequest,
-    Choice,
-    RefusedRequest,
-    TextSource,
-    submit_all,
-)
+from model.serving.active import ActiveRequest, Choice, RefusedRequest, TextSource, submit_all
 from model.serving.bodies import UNBUFFERED, json_body, unless_gone
 from model.serving.messages import Info, is_json, line_of
 from model.serving.openai_messages import (

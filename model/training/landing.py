@@ -30,11 +30,7 @@ from model.training.schedule import (
     is_due,
     recent_mean,
 )
-from trmcloud.core.contract.trainer_contract import (
-    ENV_DEADLINE_AT,
-    ENV_LANDING_S,
-    ENV_PATIENCE,
-)
+from trmcloud.core.contract.trainer_contract import ENV_DEADLINE_AT, ENV_LANDING_S, ENV_PATIENCE
 from trmcloud.core.errors import UsageError
 from trmcloud.core.spec.settings import PhaseRecipe
 

@@ -8,12 +8,7 @@ from pathlib import Path
 
 from model.machine.distributed import World
 from model.preparing.chat_ids import tokenize_conversations
-from model.training.checkpoint import (
-    CheckpointFolder,
-    FoundCheckpoint,
-    read_manifest,
-    read_text,
-)
+from model.training.checkpoint import CheckpointFolder, FoundCheckpoint, read_manifest, read_text
 from trmcloud.core.contract.manifest import pick_best, pick_latest
 from trmcloud.core.contract.pod_contract import CHECKPOINTS_DIR
 from trmcloud.core.contract.trainer_contract import PhaseJob

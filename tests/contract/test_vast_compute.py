@@ -20,13 +20,7 @@ from trmcloud.adapters.request_budget import RequestBudget
 from trmcloud.core.catalog.providers import traits_of
 from trmcloud.core.control.balance import AccountBalance, Billing
 from trmcloud.core.control.observation import PodStatus
-from trmcloud.core.errors import (
-    AuthError,
-    NoCapacity,
-    NotSupported,
-    PaymentRequired,
-    ProviderError,
-)
+from trmcloud.core.errors import AuthError, NoCapacity, NotSupported, PaymentRequired, ProviderError
 from trmcloud.core.money import ZERO, Usd
 from trmcloud.core.storage import pod_disks_gb, price_per_hour
 from trmcloud.pod.agent.terminate import EndAnswer, Tools, _request

@@ -15,15 +15,7 @@ import pytest
 from tests.crash.__main__ import ROOT, source_hash
 from tests.crash.history import Row, read_rows, violations
 from tests.crash.killing import can_trace
-from tests.crash.ledger_writer import (
-    WHO,
-    AtRandom,
-    InPostgres,
-    Violation,
-    check,
-    events_of,
-    write,
-)
+from tests.crash.ledger_writer import WHO, AtRandom, InPostgres, Violation, check, events_of, write
 from tests.crash.postgres_torture import KINDS, LIFE, Torture
 from tests.crash.user import scratch
 from tests.plans import plan_json

@@ -10,13 +10,7 @@ import pytest
 from tests.e2e.user import User, until
 from tests.standins.scripts import LISTENING
 from trmcloud.api import Home, Usd
-from trmcloud.core.errors import (
-    ConflictError,
-    GrantRefused,
-    NotFoundError,
-    Outcome,
-    UsageError,
-)
+from trmcloud.core.errors import ConflictError, GrantRefused, NotFoundError, Outcome, UsageError
 
 SHORT, LONG = ("python3", "train.py", "40"), ("python3", "train.py", "100000")
 OWN: dict[str, Any] = {

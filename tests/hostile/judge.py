@@ -13,15 +13,7 @@ from pathlib import Path
 from tests.hostile.contents import WORDS
 from tests.hostile.doors import Code, Visit
 from tests.hostile.watch import Changed, Connected, Executed, Observation, Opened, Program
-from tests.hostile.world import (
-    KEY_FILES,
-    MARK,
-    NETRC_PASSWORD,
-    PATH,
-    PRIVATE,
-    Hosts,
-    World,
-)
+from tests.hostile.world import KEY_FILES, MARK, NETRC_PASSWORD, PATH, PRIVATE, Hosts, World
 
 ALLOWED = (
     "`.venv/bin/trmcloud` and its own processes, `python -m trmcloud.…`, `python -m model.…` and "

@@ -16,15 +16,7 @@ from trmcloud.core.errors import UsageError
 from trmcloud.core.money import ZERO, Usd, cost, total
 from trmcloud.core.sweep import events, halving, samplers, space, state, terms
 from trmcloud.core.sweep import events as ev
-from trmcloud.core.sweep.halving import (
-    Begin,
-    Continue,
-    End,
-    Move,
-    Reason,
-    Seed2,
-    next_moves,
-)
+from trmcloud.core.sweep.halving import Begin, Continue, End, Move, Reason, Seed2, next_moves
 from trmcloud.core.sweep.samplers import Sampler, ScalingRule, make_sampler
 from trmcloud.core.sweep.space import Point, read_words
 from trmcloud.core.sweep.state import SweepState, TrialState, apply, fold, lost_events

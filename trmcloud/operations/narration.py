@@ -14,13 +14,7 @@ from typing import Any
 from trmcloud.core.catalog.providers import traits_of
 from trmcloud.core.codec import to_json
 from trmcloud.core.contract.command import own_facts, shown_metric
-from trmcloud.core.contract.notices import (
-    UNFIT,
-    Fact,
-    Notice,
-    NoticeKind,
-    run_fact_id,
-)
+from trmcloud.core.contract.notices import UNFIT, Fact, Notice, NoticeKind, run_fact_id
 from trmcloud.core.control import events as ev
 from trmcloud.core.control.actions import TERMINATE
 from trmcloud.core.control.controller import foreseen_end

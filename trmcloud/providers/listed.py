@@ -20,13 +20,7 @@ from trmcloud.core.errors import ProviderError
 from trmcloud.core.money import ZERO, Usd, cost
 from trmcloud.core.storage import price_per_hour
 from trmcloud.core.values import Value
-from trmcloud.ports.compute import (
-    Compute,
-    PodKeys,
-    PodRequest,
-    Throttled,
-    ThrottledError,
-)
+from trmcloud.ports.compute import Compute, PodKeys, PodRequest, Throttled, ThrottledError
 
 THROTTLED_S = 90.0
 """A create that is only ever asked to come back is given up after this time."""

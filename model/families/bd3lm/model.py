@@ -33,13 +33,7 @@ from model.data.packing import PAD
 from model.families import masked_diffusion
 from model.families.bd3lm.plan import ADALN, CONDITION_WIDTH, TIME_INPUTS, Settings
 from model.families.dense import Block, Shape
-from model.families.masked_diffusion import (
-    WHOLE,
-    MaskedDiffusion,
-    Span,
-    generate,
-    hidden_within,
-)
+from model.families.masked_diffusion import WHOLE, MaskedDiffusion, Span, generate, hidden_within
 from model.families.protocol import SCALAR, Group, Sampling
 from model.machine.precision import DTYPES
 from trmcloud.core.errors import UsageError

@@ -23,15 +23,7 @@ from model.families import dense
 from model.families.cache import Cache
 from model.families.dense import Block, Dense, Shape
 from model.families.nanochat.plan import GATE_INPUTS, SMEAR_INPUTS
-from model.families.protocol import (
-    EMBEDDING,
-    MATRIX,
-    RESIDUAL,
-    SMEAR,
-    START,
-    VALUES,
-    Group,
-)
+from model.families.protocol import EMBEDDING, MATRIX, RESIDUAL, SMEAR, START, VALUES, Group
 from model.machine.precision import DTYPES
 from model.machine.tensors import local, span_of
 from trmcloud.core.spec.settings import NANOCHAT, PhaseRecipe

@@ -5,13 +5,7 @@ from __future__ import annotations
 import pytest
 
 from trmcloud.core.catalog.hardware import GPUS, gpu_of, on_other_board, slowdown
-from trmcloud.core.contract.boards import (
-    BoardSeen,
-    active_links,
-    board_from,
-    classify,
-    is_worse,
-)
+from trmcloud.core.contract.boards import BoardSeen, active_links, board_from, classify, is_worse
 
 # Of published sessions: names with their power limits, as runs on rented and own machines show
 # them; the link table is that of two bridged H100 PCIe cards.

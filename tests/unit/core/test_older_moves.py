@@ -25,13 +25,7 @@ from trmcloud.core.control.observation import Bill, Observation, PodSeen, PodSta
 from trmcloud.core.control.pod_facts import orders_for, result_of
 from trmcloud.core.control.reason import ReasonKind, make_reason
 from trmcloud.core.control.report import report_on, spent_so_far
-from trmcloud.core.control.run_state import (
-    IllegalTransition,
-    RunState,
-    State,
-    apply_event,
-    fold,
-)
+from trmcloud.core.control.run_state import IllegalTransition, RunState, State, apply_event, fold
 from trmcloud.core.money import ZERO, Usd, cost
 from trmcloud.core.spec.spec import CONTINUE
 from trmcloud.operations.narration import Narrator

@@ -9,12 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from trmcloud.io.children import (
-    ReaderStopped,
-    find_program,
-    reader_environment,
-    run_reader,
-)
+from trmcloud.io.children import ReaderStopped, find_program, reader_environment, run_reader
 
 _STAYS = """
 import os, sys, time

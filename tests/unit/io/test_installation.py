@@ -11,12 +11,7 @@ from pathlib import Path
 import pytest
 
 from trmcloud.io import installation as module
-from trmcloud.io.installation import (
-    Installation,
-    install_command,
-    installation,
-    update_command,
-)
+from trmcloud.io.installation import Installation, install_command, installation, update_command
 
 ROOT = Path(__file__).resolve().parents[3]
 WHEEL = "file:///home/ann/Downloads/trmcloud-0.2-py3-none-any.whl"

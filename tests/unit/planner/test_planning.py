@@ -18,12 +18,7 @@ from trmcloud.adapters.files import load_recipe
 from trmcloud.core.catalog.hardware import LocalMachine
 from trmcloud.core.catalog.offers import Offer
 from trmcloud.core.catalog.providers import traits_of
-from trmcloud.core.contract.recovery import (
-    OUT_OF_MEMORY,
-    Recovery,
-    next_rung,
-    overrides_of,
-)
+from trmcloud.core.contract.recovery import OUT_OF_MEMORY, Recovery, next_rung, overrides_of
 from trmcloud.core.errors import BudgetRefused, DoesNotFit, NotFoundError, UsageError
 from trmcloud.core.money import Usd, cost
 from trmcloud.core.planner.candidates import kill_latency_s

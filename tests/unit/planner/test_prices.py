@@ -34,11 +34,7 @@ from trmcloud.core.spec.spec import RunSpec
 from trmcloud.providers.huggingface.secrets import ENV_ENDPOINT as ENV_HUB
 from trmcloud.providers.runpod import offers, secrets
 from trmcloud.providers.skypilot import offers as sky_offers
-from trmcloud.providers.skypilot.offers import (
-    ENV_CATALOGUES,
-    ENV_CHANGES,
-    read_catalogue,
-)
+from trmcloud.providers.skypilot.offers import ENV_CATALOGUES, ENV_CHANGES, read_catalogue
 from trmcloud.providers.skypilot.task import make_task
 
 # -- prices -------------------------------------------------------------------------------------

@@ -13,11 +13,7 @@ from tests.present import present
 from tests.unit.runpod.conftest import Scripted, pod_record, problem, said
 from trmcloud.core.control.balance import AccountBalance
 from trmcloud.core.control.observation import PodSeen, PodStatus
-from trmcloud.core.errors import (
-    AccessDenied,
-    AuthError,
-    ProviderError,
-)
+from trmcloud.core.errors import AccessDenied, AuthError, ProviderError
 from trmcloud.core.money import Usd
 from trmcloud.providers.runpod.account import GraphqlUnavailable, RunPodGraphql
 from trmcloud.providers.runpod.api import RunPodApi

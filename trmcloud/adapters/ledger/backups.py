@@ -16,12 +16,7 @@ from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trmcloud.adapters.ledger.records import (
-    FullReadNeeded,
-    LedgerRecords,
-    VerifiedLedger,
-    damaged,
-)
+from trmcloud.adapters.ledger.records import FullReadNeeded, LedgerRecords, VerifiedLedger, damaged
 from trmcloud.core.control import bookkeeping
 from trmcloud.core.control import events as ev
 from trmcloud.core.control.run_book import newest_runs, present_runs

@@ -17,13 +17,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from trmcloud.adapters.ledger.records import VERSION, Rows, Session, damaged
-from trmcloud.core.errors import (
-    LedgerError,
-    LedgerLocked,
-    LedgerTooNew,
-    MissingExtra,
-    UsageError,
-)
+from trmcloud.core.errors import LedgerError, LedgerLocked, LedgerTooNew, MissingExtra, UsageError
 from trmcloud.core.text import one_line
 from trmcloud.core.values import Value
 from trmcloud.io.installation import install_command, update_command

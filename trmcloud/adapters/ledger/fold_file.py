@@ -20,13 +20,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from trmcloud.adapters.ledger.records import (
-    LedgerRecords,
-    Mark,
-    Session,
-    VerifiedLedger,
-    mark_of,
-)
+from trmcloud.adapters.ledger.records import LedgerRecords, Mark, Session, VerifiedLedger, mark_of
 from trmcloud.core.control import events as ev
 from trmcloud.core.control.budget import LedgerState, RunSums, extend_ledger, summed
 from trmcloud.core.control.run_book import POD, RunBook, is_at_rest, terms_of

@@ -13,11 +13,7 @@ from typing import Any, TypeVar, cast
 
 from trmcloud.adapters.ledger.backups import LedgerBackups
 from trmcloud.adapters.ledger.fold_file import FOLDER, FoldFile, VerifiedLost
-from trmcloud.adapters.ledger.records import (
-    LedgerRecords,
-    Session,
-    VerifiedLedger,
-)
+from trmcloud.adapters.ledger.records import LedgerRecords, Session, VerifiedLedger
 from trmcloud.core.control import bookkeeping
 from trmcloud.core.control import events as ev
 from trmcloud.core.control.budget import LedgerState

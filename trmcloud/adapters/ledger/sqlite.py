@@ -14,12 +14,7 @@ from typing import TypeVar
 from trmcloud.adapters.ledger.backups import require_whole_pages
 from trmcloud.adapters.ledger.file import LedgerFile
 from trmcloud.adapters.ledger.recorded import LedgerWrite, RecordedLedger
-from trmcloud.adapters.ledger.records import (
-    FullReadNeeded,
-    LedgerRecords,
-    Session,
-    VerifiedLedger,
-)
+from trmcloud.adapters.ledger.records import FullReadNeeded, LedgerRecords, Session, VerifiedLedger
 from trmcloud.core.control import events as ev
 from trmcloud.core.control.ledger_facts import LostRecord
 from trmcloud.core.errors import LedgerDamaged, LedgerError, LedgerOlder

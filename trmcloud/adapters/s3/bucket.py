@@ -15,12 +15,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from trmcloud.adapters.s3.client import (
-    LANES,
-    Client,
-    connect,
-    translate_errors,
-)
+from trmcloud.adapters.s3.client import LANES, Client, connect, translate_errors
 from trmcloud.adapters.s3.fetching import fetch_files, get_bytes
 from trmcloud.adapters.s3.sending import (
     put_bytes,

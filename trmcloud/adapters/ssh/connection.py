@@ -19,13 +19,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 
-from trmcloud.adapters.ssh.session import (
-    Session,
-    environment,
-    explain,
-    no_ssh,
-    nothing_answers,
-)
+from trmcloud.adapters.ssh.session import Session, environment, explain, no_ssh, nothing_answers
 from trmcloud.core.errors import ConnectionDropped, LinkError
 from trmcloud.core.text import strip_control
 from trmcloud.core.values import Value

@@ -19,15 +19,7 @@ from trmcloud.core.contract.records import whole
 from trmcloud.core.errors import ConnectionDropped, LinkError, NotSendable
 from trmcloud.core.values import Value
 from trmcloud.io.requests import pause_s
-from trmcloud.io.transfer import (
-    BLOCK_BYTES,
-    Lane,
-    MovingFile,
-    Progress,
-    Transfer,
-    Way,
-    shifted,
-)
+from trmcloud.io.transfer import BLOCK_BYTES, Lane, MovingFile, Progress, Transfer, Way, shifted
 
 # Files to a pod. Only files that are named are sent. An interrupted transfer continues from what is
 # there, and the pod computes the hashes of what arrived: a wrong byte costs time and nothing else.

@@ -25,12 +25,7 @@ from trmcloud.core.text import strip_control
 from trmcloud.operations import views
 from trmcloud.operations.context import Context
 from trmcloud.operations.runs.scoring import GSM8K, checkpoint_folder, prepared_text, require_suite
-from trmcloud.operations.sending.data import (
-    FOR_TRAINING,
-    TASK_FILES,
-    error_of,
-    need_training_extra,
-)
+from trmcloud.operations.sending.data import FOR_TRAINING, TASK_FILES, error_of, need_training_extra
 from trmcloud.wiring import build_context, python_path
 from trmcloud.wiring_plans import build_planner
 

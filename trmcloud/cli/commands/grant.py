@@ -10,12 +10,7 @@ import typer
 
 from trmcloud.cli import options
 from trmcloud.cli.catch_up import catch_up, tell
-from trmcloud.cli.views.grants import (
-    account_lines,
-    grants_table,
-    history_lines,
-    request_words,
-)
+from trmcloud.cli.views.grants import account_lines, grants_table, history_lines, request_words
 from trmcloud.cli.views.json_output import print_answer
 from trmcloud.core.errors import UsageError
 from trmcloud.operations import views

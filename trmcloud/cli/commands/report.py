@@ -18,12 +18,7 @@ import typer
 from trmcloud.cli import options
 from trmcloud.cli.catch_up import catch_up
 from trmcloud.cli.views.json_output import print_answer, print_document
-from trmcloud.cli.views.metrics import (
-    checkpoint_cell,
-    goal_lines,
-    marked_words,
-    target_lines,
-)
+from trmcloud.cli.views.metrics import checkpoint_cell, goal_lines, marked_words, target_lines
 from trmcloud.cli.views.month import month_lines, month_page
 from trmcloud.cli.views.streams import as_is
 from trmcloud.cli.views.text import duration, on_volume, table
@@ -39,12 +34,7 @@ from trmcloud.operations.money.spending import focus_csv, month_view
 from trmcloud.operations.narration import pace_lines
 from trmcloud.operations.plans.measurements import note_measured, speeds_of
 from trmcloud.operations.runs.run_facts import CSV_COLUMNS, csv_row, report_run
-from trmcloud.operations.runs.run_views import (
-    run_account,
-    run_reported,
-    totals_of,
-    volume_notes,
-)
+from trmcloud.operations.runs.run_views import run_account, run_reported, totals_of, volume_notes
 from trmcloud.operations.views import RunAccount, filled
 from trmcloud.wiring import build_chain, build_context
 

@@ -16,22 +16,11 @@ from trmcloud.cli.views.metrics import told_of
 from trmcloud.cli.views.run import EventLines, ending_code, show_finish, tell_ending
 from trmcloud.cli.views.run_bar import RunBar
 from trmcloud.cli.views.text import fields
-from trmcloud.core.errors import (
-    LedgerError,
-    Outcome,
-    StaleEpoch,
-    TrmcloudError,
-    UsageError,
-)
+from trmcloud.core.errors import LedgerError, Outcome, StaleEpoch, TrmcloudError, UsageError
 from trmcloud.core.reported import BY_POD
 from trmcloud.operations import views
 from trmcloud.operations.checkpoints.saving import SaveRequest
-from trmcloud.operations.context import (
-    Context,
-    find_run,
-    run_by_id,
-    shown_present_runs,
-)
+from trmcloud.operations.context import Context, find_run, run_by_id, shown_present_runs
 from trmcloud.operations.driving.stopping import end_now, land
 from trmcloud.operations.launch import checkpoint_requests
 from trmcloud.operations.launch.launching import OnlyBillPending, follow_or_drive

@@ -7,12 +7,7 @@ import shlex
 from collections.abc import Sequence
 
 from trmcloud.cli.views.metrics import score_words
-from trmcloud.cli.views.plan import (
-    age_days,
-    balance_text,
-    limit_rows,
-    reasons_to_show,
-)
+from trmcloud.cli.views.plan import age_days, balance_text, limit_rows, reasons_to_show
 from trmcloud.cli.views.text import CHECKPOINTS, duration, fields
 from trmcloud.core.catalog.hardware import LOCAL
 from trmcloud.core.catalog.providers import is_brokered

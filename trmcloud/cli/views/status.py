@@ -5,12 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from trmcloud.cli.views.health import (
-    format_rows,
-    health_rows,
-    recovered_rows,
-    verdict_lines,
-)
+from trmcloud.cli.views.health import format_rows, health_rows, recovered_rows, verdict_lines
 from trmcloud.cli.views.metrics import (
     buys_words,
     checkpoint_words,

@@ -19,13 +19,7 @@ from trmcloud.core.control.ledger_facts import (
     holds,
     rents_volume,
 )
-from trmcloud.core.control.run_book import (
-    POD,
-    RunBook,
-    changed_copy,
-    find_runs,
-    with_run,
-)
+from trmcloud.core.control.run_book import POD, RunBook, changed_copy, find_runs, with_run
 from trmcloud.core.control.run_state import IllegalTransition, RunState, State, apply_event
 from trmcloud.core.money import ZERO, Usd
 from trmcloud.core.values import Value, replace

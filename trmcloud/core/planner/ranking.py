@@ -9,13 +9,7 @@ from typing import NamedTuple
 from trmcloud.core.catalog.hardware import LOCAL, HardwareRequest, LocalMachine, hardware_name
 from trmcloud.core.catalog.interruptions import InterruptionRate
 from trmcloud.core.catalog.offers import ANYWHERE, Offer, age_margin_percent
-from trmcloud.core.catalog.providers import (
-    TRAITS,
-    brokered,
-    is_brokered,
-    max_nodes,
-    require_rented,
-)
+from trmcloud.core.catalog.providers import TRAITS, brokered, is_brokered, max_nodes, require_rented
 from trmcloud.core.errors import UsageError
 from trmcloud.core.nearest import suggest_name
 from trmcloud.core.planner.candidates import (

@@ -8,13 +8,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from trmcloud.core.catalog.hardware import (
-    GPUS,
-    Gpu,
-    HardwareRequest,
-    LocalMachine,
-    least_step_s,
-)
+from trmcloud.core.catalog.hardware import GPUS, Gpu, HardwareRequest, LocalMachine, least_step_s
 from trmcloud.core.catalog.torch_builds import POD_BUILD, POD_RELEASE, POD_TORCH
 from trmcloud.core.errors import UsageError
 from trmcloud.core.spec.settings import AUTO, FLOAT8, PhaseRecipe

@@ -14,13 +14,7 @@ from typing import ClassVar, Mapping, NamedTuple
 
 from trmcloud.core.errors import UsageError
 from trmcloud.core.spec.settings import PhaseRecipe, check_rotary
-from trmcloud.core.spec.work import (
-    CAUSAL_SHARE,
-    MASKED_SHARE,
-    Work,
-    block_matrices,
-    work_of_blocks,
-)
+from trmcloud.core.spec.work import CAUSAL_SHARE, MASKED_SHARE, Work, block_matrices, work_of_blocks
 from trmcloud.core.values import dataclass
 
 NORMS = ("rms", "layer")

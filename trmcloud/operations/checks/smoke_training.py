@@ -13,12 +13,7 @@ from typing import NamedTuple
 
 from trmcloud.core.catalog.hardware import LOCAL, Gpu, LocalMachine, find_gpu, hardware_name
 from trmcloud.core.contract.records import dump
-from trmcloud.core.contract.training_checks import (
-    LEAST_S,
-    CheckResult,
-    TrainingChecks,
-    results_in,
-)
+from trmcloud.core.contract.training_checks import LEAST_S, CheckResult, TrainingChecks, results_in
 from trmcloud.core.control.report import spent_so_far
 from trmcloud.core.control.run_state import RunState
 from trmcloud.core.errors import BudgetRefused, UsageError

@@ -19,14 +19,7 @@ from trmcloud.core.spec.plan import Plan
 from trmcloud.core.spec.spec import RunSpec
 from trmcloud.core.spec.sweep_wish import METRIC, SweepWish
 from trmcloud.core.sweep import space as sp
-from trmcloud.core.sweep.job import (
-    ENV_RAY_ADDRESS,
-    RAY,
-    SWEEP_NAME,
-    SweepJob,
-    dump_job,
-    place_of,
-)
+from trmcloud.core.sweep.job import ENV_RAY_ADDRESS, RAY, SWEEP_NAME, SweepJob, dump_job, place_of
 from trmcloud.core.sweep.priors import Priors
 from trmcloud.core.sweep.samplers import SAMPLERS
 from trmcloud.core.sweep.space import Space

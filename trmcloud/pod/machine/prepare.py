@@ -21,12 +21,7 @@ from typing import Any
 
 from trmcloud.core.catalog.torch_builds import build_of, fitting_torch, read_version
 from trmcloud.core.contract import pod_contract as contract
-from trmcloud.core.contract.boards import (
-    BOARD_NOTE,
-    BoardSeen,
-    active_links,
-    board_from,
-)
+from trmcloud.core.contract.boards import BOARD_NOTE, BoardSeen, active_links, board_from
 from trmcloud.core.values import Value, replace
 from trmcloud.io.files import read_small, write_atomic
 from trmcloud.pod.machine import packages, processes

@@ -42,13 +42,7 @@ from trmcloud.core.contract.pod_contract import CheckpointRef
 from trmcloud.core.errors import CheckpointError
 from trmcloud.io.files import load_small, read_small, write_atomic
 from trmcloud.io.transfer import Lane, MovingFile, Part, Transfer, Way
-from trmcloud.pod.storage.presigned import (
-    LANES,
-    Objects,
-    StoreError,
-    fetch_folder,
-    may_pass,
-)
+from trmcloud.pod.storage.presigned import LANES, Objects, StoreError, fetch_folder, may_pass
 from trmcloud.pod.storage.report_upload import ReportUploader
 from trmcloud.pod.storage.token_cache import TokenCache
 

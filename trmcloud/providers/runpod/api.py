@@ -24,12 +24,7 @@ import httpx2 as httpx
 
 from trmcloud.adapters.request_budget import Priority
 from trmcloud.core.clock import rfc3339
-from trmcloud.core.errors import (
-    AmbiguousCreate,
-    NoCapacity,
-    ProviderError,
-    ProviderRefused,
-)
+from trmcloud.core.errors import AmbiguousCreate, NoCapacity, ProviderError, ProviderRefused
 from trmcloud.ports.compute import ThrottledError, TransientError
 from trmcloud.providers.client import CREATE_S, NotThere
 from trmcloud.providers.runpod import models

@@ -7,13 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from trmcloud.core.control.balance import Billing, prepaid_limit
-from trmcloud.core.errors import (
-    AccessDenied,
-    AuthError,
-    MissingExtra,
-    ProviderError,
-    TrmcloudError,
-)
+from trmcloud.core.errors import AccessDenied, AuthError, MissingExtra, ProviderError, TrmcloudError
 from trmcloud.core.money import Usd
 from trmcloud.operations.checks.doctor import Finding
 from trmcloud.providers.runpod import secrets

@@ -28,20 +28,10 @@ from trmcloud.core.errors import (
     UsageError,
 )
 from trmcloud.core.money import ZERO, Usd
-from trmcloud.ports.compute import (
-    PodKeys,
-    PodRequest,
-    ProviderLimit,
-    ThrottledError,
-    VolumeSeen,
-)
+from trmcloud.ports.compute import PodKeys, PodRequest, ProviderLimit, ThrottledError, VolumeSeen
 from trmcloud.providers.listed import ListedCompute
 from trmcloud.providers.runpod import models
-from trmcloud.providers.runpod.account import (
-    GraphqlUnavailable,
-    RunPodGraphql,
-    RunPodMoney,
-)
+from trmcloud.providers.runpod.account import GraphqlUnavailable, RunPodGraphql, RunPodMoney
 from trmcloud.providers.runpod.api import RunPodApi
 from trmcloud.providers.runpod.create import ANYWHERE, create_body
 from trmcloud.providers.runpod.offers import read_catalogue

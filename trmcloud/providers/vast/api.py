@@ -43,13 +43,7 @@ from trmcloud.core.errors import (
 from trmcloud.core.money import ZERO, Usd
 from trmcloud.io.exchanges import ExchangeLog
 from trmcloud.ports.compute import ThrottledError, TransientError
-from trmcloud.providers.client import (
-    CREATE_S,
-    READ_BOUND_S,
-    NotThere,
-    PlainClient,
-    retry_after_s,
-)
+from trmcloud.providers.client import CREATE_S, READ_BOUND_S, NotThere, PlainClient, retry_after_s
 from trmcloud.providers.vast.secrets import ENV_API, ENV_KEY
 
 PAGE = 25

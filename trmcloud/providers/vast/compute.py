@@ -20,12 +20,7 @@ from trmcloud.adapters.pod_history import Sighting, Sightings
 from trmcloud.core.catalog.torch_builds import POD_IMAGE
 from trmcloud.core.control.balance import AccountBalance
 from trmcloud.core.control.observation import Bill, BootTrouble, PodSeen, PodStatus
-from trmcloud.core.errors import (
-    NoCapacity,
-    NotSupported,
-    PaymentRequired,
-    ProviderError,
-)
+from trmcloud.core.errors import NoCapacity, NotSupported, PaymentRequired, ProviderError
 from trmcloud.core.money import ZERO, Usd, total
 from trmcloud.core.storage import pod_disks_gb, price_per_hour
 from trmcloud.ports.compute import PodKeys, PodRequest

@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-from trmcloud.core.catalog.providers import (
-    OUR_LAYERS,
-    ProviderTraits,
-    RequestLimit,
-    StoragePrices,
-)
+from trmcloud.core.catalog.providers import OUR_LAYERS, ProviderTraits, RequestLimit, StoragePrices
 
 NAME = "vast"
 

@@ -14,13 +14,7 @@ from typing import Any
 from trmcloud.core.clock import Instant
 from trmcloud.core.contract import pod_contract as contract
 from trmcloud.core.contract.boards import BOARD_NOTE, BoardSeen, classify
-from trmcloud.core.contract.bucket import (
-    Grants,
-    Uploads,
-    free_slot,
-    lacks_metric,
-    unstored,
-)
+from trmcloud.core.contract.bucket import Grants, Uploads, free_slot, lacks_metric, unstored
 from trmcloud.core.contract.pod_contract import (
     AgentReport,
     CheckpointRef,

@@ -8,13 +8,7 @@ from functools import partial
 from typing import Any
 
 from trmcloud.core.contract import pod_contract as contract
-from trmcloud.core.contract.bucket import (
-    CachedFile,
-    FolderGet,
-    Grants,
-    PhaseSlots,
-    load_grants,
-)
+from trmcloud.core.contract.bucket import CachedFile, FolderGet, Grants, PhaseSlots, load_grants
 from trmcloud.core.contract.bucket_layout import slots_of
 from trmcloud.core.contract.manifest import CheckpointManifest
 from trmcloud.core.control.balance import AccountBalance
@@ -32,14 +26,7 @@ from trmcloud.core.errors import (
 from trmcloud.core.money import ZERO, Usd
 from trmcloud.core.values import replace
 from trmcloud.ports.bucket import BucketCheckpoints, GrantRequest, StoredCheckpoint
-from trmcloud.ports.compute import (
-    Compute,
-    PodLink,
-    PodRequest,
-    StageItem,
-    Throttled,
-    VolumeSeen,
-)
+from trmcloud.ports.compute import Compute, PodLink, PodRequest, StageItem, Throttled, VolumeSeen
 from trmcloud.ports.machine import Progress, WorkDone
 from trmcloud.sim.world.account import Account, Observer, Pod, Process, RentedMachine, World
 from trmcloud.sim.world.provider_profiles import STALE_LIST_S

@@ -25,14 +25,7 @@ from trmcloud.core.sweep.halving import (
 )
 from trmcloud.core.sweep.samplers import Sampler, make_sampler
 from trmcloud.core.sweep.space import Point, read_words
-from trmcloud.core.sweep.state import (
-    IllegalEvent,
-    SweepState,
-    TrialState,
-    apply,
-    fold,
-    lost_events,
-)
+from trmcloud.core.sweep.state import IllegalEvent, SweepState, TrialState, apply, fold, lost_events
 from trmcloud.core.sweep.terms import Goal, SweepTerms, make_terms
 from trmcloud.core.values import replace
 

@@ -6,13 +6,7 @@ import pytest
 
 from trmcloud.core.errors import UsageError
 from trmcloud.core.sweep.priors import Tried
-from trmcloud.core.sweep.samplers import (
-    SAMPLERS,
-    ScalingRule,
-    draw,
-    make_sampler,
-    radical_inverse,
-)
+from trmcloud.core.sweep.samplers import SAMPLERS, ScalingRule, draw, make_sampler, radical_inverse
 from trmcloud.core.sweep.space import Point, Space, read_words
 from trmcloud.core.sweep.terms import Goal
 
