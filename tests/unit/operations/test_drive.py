@@ -10,6 +10,7 @@ import pytest
 from trmcloud.core.clock import Instant
 from trmcloud.core.control import bookkeeping
 from trmcloud.core.control import events as ev
+from trmcloud.core.control.actions import CREATE, TERMINATE, Action
 from trmcloud.core.control.events import ActionKey, FailureKind
 from trmcloud.core.control.reason import ReasonKind, make_reason
 from trmcloud.core.control.run_state import ActionState, Generation, RunState, State
@@ -149,3 +150,49 @@ def test_an_error_of_sending_is_passing_or_for_good(
     assert driver._note_done(run, WorkDone(key, error)) is known
     [failed] = written
     assert (failed.kind, failed.error) == (kind, str(error))
+
+
+@pytest.mark.parametrize(("slept_s", "is_sent"), [(60.0, True), (600.0, False)])
+def test_what_was_decided_before_a_sleep_is_not_asked_for_after_it(
+    slept_s: float, is_sent: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """This machine sleeps while it puts on record what it is about to do."""
+    now, written, did = [1000.0], list[Any](), list[str]()
+
+    def clock() -> Instant:
+        return Instant(now[0], now[0], "here")
+
+    class Driver(RunDriver):
+        def _append(self, *events: Any) -> None:
+            written.extend(events)
+            now[0] += slept_s
+
+        def run(self) -> Any:
+            return SimpleNamespace(present=RUN.generations, plan=None)
+
+        def _watch(self, run: RunState) -> None:
+            pass
+
+    def request(*given: Any) -> float:
+        return clock().since(given[-1])
+
+    monkeypatch.setattr("trmcloud.operations.driving.drive.pod_request", request)
+    compute: Any = SimpleNamespace(
+        terminate=lambda pod: did.append(f"ends {pod}"),
+        create=lambda since_s: did.append(f"asks {since_s:.0f} s after it was decided on"),
+    )
+    context: Any = SimpleNamespace(
+        clock=SimpleNamespace(now=clock),
+        machines=Machines({"runpod": compute}, {}),
+        workers=SimpleNamespace(cancel=lambda: None),
+    )
+    driver = Driver(context, "r-1", 1)
+    end = Action(ActionKey("r-1", 1, TERMINATE, 1), pod_id="runpod-1")
+    driver._act(RUN, end)
+    assert did == (["ends runpod-1"] if is_sent else [])
+    assert isinstance(written[-1], ev.ActionFinished if is_sent else ev.ActionFailed)
+
+    # A create is given the time of its decision, and whoever sends it judges by that.
+    did.clear()
+    driver._act(RUN, Action(ActionKey("r-1", 1, CREATE, 1)))
+    assert did == [f"asks {slept_s:.0f} s after it was decided on"]
