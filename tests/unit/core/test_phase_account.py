@@ -176,6 +176,16 @@ def test_a_first_attempt_has_no_row_and_keeps_what_is_known_of_earlier_ones() ->
     assert begun.recoveries == (row,)
 
 
+@pytest.mark.parametrize(("outcome", "fruitless"), [("out_of_memory", 0), ("crashed", 2)])
+def test_other_settings_begin_a_count_of_their_own(outcome: str, fruitless: int) -> None:
+    """What a training that did not fit has failed before says nothing of a smaller batch."""
+    begun = start_attempt(LEASE, ended(outcome, fruitless=2), 3, 20.0)
+    assert (begun.recoveries[-1].rung, begun.fruitless) == (
+        "batch" if fruitless == 0 else "again",
+        fruitless,
+    )
+
+
 # -- recipe keys --------------------------------------------------------------------------------
 # A recipe's keys: whose they are, what they are where nothing is said, and what cannot be.
 
