@@ -270,7 +270,8 @@ def _write_focus(context: Context, month: str, file: str, *, as_json: bool) -> N
     _require_month(month)
     made = focus_csv(context.ledger.read(), context.wall(), month)
     size = _write(file, made.text)
-    line = f"{made.month}: {made.rows} charges, {made.billed}, written to {file} as FOCUS 1.0"
+    charges = f"{made.rows} charge{'s' if made.rows != 1 else ''}"
+    line = f"{made.month}: {charges}, {made.billed}, written to {file} as FOCUS 1.0"
     written = filled(views.FocusWritten, made, path=file, size_bytes=size)
     print_answer(written, [line], as_json=as_json)
 
@@ -342,12 +343,13 @@ def _show(accounts: Sequence[RunAccount], told: Mapping[str, str], *, verbose: b
     whole = totals_of(accounts)
     alarm = "  ← billed and accrued differ" if whole.is_alarming else ""
     counted = f"{len(accounts)} run{'s' if len(accounts) > 1 else ''}"
+    drift = f" · drift {round(whole.drift or 0.0, 3) or 0.0:+.1%}{alarm}"
     print(
         f"total {counted} · planned {whole.planned} · accrued {whole.accrued} · "
         f"billed {whole.billed}"
         + (f" and {whole.unbilled} not known yet" if whole.unbilled else "")
         + (f" · at most {whole.at_most} until all bills are final" if whole.is_open else "")
-        + (f" · drift {whole.drift:+.1%}{alarm}" if whole.drift is not None else "")
+        + (drift if whole.drift is not None else "")
     )
 
 

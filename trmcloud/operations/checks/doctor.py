@@ -140,7 +140,8 @@ def _ledger(context: Context) -> Finding:
     if trouble := context.ledger.backup_trouble():
         fix = "free some disk space, then: trmcloud admin ledger backups --make"
         return Finding("ledger", "warn", f"{state.ledger_id}: {trouble}", fix)
-    return Finding("ledger", "ok", f"{state.ledger_id}: {len(state.runs)} runs, {live} live")
+    runs = f"{len(state.runs)} run{'s' if len(state.runs) != 1 else ''}"
+    return Finding("ledger", "ok", f"{state.ledger_id}: {runs}, {live} live")
 
 
 def _disk(context: Context) -> Finding:

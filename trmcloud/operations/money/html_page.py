@@ -303,7 +303,7 @@ def _money(sums: Mapping[str, Any], *, final: bool) -> str:
         if Usd(sums[key]):
             rows.append((name, money(sums[key])))
     if sums["drift"] is not None:
-        rows.append(("billed compared with accrued", f"{sums['drift']:+.1%}"))
+        rows.append(("billed compared with accrued", f"{round(sums['drift'], 3) or 0.0:+.1%}"))
     paid = sums["paid_seconds"]
     spent = [
         (part, duration(sums["seconds"][part]), f"{sums['seconds'][part] / paid:.0%}")
