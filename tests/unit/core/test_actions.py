@@ -112,3 +112,21 @@ def test_what_came_damaged_from_this_pod_three_times_is_given_up(
     }
     run = a_run(a_generation(number=2), actions=tries)
     assert unsaved(run, REPORT) == ((KEPT,) if wanted else ())
+
+
+@pytest.mark.parametrize(("hurt", "wanted"), [(0, (40, 60)), (1, (50, 60)), (2, (40, 50))])
+def test_for_one_that_came_damaged_the_next_best_or_latest_is_wanted(
+    hurt: int, wanted: tuple[int, ...]
+) -> None:
+    """Of the best, a middling one and the latest, the pod's best and latest are worth a copy."""
+    best, between, latest = (
+        CheckpointRef("fast", step, f"{step:064x}", 10, bpb)
+        for step, bpb in ((40, 2.0), (50, 2.5), (60, 3.0))
+    )
+    damaged = {1: best, 2: latest}.get(hurt)
+    failed = ActionState(PULL, 1.0, 2.0, FailureKind.DAMAGED)
+    names = [pull_name(damaged)] if damaged is not None else []
+    tries = {ActionKey("r1", 2, PULL, n, name): failed for name in names for n in (1, 2, 3)}
+    run = a_run(a_generation(number=2), actions=tries)
+    found = unsaved(run, replace(REPORT, kept=(best, between, latest)))
+    assert sorted(each.step for each in found) == list(wanted)

@@ -174,6 +174,12 @@ def test_no_slot_that_is_needed_is_ever_written_to(
         slots[slot] = kept(step, bpb, max(began, default=None))
 
 
+def test_a_later_pod_has_slots_of_its_own() -> None:
+    """An earlier one's grants may still be good while it saves."""
+    assert not set(slots_of(1, 4)) & set(slots_of(2, 4))
+    assert all(is_slot(name) for name in slots_of(2, 4))
+
+
 def test_an_unjudged_archive_is_stored_after_the_checkpoints_and_takes_no_slot_of_theirs() -> None:
     made = [kept(10, 1.0), kept(20, 2.0), replace(kept(21, None), is_output=True)]
     assert bk.worth_saving(made) == tuple(made)
