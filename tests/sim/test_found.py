@@ -33,7 +33,7 @@ from trmcloud.sim.scenario import Scenario
 from trmcloud.sim.world.account import Pod
 from trmcloud.sim.world.controllers import Process
 from trmcloud.sim.world.facts import Trap, TrueCourse
-from trmcloud.sim.world.pod import SimPod
+from trmcloud.sim.world.pod import AgentKilled, SimPod
 from trmcloud.sim.world.trainer import Shape
 from trmcloud.sim.world.world import SimWorld
 
@@ -265,6 +265,28 @@ def test_a_killed_agents_trainer_goes_on_though_its_start_was_not_reported() -> 
     assert trainer.runs(made.queue.now)
     assert pod.agent.report.phases[0].attempts == 1
     assert made.violation is None
+
+
+def test_what_a_trainer_said_last_counts_though_its_agent_was_killed_over_it() -> None:
+    """Between forgetting the trainer and reporting how it ended."""
+    made, pod = pod_at_work()
+    assert isinstance(pod, SimPod)
+    killed: list[float] = []
+
+    def cross(point: str) -> None:
+        if point == "report" and pod.trainer_note is None:
+            pod.cross = lambda point: None
+            killed.append(made.queue.now)
+            raise AgentKilled
+
+    pod.cross = cross
+    pod.orders = Orders(epoch=1, land=True)
+    pod.wake()
+    made.queue.run_until(made.queue.now + 300.0, lambda: None, lambda: None)
+    assert len(killed) == 1
+    assert pod.report is not None
+    [phase] = pod.report.phases
+    assert (phase.attempts, phase.outcome, phase.fruitless) == (1, "landed_signal", 0)
 
 
 def test_a_create_is_not_sent_by_one_that_slept_since_it_was_decided_on() -> None:
