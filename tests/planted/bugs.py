@@ -19,6 +19,8 @@ class Bug:
     old: str
     new: str
     timing: bool = False
+    test: str = ""
+    """The test that catches it, where no world is known to."""
 
 
 BUDGET, BOOKS = "core/control/budget.py", "core/control/bookkeeping.py"
@@ -78,7 +80,7 @@ BUGS: tuple[Bug, ...] = (
     Bug("the next machine is reserved with the time to end of the provider before", RENTING,
         "    traits = find_traits(candidate.provider) or traits\n    hard_stop_s = ", "    hard_stop_s = "),
     Bug("a machine that was ended from here counts as lost", CONTINUING,
-        "return not tried or why == {ReasonKind.HOST_STOPPED}", "return True"),
+        "return not tried or why == {ReasonKind.HOST_STOPPED}", "return True", test="tests/unit/core/test_continuing.py::test_one_that_was_ended_from_here_was_not_lost"),
     # -- what a list, a report and a backup leave out -------------------------------------------
     Bug("an idle twin's report stands for the word of the pod that worked", OBSERVE,
         "if is_heard and run.state is not State.SETTLING:", "if is_heard:"),
@@ -227,7 +229,7 @@ BUGS: tuple[Bug, ...] = (
     Bug("an estimate by a clock that was set", BILLING,
         "if abs(lived_s - by_wall) > CLOCK_SET_S:", "if False:", timing=True),
     Bug("an estimate without the disks", BILLING,
-        "generation) + kill_latency_s) + storage, reserved)", "generation) + kill_latency_s), reserved)"),
+        "generation) + kill_latency_s) + storage, reserved)", "generation) + kill_latency_s), reserved)", test="tests/unit/core/test_bookkeeping.py::test_disks_that_are_billed_on_belong_to_an_estimate"),
     Bug("an estimate without a running pod's disks", BILLING, "or generation.rate) + disks", "or generation.rate)"),
     Bug("created twice", RENTING,
         "if create is None:", 'if create is None or create.failed_kind == "ambiguous":', timing=True),
@@ -254,7 +256,7 @@ BUGS: tuple[Bug, ...] = (
         "            if not run.live:\n                owned |="),
     Bug("a stray is ended and not charged", REAP,
         "for charge in bookkeeping.make_charges(ledger, provider, listed, now, ending):\n"
-        "            _note(context, charge)", "pass", timing=True),
+        "            _note(context, charge)", "pass", timing=True, test="tests/unit/operations/test_reap.py::test_it_is_charged_a_little_ahead_and_ended"),
     Bug("a stray is ended before it is charged", REAP,
         "    if found.charges:\n        _charge(context, found)\n",
         "    if found.charges and not found.orphans:\n        _charge(context, found)\n", timing=True),
@@ -304,7 +306,7 @@ BUGS: tuple[Bug, ...] = (
     Bug("the pod's id is forgotten", RUN,
         'up = {"pod_id": event.pod_id, ', "up = {"),
     Bug("a pod that came late is still missed", RUN,
-        "**up, missed_at=None)", "**up)", timing=True),
+        "**up, missed_at=None)", "**up)", timing=True, test="tests/unit/core/test_run_state.py::test_a_pod_that_is_listed_at_last_is_missed_no_more"),
     Bug("an open generation is closed once its agent is up", "core/control/run_state.py",
         "return self.not_made is None and self.ended_at is None", "return self.not_made is None and self.agent_at is None", timing=True),
     Bug("closing keeps the reservation", RUN,
@@ -312,7 +314,7 @@ BUGS: tuple[Bug, ...] = (
     # -- the loop ---------------------------------------------------------------------------
     Bug("a pod that lost its disk is not told what it had finished", ACCOUNTS, "finished=finished_on(run, generation),", "finished=(),", timing=True),
     Bug("a create is sent by one that slept since it was decided on", DRIVE,
-        "self.context, run, run.plan, generation, self.epoch, decided)", "self.context, run, run.plan, generation, self.epoch, self.context.clock.now())", timing=True),
+        "self.context, run, run.plan, generation, self.epoch, decided)", "self.context, run, run.plan, generation, self.epoch, self.context.clock.now())", timing=True, test="tests/unit/operations/test_drive.py::test_what_was_decided_before_a_sleep_is_not_asked_for_after_it"),
     Bug("intent after create", DRIVE,
         "        self._append(ev.ActionStarted(action.id, action.verb))\n        if action.verb == TERMINATE:",
         "        if action.verb == TERMINATE:", timing=True),
@@ -320,7 +322,7 @@ BUGS: tuple[Bug, ...] = (
         "self._fail(action, FailureKind.AMBIGUOUS, str(error))", "self._fail(action, FailureKind.REFUSED, str(error))", timing=True),
     Bug("no list means an empty list", "operations/machines.py", "return self.lists.fail(provider, error, now)", "return DatedFact((), now)", timing=True),
     Bug("an end is asked for by whoever slept since it was decided on", DRIVE,
-        "            self._require_timely(decided)\n", "", timing=True),
+        "            self._require_timely(decided)\n", "", timing=True, test="tests/unit/operations/test_drive.py::test_what_was_decided_before_a_sleep_is_not_asked_for_after_it"),
     Bug("a driver sweeps no orphans", DRIVE, "elif _is_due(self._swept_at, self._idle_every_s() if waiting else _SWEEP_EVERY_S, now):", "elif False:", timing=True),
     Bug("budgets are looked at once only", DRIVE,
         "if _is_due(self._governed_at, _GOVERN_EVERY_S, now):", "if self._governed_at == 0.0:", timing=True),
@@ -330,7 +332,7 @@ BUGS: tuple[Bug, ...] = (
         "if not (run.live or facts) or is_driven(context, context.ledger.driver(run_id)):", "if not (run.live or facts):", timing=True),
     Bug("no run is ever taken over", RECONCILE,
         "if not (run.live or facts) or is_driven(context, context.ledger.driver(run_id)):", "if True:", timing=True),
-    Bug("a dead controller still drives", "operations/run_queries.py", "    return alive\n", "    return True\n", timing=True),
+    Bug("a dead controller still drives", "operations/run_queries.py", "    return alive\n", "    return True\n", timing=True, test="tests/unit/operations/test_run_queries.py"),
     Bug("taken over without a new epoch's release", RECONCILE,
         "    context.ledger.release(run_id, epoch)\n    return after\n", "    return after\n", timing=True),
     Bug("orders without their epoch", ACCOUNTS, "        epoch=epoch,\n", "        epoch=0,\n", timing=True),
@@ -405,7 +407,7 @@ BUGS: tuple[Bug, ...] = (
     Bug("no preset is lower", RECOVERY, 'Rung("preset", _UNSOUND, 2, _lower_preset)', 'Rung("preset", _UNSOUND, 0, _lower_preset)'),
     Bug("what was changed before is forgotten", SUPERVISE, "overrides = overrides_of((*last.recoveries, mend))", "overrides = mend.changed"),
     Bug("what was tried is not written down", ACCOUNT, "recoveries=before.recoveries\n        if mended is None\n        else note_recovery(before.recoveries, mended),", "recoveries=before.recoveries,"),
-    Bug("another try uses up the restarts of a crash", ACCOUNT, "fruitless=0 if mended is not None and mended.changed else before.fruitless,", "fruitless=before.fruitless,"),
+    Bug("another try uses up the restarts of a crash", ACCOUNT, "fruitless=0 if mended is not None and mended.changed else before.fruitless,", "fruitless=before.fruitless,", test="tests/unit/core/test_phase_account.py::test_other_settings_begin_a_count_of_their_own"),
     Bug("memory to spare is left unused", CLIMBING, "if memory_share is None or not settings.get(CLIMBS)", "if True or not settings.get(CLIMBS)"),
     Bug("a micro-batch climbs beyond its memory", CLIMBING, "if changed and memory_share * changed[\"batch\"] / batch <= level.fills:", "if changed:"),
     Bug("a larger micro-batch learns from more sequences", CLIMBING, '"accumulation": rows // larger}', '"accumulation": int(now["accumulation"])}'),
@@ -419,9 +421,9 @@ BUGS: tuple[Bug, ...] = (
     Bug("the last phase ends as landed", SUPERVISE, "return EndPod(Outcome.FINISHED.value, last.message)\n            limit", "return EndPod(Outcome.LANDED.value, \"\")\n            limit"),
     Bug("a killed agent's report is forgotten", STANDING, "if left is not None and left.pod_name == self._pod_name:", "if False:", timing=True),
     Bug("a killed agent's anchor is forgotten", ANCHORS, "if note is None or note.epoch != lease.epoch:", "if True:", timing=True),
-    Bug("a deadline is counted from a reading of an earlier boot", ANCHORS, "elif note.seen.boot_id != now.boot_id:", "elif False:", timing=True),
+    Bug("a deadline is counted from a reading of an earlier boot", ANCHORS, "elif note.seen.boot_id != now.boot_id:", "elif False:", timing=True, test="tests/unit/pod/test_terminate.py::test_a_machine_restarted_with_a_clock_set_back_goes_on_at_its_last_look"),
     Bug("a killed agent's trainer is forgotten", STANDING, "self._trainer = body.read_trainer()", "self._trainer = None", timing=True),
-    Bug("the last word of a trainer that was forgotten is not read", MIND, "last = self._last_beat(running)", "last = self._heartbeat()", timing=True),
+    Bug("the last word of a trainer that was forgotten is not read", MIND, "last = self._last_beat(running)", "last = self._heartbeat()", timing=True, test="tests/sim/test_found.py::test_what_a_trainer_said_last_counts_though_its_agent_was_killed_over_it"),
     Bug("the trainer is not written down", MIND, "        self._body.write_trainer(self._trainer)\n", "", timing=True),
     Bug("a trainer whose start was not reported is not taken up", MIND, "            self._take_up(self._trainer)\n", "            pass\n", timing=True),
     Bug("started before the last one is closed", MIND, "        self._close_ended(now)\n", "", timing=True),
@@ -435,7 +437,7 @@ BUGS: tuple[Bug, ...] = (
     Bug("the watchdog is ten minutes late", GUARD, "HARD_STOP_GRACE_S = 1.0", "HARD_STOP_GRACE_S = 600.0"),
     Bug("the watchdog ends at once", GUARD, "self._anchor.seconds_left(now) < -HARD_STOP_GRACE_S", "self._anchor.seconds_left(now) < 1e9"),
     Bug("a dead agent is not started again", GUARD, "self._agent_known, self._restart_boot = False, now.boot + RESTART_PAUSE_S", "pass", timing=True),
-    Bug("done is not the end", GUARD, "done = result is not None or agent_done", "done = False", timing=True),
+    Bug("done is not the end", GUARD, "done = result is not None or agent_done", "done = False", timing=True, test="tests/sim/test_found.py::test_an_agent_that_is_done_is_not_started_again_on_a_full_disk"),
     # -- buckets ----------------------------------------------------------------------------
     Bug("the worst is stored as the best", BUCKET, "sorted(scored, key=goodness)[:count]", "sorted(scored, key=goodness)[-count:]"),
     Bug("the latest is not stored", BUCKET, "        for k in _wanted(mine, 1)\n", "        for k in _best(mine, 1)\n"),
@@ -446,23 +448,23 @@ BUGS: tuple[Bug, ...] = (
     Bug("a new pod is not given what was saved before the cooldown", GRANTS, "if mf.is_before_cooldown(m, newest[0])]", "if False]", timing=True),
     Bug("pruning takes what was saved before the cooldown", MANIFEST, "if m == latest or is_before_cooldown(m, latest)]", "if m == latest]"),
     Bug("the oldest slot is written over, whatever it holds", BUCKET, "return min(spare, key=lambda name: there[name].step)", "return min(there, key=lambda name: there[name].step)", timing=True),
-    Bug("a later pod writes into an earlier one's slots", LAYOUT, "slot_name(generation, number) for number", "slot_name(1, number) for number", timing=True),
+    Bug("a later pod writes into an earlier one's slots", LAYOUT, "slot_name(generation, number) for number", "slot_name(1, number) for number", timing=True, test="tests/unit/core/test_bucket.py::test_a_later_pod_has_slots_of_its_own"),
     Bug("the result does not wait for uploads", SUPERVISE, "if trainer.hard_left_s > _LAST_WORD_S and trainer.upload_idle_s < patience_s:", "if False:", timing=True),
     Bug("uploads are waited for in vain", SUPERVISE, "if trainer.hard_left_s > _LAST_WORD_S and trainer.upload_idle_s < patience_s:", "if trainer.hard_left_s > _LAST_WORD_S:", timing=True),
     Bug("what cannot be stored is waited for", MIND, "unstored(kept, done.uploaded, done.given_up)", "unstored(kept, done.uploaded)"),
     Bug("a best one is stored though the bucket has one as good", BUCKET, "and (k in _to_go_on_from(mine) or not _is_surpassed(k, uploaded))", "", timing=True),
     Bug("trained without the right to upload", MIND, 'waiting = "grants"', "pass", timing=True),
     Bug("grants that were lost are not given again", CONTROL, "if sent_at is not None and not _has_lost(report, sent_at, now):\n        return False\n    until", "if sent_at is not None:\n        return False\n    until", timing=True),
-    Bug("grants are given again and again", CONTROL, "if sent_at is not None and not _has_lost(report, sent_at, now):\n        return False\n    until", "until", timing=True),
+    Bug("grants are given again and again", CONTROL, "if sent_at is not None and not _has_lost(report, sent_at, now):\n        return False\n    until", "until", timing=True, test="tests/unit/core/test_controller_govern.py::test_given_once_it_is_given_again_only_to_one_that_lost_it"),
     Bug("a new pod starts without a checkpoint", GRANTS, "return tuple(s for manifest in wanted for s in shelf.whole if s.manifest == manifest)", "return ()"),
     Bug("a new pod resumes from the first checkpoint", GRANTS, "newest = [steps[step] for step in sorted(steps, reverse=True)]", "newest = [steps[step] for step in sorted(steps)][:1]"),
     Bug("the pod does not stay for its last report", MIND, "        if self.telling:\n            return True\n", "", timing=True),
-    Bug("the pod stays for its last report for ever", MIND, "if now.boot - self._done_boot >= LAST_REPORT_S:", "if False:", timing=True),
+    Bug("the pod stays for its last report for ever", MIND, "if now.boot - self._done_boot >= LAST_REPORT_S:", "if False:", timing=True, test="tests/sim/test_last_word.py::test_a_store_that_does_not_answer_does_not_hold_it"),
     Bug("a last word is asked for while it may still change", WORD, "if stage != self._stage:", "if False:", timing=True),
     Bug("any word is the last one", WORD, "ended = self._word is not None and self._word.result is not None", "ended = self._word is not None", timing=True),
     Bug("a bucket that was down is not asked again", WORD, "self._pause_s = _AFTER_FAILURE_S\n", "self._final = True\n", timing=True),
     Bug("a last word without its phases", ACCOUNTS, "return (*accounts, result_of(run, word.result, word.message))", "return (result_of(run, word.result, word.message),)"),
-    Bug("a last word comes too late", CONTROL, "        if late:\n            return Decision(events=late)\n", "", timing=True),
+    Bug("a last word comes too late", CONTROL, "        if late:\n            return Decision(events=late)\n", "", timing=True, test="tests/unit/core/test_controller.py::test_it_is_heard_even_after_the_pods_end_was_put_on_record"),
     # -- manifests --------------------------------------------------------------------------
     Bug("the worst is the best", MANIFEST, "return min(scored, key=lambda m: (*goodness(m), -saved_at(m)), default=None)", "return max(scored, key=lambda m: (m.val_bpb or 0.0, saved_at(m)), default=None)"),
     Bug("the latest is the best", CHECKPOINTS, "return mf.pick_best(every) or next(iter(own), None) or mf.pick_latest(every)", "return mf.pick_latest(every)"),
@@ -473,7 +475,7 @@ BUGS: tuple[Bug, ...] = (
     # -- saved first, evaluated then; saved when asked -----------------------------------------
     Bug("one without a metric is the best", MANIFEST, "scored = [m for m in every if _finite(m.val_bpb)]\n    return min(scored, key=lambda m: (*goodness(m), ", "scored = list(every)\n    return min(scored, key=lambda m: (m.val_bpb or 0.0, "),
     Bug("for a damaged one no other is wanted", SAFE, "return tuple(kept for kept in worth_saving(sound) if not _is_here(run, kept))",
-        "return tuple(kept for kept in worth_saving(report.kept) if kept in sound and not _is_here(run, kept))"),
+        "return tuple(kept for kept in worth_saving(report.kept) if kept in sound and not _is_here(run, kept))", test="tests/unit/core/test_actions.py::test_for_one_that_came_damaged_the_next_best_or_latest_is_wanted"),
     Bug("a metric that came later is not fetched", SAFE, "return kept.val_bpb is None or copy.val_bpb is not None", "return True", timing=True),
     Bug("a metric that came later is not stored", BUCKET, "not in (stored if k.val_bpb is None else scored)", "not in stored", timing=True),
     Bug("what is not evaluated yet is not worth saving", BUCKET, "for each in _to_go_on_from(kept) if each not in wanted]", "for each in _to_go_on_from(kept) if each not in best and each.val_bpb is not None]", timing=True),
@@ -530,7 +532,7 @@ BUGS: tuple[Bug, ...] = (
         "        facts = (*facts, sweep_event(run, beyond, context.wall()))\n",
         "        delete_oversized(context, run, beyond)\n        facts = (*facts, sweep_event(run, beyond, context.wall()))\n", timing=True),
     Bug("a bucket is swept while requests are good", SAFE, "if not 0 < over_s < SWEEP_WITHIN_S:", "if not over_s < SWEEP_WITHIN_S:", timing=True),
-    Bug("a bucket is swept from the first hard stop on", SAFE, "over_s = now - max(granted)", "over_s = now - min(granted)", timing=True),
+    Bug("a bucket is swept from the first hard stop on", SAFE, "over_s = now - max(granted)", "over_s = now - min(granted)", timing=True, test="tests/unit/core/test_actions.py::test_a_bucket_is_swept_once_nothing_that_was_signed_is_good"),
     Bug("a bucket that was down counts as swept", LIMITS,
         """    except TrmcloudError:
         context.buckets.fail(run.bucket, context.wall())
@@ -540,11 +542,11 @@ BUGS: tuple[Bug, ...] = (
         return ()
 """, timing=True),
     Bug("a bucket that was down is never asked again by a command that stayed", WORLD,
-        "return at is not None and 0 <= now - at < within_s", "return at is not None", timing=True),
+        "return at is not None and 0 <= now - at < within_s", "return at is not None", timing=True, test="tests/unit/operations/test_machines.py::test_a_bucket_that_failed_is_left_alone_for_a_while"),
     Bug("what lies beyond the grants costs nothing", LIMITS, "sum(size for _, size in found)", "len(found)"),
     Bug("a pod is anybody's to end at its hard stop", GOVERN, "owner.hard_stop_at + _kill_latency_s(owner.provider)", "owner.hard_stop_at", timing=True),
     Bug("a stopped watchdog is waited for until the kill latency is used up", PROVIDERS, "return 0.0 if watchdog_stopped else 1.0", "return 3.0"),
-    Bug("after a failed boot the bill is waited for", BILLING, "return said_so and generation.agent_at is None", "return False", timing=True),
+    Bug("after a failed boot the bill is waited for", BILLING, "return said_so and generation.agent_at is None", "return False", timing=True, test="tests/sim/test_boots.py::test_the_next_candidate_is_asked_for_within_a_minute_of_the_fatal_line"),
     Bug("a failed boot is left to its deadline", CONTROL, "if report is None and seen.boot_trouble is not None and seen.boot_trouble.fatal:", "if False:", timing=True),
     # -- endings without a ledger ---------------------------------------------------------------
     Bug("who cannot write leaves at once", DRIVE, "            return self._guard(error)\n", "            raise\n", timing=True),

@@ -14,8 +14,9 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -95,11 +96,16 @@ else:
 
 @dataclass(frozen=True)
 class Verdict:
-    """Whether a bug was caught: at which seed and by what; ``seed`` is None where it was not."""
+    """Whether a bug was caught, by what, and at which seed: None where its test caught it, or
+    nothing did."""
 
     bug: Bug
     seed: int | None
     by: str
+
+    @property
+    def is_caught(self) -> bool:
+        return bool(self.by)
 
 
 class DoesNotApply(Exception):
@@ -115,31 +121,64 @@ def planted(bug: Bug, text: str) -> str:
 
 def hunt(bug: Bug, seeds: int = SEEDS, broken: Sequence[int] = ()) -> Verdict:
     """Play seeds on a copy of the package that has the bug, until it is caught; ``broken`` are left
-    out."""
+    out. One of which no world is known to break has a test in their place."""
+    if bug.test:
+        with _copied(bug) as folder:
+            return Verdict(bug, None, bug.test if _fails(bug.test, folder) else "")
     return Verdict(bug, *_play(bug, seeds, broken))
 
 
-def _play(bug: Bug | None, seeds: int, broken: Sequence[int]) -> tuple[int | None, str]:
-    """Play ``seeds`` seeds, and after the first ``_FIRST`` those that are kept since they once
-    broke something, until a promise breaks. Return the seed, None where none broke, and what."""
-    with tempfile.TemporaryDirectory(prefix="planted-") as folder:
-        copy = Path(folder) / "trmcloud"
+@contextmanager
+def _copied(bug: Bug | None) -> Iterator[Path]:
+    """A folder with a copy of the package that has the bug."""
+    with tempfile.TemporaryDirectory(prefix="planted-") as made:
+        folder, copy = Path(made), Path(made) / "trmcloud"
         shutil.copytree(PACKAGE, copy, ignore=shutil.ignore_patterns("bundle"))
         # The families' plans, the recipes and the kept worlds stand beside the package.
-        (Path(folder) / "model").symlink_to(PACKAGE.parent / "model")
-        (Path(folder) / "tests").symlink_to(ROOT / "tests")
+        (folder / "model").symlink_to(PACKAGE.parent / "model")
+        (folder / "tests").symlink_to(ROOT / "tests")
         if bug is not None:
             path = copy / bug.path
             # What is compiled saves each hunt a second; not that of the file which changes now.
             for compiled in (path.parent / "__pycache__").glob(f"{path.stem}.*"):
                 compiled.unlink()
             path.write_text(planted(bug, path.read_text(encoding="utf-8")), encoding="utf-8")
+        yield folder
+
+
+def _fails(test: str, folder: Path) -> bool:
+    """
+    Raises:
+        ValueError: the test passes or fails for another reason, such as that there is none.
+    """
+    settings = ("-c", str(ROOT / "pyproject.toml"), "-o", f"pythonpath={folder}")
+    done = subprocess.run(
+        [
+            *(sys.executable, "-B", "-m", "pytest", "-q", "-n0", "-p", "no:cacheprovider"),
+            *(*settings, "--rootdir", str(ROOT), str(ROOT / test)),
+        ],
+        cwd=folder,
+        env={"PATH": os.environ.get("PATH", ""), "PYTHONPATH": str(folder)},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=_START_S,
+    )
+    if done.returncode not in (0, 1):
+        raise ValueError(f"{test} cannot be run: {done.stdout[-300:]}{done.stderr[-300:]}")
+    return done.returncode == 1
+
+
+def _play(bug: Bug | None, seeds: int, broken: Sequence[int]) -> tuple[int | None, str]:
+    """Play ``seeds`` seeds, and after the first ``_FIRST`` those that are kept since they once
+    broke something, until a promise breaks. Return the seed, None where none broke, and what."""
+    with _copied(bug) as folder:
         given = (str(seeds), str(_FIRST), json.dumps(list(broken)))
         try:
             done = subprocess.run(
                 [sys.executable, "-B", "-c", _LOOK, *given],
                 cwd=folder,
-                env={"PATH": os.environ.get("PATH", ""), "PYTHONPATH": folder},
+                env={"PATH": os.environ.get("PATH", ""), "PYTHONPATH": str(folder)},
                 capture_output=True,
                 text=True,
                 check=False,
@@ -165,9 +204,9 @@ def find_broken(seeds: int = SEEDS) -> dict[int, str]:
 
 
 def page(verdicts: list[Verdict], seeds: int, date: str, broken: Mapping[int, str]) -> str:
-    caught = [v for v in verdicts if v.seed is not None]
+    caught = [v for v in verdicts if v.is_caught]
     timing = [v for v in verdicts if v.bug.timing]
-    timing_caught = [v for v in timing if v.seed is not None]
+    timing_caught = [v for v in timing if v.is_caught]
     dated = f" on {date}" if date else ""
     lines = [
         "# Planted bugs",
@@ -175,6 +214,7 @@ def page(verdicts: list[Verdict], seeds: int, date: str, broken: Mapping[int, st
         f"{len(verdicts)} small mistakes, each planted alone in a copy of the package; the",
         f"simulator plays up to {seeds:,} seeds, after the first {_FIRST} of them the {len(KEPT)}",
         "that are kept since they once broke something, and stops at the first broken promise.",
+        "One that no world is known to show has a test in their place.",
         "",
         f"**Caught: {len(caught)} of {len(verdicts)}** ({len(caught) / len(verdicts):.1%}); of"
         f" those about order or crashes: {len(timing_caught)} of {len(timing)}.",
@@ -190,7 +230,8 @@ def page(verdicts: list[Verdict], seeds: int, date: str, broken: Mapping[int, st
         "|---|---|---|---|---|",
     ]
     for v in verdicts:
-        seed = "**not caught**" if v.seed is None else f"{v.seed:,}"
+        seed = "–" if v.seed is None else f"{v.seed:,}"
+        seed = seed if v.is_caught else "**not caught**"
         by = v.by.replace("|", "\\|")
         lines.append(
             f"| {v.bug.name} | {v.bug.path} | {'yes' if v.bug.timing else ''} | {seed} | {by} |"
@@ -233,7 +274,7 @@ def main() -> None:
             if given.page is not None:
                 made = page(verdicts, given.seeds, given.date, broken)
                 given.page.write_text(made, encoding="utf-8")
-    caught = sum(v.seed is not None for v in verdicts)
+    caught = sum(v.is_caught for v in verdicts)
     print(f"{caught} of {len(verdicts)} caught")
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.planted.bugs import BUGS, Bug
-from tests.planted.plant import PACKAGE, hunt, planted
+from tests.planted.plant import PACKAGE, ROOT, Verdict, hunt, planted
 
 
 @pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.name)
@@ -44,3 +44,17 @@ def test_a_seed_that_is_left_out_catches_nothing() -> None:
 def test_the_simulator_catches_it(name: str) -> None:
     bug = next(bug for bug in BUGS if bug.name == name)
     assert hunt(bug, 500).seed is not None
+
+
+@pytest.mark.parametrize("test", sorted({bug.test for bug in BUGS if bug.test}))
+def test_a_test_that_is_to_catch_one_is_there(test: str) -> None:
+    file, _, name = test.partition("::")
+    assert f"def {name}" in (ROOT / file).read_text(encoding="utf-8")
+
+
+@pytest.mark.more
+def test_where_no_world_shows_it_its_test_does() -> None:
+    bug = next(bug for bug in BUGS if bug.name == "a dead controller still drives")
+    assert hunt(bug) == Verdict(bug, None, bug.test)
+    same = Bug(bug.name, bug.path, "    return alive\n", "    return alive  # x\n", test=bug.test)
+    assert hunt(same) == Verdict(same, None, "")
