@@ -20,7 +20,7 @@ from trmcloud.core.control.observation import Bill, BootTrouble, Observation, Po
 from trmcloud.core.control.run_state import RunState, State, apply_event
 from trmcloud.core.control.waiting import NO_OTHERS, OtherWaits
 from trmcloud.core.money import ZERO, Usd
-from trmcloud.core.spec.plan import Interval, Plan
+from trmcloud.core.spec.plan import Candidate, Interval, Plan
 
 AT = 1_790_000_000.0
 TRAITS = ProviderTraits(
@@ -64,9 +64,8 @@ class StubCandidate:
     startup_s: Interval = STARTUP_S
     phases: tuple[StubPhase, ...] = (StubPhase("fast"), StubPhase("extreme"))
 
-    @property
-    def reserved_rate(self) -> Usd:
-        return self.rate
+    reserved_rate = property(lambda self: self.rate)
+    expected_s = Candidate.expected_s
 
 
 @dataclass(frozen=True)

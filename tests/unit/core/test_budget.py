@@ -34,6 +34,7 @@ from trmcloud.core.control.report import Spending, report_on, spending_of
 from trmcloud.core.control.run_state import Generation, IllegalTransition, RunState, State
 from trmcloud.core.errors import BudgetRefused
 from trmcloud.core.money import ZERO, Usd, cost
+from trmcloud.core.spec.plan import Interval
 from trmcloud.core.values import replace as replace_value
 
 # -- At every level that has a cap: settled + reserved ≤ cap, always ----------------------------
@@ -484,6 +485,16 @@ def test_what_the_wait_for_data_came_to_stands_beside_what_was_planned() -> None
     assert report.data_usd == cost(RATE, 50.0)
     assert report.planned_data_usd == cost(RATE, 30.0)
     assert report.data_told == "done · 3 of 3 shards"
+
+
+@pytest.mark.parametrize(("p50_hours", "planned_hours"), [(0.5, 0.5), (40.0, 5.0)])
+def test_what_was_planned_ends_at_the_hard_stop(p50_hours: float, planned_hours: float) -> None:
+    """A budget that buys a part of a recipe plans no more time than it pays for."""
+    run, hours = estimated(), Interval(p50_hours, p50_hours, p50_hours)
+    chosen = a_candidate(str(run.candidate_id))
+    chosen = replace_value(chosen, hours=hours, hard_stop_s=5 * 3600.0)
+    run = replace_value(run, recorded_plan=recorded(chosen))
+    assert report_on(run, (), AT + 900).planned_hours == planned_hours
 
 
 # -- paid time ----------------------------------------------------------------------------------

@@ -341,12 +341,8 @@ VOLUME = Usd("0.36")  # a hundredth of a cent per second
 
 def storage(p50_hours: float, kept: Usd) -> tuple[Usd, Usd]:
     """Of a pod of 3,000 s with a volume that is kept for two days."""
-    candidate = SimpleNamespace(
-        storage=kept,
-        volume_rate=VOLUME,
-        disk_rate=ZERO,
-        hours=Interval(0.1, p50_hours, 9.0),
-        hard_stop_s=3000.0,
+    candidate = replace(
+        FIRST, storage=kept, volume_rate=VOLUME, hours=Interval(0.1, p50_hours, 9.0)
     )
     spec = SimpleNamespace(volume_days=2.0)
     plan = SimpleNamespace(candidate=lambda name: candidate, spec=spec)

@@ -51,7 +51,6 @@ from trmcloud.core.control.pod_facts import (
 )
 from trmcloud.core.control.reason import Reason, ReasonKind, make_reason, quoted_reason
 from trmcloud.core.control.renting import (
-    HOUR_S,
     await_pod,
     intend,
     next_candidate,
@@ -238,7 +237,7 @@ def _storage(plan: Plan, generation: Generation, traits: ProviderTraits) -> tupl
     if not candidate.volume_rate:
         return beside, ZERO
     after_s = plan.spec.volume_days * DAY_S
-    planned_s = min(candidate.hours.p50 * HOUR_S, candidate.hard_stop_s)
+    planned_s = candidate.expected_s
     lasts_s = generation.hard_stop_at - generation.intended_at + traits.kill_latency_s
     other = beside - cost(candidate.volume_rate, planned_s + after_s)
     return max(other, ZERO), cost(candidate.volume_rate, lasts_s + after_s)

@@ -316,7 +316,7 @@ def try_next(
 def storage_beside_disks(candidate: Candidate) -> Usd:
     """Return what the plan keeps for storage without the pod's own disks, which are paid by the
     hour as long as it runs."""
-    planned_s = min(candidate.hours.p50 * HOUR_S, candidate.hard_stop_s)
+    planned_s = candidate.expected_s
     return max(candidate.storage - cost(candidate.disk_rate, planned_s), ZERO)
 
 

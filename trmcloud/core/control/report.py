@@ -184,7 +184,7 @@ def report_on(
         on_volume=run.spec.volume and any(g.agent_at is not None for g in made),
         planned_data_s=sum(p.parts_s.get("data", 0.0) for p in (chosen.phases if chosen else ())),
         data_told=data_told,
-        planned_hours=chosen.hours.p50 if chosen is not None else None,
+        planned_hours=chosen.expected_s / 3600.0 if chosen is not None else None,
         planned_tokens_per_s=tokens_per_s[0] if tokens_per_s else None,
         tokens_per_s=tokens_per_s[1] if tokens_per_s else None,
         here=run.trained_here,

@@ -182,6 +182,11 @@ class Candidate(Value):
         return self.most_rate or self.planned_rate or self.rate
 
     @property
+    def expected_s(self) -> float:
+        """Seconds until its work is done (P50), or until its hard stop ends it."""
+        return min(self.hours.p50 * 3600.0, self.hard_stop_s)
+
+    @property
     def world_size(self) -> int:
         """GPUs, or processes, that train together."""
         return self.gpus * self.nodes
