@@ -25,7 +25,7 @@ from tests.unit.core.runs import (
     running,
     the_pod,
 )
-from trmcloud.core.clock import DatedFact, UnknownSince
+from trmcloud.core.clock import DatedFact, Instant, UnknownSince
 from trmcloud.core.control import events as ev
 from trmcloud.core.control.actions import CREATE
 from trmcloud.core.control.controller import waits_for
@@ -35,6 +35,7 @@ from trmcloud.core.control.reason import MEANINGS, ReasonKind
 from trmcloud.core.control.run_state import (
     STAYING,
     TRANSITIONS,
+    Absence,
     ActionState,
     IllegalTransition,
     RunState,
@@ -500,7 +501,7 @@ def test_time_and_flops_are_those_of_the_tokens_that_are_trained() -> None:
 
 def test_a_pod_that_is_listed_at_last_is_missed_no_more() -> None:
     run = run_of(*RENTING, ev.PodMissed, ev.PodUp)
-    assert run.generations[-1].missed_at is None
+    assert run.generations[-1].absence is None
 
 
 # -- waiting ------------------------------------------------------------------------------------
@@ -567,8 +568,8 @@ def test_a_pod_is_waited_for_until_its_absence_has_lasted(
 ) -> None:
     run = renting()
     create = ActionState(CREATE, AT, None if answered_s is None else AT + answered_s)
-    missed_at = None if missed_s is None else AT + missed_s
-    missed = replace(run.generations[-1], missed_at=missed_at)
+    absence = None if missed_s is None else Absence(Instant(AT + missed_s, 0.0))
+    missed = replace(run.generations[-1], absence=absence)
     run = replace(run, actions={ActionKey("r1", 1, CREATE, 1): create}, generations=(missed,))
     told = present(waits_for(run, replace(TRAITS, absent_s=300.0), DatedFact((), AT)))
     assert (present(told.what.more).kind, told.until_at) == (answer, AT + until_s)

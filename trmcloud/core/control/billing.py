@@ -142,7 +142,7 @@ def _longest_life_s(generation: Generation) -> float:
     lived_s = generation.lived_s if generation.lived_s is not None else by_wall
     if abs(lived_s - by_wall) > CLOCK_SET_S:
         return max(0.0, lived_s)
-    if generation.missed_at is not None and ended_at <= generation.missed_at:
+    if generation.absence is not None and ended_at <= generation.absence.since:
         # From lists that lacked it, which they may have done for a while before it had ended.
         ended_at = gone_at
     return max(0.0, ended_at - generation.intended_at)

@@ -140,8 +140,8 @@ def _while_renting(
     if not isinstance(pods, DatedFact):
         answer = replace(answer, more=quoted_reason(ReasonKind.LIST_FAILED, pods.why))
         return WaitState(make_reason(ReasonKind.AWAITS_LIST_OF_POD, answer, provider=name))
-    if generation.missed_at is not None:
-        until = generation.missed_at + absence_needed_s(run, traits)
+    if generation.absence is not None:
+        until = generation.absence.since + absence_needed_s(run, traits)
     else:
         until = (create.ended_at or create.started_at) + traits.create_settle_s + traits.absent_s
     return WaitState(make_reason(ReasonKind.AWAITS_POD, answer, provider=name), until)

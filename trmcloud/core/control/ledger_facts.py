@@ -326,8 +326,8 @@ def _ended_at(run: RunState, generation: Generation) -> float | None:
         return generation.intended_at if run.tries(generation) else None
     if generation.settled is None or generation.ended_at is None:
         return None
-    missed_at, gone_at = generation.missed_at, generation.gone_at
-    if missed_at is None or gone_at is None or generation.ended_at > missed_at:
+    absence, gone_at = generation.absence, generation.gone_at
+    if absence is None or gone_at is None or generation.ended_at > absence.since:
         return generation.ended_at
     # From lists that lacked it, which they may have done for as long as it was allowed to live.
     return max(generation.ended_at, min(gone_at, generation.hard_stop_at))

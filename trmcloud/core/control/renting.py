@@ -410,7 +410,7 @@ def await_pod(run: RunState, traits: ProviderTraits, seen: Observation, now: flo
             # It lived and died while nobody looked. What it cost is not nothing.
             bill = seen.bill.value
             return Decision(events=(ev.PodUp(generation.number, bill.pod_id, generation.rate),))
-        if not seen.unbilled and generation.missed_at is not None:
+        if not seen.unbilled and generation.absence is not None:
             return Decision()  # a bill that cannot be asked for is not one of nothing
         told = quoted_reason(ReasonKind.PROVIDER_SAID, create.error)
         why = told or make_reason(ReasonKind.NEVER_APPEARED)

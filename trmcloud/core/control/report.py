@@ -232,8 +232,8 @@ def _at_most(run: RunState, generation: Generation, now: float) -> Usd:
     if generation.ended_at is not None:
         return run.held_for(generation)
     rate = max(generation.rate, generation.billed_rate or generation.rate)
-    if generation.missed_at is not None:
-        now = min(now, max(generation.missed_at, generation.hard_stop_at))
+    if generation.absence is not None:
+        now = min(now, max(generation.absence.since, generation.hard_stop_at))
     return cost(rate + run.disk_rate(generation), paid_seconds(generation, now))
 
 
@@ -246,7 +246,7 @@ def _proven(run: RunState, generation: Generation, shown_at: float) -> Usd:
     if generation.up_at is None:
         return ZERO
     until = shown_at
-    if generation.missed_at is not None or generation.ended_at is not None:
+    if generation.absence is not None or generation.ended_at is not None:
         until = _last_contact(run, generation)
     rate = min(generation.rate, generation.billed_rate or generation.rate)
     seen = cost(rate + run.disk_rate(generation), max(0.0, until - generation.up_at))

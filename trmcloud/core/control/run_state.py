@@ -9,6 +9,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from trmcloud.core.catalog.hardware import LOCAL
+from trmcloud.core.clock import Instant
 from trmcloud.core.control import events as ev
 from trmcloud.core.control.events import ActionKey, FailureKind
 from trmcloud.core.control.reason import Reason, ReasonKind, make_reason
@@ -108,6 +109,19 @@ class ActionState(Value):
         return self.ended_at is not None and self.failed_kind is None
 
 
+class Absence(Value):
+    """Every fresh list has lacked a pod since it ``began``."""
+
+    began: Instant
+    heard_at: float = 0.0
+    """See ``events.PodMissed.heard_at``."""
+
+    @property
+    def since(self) -> float:
+        """Epoch seconds, as ends and bills are reckoned."""
+        return self.began.wall
+
+
 class Generation(Value):
     """One pod's life within the run."""
 
@@ -129,13 +143,8 @@ class Generation(Value):
     """Why this machine was refused before anything was trained on it."""
     board: Reason | None = None
     """How its board differs from the planned one, where it trains on that."""
-    missed_at: float | None = None
-    """Since when every fresh list has lacked the pod."""
-    missed_boot: float = 0.0
-    missed_boot_id: str = ""
-    missed_heard_at: float = 0.0
-    """See ``events.PodMissed.heard_at``."""
-    """The same, by a clock that cannot be set."""
+    absence: Absence | None = None
+    """None while lists show its pod, or are not known to lack it."""
     ended_at: float | None = None
     gone_at: float | None = None
     """When its end was put on record, by the clock of the process that did."""
@@ -605,13 +614,12 @@ def _with_action(
 
 def _pod_up(run: RunState, event: ev.PodUp, at: float) -> RunState:
     up = {"pod_id": event.pod_id, "up_at": at, "billed_rate": event.rate}
-    return _on_generation(run, event.generation, **up, missed_at=None)
+    return _on_generation(run, event.generation, **up, absence=None)
 
 
 def _pod_missed(run: RunState, event: ev.PodMissed, at: float) -> RunState:
-    missed = {"missed_at": at, "missed_boot": event.boot, "missed_boot_id": event.boot_id}
-    missed["missed_heard_at"] = event.heard_at
-    return _on_generation(run, event.generation, **missed)
+    absence = Absence(Instant(at, event.boot, event.boot_id), event.heard_at)
+    return _on_generation(run, event.generation, absence=absence)
 
 
 def _pod_gone(run: RunState, event: ev.PodGone, at: float) -> RunState:
@@ -788,7 +796,7 @@ _CHANGES: Mapping[type[Any], Callable[[RunState, Any, float], RunState]] = {
     ev.PodUp: _pod_up,
     ev.PodNotMade: lambda run, e, at: _on_generation(run, e.generation, not_made=e.reason),
     ev.PodMissed: _pod_missed,
-    ev.PodFound: lambda run, e, at: _on_generation(run, e.generation, missed_at=None),
+    ev.PodFound: lambda run, e, at: _on_generation(run, e.generation, absence=None),
     ev.AgentUp: lambda run, e, at: _on_generation(run, e.generation, agent_at=at),
     ev.BoardFound: lambda run, e, at: _on_generation(run, e.generation, board=e.reason),
     ev.PaceMeasured: lambda run, e, at: replace(
