@@ -334,7 +334,7 @@ BUGS: tuple[Bug, ...] = (
     Bug("taken over without a new epoch's release", RECONCILE,
         "    context.ledger.release(run_id, epoch)\n    return after\n", "    return after\n", timing=True),
     Bug("orders without their epoch", ACCOUNTS, "        epoch=epoch,\n", "        epoch=0,\n", timing=True),
-    Bug("orders do not say land", ACCOUNTS, "land=run.stop is not None or generation.hands_over,", "land=False,"),
+    Bug("orders do not say land", ACCOUNTS, "land=run.stop is not None or generation.legacy.hands_over,", "land=False,"),
     Bug("terminate does nothing", DRIVE, "taken = compute.terminate(action.pod_id or generation.pod_name)", "taken = True"),
     Bug("a stale controller does not notice", DRIVE,
         "    context.ledger.append(run_id, epoch, ev.stamp_events(events, now), now.wall)\n",

@@ -268,7 +268,7 @@ def finished_on(run: RunState, generation: Generation) -> tuple[str, ...]:
     return tuple(
         account.phase
         for account in run.phase_accounts
-        if (account.generation == generation.number or generation.adopted)
+        if (account.generation == generation.number or generation.legacy.adopted)
         and account.outcome in DONE
         and not _gate_failed(run, account)
     )
@@ -281,10 +281,10 @@ def orders_for(run: RunState, generation: Generation, epoch: int) -> Orders:
     """
     return Orders(
         epoch=epoch,
-        land=run.stop is not None or generation.hands_over,
+        land=run.stop is not None or generation.legacy.hands_over,
         finished=finished_on(run, generation),
         save=generation.saves_asked,
-        hard_stop_at=generation.hard_stop_at if generation.first_stop_at is not None else 0.0,
+        hard_stop_at=0.0 if generation.legacy.first_stop_at is None else generation.hard_stop_at,
     )
 
 
@@ -312,7 +312,7 @@ def result_of(run: RunState, name: str, message: str) -> ev.ResultKnown:
 
 
 def _hands_over(run: RunState) -> bool:
-    return run.generation is not None and run.generation.hands_over
+    return run.generation is not None and run.generation.legacy.hands_over
 
 
 def moving_reason(run: RunState, more: Reason | None = None) -> Reason:

@@ -122,6 +122,22 @@ class Absence(Value):
         return self.began.wall
 
 
+class Legacy(Value):
+    """What only earlier versions put on record of a machine: that a run moved from one that worked
+    to another, and that a hard stop was lowered."""
+
+    stands_by: bool = False
+    """Whether it was asked for while another one worked, and the run has not moved to it."""
+    hands_over: bool = False
+    """Whether it was told to land for such a machine."""
+    adopted: bool = False
+    """Whether the run moved to it."""
+    lower_to: float | None = None
+    """The earlier hard stop that was asked for."""
+    first_stop_at: float | None = None
+    """Its hard stop before that was lowered; None: it keeps its own."""
+
+
 class Generation(Value):
     """One pod's life within the run."""
 
@@ -158,17 +174,7 @@ class Generation(Value):
     not_made: Reason | None = None
     settled: Usd | None = None
     billed: Usd | None = None
-    stands_by: bool = False
-    """Whether an earlier version asked for it while another machine worked, and the run has not
-    moved to it."""
-    hands_over: bool = False
-    """Whether an earlier version told it to land for such a machine."""
-    adopted: bool = False
-    """Whether the run moved to it."""
-    lower_to: float | None = None
-    """The earlier hard stop that an earlier version asked for."""
-    first_stop_at: float | None = None
-    """Its hard stop before an earlier version lowered it; None: it keeps its own."""
+    legacy: Legacy = field(default_factory=Legacy)
     principal: str = ""
     """Whose grant pays for it; empty: the ledger's owner does."""
     grant: int = 0
@@ -177,7 +183,8 @@ class Generation(Value):
     @property
     def granted_until(self) -> float:
         """The hard stop that it was started with: what it was given is good until then."""
-        return self.hard_stop_at if self.first_stop_at is None else self.first_stop_at
+        first_stop_at = self.legacy.first_stop_at
+        return self.hard_stop_at if first_stop_at is None else first_stop_at
 
     @property
     def open(self) -> bool:
@@ -304,13 +311,13 @@ class RunState(Value):
     @property
     def generation(self) -> Generation | None:
         """Its machine, the latest but for those that stood by."""
-        return next((g for g in reversed(self.generations) if not g.stands_by), None)
+        return next((g for g in reversed(self.generations) if not g.legacy.stands_by), None)
 
     @property
     def standing_by(self) -> Generation | None:
         """The machine that stands by and is not settled yet."""
         last = self.generations[-1] if self.generations else None
-        if self.standby_usd is None or last is None or not last.stands_by:
+        if self.standby_usd is None or last is None or not last.legacy.stands_by:
             return None
         return last if last.not_made is None and last.settled is None else None
 
@@ -321,10 +328,11 @@ class RunState(Value):
         here = self.standing_by
         if here is None or self.standby_usd is None:
             return None
+        mine = replace(here, legacy=replace(here.legacy, stands_by=False))
         return replace(
             self,
             state=_standby_state(here),
-            generations=(*self.generations[:-1], replace(here, stands_by=False)),
+            generations=(*self.generations[:-1], mine),
             standby_usd=None,
             reserved=self.standby_usd,
             reservation=self.standby_usd,
@@ -354,7 +362,7 @@ class RunState(Value):
     def held_for(self, generation: Generation) -> Usd:
         """Of what is reserved, the share of one of its present machines."""
         apart = self.standby_usd or ZERO
-        return apart if generation.stands_by else self.reserved - apart
+        return apart if generation.legacy.stands_by else self.reserved - apart
 
     def tries(
         self, generation: Generation, verb: str = "", item: str | None = None
@@ -473,7 +481,7 @@ def _with_standby_event(run: RunState, held: Usd, record: ev.Record) -> RunState
         raise IllegalTransition(f"{why} for {run.run_id}")
     changed = replace(run, updated_at=at, epoch=record.epoch)
     if isinstance(event, ev.PodIntended):
-        made = replace(_made(run, event, at), stands_by=True)
+        made = replace(_made(run, event, at), legacy=Legacy(stands_by=True))
         return replace(changed, generations=(*run.generations, made))
     if isinstance(event, ev.Settled):
         changed = _on_generation(
@@ -498,7 +506,7 @@ def _handed_over(run: RunState, event: ev.HandedOver, at: float) -> RunState:
     mine = run.generation
     if run.standby_usd is None or mine is None or event.generation != mine.number:
         raise IllegalTransition(f"no machine stands by for {run.run_id}")
-    return _on_generation(run, event.generation, hands_over=True)
+    return _on_generation(run, event.generation, {"hands_over": True})
 
 
 def _moved(run: RunState, event: ev.Moved, at: float) -> RunState:
@@ -508,7 +516,7 @@ def _moved(run: RunState, event: ev.Moved, at: float) -> RunState:
     if _standby_state(here) is not State.RUNNING:
         raise IllegalTransition(f"the machine that stands by for {run.run_id} is not up")
     held = run.held_for(here)
-    taken = _on_generation(run, here.number, stands_by=False, adopted=True)
+    taken = _on_generation(run, here.number, {"stands_by": False, "adopted": True})
     return replace(
         taken,
         standby_usd=None,
@@ -660,10 +668,15 @@ def _bucket_swept(run: RunState, event: ev.BucketSwept, at: float) -> RunState:
     return replace(run, settled=run.settled + most[1] - rent, oversized=oversized)
 
 
-def _on_generation(run: RunState, number: int, **changes: Any) -> RunState:
+def _on_generation(
+    run: RunState, number: int, legacy: Mapping[str, Any] | None = None, /, **changes: Any
+) -> RunState:
     if all(each.number != number for each in run.present):
         raise IllegalTransition(f"generation {number} of {run.run_id} is not the current one")
-    changed = replace(run.generations[number - 1], **changes)
+    known = run.generations[number - 1]
+    if legacy is not None:
+        changes["legacy"] = replace(known.legacy, **legacy)
+    changed = replace(known, **changes)
     return replace(
         run, generations=(*run.generations[: number - 1], changed, *run.generations[number:])
     )
@@ -690,29 +703,30 @@ def _save_requested(run: RunState, event: ev.SaveRequested, at: float) -> RunSta
 def _stop_lowering(run: RunState, event: ev.StopLowering, at: float) -> RunState:
     mine = run.generation
     moves = run.standby_usd is not None
-    if moves or mine is None or not mine.open or mine.first_stop_at is not None:
+    if moves or mine is None or not mine.open or mine.legacy.first_stop_at is not None:
         raise IllegalTransition(f"{run.run_id} has no machine whose stop could be lowered")
     if event.hard_stop_at >= mine.hard_stop_at:
         raise IllegalTransition(f"the stop of {run.run_id} would not be earlier")
-    return _on_generation(run, event.generation, lower_to=event.hard_stop_at)
+    return _on_generation(run, event.generation, {"lower_to": event.hard_stop_at})
 
 
 def _stop_known(run: RunState, event: ev.StopKnown, at: float) -> RunState:
     mine = run.generation
-    if mine is None or mine.lower_to is None or mine.first_stop_at is not None:
+    lower_to = mine.legacy.lower_to if mine is not None else None
+    if mine is None or lower_to is None or mine.legacy.first_stop_at is not None:
         raise IllegalTransition(f"no stop of {run.run_id} is being lowered")
     return _on_generation(
         run,
         event.generation,
-        hard_stop_at=mine.lower_to,
-        soft_stop_at=mine.soft_stop_at - (mine.hard_stop_at - mine.lower_to),
-        first_stop_at=mine.hard_stop_at,
+        {"first_stop_at": mine.hard_stop_at},
+        hard_stop_at=lower_to,
+        soft_stop_at=mine.soft_stop_at - (mine.hard_stop_at - lower_to),
     )
 
 
 def _stop_lowered(run: RunState, event: ev.StopLowered, at: float) -> RunState:
     mine = run.generation
-    if run.standby_usd is not None or mine is None or mine.first_stop_at is None:
+    if run.standby_usd is not None or mine is None or mine.legacy.first_stop_at is None:
         raise IllegalTransition(f"no stop of {run.run_id} was lowered")
     free = run.reserved - event.amount
     if free < ZERO:

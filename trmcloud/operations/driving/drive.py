@@ -664,7 +664,7 @@ class RunDriver:
             self._link(generation).send_orders(generation.pod_name, orders)
         elif action.verb == TERMINATE:
             self._require_timely(decided)
-            if not generation.stands_by:  # the other machine's transfers go on
+            if not generation.legacy.stands_by:  # the other machine's transfers go on
                 self.context.workers.cancel()
             taken = compute.terminate(action.pod_id or generation.pod_name)
             done = replace(done, taken=taken)
