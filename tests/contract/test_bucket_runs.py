@@ -19,7 +19,7 @@ from trmcloud.core.contract.bucket_layout import AFTER_HARD_STOP_S, parse_place,
 from trmcloud.core.contract.pod_contract import AgentReport
 from trmcloud.core.contract.records import MAX_JSON_BYTES, dump
 from trmcloud.core.control import events as ev
-from trmcloud.core.control.run_state import RunState, State, apply_event
+from trmcloud.core.control.run_state import Errand, RunState, State, apply_event
 from trmcloud.core.errors import ConflictError, ProviderError, UsageError
 from trmcloud.core.money import ZERO, Usd
 from trmcloud.core.spec.plan import Plan, RecordedPlan, plan_to_json
@@ -376,7 +376,7 @@ def test_a_last_word_is_asked_for_and_kept(world: Context, bucketed: Plan, s3: S
     settling = replace(run, state=State.SETTLING)
     for other in (
         replace(settling, result="failed"),
-        replace(settling, errand="c0"),
+        replace(settling, errand=Errand("c0")),
         run_of(bucketed),
     ):
         assert known(run=other) is None

@@ -308,7 +308,7 @@ BUGS: tuple[Bug, ...] = (
     Bug("an open generation is closed once its agent is up", "core/control/run_state.py",
         "return self.not_made is None and self.ended_at is None", "return self.not_made is None and self.agent_at is None", timing=True),
     Bug("closing keeps the reservation", RUN,
-        "outcome=outcome, reason=reason, reserved=ZERO)", "outcome=outcome, reason=reason)"),
+        "reason=reason, reserved=ZERO, errand=None)", "reason=reason, errand=None)"),
     # -- the loop ---------------------------------------------------------------------------
     Bug("a pod that lost its disk is not told what it had finished", ACCOUNTS, "finished=finished_on(run, generation),", "finished=(),", timing=True),
     Bug("a create is sent by one that slept since it was decided on", DRIVE,

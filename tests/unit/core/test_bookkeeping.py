@@ -43,6 +43,7 @@ from trmcloud.core.control.pod_facts import (
 from trmcloud.core.control.reason import ReasonKind, make_reason
 from trmcloud.core.control.run_state import (
     Absence,
+    Errand,
     Generation,
     IllegalTransition,
     RunState,
@@ -329,7 +330,7 @@ def test_nothing_is_heard_beside_an_errand() -> None:
     with pytest.raises(IllegalTransition):
         apply(running(), ev.LateReport(1, "finished"), at=AT + 60)
     assert unreported(running()) is None
-    finished = replace(on_errand(on_volume()), kept_outcome=Outcome.FINISHED)
+    finished = replace(on_errand(on_volume()), errand=Errand("fetch1", Outcome.FINISHED))
     assert unreported(finished) is None, "how it ended is known"
     assert unreported(replace(on_errand(on_volume()), errand=None)) is None
 

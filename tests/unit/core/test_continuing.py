@@ -42,7 +42,7 @@ from trmcloud.core.control.controller import foreseen_end
 from trmcloud.core.control.events import FailureKind
 from trmcloud.core.control.observation import Bill, PodStatus
 from trmcloud.core.control.reason import ReasonKind, make_reason
-from trmcloud.core.control.run_state import Generation, Legacy, RunState, State
+from trmcloud.core.control.run_state import Errand, Generation, Legacy, RunState, State
 from trmcloud.core.errors import Outcome
 from trmcloud.core.money import Usd, cost
 from trmcloud.core.spec.plan import Candidate, Interval, Plan
@@ -358,7 +358,7 @@ def test_which_machine_was_lost(changes: dict[str, Any], is_lost: bool) -> None:
     run = of(a_life(1, **changes))
     assert bool(lost_machines(run, AS_PLAN)) is is_lost
     assert continues(run, AS_PLAN) is is_lost
-    assert lost_machines(replace(run, errand="fetch1"), AS_PLAN) == ()
+    assert lost_machines(replace(run, errand=Errand("fetch1")), AS_PLAN) == ()
     assert lost_machines(replace(run, first_generation=2), AS_PLAN) == (), "it was reopened since"
 
 

@@ -37,6 +37,7 @@ from trmcloud.core.control.run_state import (
     TRANSITIONS,
     Absence,
     ActionState,
+    Errand,
     IllegalTransition,
     RunState,
     State,
@@ -454,12 +455,12 @@ def test_an_errand_rents_what_it_needs_and_changes_no_outcome() -> None:
     before = closed.outcome
     errand = errand_json()
     run = more(closed, ev.Reopened(Usd(20), errand), ev.Reserved(Usd(1)))
-    assert run.errand == "fetch1"
+    assert run.errand == Errand("fetch1", before, closed.reason)
     assert run.plan.launchable == ("fetch1",)
     assert run.plan.candidates[-1].id == "fetch1"
-    assert (run.outcome, run.kept_outcome) == (None, before)
+    assert run.outcome is None
     back = more(run, ev.Closed("lost", quoted("its machine was lost")))
-    assert (back.outcome, back.errand, back.kept_outcome) == (before, None, None)
+    assert (back.outcome, back.reason, back.errand) == (before, closed.reason, None)
     assert more(back, ev.Reopened(Usd(30)), ev.Reserved(Usd(1))).errand is None
 
 

@@ -351,7 +351,7 @@ def last_word(
 
 def unreported(run: RunState) -> Generation | None:
     """The machine whose agent's last report was not read, while another one is on its volume."""
-    if run.errand is None or run.kept_outcome not in (Outcome.UNREPORTED, Outcome.LOST):
+    if run.errand is None or run.errand.outcome not in (Outcome.UNREPORTED, Outcome.LOST):
         return None
     before = [g for g in run.generations[: run.first_generation - 1] if g.agent_at is not None]
     return before[-1] if before else None

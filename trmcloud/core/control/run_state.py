@@ -192,6 +192,15 @@ class Generation(Value):
         return self.not_made is None and self.ended_at is None
 
 
+class Errand(Value):
+    """A machine is rented only to bring checkpoints home. How the training ended is kept meanwhile,
+    and is the run's end again after it."""
+
+    candidate_id: str
+    outcome: Outcome | None = None
+    reason: Reason | None = None
+
+
 class RunState(Value):
     """A run's state: a fold of its events and nothing else."""
 
@@ -247,13 +256,10 @@ class RunState(Value):
     gates: Mapping[str, ev.GateJudged] = field(default_factory=dict)
     paces: tuple[ev.PaceMeasured, ...] = ()
     """The measurements of its machines, believed or not."""
-    errand: str | None = None
-    """The candidate that is rented only to bring checkpoints home; None while it trains."""
+    errand: Errand | None = None
+    """None while it trains."""
     resumed: ev.Reopened | None = None
     """The last request to continue training."""
-    kept_outcome: Outcome | None = None
-    kept_reason: Reason | None = None
-    """The reason of the training's end, kept while an errand runs."""
     pulled: Mapping[tuple[str, int], ev.Pulled] = field(default_factory=dict)
     """By (phase, step): each checkpoint that was copied here from its pod, verified."""
     fetched: tuple[ev.Fetched, ...] = ()
@@ -745,7 +751,8 @@ def _result_known(run: RunState, event: ev.ResultKnown, at: float) -> RunState:
 def _late_report(run: RunState, event: ev.LateReport, at: float) -> RunState:
     if run.errand is None:
         raise IllegalTransition(f"{run.run_id} is on no errand: no report is missing")
-    return replace(run, kept_outcome=_outcome(run, event.result), kept_reason=event.reason)
+    told = replace(run.errand, outcome=_outcome(run, event.result), reason=event.reason)
+    return replace(run, errand=told)
 
 
 def _closed(run: RunState, event: ev.Closed, at: float) -> RunState:
@@ -754,9 +761,8 @@ def _closed(run: RunState, event: ev.Closed, at: float) -> RunState:
     reason = event.reason or run.reason
     outcome = _outcome(run, event.outcome)
     if run.errand is not None:
-        outcome, reason = run.kept_outcome or outcome, run.kept_reason
-    done = replace(run, outcome=outcome, reason=reason, reserved=ZERO)
-    return replace(done, errand=None, kept_outcome=None, kept_reason=None)
+        outcome, reason = run.errand.outcome or outcome, run.errand.reason
+    return replace(run, outcome=outcome, reason=reason, reserved=ZERO, errand=None)
 
 
 def _outcome(run: RunState, name: str) -> Outcome:
@@ -769,7 +775,7 @@ def _outcome(run: RunState, name: str) -> Outcome:
 def _reopened(run: RunState, event: ev.Reopened, at: float) -> RunState:
     plan, errand = run.recorded_plan, None
     if event.errand is not None and plan is not None:
-        errand = str(event.errand["id"])
+        errand = Errand(str(event.errand["id"]), run.outcome, run.reason)
         plan = plan.with_errand(event.errand)
     elif (event.settings or event.processes) and plan is not None:
         plan = plan.with_settings(event.settings, event.processes)
@@ -779,8 +785,6 @@ def _reopened(run: RunState, event: ev.Reopened, at: float) -> RunState:
         errand=errand,
         resumed=event if errand is None else run.resumed,
         phases={name: ended for name, ended in run.phases.items() if name not in event.settings},
-        kept_outcome=run.outcome if errand is not None else None,
-        kept_reason=run.reason if errand is not None else None,
         cap=event.cap,
         principal=event.principal,
         grant=0,
