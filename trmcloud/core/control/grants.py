@@ -259,12 +259,12 @@ def _shares_of(run: RunState, grant: Grant) -> Iterator[_Share]:
         if (each.principal, each.grant) != mine:
             continue
         amount = each.settled or ZERO
-        rent = run.oversized.get(each.number, (0, ZERO))[1]
+        _, rent = run.swept.of(each.number)
         unproven = amount if each.settled is not None and each.billed is None else ZERO
         ends = each.ended_at if each.ended_at is not None else _FOREVER
         if each.not_made is not None:
             ends = each.intended_at
-        until = max(ends, run.swept_at) if rent else ends
+        until = max(ends, run.swept.at) if rent else ends
         yield _Share(each.intended_at, until, Held(settled=amount + rent, unproven=unproven))
     if (run.principal, run.grant) == mine and run.reserved:
         yield _Share(run.reserved_at, _FOREVER, Held(reserved=run.reserved))

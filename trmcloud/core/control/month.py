@@ -78,9 +78,9 @@ def _items_of(run: RunState, now: float | None) -> Iterable[Item]:
             at=generation.ended_at,
             since=generation.intended_at,
         )
-    if run.oversized_rent:
+    if run.swept.rent:
         where = run.bucket.partition("://")[0] or "bucket"
-        yield Item(run.run_id, project, where, BUCKETS, run.oversized_rent, ZERO, at=run.swept_at)
+        yield Item(run.run_id, project, where, BUCKETS, run.swept.rent, ZERO, at=run.swept.at)
     if run.reserved:
         latest, chosen = run.generation, run.chosen
         provider = latest.provider if latest is not None and latest.open else ""

@@ -228,7 +228,7 @@ def is_at_rest(run: RunState, at: float) -> bool:
         since = generation.gone_at or generation.intended_at
         if waits and at - since < BILL_WITHIN_S:
             return False
-        owed = generation.agent_at is not None and generation.number > run.swept_generation
+        owed = generation.agent_at is not None and generation.number > run.swept.generation
         if owed and run.bucket and at - generation.granted_until < 2 * SWEEP_WITHIN_S:
             return False
     return True

@@ -201,6 +201,30 @@ class Errand(Value):
     reason: Reason | None = None
 
 
+class Swept(Value):
+    """What a run's pods stored in its bucket without a grant, and how far the bucket is rid of
+    it."""
+
+    generation: int = 0
+    """Up to which one the bucket was rid of it; 0: none."""
+    at: float = 0.0
+    """When the bucket was last read for that: all that was there is counted up to then."""
+    found: Mapping[int, tuple[int, Usd]] = field(default_factory=dict)
+    """By the last generation that could have put it there: how many bytes that was, and what it has
+    cost, which is in the run's ``settled``."""
+
+    def of(self, number: int) -> tuple[int, Usd]:
+        return self.found.get(number, (0, ZERO))
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(size for size, _ in self.found.values())
+
+    @property
+    def rent(self) -> Usd:
+        return total(rent for _, rent in self.found.values())
+
+
 class RunState(Value):
     """A run's state: a fold of its events and nothing else."""
 
@@ -263,13 +287,7 @@ class RunState(Value):
     pulled: Mapping[tuple[str, int], ev.Pulled] = field(default_factory=dict)
     """By (phase, step): each checkpoint that was copied here from its pod, verified."""
     fetched: tuple[ev.Fetched, ...] = ()
-    swept_generation: int = 0
-    """Up to which one the bucket was rid of what no pod was granted."""
-    oversized: Mapping[int, tuple[int, Usd]] = field(default_factory=dict)
-    """By the last generation that could have put it there: how many bytes that was, and what it has
-    cost, which is in ``settled``."""
-    swept_at: float = 0.0
-    """When the bucket was last read for that: all that was there is counted up to then."""
+    swept: Swept = field(default_factory=Swept)
 
     @property
     def plan(self) -> Plan:
@@ -305,14 +323,6 @@ class RunState(Value):
         if self.recorded_plan is None:
             raise ValueError(f"{self.run_id} has no plan in state {self.state.value}")
         return self.recorded_plan
-
-    @property
-    def oversized_bytes(self) -> int:
-        return sum(size for size, _ in self.oversized.values())
-
-    @property
-    def oversized_rent(self) -> Usd:
-        return total(rent for _, rent in self.oversized.values())
 
     @property
     def generation(self) -> Generation | None:
@@ -663,15 +673,15 @@ def _billed(run: RunState, event: ev.Billed, at: float) -> RunState:
 
 
 def _bucket_swept(run: RunState, event: ev.BucketSwept, at: float) -> RunState:
-    run = replace(run, swept_at=at)
+    swept = replace(run.swept, at=at)
     if not event.size_bytes:
-        return replace(run, swept_generation=event.generation)
+        return replace(run, swept=replace(swept, generation=event.generation))
     # One that died before it had deleted what it found was followed by another, which finds the
     # same or what is left of it, and whose record counts both.
-    size_bytes, rent = run.oversized.get(event.generation, (0, ZERO))
+    size_bytes, rent = swept.of(event.generation)
     most = max(size_bytes, event.size_bytes), max(rent, event.amount)
-    oversized = {**run.oversized, event.generation: most}
-    return replace(run, settled=run.settled + most[1] - rent, oversized=oversized)
+    swept = replace(swept, found={**swept.found, event.generation: most})
+    return replace(run, settled=run.settled + most[1] - rent, swept=swept)
 
 
 def _on_generation(
