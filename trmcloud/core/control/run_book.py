@@ -203,8 +203,8 @@ def terms_of(run: RunState) -> Iterator[tuple[str, str]]:
     yield from ((TAG, f"{name}={value}") for name, value in run.tags)
     if run.name:
         yield NAME, run.name
-    if run.principal:
-        yield PAYER, run.principal
+    if run.payer.principal:
+        yield PAYER, run.payer.principal
     if run.creator:
         yield PAYER, run.creator
     if run.reserved_at > 0:
@@ -214,8 +214,8 @@ def terms_of(run: RunState) -> Iterator[tuple[str, str]]:
         yield PROVIDER, generation.provider
         if generation.pod_id is not None:
             yield POD, generation.pod_id
-        if generation.principal:
-            yield PAYER, generation.principal
+        if generation.payer.principal:
+            yield PAYER, generation.payer.principal
 
 
 def is_at_rest(run: RunState, at: float) -> bool:

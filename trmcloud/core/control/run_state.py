@@ -109,6 +109,15 @@ class ActionState(Value):
         return self.ended_at is not None and self.failed_kind is None
 
 
+class Payer(Value):
+    """The principal whose grant pays for something, and the number of that grant among theirs."""
+
+    principal: str = ""
+    """Empty: the ledger's owner pays."""
+    grant: int = 0
+    """0: none was there."""
+
+
 class Absence(Value):
     """Every fresh list has lacked a pod since it ``began``."""
 
@@ -175,10 +184,7 @@ class Generation(Value):
     settled: Usd | None = None
     billed: Usd | None = None
     legacy: Legacy = field(default_factory=Legacy)
-    principal: str = ""
-    """Whose grant pays for it; empty: the ledger's owner does."""
-    grant: int = 0
-    """The number of that grant among the principal's; 0: none was there."""
+    payer: Payer = field(default_factory=Payer)
 
     @property
     def granted_until(self) -> float:
@@ -236,10 +242,8 @@ class RunState(Value):
     project: str = ""
     creator: str = ""
     """The principal that launched it; empty: the ledger's owner."""
-    principal: str = ""
-    """The principal whose grant pays for what is reserved: who launched it, or reopened it last."""
-    grant: int = 0
-    """The number of that grant among the principal's; 0: none was there."""
+    payer: Payer = field(default_factory=Payer)
+    """For what is reserved: who launched it, or reopened it last."""
     detached: bool = False
     """Launched to be left alone: no controller is expected to be there."""
     name: str = ""
@@ -562,7 +566,7 @@ def _planned(run: RunState, event: ev.RunPlanned, at: float) -> RunState:
         cap=event.cap,
         project=event.project,
         creator=event.principal,
-        principal=event.principal,
+        payer=Payer(event.principal),
         created_at=at,
         detached=event.detached,
         name=event.name,
@@ -600,8 +604,7 @@ def _made(run: RunState, event: ev.PodIntended, at: float) -> Generation:
         intended_at=at,
         boot=event.boot,
         boot_id=event.boot_id,
-        principal=run.principal,
-        grant=run.grant,
+        payer=run.payer,
     )
 
 
@@ -796,8 +799,7 @@ def _reopened(run: RunState, event: ev.Reopened, at: float) -> RunState:
         resumed=event if errand is None else run.resumed,
         phases={name: ended for name, ended in run.phases.items() if name not in event.settings},
         cap=event.cap,
-        principal=event.principal,
-        grant=0,
+        payer=Payer(event.principal),
         keys={**run.keys, event.key: event.request} if event.key else run.keys,
         first_generation=len(run.generations) + 1,
         wait=None,
