@@ -260,7 +260,7 @@ def _shares_of(run: RunState, grant: Grant) -> Iterator[_Share]:
             continue
         amount = each.settled or ZERO
         _, rent = run.swept.of(each.number)
-        unproven = amount if each.settled is not None and each.billed is None else ZERO
+        unproven = amount if each.awaits_bill else ZERO
         ends = each.ended_at if each.ended_at is not None else _FOREVER
         if each.not_made is not None:
             ends = each.intended_at

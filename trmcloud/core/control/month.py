@@ -94,10 +94,7 @@ def _items_of(run: RunState, now: float | None) -> Iterable[Item]:
 
 def _accrued(run: RunState, now: float) -> Usd:
     """Return the cost of its open generations by ``now``, as its report has it."""
-    return total(
-        cost((g.billed_rate or g.rate) + run.disk_rate(g), paid_seconds(g, now))
-        for g in run.unsettled
-    )
+    return total(cost(run.hourly_rate(g), paid_seconds(g, now)) for g in run.unsettled)
 
 
 def _of_volumes(ledger: LedgerState, counted: set[str], now: float | None) -> Iterable[Item]:

@@ -224,9 +224,8 @@ def is_at_rest(run: RunState, at: float) -> bool:
     if run.state is not State.CLOSED or run.spec.volume:
         return False
     for generation in run.generations:
-        waits = generation.settled is not None and generation.billed is None
         since = generation.gone_at or generation.intended_at
-        if waits and at - since < BILL_WITHIN_S:
+        if generation.awaits_bill and at - since < BILL_WITHIN_S:
             return False
         owed = generation.agent_at is not None and generation.number > run.swept.generation
         if owed and run.bucket and at - generation.granted_until < 2 * SWEEP_WITHIN_S:

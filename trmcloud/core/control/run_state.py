@@ -193,6 +193,16 @@ class Generation(Value):
         return self.hard_stop_at if first_stop_at is None else first_stop_at
 
     @property
+    def charged_rate(self) -> Usd:
+        """The USD per hour that its provider was seen to charge; until then, what was planned."""
+        return self.billed_rate or self.rate
+
+    @property
+    def awaits_bill(self) -> bool:
+        """Whether it is settled by an estimate, which the provider's final figure replaces."""
+        return self.settled is not None and self.billed is None
+
+    @property
     def open(self) -> bool:
         """Whether a pod of it may exist and cost money."""
         return self.not_made is None and self.ended_at is None
@@ -322,6 +332,10 @@ class RunState(Value):
         candidate = self.candidate(generation.candidate_id)
         return candidate.disk_rate if candidate is not None else ZERO
 
+    def hourly_rate(self, generation: Generation) -> Usd:
+        """Return the USD per hour that is billed for its pod and its disks, as far as known."""
+        return generation.charged_rate + self.disk_rate(generation)
+
     @property
     def _planned(self) -> RecordedPlan:
         if self.recorded_plan is None:
@@ -429,8 +443,7 @@ class RunState(Value):
     @property
     def unbilled(self) -> Usd:
         """The amount settled by estimate, until the provider's final figure."""
-        late = (g.settled for g in self.generations if g.billed is None and g.settled is not None)
-        return total(late)
+        return total(g.settled or ZERO for g in self.generations if g.awaits_bill)
 
     @property
     def billed(self) -> Usd | None:
