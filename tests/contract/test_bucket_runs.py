@@ -19,7 +19,7 @@ from trmcloud.core.contract.bucket_layout import AFTER_HARD_STOP_S, parse_place,
 from trmcloud.core.contract.pod_contract import AgentReport
 from trmcloud.core.contract.records import MAX_JSON_BYTES, dump
 from trmcloud.core.control import events as ev
-from trmcloud.core.control.run_state import RunState, State, apply_event
+from trmcloud.core.control.run_state import Errand, RunState, State, apply_event
 from trmcloud.core.errors import ConflictError, ProviderError, UsageError
 from trmcloud.core.money import ZERO, Usd
 from trmcloud.core.spec.plan import Plan, RecordedPlan, plan_to_json
@@ -197,10 +197,10 @@ def test_what_was_found_twice_is_counted_once(world: Context, bucketed: Plan) ->
     ):
         event = ev.BucketSwept(run.generations[-1].number, size_bytes, amount)
         run = apply_event(run, ev.Record(9, run.run_id, 1, 9.0, event))
-        assert run.oversized_rent == rent
+        assert run.swept.rent == rent
         assert run.settled == run_of(bucketed).settled + rent
-        assert bool(run.swept_generation) is (size_bytes == 0)
-    assert run.oversized_bytes == 9
+        assert bool(run.swept.generation) is (size_bytes == 0)
+    assert run.swept.size_bytes == 9
 
 
 def test_what_was_found_before_is_counted_from_then_on(bucketed: Plan) -> None:
@@ -216,21 +216,21 @@ def test_what_was_found_before_is_counted_from_then_on(bucketed: Plan) -> None:
         run = apply_event(run, ev.Record(9, run.run_id, 1, 3600 * hours, event))
 
     found(3 << 30, 100)
-    assert run.oversized_rent == bucket_grants.storage_rent(3 << 30, 100)
+    assert run.swept.rent == bucket_grants.storage_rent(3 << 30, 100)
     run = replace(run, generations=(*run.generations, replace(run.generations[0], number=2)))
     found(3 << 30, 300)
-    assert run.oversized_rent == bucket_grants.storage_rent(
-        3 << 30, 100
-    ) + bucket_grants.storage_rent(3 << 30, 200)
-    before = run.oversized_rent
+    assert run.swept.rent == bucket_grants.storage_rent(3 << 30, 100) + bucket_grants.storage_rent(
+        3 << 30, 200
+    )
+    before = run.swept.rent
     found(1 << 30, 400)
-    assert run.oversized_rent == before + bucket_grants.storage_rent(1 << 30, 100)
+    assert run.swept.rent == before + bucket_grants.storage_rent(1 << 30, 100)
     found(0, 400)
-    assert run.swept_generation == 2
+    assert run.swept.generation == 2
     run = replace(run, generations=(*run.generations, replace(run.generations[0], number=3)))
-    before = run.oversized_rent
+    before = run.swept.rent
     found(2 << 30, 450)
-    assert run.oversized_rent == before + bucket_grants.storage_rent(2 << 30, 50), (
+    assert run.swept.rent == before + bucket_grants.storage_rent(2 << 30, 50), (
         "nothing was left at 400"
     )
 
@@ -376,7 +376,7 @@ def test_a_last_word_is_asked_for_and_kept(world: Context, bucketed: Plan, s3: S
     settling = replace(run, state=State.SETTLING)
     for other in (
         replace(settling, result="failed"),
-        replace(settling, errand="c0"),
+        replace(settling, errand=Errand("c0")),
         run_of(bucketed),
     ):
         assert known(run=other) is None

@@ -135,7 +135,7 @@ def test_what_a_server_wrote_is_read(served: Path) -> None:
     assert book.grants["ci-nightly"].revoked_at is not None
     answers = [(each.is_given, each.by, each.asked.by) for each in book.approvals.values()]
     assert answers == [(True, "lea", ""), (None, "", ""), (False, "lea", "")]
-    assert {(run.project, run.principal) for run in book.runs.values()} == {("vision", "bob")}
+    assert {(run.project, run.payer.principal) for run in book.runs.values()} == {("vision", "bob")}
     told = month_view(book, 0.0, "2026-11")
     assert [share.name for share in told.projects] == ["vision"]
     assert told.projects[0].spent_usd + told.projects[0].reserved_usd == Usd("0.753864")

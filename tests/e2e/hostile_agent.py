@@ -298,7 +298,7 @@ def judge_ledger(ledger: SqliteLedger, begun_seq: int) -> tuple[list[str], int]:
                 wrong.append(f"record {record.seq}: {grant.principal} holds {held.whole}")
             per_run = grant.terms.per_run
             for run in state.runs.values():
-                if run.principal == grant.principal and per_run and run.reserved > per_run:
+                if run.payer.principal == grant.principal and per_run and run.reserved > per_run:
                     wrong.append(f"record {record.seq}: {run.run_id} reserves {run.reserved}")
     return wrong, count
 
@@ -389,7 +389,7 @@ def play(
         "calls": world.sent,
         "took_s": took_s,
         "answers": dict(sorted(world.answered.items())),
-        "runs": len([r for r in ledger.read().runs.values() if r.principal]),
+        "runs": len([r for r in ledger.read().runs.values() if r.payer.principal]),
         "records": records,
         "spent": str(left.spent),
         "total": str(left.total),

@@ -195,7 +195,7 @@ class RentedUser(User):
         """Where the only run stands, if its pod has ended and time alone can prove or bill it."""
         runs = list(self.ledger().runs.values()) if self.ledger_path.exists() else []
         generation = runs[0].generation if runs else None
-        if generation is None or generation.missed_at is None or self.live():
+        if generation is None or generation.absence is None or self.live():
             return None
         return generation.number, runs[0].state
 

@@ -129,7 +129,7 @@ def test_a_shell_that_names_its_principal_spends_within_that_grant(agent: Home, 
     assert "env: a grant does not cover" in told
     user.run(*words, "--budget", "0.10", "--", *SHORT)
     [mine] = user.json("status", "--all", "--json")["runs"]
-    assert user.ledger().runs[mine["run"]].principal == "ci-nightly"
+    assert user.ledger().runs[mine["run"]].payer.principal == "ci-nightly"
     assert Usd(0) < owner.grant("ci-nightly").spent <= Usd("0.10")
     for line in (
         ("stop", "-y", theirs.id), ("stop", "--now", "-y", theirs.id),

@@ -66,7 +66,7 @@ def test_a_bound_shell_reaches_no_run_of_its_runs_name(user: User) -> None:
     given(user)
     with bound(user):
         mine = launched(user, "night", steps=40)
-        assert (mine.principal, mine.live) == (AGENT, False)
+        assert (mine.payer.principal, mine.live) == (AGENT, False)
     user.hold()
     theirs = launched(user, "night", "--idempotency-key", "job-1")
     with bound(user):
@@ -108,7 +108,7 @@ def test_who_does_not_pay_for_a_run_any_more_changes_it_at_no_door(
         user.run("stop", "--now", "-y", run.run_id)
     user.run("resume", run.run_id, "--budget", "0.30", "-d", "-y")
     now = user.ledger().runs[run.run_id]
-    assert (now.creator, now.principal, now.live) == (AGENT, "", True)
+    assert (now.creator, now.payer.principal, now.live) == (AGENT, "", True)
     with bound(user):
         for words in (
             ("stop", "-y", "night"), ("stop", "--now", "-y", run.run_id), ("save", "night"),

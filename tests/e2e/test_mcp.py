@@ -110,7 +110,7 @@ def test_an_agent_spends_its_grant_and_asks_for_more(agent: Agent, user: User, o
         "grant": "agent", "spent_usd": "0", "reserved_usd": "0.05", "left_usd": "1.95",
     }  # fmt: skip
     run = user.only_run()
-    assert (run.run_id, run.principal, run.name) == (begun["run"], "agent", "first")
+    assert (run.run_id, run.payer.principal, run.name) == (begun["run"], "agent", "first")
 
     again = agent.call("launch", quote=quote["quote"], idempotency_key="one", name="first")
     assert again["run"] == run.run_id
@@ -202,7 +202,7 @@ def test_a_recipe_is_planned_launched_and_read(user: User, owner: Home, agent: A
     before = json.loads((user.home / "plans" / "of-agent" / f"{quote['quote']}.json").read_text())
     run = agent.call("launch", quote=quote["quote"], idempotency_key="recipe")["run"]
     assert user.ledger().runs[run].plan.id == before["id"]
-    assert ended(user, run).principal == "agent"
+    assert ended(user, run).payer.principal == "agent"
     for name in ("logs", "metrics", "status", "report"):
         assert agent.call(name, run=run)["run"] == run
     assert agent.call("metrics", run=run, points=5)["metrics"]["train"]["step"]
@@ -241,7 +241,7 @@ def test_an_agent_sweeps_by_a_quote(agent: Agent, user: User, owner: Home) -> No
     assert (begun["reserved_usd"], begun["money"]["reserved_usd"]) == ("0.4", "0.4")
     assert agent.call("sweep", **key)["run"] == begun["run"]
     run = user.only_run()
-    assert (run.run_id, run.principal, run.reserved) == (begun["run"], "agent", Usd("0.40"))
+    assert (run.run_id, run.payer.principal, run.reserved) == (begun["run"], "agent", Usd("0.40"))
     two = {"quote": quote["quote"], "idempotency_key": "two"}
     assert agent.refused("sweep", **two)["error"]["code"] == "grant_refused"
 
@@ -491,7 +491,7 @@ def test_over_http_a_token_is_a_grant(user: User, owner: Home, served: McpServer
         told = twin.refused("launch", quote=quote, idempotency_key="k2")
         assert "revoked" in told["error"]["message"], told
         assert told["error"]["next"]
-        assert user.ledger().runs[run].principal == "agent"
+        assert user.ledger().runs[run].payer.principal == "agent"
         until(lambda: user.ledger().runs[run].stop is not None, what="it is told to end")
 
     owner.give_grant("agent", "1")

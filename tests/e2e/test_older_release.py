@@ -95,7 +95,7 @@ WAITING: dict[str, Callable[[RunState], bool]] = {
     "for its pod": lambda run: run.state is State.RENTING and bool(run.actions),
     "for its boot": lambda run: run.state is State.BOOTING,
     "for its files": lambda run: in_hand(run, "stage"),
-    "for its bill": lambda run: run.generation is not None and run.generation.missed_at is not None,
+    "for its bill": lambda run: run.generation is not None and run.generation.absence is not None,
 }
 
 

@@ -74,7 +74,7 @@ MOMENTS: dict[str, Callable[[RunState], bool]] = {
     "training": lambda run: run.trains,
     "pulling": lambda run: in_hand(run, "pull"),
     "ending": lambda run: run.state is State.ENDING,
-    "missed": lambda run: run.generation is not None and run.generation.missed_at is not None,
+    "missed": lambda run: run.generation is not None and run.generation.absence is not None,
 }
 
 

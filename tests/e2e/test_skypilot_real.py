@@ -288,7 +288,7 @@ def test_a_pod_that_exits_while_it_trains_is_noticed_and_ended(skyfarer: RentedU
 
     def missed() -> bool:
         generation = skyfarer.only_run().generation
-        return generation is not None and generation.missed_at is not None
+        return generation is not None and generation.absence is not None
 
     try:
         until(missed, within_s=NOTICED_WITHIN_S, what="the end of the pod")

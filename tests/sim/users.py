@@ -263,7 +263,7 @@ _NOTICED_S = 5.0
 
 def _is_of_a_grant(run: RunState) -> bool:
     """Whether a grant has ended it, or paid for it, so that it may not have been paid for on."""
-    paid = any(each.principal for each in run.generations)
+    paid = any(each.payer.principal for each in run.generations)
     return paid and (run.stop is not None or run.outcome is Outcome.NOT_STARTED)
 
 

@@ -184,7 +184,8 @@ def is_quiet(context: Context) -> bool:
 
 def shows(context: Context, run: RunState) -> bool:
     """Whether the process may see a run: where its shell is bound, one of that principal."""
-    return not context.caller.is_bound or context.caller.principal in (run.principal, run.creator)
+    mine = (run.payer.principal, run.creator)
+    return not context.caller.is_bound or context.caller.principal in mine
 
 
 def shown_runs(context: Context) -> dict[str, RunState]:

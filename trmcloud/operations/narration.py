@@ -126,7 +126,7 @@ class Narrator:
         machine = moment.after.generations[event.generation - 1]
         key, why = (moment.record.run_id, machine.provider), sentence(event.reason)
         last, self._refusals[key] = self._refusals.get(key), why
-        return last == why and (allows_waiting(moment.after) or machine.stands_by)
+        return last == why and (allows_waiting(moment.after) or machine.legacy.stands_by)
 
 
 class Event(Value):

@@ -125,7 +125,7 @@ def link_trouble(context: Context, run: RunState) -> LinkError | None:
     the first half minute of its boot it need not (a cluster that is set up first: ten minutes), nor
     before it has an address; whatever does must be it."""
     generation = run.generation
-    if generation is None or generation.provider == LOCAL or generation.missed_at is not None:
+    if generation is None or generation.provider == LOCAL or generation.absence is not None:
         return None
     if generation.provider in context.machines.unasked:
         return None
@@ -157,7 +157,7 @@ def has_answered(context: Context, run: RunState) -> bool:
     """Whether the run's pod let itself be asked last time: one that is missed, or is being
     ended, is in no trouble either, and does not answer."""
     generation = run.generation
-    if generation is None or generation.missed_at is not None or ending_was_asked(run):
+    if generation is None or generation.absence is not None or ending_was_asked(run):
         return False
     link = context.machines.links[generation.provider]
     return link.trouble(generation.pod_name) is None

@@ -309,7 +309,7 @@ class BootJudge(Observer):
         if not untried or run.generations[-1].number != generation.number:
             return False
         lasts_s = self.world.queue.now - rented.created_at + NEXT_WITHIN_S + latency_s
-        rate = max(generation.rate, generation.billed_rate or generation.rate)
+        rate = max(generation.rate, generation.charged_rate)
         failed = plan.candidate(generation.candidate_id)
         left = run.reservation - cost(rate + failed.disk_rate, lasts_s)
         left = left - storage_beside_disks(failed)

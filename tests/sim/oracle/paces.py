@@ -128,7 +128,7 @@ class PaceJudge:
         if run.state is not State.RUNNING or self._is_away(run_id, since):
             return
         generation = run.generation
-        if generation.missed_at is None and not run.tries(generation, LAND):
+        if generation.absence is None and not run.tries(generation, LAND):
             self.fail("wasteful", f"{generation.pod_name} is slow, and is not told to land")
 
     def _is_away(self, run_id: str, since: float) -> bool:

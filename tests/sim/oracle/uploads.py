@@ -235,6 +235,6 @@ class OversizeJudge:
             most = sum(
                 _rent_micros(each, begun, (each.deleted_at or now) + _SLACK_S) for each in last
             )
-            held = run.oversized_rent.micros
+            held = run.swept.rent.micros
             if not cost <= held <= most + len(last):
                 self.fail("I1", f"{run_id}'s uploads cost {cost:.0f} to {most:.0f}, {held} is held")

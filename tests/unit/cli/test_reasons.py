@@ -13,6 +13,7 @@ import pytest
 
 import trmcloud.core.control as control
 from tests.plans import a_generation
+from trmcloud.core.clock import Instant
 from trmcloud.core.contract.pod_contract import AgentReport
 from trmcloud.core.contract.recovery import AGAIN, SKIPPED, Recovery
 from trmcloud.core.contract.trainer_contract import Heartbeat
@@ -20,7 +21,7 @@ from trmcloud.core.control import events as ev
 from trmcloud.core.control.events import ActionKey
 from trmcloud.core.control.ledger_records import event_from_json, event_to_json
 from trmcloud.core.control.reason import FACTS, Fact, Reason, ReasonKind, make_reason
-from trmcloud.core.control.run_state import ActionState, RunState, State
+from trmcloud.core.control.run_state import Absence, ActionState, RunState, State
 from trmcloud.core.money import Usd
 from trmcloud.operations.curves.symptoms import loss_text, remedy_text, trouble_text
 from trmcloud.operations.curves.trainings import RecoveryRow
@@ -323,7 +324,7 @@ def test_the_way_to_the_end() -> None:
         ending, actions={ActionKey("r-1", 1, "terminate", 1): ActionState("terminate", 1200.0)}
     )
     assert stage_of(asked, BEAT, None, PULLING) == "Ending the pod"
-    missed = replace(asked, generations=(replace(POD, missed_at=1210.0),))
+    missed = replace(asked, generations=(replace(POD, absence=Absence(Instant(1210.0, 0.0))),))
     assert stage_of(missed, BEAT, None, "Ending the pod") == GONE
     assert absence(missed, 1250.0) == "not listed by runpod for 40 s; gone after 5 min 00 s"
     assert stage_of(replace(missed, state=State.SETTLING), BEAT, None, GONE) == "Settling"

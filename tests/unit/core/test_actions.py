@@ -21,7 +21,7 @@ from trmcloud.core.control.actions import (
     unsaved,
 )
 from trmcloud.core.control.events import ActionKey, FailureKind
-from trmcloud.core.control.run_state import ActionState, RunState, State
+from trmcloud.core.control.run_state import ActionState, RunState, State, Swept
 
 BUCKET = {"bucket": "s3://them/runs"}
 GRANTED = a_generation(agent_at=1.0)
@@ -42,7 +42,7 @@ def a_run(*generations: Any, spec: dict[str, Any] = BUCKET, **changes: Any) -> R
         (a_run(GRANTED), OVER_AT + 0.5, True),
         (a_run(GRANTED), OVER_AT + DAYS_30 - 1, True),
         (a_run(GRANTED), OVER_AT + DAYS_30, False),
-        (a_run(GRANTED, swept_generation=1), 100.0, False),
+        (a_run(GRANTED, swept=Swept(1)), 100.0, False),
         (a_run(GRANTED, state=State.SETTLING), 100.0, False),
         (a_run(), 100.0, False),
         (a_run(a_generation()), 100.0, False),

@@ -37,7 +37,7 @@ from trmcloud.core.control.balance import (
 from trmcloud.core.control.budget import LedgerState, extend_ledger
 from trmcloud.core.control.notices import NoticeInputs
 from trmcloud.core.control.reason import ReasonKind, make_reason
-from trmcloud.core.control.run_state import RunState, State
+from trmcloud.core.control.run_state import Errand, RunState, State
 from trmcloud.core.errors import Outcome, PaymentRequired
 from trmcloud.core.money import ZERO, Usd, cost
 from trmcloud.core.spec.spec import BALANCE_POLICIES, IGNORE, STOP, WARN
@@ -307,7 +307,7 @@ def test_it_lands_only_if_the_balance_ends_before_the_next_landing_and_half_an_h
     assert not lands(booting, (needed_s + 1) / 3600.0)
     for state in (State.RENTING, State.ENDING, State.SETTLING, State.CLOSED):
         assert not lands(replace(run, state=state), 0.0), state
-    assert not lands(replace(run, errand="fetch1"), 0.0), "nothing: it does not train"
+    assert not lands(replace(run, errand=Errand("fetch1")), 0.0), "nothing: it does not train"
     assert not lands(replace(run, generations=()), 0.0)
 
 

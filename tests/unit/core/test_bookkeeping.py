@@ -16,7 +16,7 @@ from tests.reasons import quoted
 from tests.unit.core.runs import AT, PLAN, a_report, apply, booting, running
 from tests.unit.core.test_controller_ending import settled
 from tests.unit.core.test_run_state import CLOSED, RESERVED, SETTLED, SETTLING, run_of, sample
-from trmcloud.core.clock import DatedFact, UnknownSince
+from trmcloud.core.clock import DatedFact, Instant, UnknownSince
 from trmcloud.core.contract.pod_contract import Orders, PhaseReport, PhaseState
 from trmcloud.core.control import events as ev
 from trmcloud.core.control.billing import awaiting_bill, estimate, late_bills, settle
@@ -42,6 +42,8 @@ from trmcloud.core.control.pod_facts import (
 )
 from trmcloud.core.control.reason import ReasonKind, make_reason
 from trmcloud.core.control.run_state import (
+    Absence,
+    Errand,
     Generation,
     IllegalTransition,
     RunState,
@@ -328,7 +330,7 @@ def test_nothing_is_heard_beside_an_errand() -> None:
     with pytest.raises(IllegalTransition):
         apply(running(), ev.LateReport(1, "finished"), at=AT + 60)
     assert unreported(running()) is None
-    finished = replace(on_errand(on_volume()), kept_outcome=Outcome.FINISHED)
+    finished = replace(on_errand(on_volume()), errand=Errand("fetch1", Outcome.FINISHED))
     assert unreported(finished) is None, "how it ended is known"
     assert unreported(replace(on_errand(on_volume()), errand=None)) is None
 
@@ -486,5 +488,5 @@ def test_a_life_is_timed_where_one_machine_saw_both_of_its_ends() -> None:
 
 def test_an_end_that_lists_alone_tell_of_may_have_come_as_late_as_it_was_put_on_record() -> None:
     generation = replace(lived(3600.0, 3900.0), ended_at=AT + 3600, gone_at=AT + 3900)
-    generation = replace(generation, intended_at=AT, missed_at=AT + 3600)
+    generation = replace(generation, intended_at=AT, absence=Absence(Instant(AT + 3600, 0.0)))
     assert estimate(generation, Usd(99), NO_BILL, 0.0, ZERO) == Usd("3.9")

@@ -42,7 +42,7 @@ from trmcloud.core.control.controller import foreseen_end
 from trmcloud.core.control.events import FailureKind
 from trmcloud.core.control.observation import Bill, PodStatus
 from trmcloud.core.control.reason import ReasonKind, make_reason
-from trmcloud.core.control.run_state import Generation, RunState, State
+from trmcloud.core.control.run_state import Errand, Generation, Legacy, RunState, State
 from trmcloud.core.errors import Outcome
 from trmcloud.core.money import Usd, cost
 from trmcloud.core.spec.plan import Candidate, Interval, Plan
@@ -345,8 +345,8 @@ HARD = AT + 5000.0
         ({"provider": LOCAL}, False),
         ({"agent_at": None}, False),
         ({"unfit": UNFIT}, False),
-        ({"stands_by": True}, False),
-        ({"hands_over": True}, False),
+        ({"legacy": Legacy(stands_by=True)}, False),
+        ({"legacy": Legacy(hands_over=True)}, False),
         ({"ended_at": None}, False),
         # At its hard stop, or a second before, that is what ended it.
         ({"ended_at": HARD - 1.001, "hard_stop_at": HARD}, True),
@@ -358,7 +358,7 @@ def test_which_machine_was_lost(changes: dict[str, Any], is_lost: bool) -> None:
     run = of(a_life(1, **changes))
     assert bool(lost_machines(run, AS_PLAN)) is is_lost
     assert continues(run, AS_PLAN) is is_lost
-    assert lost_machines(replace(run, errand="fetch1"), AS_PLAN) == ()
+    assert lost_machines(replace(run, errand=Errand("fetch1")), AS_PLAN) == ()
     assert lost_machines(replace(run, first_generation=2), AS_PLAN) == (), "it was reopened since"
 
 
@@ -398,7 +398,7 @@ def test_a_machine_has_worked_from_its_agents_first_report_to_its_end() -> None:
 
 
 def test_of_a_limit_on_hours_every_machine_that_trained_has_used_its_part() -> None:
-    landed = a_life(2, trained_s=30.0, hands_over=True)
+    landed = a_life(2, trained_s=30.0, legacy=Legacy(hands_over=True))
     refused, at_work = a_life(3, unfit=UNFIT), a_life(4, ended_at=None)
     run = of(a_life(1, trained_s=100.0), landed, refused, at_work, a_life(5, trained_s=7.0))
     assert [g.number for g in lost_machines(run, AS_PLAN)] == [1, 5]

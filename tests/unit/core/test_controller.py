@@ -642,7 +642,9 @@ def test_a_list_that_flickers_proves_nothing() -> None:
     run = apply(run, *decision.events, at=AT + 399)
     assert ask(run, AT + 399, pods=[the_pod(run)], traits=LAGGING) == Decision()
     run, actions = follow(run, AT + 500, traits=LAGGING)
-    assert (run.generations[-1].missed_at, run.state) == (AT + 500, State.RUNNING)
+    absence = run.generations[-1].absence
+    assert absence is not None
+    assert (absence.since, run.state) == (AT + 500, State.RUNNING)
     assert actions == ()
 
 

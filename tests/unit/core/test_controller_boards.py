@@ -29,7 +29,7 @@ from trmcloud.core.control.actions import TERMINATE
 from trmcloud.core.control.boards import board_events, slower_boards
 from trmcloud.core.control.observation import PodStatus
 from trmcloud.core.control.reason import Reason, ReasonKind, make_reason
-from trmcloud.core.control.run_state import RunState, State
+from trmcloud.core.control.run_state import Errand, RunState, State
 from trmcloud.core.money import Usd
 from trmcloud.core.spec.plan import Candidate, Interval, Plan
 from trmcloud.core.spec.spec import RunSpec
@@ -209,7 +209,7 @@ def test_nothing_is_compared_for_a_machine_that_trains_nothing_or_has_ended() ->
     phases, report = plan.candidates[0].phases, report_of(run, PCIE)
     assert board_events(run, *known, phases, report)
     assert board_events(run, *known, (), report) == (), "all is trained, or it is an errand"
-    assert board_events(replace(run, errand="fetch1"), *known, phases, report) == ()
+    assert board_events(replace(run, errand=Errand("fetch1")), *known, phases, report) == ()
     assert board_events(replace(run, result="stopped"), *known, phases, report) == ()
 
 

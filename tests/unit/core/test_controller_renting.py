@@ -48,7 +48,7 @@ from trmcloud.core.control.pod_facts import (
 )
 from trmcloud.core.control.reason import Reason, ReasonKind, make_reason
 from trmcloud.core.control.renting import hard_stop_within, try_next
-from trmcloud.core.control.run_state import ActionState, RunState, State
+from trmcloud.core.control.run_state import Absence, ActionState, RunState, State
 from trmcloud.core.errors import Outcome
 from trmcloud.core.money import ZERO, Usd, cost
 from trmcloud.core.spec.plan import Candidate, Plan
@@ -448,11 +448,17 @@ def failed_try(at: float) -> ActionState:
 TWICE = (ended(DELETED, taken=True), ended(DELETED + 2, taken=True))
 
 
-def missing(*tries: ActionState, missed_at: float | None = DELETED + 5, **changes: Any) -> RunState:
+def missing(
+    *tries: ActionState,
+    missed_at: float | None = DELETED + 5,
+    heard_at: float = 0.0,
+    **changes: Any,
+) -> RunState:
     """A run whose pod was asked to end by ``tries`` and is missing from the lists since."""
     run = ending()
     actions = {ActionKey("r1", 1, TERMINATE, n): each for n, each in enumerate(tries, 1)}
-    generation = replace(run.generations[-1], missed_at=missed_at, **changes)
+    absence = Absence(Instant(missed_at, 0.0), heard_at) if missed_at is not None else None
+    generation = replace(run.generations[-1], absence=absence, **changes)
     return replace(run, actions=actions, generations=(generation,))
 
 
@@ -543,11 +549,11 @@ def test_what_is_not_missed_yet_is_judged_as_if_it_were_from_its_deletion_on() -
 def test_absence_must_have_lasted(since_s: float, absent: bool) -> None:
     run = missing(ended(DELETED, taken=True))
     generation = run.generations[-1]
-    assert generation.missed_at is not None
-    now = generation.missed_at + since_s
+    assert generation.absence is not None
+    now = generation.absence.since + since_s
     seen = Observation(DatedFact((), now), UnknownSince(now), UnknownSince(now))
     assert is_absent(run, seen, generation, LAGS) is absent
-    proven = generation.missed_at if absent else None
+    proven = generation.absence.since if absent else None
     assert proven_end(run, seen, generation, LAGS) == proven
 
 
@@ -607,10 +613,10 @@ def heard(run: RunState, at: float) -> DatedFact[AgentReport]:
 def test_a_missed_pod_lives_while_its_agent_reports_anew(
     heard_at: float, report_at: float, listed_at: float, lives: bool
 ) -> None:
-    run = missing(missed_at=MISSED, missed_heard_at=heard_at)
+    run = missing(missed_at=MISSED, heard_at=heard_at)
     seen = Observation(DatedFact((), listed_at), heard(run, report_at), UnknownSince(AT))
     assert has_reported_since(seen, run.generations[-1]) is lives
-    assert not has_reported_since(seen, replace(run.generations[-1], missed_at=None))
+    assert not has_reported_since(seen, replace(run.generations[-1], absence=None))
     other = replace(run.generations[-1], pod_name="another")
     assert not has_reported_since(seen, other)
 

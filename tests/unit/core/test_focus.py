@@ -16,6 +16,7 @@ from tests.unit.page.test_spend import DAY, FIRST, MONTH, ended, ledger, live
 from trmcloud.core.control.budget import LedgerState
 from trmcloud.core.control.focus import COLUMNS, focus_rows, total_of
 from trmcloud.core.control.grants import month_of
+from trmcloud.core.control.run_state import Payer
 from trmcloud.core.money import Usd
 from trmcloud.wiring import build_context
 
@@ -31,7 +32,7 @@ _EARLIER = {
 
 def book() -> LedgerState:
     return ledger(
-        ended("r-1", FIRST + DAY, 2.0, "5.25", principal="ada", tags=(("team", 'a "b"'),)),
+        ended("r-1", FIRST + DAY, 2.0, "5.25", payer=Payer("ada"), tags=(("team", 'a "b"'),)),
         ended("r-2", FIRST + 2 * DAY, 0.5, "0.000001", provider="vast", name="nightly, 2"),
         ended("r-3", FIRST + 29.99 * DAY, 5.0, "9", project="audio"),
         ended("r-0", FIRST - DAY, 2.0, "7"),

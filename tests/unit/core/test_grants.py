@@ -35,7 +35,7 @@ from trmcloud.core.control.grants import (
 from trmcloud.core.control.ledger_facts import Grant, LostRecord
 from trmcloud.core.control.ledger_records import fold_damaged
 from trmcloud.core.control.reason import ReasonKind, make_reason
-from trmcloud.core.control.run_state import IllegalTransition
+from trmcloud.core.control.run_state import IllegalTransition, Payer
 from trmcloud.core.errors import (
     BudgetRefused,
     ConflictError,
@@ -305,8 +305,8 @@ def test_no_sequence_of_writes_holds_more_than_a_grant(seed: int) -> None:
                 held = run.settled + run.reserved
                 assert per_run is None or held <= per_run or step.what == "sweep"
         for run in book.state.runs.values():
-            if run.live and run.principal:
-                assert run.principal in book.state.grants, "it was never without a grant"
+            if run.live and run.payer.principal:
+                assert run.payer.principal in book.state.grants, "it was never without a grant"
     assert done > 20, "most of what is tried is refused"
     assert fold_ledger("abcd1234", book.records) == book.state
 
@@ -395,8 +395,8 @@ def test_a_resumed_run_is_paid_by_who_resumes_it() -> None:
         )
     book.run("r1", ev.Reopened(Usd(100), principal="agent"), ev.Reserved(Usd(7)), at=AT + 2 * HOUR)
     run = book.state.runs["r1"]
-    assert (run.creator, run.principal, run.grant) == ("agent", "agent", 1)
-    assert [g.principal for g in run.generations] == ["agent", ""]
+    assert (run.creator, run.payer) == ("agent", Payer("agent", 1))
+    assert [g.payer.principal for g in run.generations] == ["agent", ""]
 
 
 def test_per_run_counts_the_whole_run() -> None:

@@ -22,7 +22,7 @@ from trmcloud.core.control.budget import LedgerState
 from trmcloud.core.control.idle import SeenProgress, idle_limit_s, progress_of, why_idle
 from trmcloud.core.control.ledger_facts import Grant
 from trmcloud.core.control.reason import ReasonKind, make_reason
-from trmcloud.core.control.run_state import RunState
+from trmcloud.core.control.run_state import Payer, RunState
 from trmcloud.core.errors import UsageError
 from trmcloud.core.money import Usd
 from trmcloud.core.spec.plan import RecordedPlan, plan_to_json
@@ -137,9 +137,9 @@ def test_a_plan_has_a_limit_of_its_own_and_the_shorter_one_counts() -> None:
     grant = Grant("agent", 2, ev.GrantTerms(Usd(1), idle_s=LIMIT_S), AT)
     granted = LedgerState("abcd1234", grants={"agent": grant})
     for of_plan_s, limit_s in ((1200.0, LIMIT_S), (60.0, 60.0), (0.0, LIMIT_S)):
-        mine = replace_value(a_command(of_plan_s), principal="agent", grant=2)
+        mine = replace_value(a_command(of_plan_s), payer=Payer("agent", 2))
         assert idle_limit_s(granted, mine) == limit_s
-    assert idle_limit_s(granted, replace_value(mine, grant=1)) == 0.0
+    assert idle_limit_s(granted, replace_value(mine, payer=Payer("agent", 1))) == 0.0
     assert idle_limit_s(granted, RunState("r1")) == 0.0
 
 

@@ -25,7 +25,7 @@ from tests.unit.core.runs import (
     running,
     the_pod,
 )
-from trmcloud.core.clock import DatedFact, UnknownSince
+from trmcloud.core.clock import DatedFact, Instant, UnknownSince
 from trmcloud.core.control import events as ev
 from trmcloud.core.control.actions import CREATE
 from trmcloud.core.control.controller import waits_for
@@ -35,7 +35,9 @@ from trmcloud.core.control.reason import MEANINGS, ReasonKind
 from trmcloud.core.control.run_state import (
     STAYING,
     TRANSITIONS,
+    Absence,
     ActionState,
+    Errand,
     IllegalTransition,
     RunState,
     State,
@@ -453,12 +455,12 @@ def test_an_errand_rents_what_it_needs_and_changes_no_outcome() -> None:
     before = closed.outcome
     errand = errand_json()
     run = more(closed, ev.Reopened(Usd(20), errand), ev.Reserved(Usd(1)))
-    assert run.errand == "fetch1"
+    assert run.errand == Errand("fetch1", before, closed.reason)
     assert run.plan.launchable == ("fetch1",)
     assert run.plan.candidates[-1].id == "fetch1"
-    assert (run.outcome, run.kept_outcome) == (None, before)
+    assert run.outcome is None
     back = more(run, ev.Closed("lost", quoted("its machine was lost")))
-    assert (back.outcome, back.errand, back.kept_outcome) == (before, None, None)
+    assert (back.outcome, back.reason, back.errand) == (before, closed.reason, None)
     assert more(back, ev.Reopened(Usd(30)), ev.Reserved(Usd(1))).errand is None
 
 
@@ -500,7 +502,7 @@ def test_time_and_flops_are_those_of_the_tokens_that_are_trained() -> None:
 
 def test_a_pod_that_is_listed_at_last_is_missed_no_more() -> None:
     run = run_of(*RENTING, ev.PodMissed, ev.PodUp)
-    assert run.generations[-1].missed_at is None
+    assert run.generations[-1].absence is None
 
 
 # -- waiting ------------------------------------------------------------------------------------
@@ -567,8 +569,8 @@ def test_a_pod_is_waited_for_until_its_absence_has_lasted(
 ) -> None:
     run = renting()
     create = ActionState(CREATE, AT, None if answered_s is None else AT + answered_s)
-    missed_at = None if missed_s is None else AT + missed_s
-    missed = replace(run.generations[-1], missed_at=missed_at)
+    absence = None if missed_s is None else Absence(Instant(AT + missed_s, 0.0))
+    missed = replace(run.generations[-1], absence=absence)
     run = replace(run, actions={ActionKey("r1", 1, CREATE, 1): create}, generations=(missed,))
     told = present(waits_for(run, replace(TRAITS, absent_s=300.0), DatedFact((), AT)))
     assert (present(told.what.more).kind, told.until_at) == (answer, AT + until_s)

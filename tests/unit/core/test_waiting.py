@@ -39,7 +39,7 @@ from trmcloud.core.control.controller import waits_for
 from trmcloud.core.control.events import FailureKind
 from trmcloud.core.control.observation import Bill, PodStatus
 from trmcloud.core.control.reason import ReasonKind, make_reason
-from trmcloud.core.control.run_state import RunState, State
+from trmcloud.core.control.run_state import Errand, RunState, State
 from trmcloud.core.control.waiting import (
     NO_OTHERS,
     allows_waiting,
@@ -584,7 +584,7 @@ def test_which_run_may_wait() -> None:
     assert allows_waiting(run)
     assert not allows_waiting(reserved())
     assert not allows_waiting(stopped(run, AT))
-    assert not allows_waiting(replace(run, errand="fetch1")), "nothing: it does not train"
+    assert not allows_waiting(replace(run, errand=Errand("fetch1"))), "nothing: it does not train"
     assert not is_waiting(replace(run, state=State.RENTING))
     assert candidates_left(reserved(), of(PLAN)) == ()
 

@@ -651,7 +651,7 @@ def test_one_that_goes_back_is_told_anew(context: Context, tmp_path: Path) -> No
 def test_what_it_had_cost_by_then_is_told_beside_it(context: Context, tmp_path: Path) -> None:
     run = running()
     assert run.generation is not None
-    rate = float(run.generation.billed_rate or run.generation.rate)
+    rate = float(run.generation.charged_rate)
     board = ToldBoards()
     log(tmp_path, "fast", {**line(10), "at": run.generation.intended_at + 1800.0})
     BoardFeed(context, "r1", board).look()
@@ -878,7 +878,7 @@ def test_dollars_and_hours_are_those_that_are_paid(tmp_path: Path) -> None:
         at = run.generation.intended_at + after_s
         phase.take({"kind": "train", "step": 1, "at": at, "loss": 2.0})
     made = draw_curves(run, [phase])
-    rate = float(run.generation.billed_rate or run.generation.rate)
+    rate = float(run.generation.charged_rate)
     assert made.train.hours == pytest.approx([0, 0, 0.5, 1])
     assert made.train.usd == pytest.approx([0, 0, rate / 2, rate])
 

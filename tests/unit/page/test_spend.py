@@ -19,7 +19,7 @@ from trmcloud.core.control.budget import LedgerState
 from trmcloud.core.control.grants import month_of
 from trmcloud.core.control.ledger_facts import Approval, Grant, Quarantine
 from trmcloud.core.control.report import report_on
-from trmcloud.core.control.run_state import RunState, State
+from trmcloud.core.control.run_state import Payer, RunState, State
 from trmcloud.core.errors import UsageError
 from trmcloud.core.money import ZERO, Usd, total
 from trmcloud.operations.money.spending import (
@@ -289,10 +289,10 @@ def test_what_is_no_month_and_no_grouping_is_refused() -> None:
 def test_each_persons_money_and_what_is_held_until_when() -> None:
     now = FIRST + 4 * DAY
     book = ledger(
-        ended("r-1", FIRST + DAY, 2.0, "5", principal="ada"),
+        ended("r-1", FIRST + DAY, 2.0, "5", payer=Payer("ada")),
         ended("r-2", FIRST + DAY, 2.0, "2"),
-        live("r-3", FIRST + 3 * DAY, "4", principal="ada", name="nightly"),
-        live("r-4", FIRST + 3 * DAY, "9", principal="bob", generations=(), state=State.RESERVED),
+        live("r-3", FIRST + 3 * DAY, "4", payer=Payer("ada"), name="nightly"),
+        live("r-4", FIRST + 3 * DAY, "9", payer=Payer("bob"), generations=(), state=State.RESERVED),
     )
     told = spend_json(book, now, month=MONTH, by="person")
     assert {"key": "person", "words": "person"} in told["groupings"]
@@ -320,7 +320,7 @@ def test_who_asks_for_more_stands_there_until_it_is_answered() -> None:
 
 def test_who_waits_is_told_with_for_what_and_since_when() -> None:
     waiting = replace(
-        live("r-1", FIRST + 5, "3"), state=State.RESERVED, generations=(), principal="bob"
+        live("r-1", FIRST + 5, "3"), state=State.RESERVED, generations=(), payer=Payer("bob")
     )
     asked = ev.ApprovalAsked("a-1", "ci", "the nightly run", more=Usd(2))
     book = ledger(
@@ -335,9 +335,9 @@ def test_who_waits_is_told_with_for_what_and_since_when() -> None:
 
 
 def test_limits_of_the_month_stand_beside_those_of_all_months() -> None:
-    of_bob = ended("r-1", FIRST, 1, "7", project="vision", principal="bob", grant=1)
+    of_bob = ended("r-1", FIRST, 1, "7", project="vision", payer=Payer("bob", 1))
     book = ledger(
-        replace(of_bob, generations=(replace(of_bob.generations[0], principal="bob", grant=1),)),
+        replace(of_bob, generations=(replace(of_bob.generations[0], payer=of_bob.payer),)),
         live("r-2", FIRST + DAY, "4", project="vision"),
         ended("r-3", FIRST, 1, "1", project="audio"),
     )

@@ -146,7 +146,7 @@ def owes_sweep(run: RunState, now: float) -> bool:
     """Whether the run's bucket may hold what no pod of it was granted, and none can add to it: what
     was signed is good until then, whoever has it."""
     last = run.generation
-    if run.live or last is None or last.number == run.swept_generation:
+    if run.live or last is None or last.number == run.swept.generation:
         return False
     granted = [g.granted_until for g in run.generations if g.agent_at is not None]
     if not granted:

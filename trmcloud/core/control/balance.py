@@ -102,7 +102,7 @@ def held_of(run: RunState, now: float) -> Usd:
         return run.reserved if run.live else ZERO
     until = now if generation.ended_at is None else min(now, generation.ended_at)
     billed_s = until - generation.up_at - BILLED_WITHIN_S
-    rate = min(generation.rate, generation.billed_rate or generation.rate)
+    rate = min(generation.rate, generation.charged_rate)
     return max(run.reserved - cost(rate, billed_s), ZERO)
 
 
@@ -223,7 +223,7 @@ def outlook_of(
     if account.balance is None or account.billing is Billing.POSTPAID:
         return None
     own = total(
-        (generation.billed_rate or generation.rate) + run.disk_rate(generation)
+        run.hourly_rate(generation)
         for run in runs
         for generation in run.open_generations
         if run.live and generation.provider == provider

@@ -24,7 +24,7 @@ _S_PER_HOUR = 3600.0
 
 def spent_at(run: RunState, at: float) -> Usd:
     """Return the run's accrued cost by an instant (epoch s), exactly."""
-    return total(cost(_rate(run, machine), _lived_s(machine, at)) for machine in run.generations)
+    return total(cost(run.hourly_rate(g), _lived_s(g, at)) for g in run.generations)
 
 
 def hours_at(run: RunState, at: float) -> float:
@@ -35,18 +35,13 @@ def hours_at(run: RunState, at: float) -> float:
 def paid_by(run: RunState, instants: Iterable[float]) -> tuple[list[float], list[float]]:
     """(paid hours, USD) by each of ``instants`` (epoch s), for the axes of a drawing: the same in
     binary floating point, which is quick for thousands of points."""
-    machines = [(machine, float(_rate(run, machine)) / _S_PER_HOUR) for machine in run.generations]
+    machines = [(g, float(run.hourly_rate(g)) / _S_PER_HOUR) for g in run.generations]
     hours, dollars = [], []
     for at in instants:
         lived = [(_lived_s(machine, at), usd_per_s) for machine, usd_per_s in machines]
         hours.append(sum(lived_s for lived_s, _ in lived) / _S_PER_HOUR)
         dollars.append(sum(lived_s * usd_per_s for lived_s, usd_per_s in lived))
     return hours, dollars
-
-
-def _rate(run: RunState, machine: Generation) -> Usd:
-    """USD/h that is billed, its own disks included, as far as that is known."""
-    return (machine.billed_rate or machine.rate) + run.disk_rate(machine)
 
 
 def _lived_s(machine: Generation, at: float) -> float:
@@ -129,7 +124,7 @@ def estimate(
     more, and ``storage``, which is billed on: no more than was reserved, since it may have ended
     long before somebody looked; but what is billed already, where that is more.
     """
-    rate = max(generation.rate, generation.billed_rate or generation.rate) + disks
+    rate = max(generation.rate, generation.charged_rate) + disks
     most = min(cost(rate, _longest_life_s(generation) + kill_latency_s) + storage, reserved)
     return max(most, bill.value.amount) if isinstance(bill, DatedFact) else most
 
@@ -142,7 +137,7 @@ def _longest_life_s(generation: Generation) -> float:
     lived_s = generation.lived_s if generation.lived_s is not None else by_wall
     if abs(lived_s - by_wall) > CLOCK_SET_S:
         return max(0.0, lived_s)
-    if generation.missed_at is not None and ended_at <= generation.missed_at:
+    if generation.absence is not None and ended_at <= generation.absence.since:
         # From lists that lacked it, which they may have done for a while before it had ended.
         ended_at = gone_at
     return max(0.0, ended_at - generation.intended_at)
@@ -150,7 +145,7 @@ def _longest_life_s(generation: Generation) -> float:
 
 def awaiting_bill(run: RunState) -> tuple[Generation, ...]:
     """Generations that were settled at an estimate."""
-    return tuple(g for g in run.generations if g.settled is not None and g.billed is None)
+    return tuple(g for g in run.generations if g.awaits_bill)
 
 
 def late_bills(run: RunState, bills: Mapping[int, Bill]) -> tuple[ev.Billed, ...]:

@@ -288,14 +288,14 @@ class Governance(Value):
 def _revocation(ledger: LedgerState, run: RunState) -> Reason | None:
     """Why a run lands, or ends at once, whose grant is revoked; None where it is not, or the run
     was told to already."""
-    grant = ledger.grants.get(run.principal) if run.principal else None
-    if grant is None or (run.grant == grant.number and grant.revoked_at is None):
+    grant = ledger.grants.get(run.payer.principal) if run.payer.principal else None
+    if grant is None or (run.payer == grant.payer and grant.revoked_at is None):
         return None
-    at_once = run.grant == grant.number and grant.ends_at_once
+    at_once = run.payer == grant.payer and grant.ends_at_once
     if run.stop is not None and (run.stop.at_once or not at_once):
         return None
     kind = ReasonKind.GRANT_REVOKED_NOW if at_once else ReasonKind.GRANT_REVOKED
-    return make_reason(kind, principal=run.principal)
+    return make_reason(kind, principal=run.payer.principal)
 
 
 def _kill_latency_s(provider: str) -> float:
@@ -629,7 +629,7 @@ def require_free_name(ledger: LedgerState, name: str, principal: str = "") -> No
     """
     for run in present_runs(ledger.runs):
         if run.live and run.name == name:
-            if principal and principal not in (run.principal, run.creator):
+            if principal and principal not in (run.payer.principal, run.creator):
                 raise ConflictError(f"the name {name!r} is taken", next_step="use another --name")
             raise ConflictError(
                 f"{run.run_id} is live and has the name {name!r}",

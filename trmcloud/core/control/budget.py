@@ -449,9 +449,9 @@ def _of_a_run(
 ) -> None:
     """A pod that a run comes to own is no stray any more: its run settles it."""
     run = apply_event(runs.get(record.run_id) or RunState(record.run_id), record)
-    if run.principal and isinstance(record.event, ev.RunPlanned | ev.Reopened):
-        grant = grants.get(run.principal)
-        run = replace(run, grant=grant.number if grant is not None else 0)
+    if run.payer.principal and isinstance(record.event, ev.RunPlanned | ev.Reopened):
+        grant = grants.get(run.payer.principal)
+        run = replace(run, payer=grant.payer) if grant is not None else run
     runs[record.run_id] = run
     if isinstance(record.event, ev.PodUp):
         owner = run.generations[record.event.generation - 1]
@@ -533,7 +533,8 @@ def overdrawn(ledger: LedgerState, run: RunState, at: float) -> tuple[Line, ...]
         # What a damaged record may hold at the most is no reason to end a run that is sound.
         if line.over > line.quarantined:
             lines.append(line)
-    of_grant = grant_line(ledger, run.principal, run.grant) if run.principal else None
+    payer = run.payer
+    of_grant = grant_line(ledger, payer.principal, payer.grant) if payer.principal else None
     if of_grant is not None and of_grant.over > of_grant.quarantined:
         lines.append(of_grant)
     if known and not lines and run.reserved_at:

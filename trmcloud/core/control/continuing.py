@@ -90,7 +90,9 @@ def trained_s(run: RunState, plan: Plan) -> float:
     return sum(
         min(worked_s(each), _accounted_s(run, each))
         for each in run.generations
-        if not each.stands_by and each.unfit is None and plan.candidate(each.candidate_id).phases
+        if not each.legacy.stands_by
+        and each.unfit is None
+        and plan.candidate(each.candidate_id).phases
     )
 
 
@@ -131,7 +133,7 @@ def keeps_uploads(run: RunState, plan: Plan) -> bool:
 def _was_lost(run: RunState, generation: Generation) -> bool:
     if generation.provider == LOCAL or generation.agent_at is None or generation.unfit is not None:
         return False
-    if generation.stands_by or generation.hands_over:
+    if generation.legacy.stands_by or generation.legacy.hands_over:
         return False  # it trained nothing, or was told to land
     if generation.ended_at is None or generation.ended_at >= generation.hard_stop_at - 1:
         return False

@@ -139,8 +139,8 @@ def _while_renting(
     if not isinstance(pods, DatedFact):
         answer = replace(answer, more=quoted_reason(ReasonKind.LIST_FAILED, pods.why))
         return WaitState(make_reason(ReasonKind.AWAITS_LIST_OF_POD, answer, provider=name))
-    if generation.missed_at is not None:
-        until = generation.missed_at + absence_needed_s(run, traits)
+    if generation.absence is not None:
+        until = generation.absence.since + absence_needed_s(run, traits)
     else:
         until = (create.ended_at or create.started_at) + traits.create_settle_s + traits.absent_s
     return WaitState(make_reason(ReasonKind.AWAITS_POD, answer, provider=name), until)
@@ -326,7 +326,7 @@ def _watch(
         action = next_attempt(run, TERMINATE, generation, pod_id, reason, now)
         return Decision(actions=(action,) if action else ())
     lands = run.stop.reason if run.stop is not None else None
-    if generation.hands_over and lands is None:
+    if generation.legacy.hands_over and lands is None:
         lands = moving_reason(run)
     if lands is None and now >= generation.soft_stop_at and _is_unaware(generation, report):
         lands = make_reason(ReasonKind.STOP_LOWERED)
@@ -340,7 +340,7 @@ def _watch(
 
 def _is_unaware(generation: Generation, report: AgentReport | None) -> bool:
     """Whether an earlier version has lowered its hard stop, and its agent does not report that."""
-    if generation.first_stop_at is None:
+    if generation.legacy.first_stop_at is None:
         return False
     return report is None or report.hard_stop_at > generation.hard_stop_at + 1.0
 

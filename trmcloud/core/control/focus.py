@@ -67,7 +67,7 @@ def _row(ledger: LedgerState, item: Item, period: tuple[float, float]) -> dict[s
     tags = dict(run.tags) if run is not None else {}
     tags |= {
         "trmcloud/run": item.run_id,
-        "trmcloud/principal": (run.principal if run is not None else "") or OWNER,
+        "trmcloud/principal": (run.payer.principal if run is not None else "") or OWNER,
         "trmcloud/bill": "estimate" if item.at_most > ZERO else "final",
     }
     made = dict.fromkeys(COLUMNS, "")

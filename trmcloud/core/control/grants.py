@@ -225,20 +225,20 @@ def _touches(share: _Share, when: str) -> bool:
 
 
 def _shares(ledger: LedgerFacts, grant: Grant) -> Iterator[_Share]:
-    mine = grant.principal, grant.number
+    mine = grant.payer
     has_volumes = False
     for run in find_runs(ledger.runs, PAYER, grant.principal):
         # Also those of others: one that it resumed may have been resumed by another since.
         yield from _shares_of(run, grant)
         has_volumes = has_volumes or rents_volume(run)
     for hold in holds(ledger) if has_volumes else ():
-        if (hold.principal, hold.grant) == mine:
+        if hold.payer == mine:
             gone, amount = hold.deleted_at is not None, hold.amount
             held = Held(settled=amount if gone else ZERO, reserved=ZERO if gone else amount)
             yield _Share(hold.since, max(hold.since, hold.until), replace(held, volumes=amount))
     for stray in ledger.strays.values():
         owner = ledger.runs.get(stray.run_id)
-        if owner is not None and (owner.principal, owner.grant) == mine:
+        if owner is not None and owner.payer == mine:
             open_ = ZERO if stray.billed is not None else stray.amount
             held = Held(stray.billed or ZERO, open_, stray.cost, open_)
             until = stray.charged_at if stray.billed is not None else _FOREVER
@@ -254,19 +254,19 @@ def _shares(ledger: LedgerFacts, grant: Grant) -> Iterator[_Share]:
 
 
 def _shares_of(run: RunState, grant: Grant) -> Iterator[_Share]:
-    mine = grant.principal, grant.number
+    mine = grant.payer
     for each in run.generations:
-        if (each.principal, each.grant) != mine:
+        if each.payer != mine:
             continue
         amount = each.settled or ZERO
-        rent = run.oversized.get(each.number, (0, ZERO))[1]
-        unproven = amount if each.settled is not None and each.billed is None else ZERO
+        _, rent = run.swept.of(each.number)
+        unproven = amount if each.awaits_bill else ZERO
         ends = each.ended_at if each.ended_at is not None else _FOREVER
         if each.not_made is not None:
             ends = each.intended_at
-        until = max(ends, run.swept_at) if rent else ends
+        until = max(ends, run.swept.at) if rent else ends
         yield _Share(each.intended_at, until, Held(settled=amount + rent, unproven=unproven))
-    if (run.principal, run.grant) == mine and run.reserved:
+    if run.payer == mine and run.reserved:
         yield _Share(run.reserved_at, _FOREVER, Held(reserved=run.reserved))
 
 
@@ -285,11 +285,8 @@ class GrantRefusal(Value):
 
 def live_runs(ledger: LedgerFacts, grant: Grant) -> tuple[RunState, ...]:
     """Runs under a grant that have not ended."""
-    return tuple(
-        run
-        for run in present_runs(ledger.runs)
-        if run.live and (run.principal, run.grant) == (grant.principal, grant.number)
-    )
+    mine = grant.payer
+    return tuple(run for run in present_runs(ledger.runs) if run.live and run.payer == mine)
 
 
 def _damaged_runs(ledger: LedgerFacts, grant: Grant) -> list[str]:
@@ -344,13 +341,13 @@ def refuse_by_grant(
     Args:
         ledger: without the events that are judged.
     """
-    if not run.principal:
+    if not run.payer.principal:
         return None
-    grant = standing_of(ledger, run.principal, at)
+    grant = standing_of(ledger, run.payer.principal, at)
     if isinstance(grant, GrantRefusal):
         return grant
     name, terms = grant.principal, grant.terms
-    if run.grant != grant.number:
+    if run.payer != grant.payer:
         why = f"the grant that {run.run_id} was launched under is revoked"
         return GrantRefusal(name, why, f"resume it under the new one: trmcloud resume {run.run_id}")
     book = replace(

@@ -26,8 +26,8 @@ class SeenProgress(Value):
 def idle_limit_s(ledger: LedgerState, run: RunState) -> float:
     """Return for how long a run may make no step; 0: for any time. Its own plan may say so, and a
     grant for its runs: the shorter time counts."""
-    grant = ledger.grants.get(run.principal) if run.principal else None
-    of_grant = grant.terms.idle_s if grant is not None and grant.number == run.grant else 0.0
+    grant = ledger.grants.get(run.payer.principal) if run.payer.principal else None
+    of_grant = grant.terms.idle_s if grant is not None and grant.payer == run.payer else 0.0
     limits = [each for each in (of_grant, run.spec.idle_s if run.recorded_plan else 0.0) if each]
     return min(limits, default=0.0)
 

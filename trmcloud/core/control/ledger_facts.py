@@ -11,7 +11,7 @@ from trmcloud.core.control import events as ev
 from trmcloud.core.control.actions import TERMINATE
 from trmcloud.core.control.reason import Reason, ReasonKind, make_reason
 from trmcloud.core.control.run_book import present_runs
-from trmcloud.core.control.run_state import Generation, RunState
+from trmcloud.core.control.run_state import Generation, Payer, RunState
 from trmcloud.core.money import Usd, cost
 from trmcloud.core.spec.spec import DELETE, DELETE_FETCHED
 from trmcloud.core.values import Value, replace
@@ -111,6 +111,10 @@ class Grant(Value):
     ends_at_once: bool = False
     """Whether its runs end without landing."""
 
+    @property
+    def payer(self) -> Payer:
+        return Payer(self.principal, self.number)
+
 
 class Approval(Value):
     """A principal's request for more under their grant of that number; ``is_given`` is None until
@@ -184,9 +188,8 @@ class Hold(Value):
     then: str
     fetched: bool
     deleted_at: float | None = None
-    principal: str = ""
-    grant: int = 0
-    """Whose grant pays for it: that of the pod's."""
+    payer: Payer = field(default_factory=Payer)
+    """The pod's."""
 
     @property
     def amount(self) -> Usd:
@@ -312,8 +315,7 @@ def _holds_of(run: RunState) -> list[Hold]:
             until=ended_at + run.spec.volume_days * DAY_S,
             then=run.spec.volume_then,
             fetched=_is_fetched(run),
-            principal=generation.principal,
-            grant=generation.grant,
+            payer=generation.payer,
         )
         found.append(hold)
     return found
@@ -326,8 +328,8 @@ def _ended_at(run: RunState, generation: Generation) -> float | None:
         return generation.intended_at if run.tries(generation) else None
     if generation.settled is None or generation.ended_at is None:
         return None
-    missed_at, gone_at = generation.missed_at, generation.gone_at
-    if missed_at is None or gone_at is None or generation.ended_at > missed_at:
+    absence, gone_at = generation.absence, generation.gone_at
+    if absence is None or gone_at is None or generation.ended_at > absence.since:
         return generation.ended_at
     # From lists that lacked it, which they may have done for as long as it was allowed to live.
     return max(generation.ended_at, min(gone_at, generation.hard_stop_at))

@@ -78,9 +78,9 @@ def _items_of(run: RunState, now: float | None) -> Iterable[Item]:
             at=generation.ended_at,
             since=generation.intended_at,
         )
-    if run.oversized_rent:
+    if run.swept.rent:
         where = run.bucket.partition("://")[0] or "bucket"
-        yield Item(run.run_id, project, where, BUCKETS, run.oversized_rent, ZERO, at=run.swept_at)
+        yield Item(run.run_id, project, where, BUCKETS, run.swept.rent, ZERO, at=run.swept.at)
     if run.reserved:
         latest, chosen = run.generation, run.chosen
         provider = latest.provider if latest is not None and latest.open else ""
@@ -94,10 +94,7 @@ def _items_of(run: RunState, now: float | None) -> Iterable[Item]:
 
 def _accrued(run: RunState, now: float) -> Usd:
     """Return the cost of its open generations by ``now``, as its report has it."""
-    return total(
-        cost((g.billed_rate or g.rate) + run.disk_rate(g), paid_seconds(g, now))
-        for g in run.unsettled
-    )
+    return total(cost(run.hourly_rate(g), paid_seconds(g, now)) for g in run.unsettled)
 
 
 def _of_volumes(ledger: LedgerState, counted: set[str], now: float | None) -> Iterable[Item]:

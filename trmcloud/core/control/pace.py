@@ -188,7 +188,7 @@ def _forecast(
     extra_s, scatter_s = (ratio - 1) * paced_s, (REPRICED_P90 - 1) * ratio * paced_s
     hours = candidate.hours.p50 + extra_s / _S_PER_HOUR
     spread_h = scatter_s / _S_PER_HOUR
-    hourly = (generation.billed_rate or generation.rate) + run.disk_rate(generation)
+    hourly = run.hourly_rate(generation)
     usd = candidate.cost_p50
     usd = usd + cost(hourly, extra_s) if extra_s >= 0 else max(ZERO, usd - cost(hourly, -extra_s))
     return Forecast(Interval(max(0.0, hours - spread_h), hours, hours + spread_h), usd, fit, fits)

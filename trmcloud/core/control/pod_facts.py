@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from trmcloud.core.catalog.providers import ProviderTraits
-from trmcloud.core.clock import DatedFact, Instant
+from trmcloud.core.clock import DatedFact
 from trmcloud.core.contract.pod_contract import AgentReport, Orders, PhaseState
 from trmcloud.core.contract.trainer_contract import CLEAN, DONE
 from trmcloud.core.control import events as ev
@@ -23,7 +23,7 @@ from trmcloud.core.control.billing import has_failed_to_boot
 from trmcloud.core.control.events import FailureKind
 from trmcloud.core.control.observation import Observation, PodSeen
 from trmcloud.core.control.reason import Reason, ReasonKind, make_reason, quoted_reason
-from trmcloud.core.control.run_state import ActionState, Generation, RunState
+from trmcloud.core.control.run_state import Absence, ActionState, Generation, RunState
 from trmcloud.core.errors import Outcome
 from trmcloud.core.spec.plan import Plan
 from trmcloud.core.values import replace
@@ -51,13 +51,13 @@ def proven_end(
         return None
     if not is_absent(run, seen, generation, traits):
         return None
-    missed_at = generation.missed_at
-    if missed_at is None or _is_heard_though_missed(seen, generation):
+    absence = generation.absence
+    if absence is None or _is_heard_though_missed(seen, generation):
         return seen.pods.at  # beyond its hard stop, one that has lived on is billed until now
-    if any(_has_failed_since(end, missed_at) for end in run.tries(generation, TERMINATE)):
+    if any(_has_failed_since(end, absence.since) for end in run.tries(generation, TERMINATE)):
         # Whoever cannot ask for its end has no lists either: it may have lived on unseen.
         return seen.pods.at
-    return missed_at
+    return absence.since
 
 
 def _has_failed_since(action: ActionState, missed_at: float) -> bool:
@@ -77,20 +77,18 @@ def is_absent(
         return False
     if not traits.absent_s:
         return seen.absent_lists >= traits.absent_lists
-    missed_at = generation.missed_at
-    if missed_at is None:
+    if generation.absence is None:
         return False
-    return _missing_s(seen, generation, missed_at) >= absence_needed_s(run, traits)
+    return _missing_s(seen, generation.absence) >= absence_needed_s(run, traits)
 
 
-def _missing_s(seen: Observation, generation: Generation, missed_at: float) -> float:
+def _missing_s(seen: Observation, absence: Absence) -> float:
     """For how long the newest list has lacked the pod: a clock that was set proves nothing."""
     assert isinstance(seen.pods, DatedFact)
     if seen.clock is None:
-        return seen.pods.at - missed_at
-    missed = Instant(missed_at, generation.missed_boot, generation.missed_boot_id)
+        return seen.pods.at - absence.since
     age_s = max(0.0, seen.clock.wall - seen.pods.at)
-    return seen.clock.since(missed) - age_s
+    return seen.clock.since(absence.began) - age_s
 
 
 def absence_needed_s(run: RunState, traits: ProviderTraits) -> float:
@@ -111,7 +109,8 @@ def absence_needed_s(run: RunState, traits: ProviderTraits) -> float:
     taken = [a for a in tried if a.taken]
     if not taken or taken[0].ended_at is None or generation.up_at is None:
         return traits.absent_s
-    missed_at = generation.missed_at if generation.missed_at is not None else taken[0].ended_at
+    absence = generation.absence
+    missed_at = absence.since if absence is not None else taken[0].ended_at
     took_s = missed_at - taken[0].ended_at
     if has_failed_to_boot(run, generation):
         soon = took_s < _SOON_GONE_TWICE_S
@@ -135,13 +134,13 @@ def note_absence(seen: Observation, generation: Generation, traits: ProviderTrai
     """
     if not traits.absent_s or not isinstance(seen.pods, DatedFact):
         return NOTHING
-    missed_at = generation.missed_at
+    absence = generation.absence
     present = find_pod(seen, generation) is not None
-    if not present and missed_at is not None and has_reported_since(seen, generation):
-        present = _missing_s(seen, generation, missed_at) >= traits.absent_s / 2
-    if present and missed_at is not None:
+    if not present and absence is not None and has_reported_since(seen, generation):
+        present = _missing_s(seen, absence) >= traits.absent_s / 2
+    if present and absence is not None:
         return Decision(events=(ev.PodFound(generation.number),))
-    if not present and missed_at is None:
+    if not present and absence is None:
         report = own_report(seen, generation)
         heard_at = report.at if report is not None else 0.0
         return Decision(events=(ev.PodMissed(generation.number, heard_at=heard_at),))
@@ -172,9 +171,9 @@ def is_owed_an_end(run: RunState, seen: Observation, generation: Generation) -> 
 
 def _is_heard_though_missed(seen: Observation, generation: Generation) -> bool:
     report = own_report(seen, generation)
-    if report is None or generation.missed_at is None:
+    if report is None or generation.absence is None:
         return False
-    return is_new_report(report.at, generation.missed_heard_at, generation.missed_at)
+    return is_new_report(report.at, generation.absence.heard_at, generation.absence.since)
 
 
 def is_new_report(at: float, heard_at: float, missed_at: float) -> bool:
@@ -269,7 +268,7 @@ def finished_on(run: RunState, generation: Generation) -> tuple[str, ...]:
     return tuple(
         account.phase
         for account in run.phase_accounts
-        if (account.generation == generation.number or generation.adopted)
+        if (account.generation == generation.number or generation.legacy.adopted)
         and account.outcome in DONE
         and not _gate_failed(run, account)
     )
@@ -282,10 +281,10 @@ def orders_for(run: RunState, generation: Generation, epoch: int) -> Orders:
     """
     return Orders(
         epoch=epoch,
-        land=run.stop is not None or generation.hands_over,
+        land=run.stop is not None or generation.legacy.hands_over,
         finished=finished_on(run, generation),
         save=generation.saves_asked,
-        hard_stop_at=generation.hard_stop_at if generation.first_stop_at is not None else 0.0,
+        hard_stop_at=0.0 if generation.legacy.first_stop_at is None else generation.hard_stop_at,
     )
 
 
@@ -313,7 +312,7 @@ def result_of(run: RunState, name: str, message: str) -> ev.ResultKnown:
 
 
 def _hands_over(run: RunState) -> bool:
-    return run.generation is not None and run.generation.hands_over
+    return run.generation is not None and run.generation.legacy.hands_over
 
 
 def moving_reason(run: RunState, more: Reason | None = None) -> Reason:
@@ -352,7 +351,7 @@ def last_word(
 
 def unreported(run: RunState) -> Generation | None:
     """The machine whose agent's last report was not read, while another one is on its volume."""
-    if run.errand is None or run.kept_outcome not in (Outcome.UNREPORTED, Outcome.LOST):
+    if run.errand is None or run.errand.outcome not in (Outcome.UNREPORTED, Outcome.LOST):
         return None
     before = [g for g in run.generations[: run.first_generation - 1] if g.agent_at is not None]
     return before[-1] if before else None

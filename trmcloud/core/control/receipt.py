@@ -435,7 +435,7 @@ def _money(
         "unproven_usd": run.unbilled.plain(),
         "orphans_usd": total(stray.cost for stray in strays).plain(),
         "volumes_usd": rent.plain(),
-        "bucket_usd": run.oversized_rent.plain(),
+        "bucket_usd": run.swept.rent.plain(),
         "drift": report.drift,
         "paid_seconds": report.paid_s,
         "seconds": dict(report.seconds),

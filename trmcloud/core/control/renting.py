@@ -268,7 +268,7 @@ def _untried_candidate(run: RunState, plan: Plan) -> Candidate | None:
     """
     lost = lost_machines(run, plan)
     since = lost[-1].number if lost else run.first_generation - 1
-    recent = tuple(g for g in run.generations[since:] if not g.stands_by)
+    recent = tuple(g for g in run.generations[since:] if not g.legacy.stands_by)
     tried = {g.candidate_id for g in recent if g.not_made is not None or came_to_nothing(g)}
     refused = {g.provider for g in recent if _is_refused_for_good(run, g)}
     left = (plan.candidate(name) for name in plan.launchable if name not in tried)
@@ -410,7 +410,7 @@ def await_pod(run: RunState, traits: ProviderTraits, seen: Observation, now: flo
             # It lived and died while nobody looked. What it cost is not nothing.
             bill = seen.bill.value
             return Decision(events=(ev.PodUp(generation.number, bill.pod_id, generation.rate),))
-        if not seen.unbilled and generation.missed_at is not None:
+        if not seen.unbilled and generation.absence is not None:
             return Decision()  # a bill that cannot be asked for is not one of nothing
         told = quoted_reason(ReasonKind.PROVIDER_SAID, create.error)
         why = told or make_reason(ReasonKind.NEVER_APPEARED)

@@ -154,9 +154,7 @@ def report_on(
     if billed is not None:
         unbilled = any(stray.billed is None for stray in strays)
         billed = None if unbilled else billed + total(stray.cost for stray in strays)
-    accrued = total(
-        cost((g.billed_rate or g.rate) + run.disk_rate(g), paid[g.number]) for g in made
-    )
+    accrued = total(cost(run.hourly_rate(g), paid[g.number]) for g in made)
     accrued += total(stray.billed for stray in strays if stray.billed is not None)
     unbilled_strays = total(stray.cost for stray in strays if stray.billed is None)
     return RunReport(
@@ -231,9 +229,9 @@ def _open_at_most(run: RunState, now: float) -> Usd:
 def _at_most(run: RunState, generation: Generation, now: float) -> Usd:
     if generation.ended_at is not None:
         return run.held_for(generation)
-    rate = max(generation.rate, generation.billed_rate or generation.rate)
-    if generation.missed_at is not None:
-        now = min(now, max(generation.missed_at, generation.hard_stop_at))
+    rate = max(generation.rate, generation.charged_rate)
+    if generation.absence is not None:
+        now = min(now, max(generation.absence.since, generation.hard_stop_at))
     return cost(rate + run.disk_rate(generation), paid_seconds(generation, now))
 
 
@@ -246,9 +244,9 @@ def _proven(run: RunState, generation: Generation, shown_at: float) -> Usd:
     if generation.up_at is None:
         return ZERO
     until = shown_at
-    if generation.missed_at is not None or generation.ended_at is not None:
+    if generation.absence is not None or generation.ended_at is not None:
         until = _last_contact(run, generation)
-    rate = min(generation.rate, generation.billed_rate or generation.rate)
+    rate = min(generation.rate, generation.charged_rate)
     seen = cost(rate + run.disk_rate(generation), max(0.0, until - generation.up_at))
     return seen if generation.settled is None else min(seen, generation.settled)
 

@@ -203,8 +203,8 @@ def terms_of(run: RunState) -> Iterator[tuple[str, str]]:
     yield from ((TAG, f"{name}={value}") for name, value in run.tags)
     if run.name:
         yield NAME, run.name
-    if run.principal:
-        yield PAYER, run.principal
+    if run.payer.principal:
+        yield PAYER, run.payer.principal
     if run.creator:
         yield PAYER, run.creator
     if run.reserved_at > 0:
@@ -214,8 +214,8 @@ def terms_of(run: RunState) -> Iterator[tuple[str, str]]:
         yield PROVIDER, generation.provider
         if generation.pod_id is not None:
             yield POD, generation.pod_id
-        if generation.principal:
-            yield PAYER, generation.principal
+        if generation.payer.principal:
+            yield PAYER, generation.payer.principal
 
 
 def is_at_rest(run: RunState, at: float) -> bool:
@@ -224,11 +224,10 @@ def is_at_rest(run: RunState, at: float) -> bool:
     if run.state is not State.CLOSED or run.spec.volume:
         return False
     for generation in run.generations:
-        waits = generation.settled is not None and generation.billed is None
         since = generation.gone_at or generation.intended_at
-        if waits and at - since < BILL_WITHIN_S:
+        if generation.awaits_bill and at - since < BILL_WITHIN_S:
             return False
-        owed = generation.agent_at is not None and generation.number > run.swept_generation
+        owed = generation.agent_at is not None and generation.number > run.swept.generation
         if owed and run.bucket and at - generation.granted_until < 2 * SWEEP_WITHIN_S:
             return False
     return True

@@ -9,6 +9,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from trmcloud.core.catalog.hardware import LOCAL
+from trmcloud.core.clock import Instant
 from trmcloud.core.control import events as ev
 from trmcloud.core.control.events import ActionKey, FailureKind
 from trmcloud.core.control.reason import Reason, ReasonKind, make_reason
@@ -108,6 +109,44 @@ class ActionState(Value):
         return self.ended_at is not None and self.failed_kind is None
 
 
+class Payer(Value):
+    """The principal whose grant pays for something, and the number of that grant among theirs."""
+
+    principal: str = ""
+    """Empty: the ledger's owner pays."""
+    grant: int = 0
+    """0: none was there."""
+
+
+class Absence(Value):
+    """Every fresh list has lacked a pod since it ``began``."""
+
+    began: Instant
+    heard_at: float = 0.0
+    """See ``events.PodMissed.heard_at``."""
+
+    @property
+    def since(self) -> float:
+        """Epoch seconds, as ends and bills are reckoned."""
+        return self.began.wall
+
+
+class Legacy(Value):
+    """What only earlier versions put on record of a machine: that a run moved from one that worked
+    to another, and that a hard stop was lowered."""
+
+    stands_by: bool = False
+    """Whether it was asked for while another one worked, and the run has not moved to it."""
+    hands_over: bool = False
+    """Whether it was told to land for such a machine."""
+    adopted: bool = False
+    """Whether the run moved to it."""
+    lower_to: float | None = None
+    """The earlier hard stop that was asked for."""
+    first_stop_at: float | None = None
+    """Its hard stop before that was lowered; None: it keeps its own."""
+
+
 class Generation(Value):
     """One pod's life within the run."""
 
@@ -129,13 +168,8 @@ class Generation(Value):
     """Why this machine was refused before anything was trained on it."""
     board: Reason | None = None
     """How its board differs from the planned one, where it trains on that."""
-    missed_at: float | None = None
-    """Since when every fresh list has lacked the pod."""
-    missed_boot: float = 0.0
-    missed_boot_id: str = ""
-    missed_heard_at: float = 0.0
-    """See ``events.PodMissed.heard_at``."""
-    """The same, by a clock that cannot be set."""
+    absence: Absence | None = None
+    """None while lists show its pod, or are not known to lack it."""
     ended_at: float | None = None
     gone_at: float | None = None
     """When its end was put on record, by the clock of the process that did."""
@@ -149,31 +183,62 @@ class Generation(Value):
     not_made: Reason | None = None
     settled: Usd | None = None
     billed: Usd | None = None
-    stands_by: bool = False
-    """Whether an earlier version asked for it while another machine worked, and the run has not
-    moved to it."""
-    hands_over: bool = False
-    """Whether an earlier version told it to land for such a machine."""
-    adopted: bool = False
-    """Whether the run moved to it."""
-    lower_to: float | None = None
-    """The earlier hard stop that an earlier version asked for."""
-    first_stop_at: float | None = None
-    """Its hard stop before an earlier version lowered it; None: it keeps its own."""
-    principal: str = ""
-    """Whose grant pays for it; empty: the ledger's owner does."""
-    grant: int = 0
-    """The number of that grant among the principal's; 0: none was there."""
+    legacy: Legacy = field(default_factory=Legacy)
+    payer: Payer = field(default_factory=Payer)
 
     @property
     def granted_until(self) -> float:
         """The hard stop that it was started with: what it was given is good until then."""
-        return self.hard_stop_at if self.first_stop_at is None else self.first_stop_at
+        first_stop_at = self.legacy.first_stop_at
+        return self.hard_stop_at if first_stop_at is None else first_stop_at
+
+    @property
+    def charged_rate(self) -> Usd:
+        """The USD per hour that its provider was seen to charge; until then, what was planned."""
+        return self.billed_rate or self.rate
+
+    @property
+    def awaits_bill(self) -> bool:
+        """Whether it is settled by an estimate, which the provider's final figure replaces."""
+        return self.settled is not None and self.billed is None
 
     @property
     def open(self) -> bool:
         """Whether a pod of it may exist and cost money."""
         return self.not_made is None and self.ended_at is None
+
+
+class Errand(Value):
+    """A machine is rented only to bring checkpoints home. How the training ended is kept meanwhile,
+    and is the run's end again after it."""
+
+    candidate_id: str
+    outcome: Outcome | None = None
+    reason: Reason | None = None
+
+
+class Swept(Value):
+    """What a run's pods stored in its bucket without a grant, and how far the bucket is rid of
+    it."""
+
+    generation: int = 0
+    """Up to which one the bucket was rid of it; 0: none."""
+    at: float = 0.0
+    """When the bucket was last read for that: all that was there is counted up to then."""
+    found: Mapping[int, tuple[int, Usd]] = field(default_factory=dict)
+    """By the last generation that could have put it there: how many bytes that was, and what it has
+    cost, which is in the run's ``settled``."""
+
+    def of(self, number: int) -> tuple[int, Usd]:
+        return self.found.get(number, (0, ZERO))
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(size for size, _ in self.found.values())
+
+    @property
+    def rent(self) -> Usd:
+        return total(rent for _, rent in self.found.values())
 
 
 class RunState(Value):
@@ -187,10 +252,8 @@ class RunState(Value):
     project: str = ""
     creator: str = ""
     """The principal that launched it; empty: the ledger's owner."""
-    principal: str = ""
-    """The principal whose grant pays for what is reserved: who launched it, or reopened it last."""
-    grant: int = 0
-    """The number of that grant among the principal's; 0: none was there."""
+    payer: Payer = field(default_factory=Payer)
+    """For what is reserved: who launched it, or reopened it last."""
     detached: bool = False
     """Launched to be left alone: no controller is expected to be there."""
     name: str = ""
@@ -231,23 +294,14 @@ class RunState(Value):
     gates: Mapping[str, ev.GateJudged] = field(default_factory=dict)
     paces: tuple[ev.PaceMeasured, ...] = ()
     """The measurements of its machines, believed or not."""
-    errand: str | None = None
-    """The candidate that is rented only to bring checkpoints home; None while it trains."""
+    errand: Errand | None = None
+    """None while it trains."""
     resumed: ev.Reopened | None = None
     """The last request to continue training."""
-    kept_outcome: Outcome | None = None
-    kept_reason: Reason | None = None
-    """The reason of the training's end, kept while an errand runs."""
     pulled: Mapping[tuple[str, int], ev.Pulled] = field(default_factory=dict)
     """By (phase, step): each checkpoint that was copied here from its pod, verified."""
     fetched: tuple[ev.Fetched, ...] = ()
-    swept_generation: int = 0
-    """Up to which one the bucket was rid of what no pod was granted."""
-    oversized: Mapping[int, tuple[int, Usd]] = field(default_factory=dict)
-    """By the last generation that could have put it there: how many bytes that was, and what it has
-    cost, which is in ``settled``."""
-    swept_at: float = 0.0
-    """When the bucket was last read for that: all that was there is counted up to then."""
+    swept: Swept = field(default_factory=Swept)
 
     @property
     def plan(self) -> Plan:
@@ -278,6 +332,10 @@ class RunState(Value):
         candidate = self.candidate(generation.candidate_id)
         return candidate.disk_rate if candidate is not None else ZERO
 
+    def hourly_rate(self, generation: Generation) -> Usd:
+        """Return the USD per hour that is billed for its pod and its disks, as far as known."""
+        return generation.charged_rate + self.disk_rate(generation)
+
     @property
     def _planned(self) -> RecordedPlan:
         if self.recorded_plan is None:
@@ -285,23 +343,15 @@ class RunState(Value):
         return self.recorded_plan
 
     @property
-    def oversized_bytes(self) -> int:
-        return sum(size for size, _ in self.oversized.values())
-
-    @property
-    def oversized_rent(self) -> Usd:
-        return total(rent for _, rent in self.oversized.values())
-
-    @property
     def generation(self) -> Generation | None:
         """Its machine, the latest but for those that stood by."""
-        return next((g for g in reversed(self.generations) if not g.stands_by), None)
+        return next((g for g in reversed(self.generations) if not g.legacy.stands_by), None)
 
     @property
     def standing_by(self) -> Generation | None:
         """The machine that stands by and is not settled yet."""
         last = self.generations[-1] if self.generations else None
-        if self.standby_usd is None or last is None or not last.stands_by:
+        if self.standby_usd is None or last is None or not last.legacy.stands_by:
             return None
         return last if last.not_made is None and last.settled is None else None
 
@@ -312,10 +362,11 @@ class RunState(Value):
         here = self.standing_by
         if here is None or self.standby_usd is None:
             return None
+        mine = replace(here, legacy=replace(here.legacy, stands_by=False))
         return replace(
             self,
             state=_standby_state(here),
-            generations=(*self.generations[:-1], replace(here, stands_by=False)),
+            generations=(*self.generations[:-1], mine),
             standby_usd=None,
             reserved=self.standby_usd,
             reservation=self.standby_usd,
@@ -345,7 +396,7 @@ class RunState(Value):
     def held_for(self, generation: Generation) -> Usd:
         """Of what is reserved, the share of one of its present machines."""
         apart = self.standby_usd or ZERO
-        return apart if generation.stands_by else self.reserved - apart
+        return apart if generation.legacy.stands_by else self.reserved - apart
 
     def tries(
         self, generation: Generation, verb: str = "", item: str | None = None
@@ -392,8 +443,7 @@ class RunState(Value):
     @property
     def unbilled(self) -> Usd:
         """The amount settled by estimate, until the provider's final figure."""
-        late = (g.settled for g in self.generations if g.billed is None and g.settled is not None)
-        return total(late)
+        return total(g.settled or ZERO for g in self.generations if g.awaits_bill)
 
     @property
     def billed(self) -> Usd | None:
@@ -464,7 +514,7 @@ def _with_standby_event(run: RunState, held: Usd, record: ev.Record) -> RunState
         raise IllegalTransition(f"{why} for {run.run_id}")
     changed = replace(run, updated_at=at, epoch=record.epoch)
     if isinstance(event, ev.PodIntended):
-        made = replace(_made(run, event, at), stands_by=True)
+        made = replace(_made(run, event, at), legacy=Legacy(stands_by=True))
         return replace(changed, generations=(*run.generations, made))
     if isinstance(event, ev.Settled):
         changed = _on_generation(
@@ -489,7 +539,7 @@ def _handed_over(run: RunState, event: ev.HandedOver, at: float) -> RunState:
     mine = run.generation
     if run.standby_usd is None or mine is None or event.generation != mine.number:
         raise IllegalTransition(f"no machine stands by for {run.run_id}")
-    return _on_generation(run, event.generation, hands_over=True)
+    return _on_generation(run, event.generation, {"hands_over": True})
 
 
 def _moved(run: RunState, event: ev.Moved, at: float) -> RunState:
@@ -499,7 +549,7 @@ def _moved(run: RunState, event: ev.Moved, at: float) -> RunState:
     if _standby_state(here) is not State.RUNNING:
         raise IllegalTransition(f"the machine that stands by for {run.run_id} is not up")
     held = run.held_for(here)
-    taken = _on_generation(run, here.number, stands_by=False, adopted=True)
+    taken = _on_generation(run, here.number, {"stands_by": False, "adopted": True})
     return replace(
         taken,
         standby_usd=None,
@@ -529,7 +579,7 @@ def _planned(run: RunState, event: ev.RunPlanned, at: float) -> RunState:
         cap=event.cap,
         project=event.project,
         creator=event.principal,
-        principal=event.principal,
+        payer=Payer(event.principal),
         created_at=at,
         detached=event.detached,
         name=event.name,
@@ -567,8 +617,7 @@ def _made(run: RunState, event: ev.PodIntended, at: float) -> Generation:
         intended_at=at,
         boot=event.boot,
         boot_id=event.boot_id,
-        principal=run.principal,
-        grant=run.grant,
+        payer=run.payer,
     )
 
 
@@ -605,13 +654,12 @@ def _with_action(
 
 def _pod_up(run: RunState, event: ev.PodUp, at: float) -> RunState:
     up = {"pod_id": event.pod_id, "up_at": at, "billed_rate": event.rate}
-    return _on_generation(run, event.generation, **up, missed_at=None)
+    return _on_generation(run, event.generation, **up, absence=None)
 
 
 def _pod_missed(run: RunState, event: ev.PodMissed, at: float) -> RunState:
-    missed = {"missed_at": at, "missed_boot": event.boot, "missed_boot_id": event.boot_id}
-    missed["missed_heard_at"] = event.heard_at
-    return _on_generation(run, event.generation, **missed)
+    absence = Absence(Instant(at, event.boot, event.boot_id), event.heard_at)
+    return _on_generation(run, event.generation, absence=absence)
 
 
 def _pod_gone(run: RunState, event: ev.PodGone, at: float) -> RunState:
@@ -641,21 +689,26 @@ def _billed(run: RunState, event: ev.Billed, at: float) -> RunState:
 
 
 def _bucket_swept(run: RunState, event: ev.BucketSwept, at: float) -> RunState:
-    run = replace(run, swept_at=at)
+    swept = replace(run.swept, at=at)
     if not event.size_bytes:
-        return replace(run, swept_generation=event.generation)
+        return replace(run, swept=replace(swept, generation=event.generation))
     # One that died before it had deleted what it found was followed by another, which finds the
     # same or what is left of it, and whose record counts both.
-    size_bytes, rent = run.oversized.get(event.generation, (0, ZERO))
+    size_bytes, rent = swept.of(event.generation)
     most = max(size_bytes, event.size_bytes), max(rent, event.amount)
-    oversized = {**run.oversized, event.generation: most}
-    return replace(run, settled=run.settled + most[1] - rent, oversized=oversized)
+    swept = replace(swept, found={**swept.found, event.generation: most})
+    return replace(run, settled=run.settled + most[1] - rent, swept=swept)
 
 
-def _on_generation(run: RunState, number: int, **changes: Any) -> RunState:
+def _on_generation(
+    run: RunState, number: int, legacy: Mapping[str, Any] | None = None, /, **changes: Any
+) -> RunState:
     if all(each.number != number for each in run.present):
         raise IllegalTransition(f"generation {number} of {run.run_id} is not the current one")
-    changed = replace(run.generations[number - 1], **changes)
+    known = run.generations[number - 1]
+    if legacy is not None:
+        changes["legacy"] = replace(known.legacy, **legacy)
+    changed = replace(known, **changes)
     return replace(
         run, generations=(*run.generations[: number - 1], changed, *run.generations[number:])
     )
@@ -682,29 +735,30 @@ def _save_requested(run: RunState, event: ev.SaveRequested, at: float) -> RunSta
 def _stop_lowering(run: RunState, event: ev.StopLowering, at: float) -> RunState:
     mine = run.generation
     moves = run.standby_usd is not None
-    if moves or mine is None or not mine.open or mine.first_stop_at is not None:
+    if moves or mine is None or not mine.open or mine.legacy.first_stop_at is not None:
         raise IllegalTransition(f"{run.run_id} has no machine whose stop could be lowered")
     if event.hard_stop_at >= mine.hard_stop_at:
         raise IllegalTransition(f"the stop of {run.run_id} would not be earlier")
-    return _on_generation(run, event.generation, lower_to=event.hard_stop_at)
+    return _on_generation(run, event.generation, {"lower_to": event.hard_stop_at})
 
 
 def _stop_known(run: RunState, event: ev.StopKnown, at: float) -> RunState:
     mine = run.generation
-    if mine is None or mine.lower_to is None or mine.first_stop_at is not None:
+    lower_to = mine.legacy.lower_to if mine is not None else None
+    if mine is None or lower_to is None or mine.legacy.first_stop_at is not None:
         raise IllegalTransition(f"no stop of {run.run_id} is being lowered")
     return _on_generation(
         run,
         event.generation,
-        hard_stop_at=mine.lower_to,
-        soft_stop_at=mine.soft_stop_at - (mine.hard_stop_at - mine.lower_to),
-        first_stop_at=mine.hard_stop_at,
+        {"first_stop_at": mine.hard_stop_at},
+        hard_stop_at=lower_to,
+        soft_stop_at=mine.soft_stop_at - (mine.hard_stop_at - lower_to),
     )
 
 
 def _stop_lowered(run: RunState, event: ev.StopLowered, at: float) -> RunState:
     mine = run.generation
-    if run.standby_usd is not None or mine is None or mine.first_stop_at is None:
+    if run.standby_usd is not None or mine is None or mine.legacy.first_stop_at is None:
         raise IllegalTransition(f"no stop of {run.run_id} was lowered")
     free = run.reserved - event.amount
     if free < ZERO:
@@ -723,7 +777,8 @@ def _result_known(run: RunState, event: ev.ResultKnown, at: float) -> RunState:
 def _late_report(run: RunState, event: ev.LateReport, at: float) -> RunState:
     if run.errand is None:
         raise IllegalTransition(f"{run.run_id} is on no errand: no report is missing")
-    return replace(run, kept_outcome=_outcome(run, event.result), kept_reason=event.reason)
+    told = replace(run.errand, outcome=_outcome(run, event.result), reason=event.reason)
+    return replace(run, errand=told)
 
 
 def _closed(run: RunState, event: ev.Closed, at: float) -> RunState:
@@ -732,9 +787,8 @@ def _closed(run: RunState, event: ev.Closed, at: float) -> RunState:
     reason = event.reason or run.reason
     outcome = _outcome(run, event.outcome)
     if run.errand is not None:
-        outcome, reason = run.kept_outcome or outcome, run.kept_reason
-    done = replace(run, outcome=outcome, reason=reason, reserved=ZERO)
-    return replace(done, errand=None, kept_outcome=None, kept_reason=None)
+        outcome, reason = run.errand.outcome or outcome, run.errand.reason
+    return replace(run, outcome=outcome, reason=reason, reserved=ZERO, errand=None)
 
 
 def _outcome(run: RunState, name: str) -> Outcome:
@@ -747,7 +801,7 @@ def _outcome(run: RunState, name: str) -> Outcome:
 def _reopened(run: RunState, event: ev.Reopened, at: float) -> RunState:
     plan, errand = run.recorded_plan, None
     if event.errand is not None and plan is not None:
-        errand = str(event.errand["id"])
+        errand = Errand(str(event.errand["id"]), run.outcome, run.reason)
         plan = plan.with_errand(event.errand)
     elif (event.settings or event.processes) and plan is not None:
         plan = plan.with_settings(event.settings, event.processes)
@@ -757,11 +811,8 @@ def _reopened(run: RunState, event: ev.Reopened, at: float) -> RunState:
         errand=errand,
         resumed=event if errand is None else run.resumed,
         phases={name: ended for name, ended in run.phases.items() if name not in event.settings},
-        kept_outcome=run.outcome if errand is not None else None,
-        kept_reason=run.reason if errand is not None else None,
         cap=event.cap,
-        principal=event.principal,
-        grant=0,
+        payer=Payer(event.principal),
         keys={**run.keys, event.key: event.request} if event.key else run.keys,
         first_generation=len(run.generations) + 1,
         wait=None,
@@ -788,7 +839,7 @@ _CHANGES: Mapping[type[Any], Callable[[RunState, Any, float], RunState]] = {
     ev.PodUp: _pod_up,
     ev.PodNotMade: lambda run, e, at: _on_generation(run, e.generation, not_made=e.reason),
     ev.PodMissed: _pod_missed,
-    ev.PodFound: lambda run, e, at: _on_generation(run, e.generation, missed_at=None),
+    ev.PodFound: lambda run, e, at: _on_generation(run, e.generation, absence=None),
     ev.AgentUp: lambda run, e, at: _on_generation(run, e.generation, agent_at=at),
     ev.BoardFound: lambda run, e, at: _on_generation(run, e.generation, board=e.reason),
     ev.PaceMeasured: lambda run, e, at: replace(

@@ -146,7 +146,7 @@ def idle_s(run: RunState, plan: Plan, now: float, others: OtherWaits = NO_OTHERS
 def asks(run: RunState) -> tuple[Generation, ...]:
     """Its generations since it was opened, or reopened, but for those that stood by in vain."""
     recent = run.generations[run.first_generation - 1 :]
-    return tuple(g for g in recent if not g.stands_by)
+    return tuple(g for g in recent if not g.legacy.stands_by)
 
 
 def failed_boots(run: RunState) -> tuple[Generation, ...]:

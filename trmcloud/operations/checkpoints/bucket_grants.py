@@ -134,8 +134,8 @@ def sweep_event(run: RunState, found: Sequence[tuple[str, int]], now: float) -> 
     size_bytes, number = sum(size for _, size in found), run.generations[-1].number
     # When each of them came is not known: not before the first pod was asked for. What an earlier
     # sweep found and did not delete is counted up to then.
-    began_at = max(run.generations[0].intended_at, run.swept_at)
-    _, counted = run.oversized.get(number, (0, ZERO))
+    began_at = max(run.generations[0].intended_at, run.swept.at)
+    _, counted = run.swept.of(number)
     amount = counted + storage_rent(size_bytes, (now - began_at) / 3600) if found else ZERO
     return ev.BucketSwept(number, size_bytes, amount)
 

@@ -44,7 +44,7 @@ def live_pod(run: RunState) -> Generation | None:
     """The run's rented pod, where files may still be had from it."""
     generation = run.generation
     up = run.state in _UP and is_rented(run)
-    if not up or generation is None or not generation.open or generation.missed_at is not None:
+    if not up or generation is None or not generation.open or generation.absence is not None:
         return None
     return generation
 

@@ -140,7 +140,7 @@ def recoveries_of(context: Context, run: RunState) -> tuple[RecoveryRow, ...]:
     found = []
     for generation in run.generations:
         report = report_of(context, generation)
-        rate = generation.billed_rate or generation.rate
+        rate = generation.charged_rate
         beat = last_beat(context, run) if generation is run.generation else None
         for phase in report.phases if report is not None else ():
             rows = phase.recoveries

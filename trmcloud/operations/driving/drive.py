@@ -413,7 +413,7 @@ class RunDriver:
     def _end_idle(self, run: RunState, seen: Observation) -> RunState:
         """Ask a run to land that has made no step for as long as its grant or its plan allows. What
         was seen is kept beside its files, for the process that looks next."""
-        if not run.principal and not run.spec.idle_s:
+        if not run.payer.principal and not run.spec.idle_s:
             return run
         limit_s = idle_limit_s(self.context.ledger.read(), run)
         report = own_report(seen, run.generation) if run.generation is not None else None
@@ -664,7 +664,7 @@ class RunDriver:
             self._link(generation).send_orders(generation.pod_name, orders)
         elif action.verb == TERMINATE:
             self._require_timely(decided)
-            if not generation.stands_by:  # the other machine's transfers go on
+            if not generation.legacy.stands_by:  # the other machine's transfers go on
                 self.context.workers.cancel()
             taken = compute.terminate(action.pod_id or generation.pod_name)
             done = replace(done, taken=taken)

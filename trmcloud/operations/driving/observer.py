@@ -146,7 +146,7 @@ class Observer:
             self.context.notes.add_machine(run, found)
         bill: Maybe[Bill] = unknown
         unbilled = False
-        if run.state is State.SETTLING or generation.missed_at is not None:
+        if run.state is State.SETTLING or generation.absence is not None:
             try:
                 compute = self.context.machines.computes[generation.provider]
                 billed = compute.bill(generation.pod_id or generation.pod_name)

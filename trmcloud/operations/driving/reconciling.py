@@ -67,9 +67,9 @@ def _reconcile(context: Context) -> list[reap.Did]:
         if after.state is not run.state:
             outcome = after.outcome.value if after.outcome else after.state.value
             said.append(f"{run_id}: {run.state.value} → {outcome}")
-        if after.oversized_bytes > run.oversized_bytes:
-            size_gb = (after.oversized_bytes - run.oversized_bytes) / 1e9
-            cost = after.oversized_rent - run.oversized_rent
+        if after.swept.size_bytes > run.swept.size_bytes:
+            size_gb = (after.swept.size_bytes - run.swept.size_bytes) / 1e9
+            cost = after.swept.rent - run.swept.rent
             said.append(
                 f"{run_id}: its pod uploaded {size_gb:,.1f} GB without a grant: they were deleted "
                 f"from {run.bucket}, at most {cost} of storage cost is counted"

@@ -158,7 +158,7 @@ def lies_on_volume(run: RunState) -> bool:
     generation = run.generation
     if generation is None or generation.up_at is None or run.errand is not None:
         return False
-    seems_gone = generation.missed_at is not None or generation.ended_at is not None
+    seems_gone = generation.absence is not None or generation.ended_at is not None
     return (not run.live or seems_gone) and run.spec.volume
 
 

@@ -380,12 +380,7 @@ def require_allowed(context: Context, plan: Plan) -> None:
     found = standing_of(ledger, context.caller.principal, now)
     if isinstance(found, GrantRefusal):
         raise GrantRefused(found.why, next_step=found.allowed)
-    run = RunState(
-        "",
-        recorded_plan=RecordedPlan(plan_to_json(plan)),
-        principal=context.caller.principal,
-        grant=found.number,
-    )
+    run = RunState("", recorded_plan=RecordedPlan(plan_to_json(plan)), payer=found.payer)
     require_bucket(context, plan.spec.bucket)
     refused = refuse_by_grant(ledger, run, plan.reservation, now)
     if refused is not None:
@@ -435,9 +430,9 @@ def require_paying(context: Context, run: RunState) -> RunState:
     Raises:
         ConflictError: the owner has resumed the run since, and pays for it.
     """
-    if context.caller.principal and run.principal != context.caller.principal:
+    if context.caller.principal and run.payer.principal != context.caller.principal:
         raise ConflictError(
-            f"{run.run_id} was resumed by {run.principal or 'the owner'}, who pays for it",
+            f"{run.run_id} was resumed by {run.payer.principal or 'the owner'}, who pays for it",
             next_step="start a run of your own",
         )
     return run

@@ -242,7 +242,7 @@ def _held(ledger: LedgerState) -> tuple[Held, ...]:
         Held(
             run=run.run_id,
             name=run.name,
-            person=run.principal or OWNER,
+            person=run.payer.principal or OWNER,
             project=run.project,
             kind=kind,
             waits=kind == "run" and run.state is State.RESERVED,
@@ -268,7 +268,7 @@ def _waiting(ledger: LedgerState) -> tuple[Waiting, ...]:
         Waiting(
             for_=MACHINE,
             id=run.run_id,
-            person=run.principal or OWNER,
+            person=run.payer.principal or OWNER,
             words=run.name or run.project,
             amount=run.reserved,
             since=run.reserved_at or run.created_at,
@@ -384,7 +384,7 @@ def _namer(ledger: LedgerState, by: str) -> Callable[[Item], str]:
 
 def _person_of(ledger: LedgerState, item: Item) -> str:
     run = ledger.runs.get(item.run_id)
-    return (run.principal if run is not None else "") or OWNER
+    return (run.payer.principal if run is not None else "") or OWNER
 
 
 def _damaged(line: Line, items: Sequence[Item], month: str, now: float) -> list[Item]:

@@ -124,7 +124,7 @@ def home_of(context: Context, run: RunState, driver: Driver | None) -> str:
         return ""
     who = driver.controller if driver is not None else None
     host = one_line(who.host.partition(":")[0]) if who is not None else ""
-    person = run.creator or run.principal
+    person = run.creator or run.payer.principal
     place = f"on {host}" if host else "in another home"
     return f"{place}, by {one_line(person)}" if person else place
 

@@ -187,7 +187,7 @@ def stops_at(run: RunState, beat: Heartbeat | None) -> tuple[float, str]:
     at, lasts_s = machine.soft_stop_at, machine.hard_stop_at - machine.intended_at
     limit = "budget" if machine.rate and (spec.budget is not None or spec.fills) else "time limit"
     latency_s = traits_of(machine.provider).kill_latency_s + 60.0
-    if machine.first_stop_at is not None:
+    if machine.legacy.first_stop_at is not None:
         limit = "set earlier for another run"
     elif spec.deadline_at is not None and machine.hard_stop_at >= spec.deadline_at - latency_s:
         limit = "deadline"

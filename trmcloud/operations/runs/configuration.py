@@ -50,7 +50,7 @@ def configuration_of(run: RunState) -> Configuration:
     traits = find_traits(chosen.provider) if chosen is not None else None
     generation, rate = run.generation, chosen.rate if chosen is not None else None
     if generation is not None:
-        rate = generation.billed_rate or generation.rate
+        rate = generation.charged_rate
     return Configuration(
         plan=plan,
         chosen=chosen,

@@ -285,7 +285,7 @@ def stage_of(
     known. ``pulls``: a checkpoint is being downloaded now."""
     states = {**_STATES, **_HERE} if run.trained_here else _STATES
     if run.state is State.ENDING:
-        if run.generation is not None and run.generation.missed_at:
+        if run.generation is not None and run.generation.absence:
             return GONE
         between_pulls = before == PULLING and not ending_was_asked(run)
         return PULLING if pulls or between_pulls else states[State.ENDING]
@@ -357,10 +357,10 @@ def absence(run: RunState, now: float) -> str:
     """Describe the time that the pod has been off its provider's list, and the time that it must
     last."""
     generation = run.generation
-    if generation is None or generation.missed_at is None:
+    if generation is None or generation.absence is None:
         return ""
     needed = duration(absence_needed_s(run, traits_of(generation.provider)))
-    since = duration(now - generation.missed_at)
+    since = duration(now - generation.absence.since)
     return f"not listed by {generation.provider} for {since}; gone after {needed}"
 
 

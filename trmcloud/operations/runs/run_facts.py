@@ -155,7 +155,7 @@ def training_of(run: RunState, beat: Heartbeat) -> Training:
 def money_of(context: Context, run: RunState) -> Money:
     spent, generation = spending(context, run), run.generation
     rents = run.live and generation is not None and generation.open
-    rate = generation.billed_rate or generation.rate if rents and generation is not None else None
+    rate = generation.charged_rate if rents and generation is not None else None
     return Money(run.cap, spent.proven, spent.at_most, run.reserved, rate)
 
 

@@ -370,9 +370,9 @@ def resumed_rows(run: RunState) -> list[tuple[str, str]]:
 
 def _money_notes(context: Context, run: RunState, facts: Run) -> Iterator[views.Note]:
     """Yield notes on whose money it is, how it ended, and why it may cost more."""
-    if run.creator or run.principal:
-        pays = f", resumed by {run.principal or OWNER}, who pays for it"
-        resumed = run.principal != run.creator
+    if run.creator or run.payer.principal:
+        pays = f", resumed by {run.payer.principal or OWNER}, who pays for it"
+        resumed = run.payer.principal != run.creator
         yield note("principal", (run.creator or OWNER) + (pays if resumed else ""))
     if run.outcome is not None:
         yield note("meaning", meaning_of(run, run.outcome))

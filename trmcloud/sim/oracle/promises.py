@@ -159,7 +159,7 @@ class Promises(Observer):
         if self.world.forgotten:
             return
         run = self.world.ledger.read().runs[run_id]
-        bill, slack = run.oversized_rent.micros, 0
+        bill, slack = run.swept.rent.micros, 0
         settled_names = {g.pod_id for g in run.generations}
         for rented in self._pods_of(run_id):
             if rented.pod_id not in settled_names:
