@@ -241,14 +241,14 @@ class LazyAdapters(Mapping[str, _Adapter | UnreachableProvider]):
         return self._made[name]
 
     def __iter__(self) -> Iterator[str]:
-        return (name for name, traits in TRAITS.items() if traits.can_be_named)
+        return (name for name, traits in TRAITS.items() if traits.route.can_be_named)
 
     def __len__(self) -> int:
         return sum(1 for _ in self)
 
     def __contains__(self, name: object) -> bool:
         traits = find_traits(str(name))
-        return traits is not None and traits.can_be_named
+        return traits is not None and traits.route.can_be_named
 
 
 def funds_at(provider: str) -> tuple[Funds | None, str]:

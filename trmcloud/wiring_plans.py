@@ -53,7 +53,7 @@ class LocalPlanInputs:
         return load_goal(name)
 
     def live_prices(self, now: float, providers: Sequence[str]) -> tuple[Sequence[Offer], str]:
-        asked = (name for name in direct() if name in providers and TRAITS[name].live_prices)
+        asked = (name for name in direct() if name in providers and TRAITS[name].prices.live)
         told = [self._providers[name].live_prices(now) for name in asked]
         offers = [offer for found, _ in told for offer in found]
         return offers, "; ".join(why for _, why in told if why)
@@ -189,7 +189,7 @@ def price_sources(environ: Mapping[str, str]) -> list[Source]:
 def has_account(provider: str) -> bool:
     """Whether what ``provider`` rents out can be named, and there is a key of an account there."""
     traits = find_traits(provider)
-    if traits is None or not (traits.rented and traits.can_be_named):
+    if traits is None or not (traits.rented and traits.route.can_be_named):
         return False
     return _providers(home_dir(os.environ))[provider].has_access()
 

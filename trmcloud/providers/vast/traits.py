@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
-from trmcloud.core.catalog.providers import OUR_LAYERS, ProviderTraits, RequestLimit, StoragePrices
+from trmcloud.core.catalog.providers import (
+    Absence,
+    KillLayers,
+    MachineTraits,
+    PriceTraits,
+    ProviderTraits,
+    RequestLimit,
+    Route,
+    StoragePrices,
+)
 
 NAME = "vast"
 
@@ -15,26 +24,24 @@ TRAITS = (
     ProviderTraits(
         name=NAME,
         create_settle_s=600.0,
-        absent_lists=3,
+        # Of a list and of the instance's own answer: {"instances": null}, or 404 (vastai 1.9.1).
+        absence=Absence(lists=3, missing_s=300.0, deleted_s=30.0),
         kill_latency_s=60.0,
         # A host pulls the image itself, and most have not got it.
         boot_deadline_s=1200.0,
         silence_s=120.0,
         end_grace_s=60.0,
-        # Of a list and of the instance's own answer: {"instances": null}, or 404 (vastai 1.9.1).
-        absent_s=300.0,
-        absent_deleted_s=30.0,
+        smoke_minutes=20.0,
+        title="vast.ai",
         # Its credit is no layer: some accounts may go below zero ("debit mode"), and the API does
         # not say which (docs.vast.ai, billing).
-        kill_layers=OUR_LAYERS,
-        independent_layers=("agent", "guard-elsewhere"),
-        title="vast.ai",
-        live_prices=True,
-        takes_image=True,
-        beware="a host can read everything on its machine; it gets a key that can only end "
-        "this instance",
-        smoke_minutes=20.0,
-        storage=STORAGE,
+        layers=KillLayers(independent=("agent", "guard-elsewhere")),
+        machines=MachineTraits(takes_image=True),
+        prices=PriceTraits(storage=STORAGE, live=True),
+        route=Route(
+            beware="a host can read everything on its machine; it gets a key that can only end "
+            "this instance",
+        ),
         # It has a shortest interval for each endpoint and publishes no number
         # (api-reference/rate-limits-and-errors, 2026-11-26): this one is ours.
         request_limits=(RequestLimit(120, 60.0),),
