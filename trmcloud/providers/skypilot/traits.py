@@ -4,17 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from trmcloud.core.catalog import providers as catalog
 from trmcloud.core.catalog.hardware import MAX_NODES
 from trmcloud.core.catalog.interruptions import NOT_KNOWN, InterruptionRate, per_hour_of_a_day
-from trmcloud.core.catalog.providers import (
-    OUR_LAYERS,
-    Absence,
-    KillLayers,
-    MachineTraits,
-    PriceTraits,
-    ProviderTraits,
-    Route,
-)
 from trmcloud.core.values import replace
 
 RUNPOD_BY_SKYPILOT = "skypilot-runpod"
@@ -58,8 +50,8 @@ INTERRUPTIONS: Mapping[str, InterruptionRate] = {
 searched by name."""
 
 
-_ROUTE = Route(via="SkyPilot")
-_PRICES = PriceTraits(shows_rate=False)
+_ROUTE = catalog.Route(via="SkyPilot")
+_PRICES = catalog.PriceTraits(shows_rate=False)
 
 
 def _cloud(
@@ -69,23 +61,25 @@ def _cloud(
     boot_deadline_s: float = 1200.0,
     agent_ends: bool = True,
     max_nodes: int = MAX_NODES,
-    prices: PriceTraits = _PRICES,
-    route: Route = _ROUTE,
-) -> ProviderTraits:
+    prices: catalog.PriceTraits = _PRICES,
+    route: catalog.Route = _ROUTE,
+) -> catalog.ProviderTraits:
     """``own``: the layers that are the cloud's or SkyPilot's; ``agent_ends``: whether the agent can
     end the machine with what is on it."""
     ending = ("agent", *own) if agent_ends else own
-    return ProviderTraits(
+    return catalog.ProviderTraits(
         name=name,
         create_settle_s=600.0,
-        absence=Absence(lists=3, missing_s=300.0, deleted_s=30.0),
+        absence=catalog.Absence(lists=3, missing_s=300.0, deleted_s=30.0),
         kill_latency_s=120.0,
         boot_deadline_s=boot_deadline_s,
         silence_s=120.0,
         end_grace_s=90.0,
         smoke_minutes=30.0,
-        layers=KillLayers((*OUR_LAYERS, *own), (*ending, "guard-elsewhere"), armed_later=ending),
-        machines=MachineTraits(max_nodes, True, INTERRUPTIONS.get(name, NOT_KNOWN)),
+        layers=catalog.KillLayers(
+            (*catalog.OUR_LAYERS, *own), (*ending, "guard-elsewhere"), armed_later=ending
+        ),
+        machines=catalog.MachineTraits(max_nodes, True, INTERRUPTIONS.get(name, NOT_KNOWN)),
         prices=prices,
         route=route,
     )
