@@ -9,7 +9,7 @@ from typing import Any, cast
 from tests.plans import plan_json
 from tests.present import present
 from tests.reasons import quoted
-from trmcloud.core.catalog.providers import Absence, KillLayers, PriceTraits, ProviderTraits
+from trmcloud.core.catalog.providers import Absence, PriceTraits, ProviderTraits
 from trmcloud.core.clock import DatedFact, Instant, Maybe, UnknownSince
 from trmcloud.core.contract.pod_contract import AgentReport, PhaseReport, PhaseState
 from trmcloud.core.control import events as ev
@@ -31,7 +31,6 @@ TRAITS = ProviderTraits(
     boot_deadline_s=300.0,
     silence_s=30.0,
     end_grace_s=60.0,
-    layers=KillLayers(standard=()),
     prices=PriceTraits(rate_tolerance=0.05),
 )
 

@@ -62,13 +62,18 @@ class Absence(Value):
 class KillLayers(Value):
     """What ends a pod there, of what docs/guide/budget.md lists."""
 
-    standard: tuple[str, ...] = OUR_LAYERS
-    """Those of every pod; a guard elsewhere comes on top of them."""
+    own: tuple[str, ...] = ()
+    """Those that are the provider's."""
     independent: tuple[str, ...] = ()
     """Those that work with this machine off; verified one by one for an account."""
     armed_later: tuple[str, ...] = ()
     """Those of them that stand only once a machine is set up, minutes after its rent began. Until
     then a live command or a guard elsewhere alone would end it."""
+
+    @property
+    def standard(self) -> tuple[str, ...]:
+        """Those of every pod; a guard elsewhere comes on top of them."""
+        return (*OUR_LAYERS, *self.own)
 
 
 class MachineTraits(Value):

@@ -22,10 +22,7 @@ TRAITS = (
         # Half of it is the time in which a job may wait for its machine.
         smoke_minutes=12.0,
         title="Hugging Face",
-        layers=catalog.KillLayers(
-            standard=(*catalog.OUR_LAYERS, "timeout"),
-            independent=("agent", "timeout", "guard-elsewhere"),
-        ),
+        layers=catalog.KillLayers(("timeout",), ("agent", "timeout", "guard-elsewhere")),
         machines=catalog.MachineTraits(takes_image=True),
         # The disk belongs to the hardware and is in its price.
         prices=catalog.PriceTraits(storage=catalog.StoragePrices(0, 10, 0, 0, 0, 0), live=True),

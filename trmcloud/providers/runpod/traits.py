@@ -16,10 +16,7 @@ TRAITS = (
         silence_s=120.0,
         end_grace_s=60.0,
         title="RunPod",
-        layers=catalog.KillLayers(
-            standard=(*catalog.OUR_LAYERS, "prepaid"),
-            independent=("agent", "prepaid", "guard-elsewhere"),
-        ),
+        layers=catalog.KillLayers(("prepaid",), ("agent", "prepaid", "guard-elsewhere")),
         machines=catalog.MachineTraits(takes_image=True, network_volumes=True),
         # Its documentation, August 2026: pods/pricing, storage/network-volumes.
         prices=catalog.PriceTraits(

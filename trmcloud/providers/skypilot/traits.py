@@ -59,14 +59,13 @@ def _cloud(
     own: tuple[str, ...],
     *,
     boot_deadline_s: float = 1200.0,
-    agent_ends: bool = True,
     max_nodes: int = MAX_NODES,
     prices: catalog.PriceTraits = _PRICES,
     route: catalog.Route = _ROUTE,
 ) -> catalog.ProviderTraits:
-    """``own``: the layers that are the cloud's or SkyPilot's; ``agent_ends``: whether the agent can
-    end the machine with what is on it."""
-    ending = ("agent", *own) if agent_ends else own
+    """``own``: the layers that are the cloud's or SkyPilot's. Without one the agent cannot end the
+    machine either, with what is on it."""
+    ending = ("agent", *own) if own else ()
     return catalog.ProviderTraits(
         name=name,
         create_settle_s=600.0,
@@ -76,9 +75,7 @@ def _cloud(
         silence_s=120.0,
         end_grace_s=90.0,
         smoke_minutes=30.0,
-        layers=catalog.KillLayers(
-            (*catalog.OUR_LAYERS, *own), (*ending, "guard-elsewhere"), armed_later=ending
-        ),
+        layers=catalog.KillLayers(own, (*ending, "guard-elsewhere"), armed_later=ending),
         machines=catalog.MachineTraits(max_nodes, True, INTERRUPTIONS.get(name, NOT_KNOWN)),
         prices=prices,
         route=route,
@@ -109,7 +106,7 @@ TRAITS = (
     ),
     _cloud("digitalocean", ("autostop",)),
     # SkyPilot knows no autodown there: a machine cannot end itself.
-    _cloud("verda", (), agent_ends=False, max_nodes=1),
+    _cloud("verda", (), max_nodes=1),
     _cloud(
         RUNPOD_BY_SKYPILOT,
         ("autostop",),
