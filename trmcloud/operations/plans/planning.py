@@ -84,9 +84,9 @@ def rent_from(
         UsageError: a provider that nothing is rented from, or that does not go with ``via``.
         DoesNotFit: SkyPilot has access to no cloud.
     """
-    known = dict.fromkeys(TRAITS[name].route.via.lower() for name in brokered())
-    if via and via not in known:
-        words = " and ".join(known)
+    titles = {TRAITS[name].route.via.lower(): TRAITS[name].route.via for name in brokered()}
+    if via and via not in titles:
+        words = " and ".join(titles)
         raise UsageError(f"--via {via}: only {words} is known", next_step=f"--via {words}")
     if hardware == LOCAL:
         if via or named:
@@ -109,13 +109,12 @@ def rent_from(
         for name in through:
             require_rented(name)
             if not traits_of(name).route.via:
-                title = TRAITS[brokered()[0]].route.via
-                raise UsageError(f"{title} cannot rent from {name}", next_step="leave --via out")
+                what = f"{titles[via]} cannot rent from {name}"
+                raise UsageError(what, next_step="leave --via out")
         return through
     able = (name for name in enabled() if not traits_of(name).route.instead)
     found = [n for n in able if key_allowed or not traits_of(n).route.account_key_on_pod]
     if not found:
-        titles = {TRAITS[name].route.via.lower(): TRAITS[name].route.via for name in brokered()}
         raise DoesNotFit(f"no cloud is enabled in {titles[via]}", next_step="sky check")
     return found
 
