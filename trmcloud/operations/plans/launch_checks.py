@@ -71,9 +71,8 @@ def check_launchable(context: Context, plan: Plan) -> None:
         )
     traits = traits_of(candidate.provider)
     if plan.spec.volume and traits.rented and not traits.machines.network_volumes:
-        able = " or ".join(
-            traits_of(name).title for name in direct() if traits_of(name).machines.network_volumes
-        )
+        rows = map(traits_of, direct())
+        able = " or ".join(row.title for row in rows if row.machines.network_volumes)
         raise NotSupported(
             f"this version cannot rent network volumes at {candidate.provider}",
             next_step=f"leave out --volume, or rent at {able}",
