@@ -20,20 +20,26 @@ FILES = {
 
 from __future__ import annotations
 
-from trmcloud.core.catalog.providers import ProviderTraits, StoragePrices
+from trmcloud.core.catalog.providers import (
+    AbsenceProof,
+    KillLayers,
+    PriceTraits,
+    ProviderTraits,
+    StoragePrices,
+)
 
 TRAITS = (
     ProviderTraits(
         name="NAME",
         create_settle_s=60.0,
-        absent_lists=2,
+        absence=AbsenceProof(lists=2),
         kill_latency_s=60.0,
         boot_deadline_s=900.0,
         silence_s=120.0,
         end_grace_s=60.0,
-        independent_layers=("guard-elsewhere",),
         title="TITLE",
-        storage=StoragePrices(20, 10, 100_000, 100_000, 0, 0),
+        layers=KillLayers(independent=("guard-elsewhere",)),
+        prices=PriceTraits(storage=StoragePrices(20, 10, 100_000, 100_000, 0, 0)),
     ),
 )
 ''',

@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, TypeVar
 from trmcloud.adapters.ledger.place import (
     ENV_LEDGER,
     has_ledger,
-    is_fit_for_a_timer,
     ledger_url,
+    open_existing,
     open_ledger,
+    require_no_password,
     secrets_of_ledger,
 )
 from trmcloud.adapters.local.machine import (
@@ -25,8 +26,8 @@ from trmcloud.adapters.local.machine import (
     this_controller,
 )
 from trmcloud.adapters.local.run_files import IntentFiles, LocalRunFiles, intent_folders
-from trmcloud.core.catalog.providers import TRAITS, direct, find_traits, rentable
-from trmcloud.core.errors import LedgerError, NotFoundError, TrmcloudError, UsageError
+from trmcloud.core.catalog.providers import TRAITS, direct, find_traits
+from trmcloud.core.errors import LedgerError, NotFoundError, TrmcloudError
 from trmcloud.core.spec.settings import FAMILIES
 from trmcloud.io.families import FamilyFolders
 from trmcloud.operations.context import Buckets, Caller, Context, PodInputs
@@ -91,10 +92,8 @@ def build_chain() -> RecordedLedger:
 
 
 def chain_if_any() -> RecordedLedger | None:
-    """Likewise, where there is one: a home is not made by a look."""
-    home = home_dir(os.environ)
-    is_there = (home / "ledger.db").exists() or ledger_url(home, os.environ)
-    return open_ledger(home, os.environ) if is_there else None
+    """Likewise, where there is one."""
+    return open_existing(home_dir(os.environ), os.environ)
 
 
 def ledger_secrets() -> set[str]:
@@ -121,13 +120,9 @@ def migrate_ledger() -> tuple[int, int]:
     Raises:
         UsageError: the ledger is a file, which needs no migration.
     """
-    from trmcloud.adapters.ledger.postgres import PostgresLedger
+    from trmcloud.adapters.ledger.moving import migrate
 
-    home = home_dir(os.environ)
-    ledger = open_ledger(home, os.environ)
-    if not isinstance(ledger, PostgresLedger):
-        raise UsageError("the ledger is a file, and needs no migration", where=str(home))
-    return ledger.migrate()
+    return migrate(home_dir(os.environ), os.environ)
 
 
 def build_trial(home: Path | None = None) -> TrialGround:
@@ -241,29 +236,23 @@ class LazyAdapters(Mapping[str, _Adapter | UnreachableProvider]):
         return self._made[name]
 
     def __iter__(self) -> Iterator[str]:
-        return (name for name, traits in TRAITS.items() if traits.can_be_named)
+        return (name for name, traits in TRAITS.items() if traits.route.can_be_named)
 
     def __len__(self) -> int:
         return sum(1 for _ in self)
 
     def __contains__(self, name: object) -> bool:
         traits = find_traits(str(name))
-        return traits is not None and traits.can_be_named
+        return traits is not None and traits.route.can_be_named
 
 
 def funds_at(provider: str) -> tuple[Funds | None, str]:
     """(what is free of the account's balance at ``provider``, why that is not known); both empty
     where there is no account there, or it states no balance."""
+    from trmcloud.operations.driving.balances import read_funds_if_any
     from trmcloud.wiring_plans import has_account
 
-    if not has_account(provider):
-        return None, ""  # and no ledger is opened to say so
-    from trmcloud.operations.driving.balances import read_funds
-
-    try:
-        return read_funds(build_context(), provider)
-    except LedgerError as error:
-        return None, str(error)
+    return read_funds_if_any(provider, has_account, build_context)
 
 
 def offers_for_errand(now: float) -> tuple[Sequence[Offer], Usd]:
@@ -273,8 +262,9 @@ def offers_for_errand(now: float) -> tuple[Sequence[Offer], Usd]:
     Raises:
         AuthError: there is no key.
     """
-    _, ground = build_smoke(direct()[0])
-    return ground.offers(now), ground.disk_rate
+    from trmcloud.operations.checks import smoke_watch
+
+    return smoke_watch.offers_for_errand(lambda provider: build_smoke(provider)[1], now)
 
 
 def _pod_items(home: Path, files: RunFiles, notes: RunNotes, run: RunState) -> PodItems:
@@ -367,11 +357,7 @@ def reaper_timer() -> ReaperTimer:
     from trmcloud.adapters.local.timer import ReaperTimer
 
     home = home_dir(os.environ)
-    if not is_fit_for_a_timer(home, os.environ):
-        raise UsageError(
-            f"{ENV_LEDGER} holds a password, which the timer's file would show",
-            next_step=f"write the URL to {home / 'ledger-url'}, or its password to ~/.pgpass",
-        )
+    require_no_password(home, os.environ)
     variables = [name for each in _unledgered(os.environ).each() for name in each.variables]
     return ReaperTimer(os.environ, home, Path.home(), [*variables, ENV_LEDGER])
 
@@ -382,12 +368,17 @@ def account_checks(
     """Return ``doctor``'s checks of each provider, and of a bucket; ``rates`` are USD/h of planned
     rents."""
     from trmcloud.adapters.s3.checkup import check_bucket
-    from trmcloud.operations.checks.doctor import check_needs
+    from trmcloud.operations.checks.doctor import check_needs, rents_here
 
     providers = _unledgered(environ)
     usual = providers[direct()[0]]
+
+    def rents() -> bool:
+        has_keys = (provider.has_access() for provider in providers.each())
+        return rents_here(lambda name: providers[name].was_used(name), has_keys)
+
     return [
-        lambda: check_needs(usual.needs(), rents=_rents(providers)),
+        lambda: check_needs(usual.needs(), rents=rents()),
         *(check for provider in providers.each() for check in provider.checks(rates)),
         lambda: check_bucket(environ, bucket),
     ]
@@ -397,12 +388,6 @@ def _unledgered(environ: Mapping[str, str]) -> Providers:
     """Providers that are asked for what needs no ledger."""
     home = home_dir(environ)
     return providers_of(home, environ, lambda: open_ledger(home, environ).ledger_id)
-
-
-def _rents(providers: Providers) -> bool:
-    """Whether machines are rented from here: there is a key, or were pods."""
-    used = any(providers[name].was_used(name) for name in rentable())
-    return used or any(provider.has_access() for provider in providers.each())
 
 
 def notification_thread(context: Context) -> BackgroundNotifier | None:

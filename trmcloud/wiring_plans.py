@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trmcloud.core.catalog.providers import TRAITS, direct, find_traits
+from trmcloud.core.catalog.providers import TRAITS, direct, find_traits, rentable
 from trmcloud.core.spec.settings import FAMILIES
 from trmcloud.io.families import FamilyFolders
 from trmcloud.operations.home import bound_principal, bundle_root, families_folder, home_dir
@@ -53,7 +53,7 @@ class LocalPlanInputs:
         return load_goal(name)
 
     def live_prices(self, now: float, providers: Sequence[str]) -> tuple[Sequence[Offer], str]:
-        asked = (name for name in direct() if name in providers and TRAITS[name].live_prices)
+        asked = (name for name in direct() if name in providers and TRAITS[name].prices.live)
         told = [self._providers[name].live_prices(now) for name in asked]
         offers = [offer for found, _ in told for offer in found]
         return offers, "; ".join(why for _, why in told if why)
@@ -188,10 +188,8 @@ def price_sources(environ: Mapping[str, str]) -> list[Source]:
 
 def has_account(provider: str) -> bool:
     """Whether what ``provider`` rents out can be named, and there is a key of an account there."""
-    traits = find_traits(provider)
-    if traits is None or not (traits.rented and traits.can_be_named):
-        return False
-    return _providers(home_dir(os.environ))[provider].has_access()
+    is_rentable = find_traits(provider) is not None and provider in rentable()
+    return is_rentable and _providers(home_dir(os.environ))[provider].has_access()
 
 
 def simulate_providers() -> None:

@@ -163,7 +163,7 @@ def test_a_kill_layer_that_was_seen_to_work_is_remembered(ledger: Ledger) -> Non
     provider, layer = next(
         (name, layers[0])
         for name, traits in sorted(TRAITS.items())
-        if (layers := sorted(traits.independent_layers))
+        if (layers := sorted(traits.layers.independent))
     )
     ledger.verify_layer(ev.LayerVerified(provider, layer, "a smoke run"), AT + 1)
     assert ledger.read().verified == {(provider, layer): AT + 1}

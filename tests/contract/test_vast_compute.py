@@ -391,7 +391,7 @@ def test_a_bill_survives_a_restart_of_this_machine(rig: Rig, tmp_path: Path) -> 
 def test_the_credit_is_no_kill_layer_since_it_may_go_below_zero(rig: Rig) -> None:
     assert rig.compute.own_limits("any") == ()
     assert rig.compute.balance().billing is Billing.UNKNOWN
-    assert "prepaid" not in traits_of("vast").independent_layers
+    assert "prepaid" not in traits_of("vast").layers.independent
 
 
 def test_the_balance_is_the_credit_and_all_that_runs_in_the_account(rig: Rig) -> None:

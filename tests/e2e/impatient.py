@@ -23,8 +23,7 @@ def shorten() -> None:
     traits = providers.TRAITS
     traits["runpod"] = replace(
         traits["runpod"],
-        absent_s=ABSENT_S,
-        absent_deleted_s=ABSENT_S,
+        absence=replace(traits["runpod"].absence, missing_s=ABSENT_S, deleted_s=ABSENT_S),
         kill_latency_s=KILL_LATENCY_S,
         bill_wait_s=BILL_WAIT_S,
     )

@@ -213,6 +213,22 @@ def test_what_renting_needs_is_bad_to_lack_only_where_machines_are_rented() -> N
 
 
 @pytest.mark.parametrize(
+    ("used", "keys", "rents"),
+    [("", [], False), ("", [False, False], False), ("", [False, True], True), ("vast", [], True)],
+)
+def test_machines_are_rented_where_there_were_pods_or_is_a_key(
+    used: str, keys: list[bool], rents: bool
+) -> None:
+    assert doctor.rents_here(lambda name: name == used, iter(keys)) == rents
+
+
+def test_no_key_is_looked_for_where_pods_are_known() -> None:
+    keys = iter([True])
+    assert doctor.rents_here(lambda name: True, keys)
+    assert list(keys) == [True]
+
+
+@pytest.mark.parametrize(
     ("ages", "state"), [([], "warn"), ([0, 3], "ok"), ([0, 90], "ok"), ([8, 90], "warn")]
 )
 def test_old_prices_are_told(ages: list[int], state: str) -> None:

@@ -51,10 +51,10 @@ def test_the_table_has_every_provider_that_is_rented() -> None:
 @pytest.mark.parametrize("name", TABLE)
 def test_a_provider_has_the_layers_of_its_row(name: str) -> None:
     row, traits = TABLE[name], traits_of(name)
-    assert traits.kill_layers == (*OUR_LAYERS, *row.own)
+    assert traits.layers.standard == (*OUR_LAYERS, *row.own)
     agent = ("agent",) if row.agent else ()
-    assert traits.independent_layers == (*agent, *row.own, "guard-elsewhere")
-    assert traits.account_key_on_pod == row.account_key
+    assert traits.layers.independent == (*agent, *row.own, "guard-elsewhere")
+    assert traits.route.account_key_on_pod == row.account_key
 
 
 @pytest.mark.parametrize("name", TABLE)

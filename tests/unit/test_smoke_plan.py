@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -13,7 +15,7 @@ from trmcloud.core.catalog.providers import traits_of
 from trmcloud.core.errors import BudgetRefused, NoCapacity
 from trmcloud.core.money import Usd, cost
 from trmcloud.core.spec.plan import Plan, plan_from_json, plan_to_json
-from trmcloud.operations.checks.smoke_watch import last_way
+from trmcloud.operations.checks.smoke_watch import last_way, offers_for_errand
 from trmcloud.operations.launch.short_rentals import make_smoke_plan, with_only_candidate
 
 NOW = 1_790_000_000.0
@@ -46,6 +48,14 @@ def test_what_does_not_fit_the_money_is_left_out() -> None:
     assert "1xL4" in refused.value.what
     needed = refused.value.next_step.split()[2].rstrip(",")
     assert made([OFFER], needed).launchable
+
+
+def test_an_errand_is_offered_what_a_smoke_run_at_the_first_provider_would_rent() -> None:
+    def setting_at(provider: str) -> Any:
+        assert provider == "runpod"
+        return SimpleNamespace(offers=lambda now: [OFFER] if now == NOW else [], disk_rate=DISKS)
+
+    assert offers_for_errand(setting_at, NOW) == ([OFFER], DISKS)
 
 
 def test_machines_that_prove_nothing_are_not_rented() -> None:

@@ -25,7 +25,7 @@ _FIRST_KEPT_GB = 1000
 
 def prices_of(provider: str) -> StoragePrices:
     traits = TRAITS.get(provider)
-    return traits.storage if traits is not None else UNKNOWN_STORAGE
+    return traits.prices.storage if traits is not None else UNKNOWN_STORAGE
 
 
 def work_gb(stored_bytes: float, data_bytes: float) -> int:

@@ -136,7 +136,7 @@ def link_trouble(context: Context, run: RunState) -> LinkError | None:
     if run.state is not State.BOOTING or isinstance(trouble, HostKeyChanged):
         return trouble
     up_at = generation.up_at or generation.intended_at
-    patience_s = SETUP_PATIENCE_S if traits_of(generation.provider).via else BOOT_PATIENCE_S
+    patience_s = SETUP_PATIENCE_S if traits_of(generation.provider).route.via else BOOT_PATIENCE_S
     early = context.wall() - up_at < patience_s
     return None if early or isinstance(trouble, NoAddress) else trouble
 

@@ -9,7 +9,7 @@ from typing import Any, cast
 from tests.plans import plan_json
 from tests.present import present
 from tests.reasons import quoted
-from trmcloud.core.catalog.providers import ProviderTraits
+from trmcloud.core.catalog.providers import AbsenceProof, PriceTraits, ProviderTraits
 from trmcloud.core.clock import DatedFact, Instant, Maybe, UnknownSince
 from trmcloud.core.contract.pod_contract import AgentReport, PhaseReport, PhaseState
 from trmcloud.core.control import events as ev
@@ -26,13 +26,12 @@ AT = 1_790_000_000.0
 TRAITS = ProviderTraits(
     name="test",
     create_settle_s=600.0,
-    absent_lists=3,
+    absence=AbsenceProof(lists=3),
     kill_latency_s=30.0,
     boot_deadline_s=300.0,
     silence_s=30.0,
     end_grace_s=60.0,
-    rate_tolerance=0.05,
-    kill_layers=(),
+    prices=PriceTraits(rate_tolerance=0.05),
 )
 
 

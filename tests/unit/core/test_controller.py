@@ -37,6 +37,7 @@ from tests.unit.core.runs import (
     stopped,
     the_pod,
 )
+from trmcloud.core.catalog.providers import AbsenceProof
 from trmcloud.core.clock import DatedFact, Maybe, UnknownSince
 from trmcloud.core.contract.pod_contract import AgentReport, PhaseReport, PhaseState
 from trmcloud.core.control import events as ev
@@ -503,7 +504,7 @@ def test_a_pod_that_never_spoke_left_nothing() -> None:
 # ``decide`` at its edges: lists that lag, boundaries of time and money, a run's second pod.
 
 
-LAGGING = replace(TRAITS, absent_s=300.0)
+LAGGING = replace(TRAITS, absence=AbsenceProof(lists=3, missing_s=300.0))
 ALONE = StubPlan((FIRST,))
 
 
@@ -608,7 +609,7 @@ def test_where_lists_lag_a_pod_is_given_up_only_when_it_has_been_missing_for_lon
 
 
 def test_a_deletion_that_was_taken_needs_less_of_an_absence() -> None:
-    traits = replace(LAGGING, absent_deleted_s=30.0)
+    traits = replace(LAGGING, absence=replace(LAGGING.absence, deleted_s=30.0))
     for taken, wait_s in ((True, 30.0), (False, 300.0)):
         run = apply(running(), ev.ActionStarted("r1/g1/terminate/1", TERMINATE), at=AT + 90)
         done = ev.ActionFinished("r1/g1/terminate/1", TERMINATE, taken=taken)

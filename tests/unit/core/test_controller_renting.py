@@ -33,6 +33,7 @@ from tests.unit.core.runs import (
     stopped,
     the_pod,
 )
+from trmcloud.core.catalog.providers import AbsenceProof
 from trmcloud.core.clock import DatedFact, Instant, UnknownSince
 from trmcloud.core.contract.pod_contract import AgentReport, parse_pod_name
 from trmcloud.core.control import events as ev
@@ -432,7 +433,7 @@ def test_what_the_next_may_cost_is_what_the_first_would_be_settled_at_leaves() -
 # How long a pod must be missing before it counts as gone, and what a run is closed as then.
 
 
-LAGS = replace(TRAITS, absent_s=300.0, absent_deleted_s=30.0)
+LAGS = replace(TRAITS, absence=AbsenceProof(lists=3, missing_s=300.0, deleted_s=30.0))
 DELETED = AT + 510
 MISSED = DELETED + 5
 

@@ -408,7 +408,7 @@ def test_rented_pods_need_two_layers_or_the_users_word() -> None:
 
 def test_where_nothing_caps_the_rent_only_the_users_word_will_do() -> None:
     aws = TRAITS["aws"]
-    sure = {("aws", layer): NOW for layer in aws.independent_layers}
+    sure = {("aws", layer): NOW for layer in aws.layers.independent}
     told = unaccepted_exposure(aws, sure, RATE, None, NOW)
     assert told == UnacceptedExposure("aws", RATE, is_capped=False, verified=None)
     told = unaccepted_exposure(aws, {}, RATE, None, NOW)
@@ -418,7 +418,8 @@ def test_where_nothing_caps_the_rent_only_the_users_word_will_do() -> None:
 
 def test_a_cluster_is_exposed_until_its_layers_are_set_up() -> None:
     """Even where its rent had a cap: of its verified layers none would end it before."""
-    capped = replace(TRAITS["aws"], shows_rate=True)
+    aws = TRAITS["aws"]
+    capped = replace(aws, prices=replace(aws.prices, shows_rate=True))
     later = {("aws", layer): NOW for layer in ("agent", "autostop", "shutdown")}
     told = unaccepted_exposure(capped, later, RATE, None, NOW)
     layers = ("agent", "autostop", "shutdown")

@@ -25,6 +25,7 @@ from tests.unit.core.runs import (
     running,
     the_pod,
 )
+from trmcloud.core.catalog.providers import AbsenceProof
 from trmcloud.core.clock import DatedFact, Instant, UnknownSince
 from trmcloud.core.control import events as ev
 from trmcloud.core.control.actions import CREATE
@@ -572,5 +573,6 @@ def test_a_pod_is_waited_for_until_its_absence_has_lasted(
     absence = None if missed_s is None else Absence(Instant(AT + missed_s, 0.0))
     missed = replace(run.generations[-1], absence=absence)
     run = replace(run, actions={ActionKey("r1", 1, CREATE, 1): create}, generations=(missed,))
-    told = present(waits_for(run, replace(TRAITS, absent_s=300.0), DatedFact((), AT)))
+    lagging = replace(TRAITS, absence=AbsenceProof(lists=3, missing_s=300.0))
+    told = present(waits_for(run, lagging, DatedFact((), AT)))
     assert (present(told.what.more).kind, told.until_at) == (answer, AT + until_s)

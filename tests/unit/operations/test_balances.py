@@ -14,11 +14,16 @@ from trmcloud.core.control import events as ev
 from trmcloud.core.control.balance import LOOK_EVERY_S, AccountBalance, look_every_s
 from trmcloud.core.control.reason import ReasonKind
 from trmcloud.core.control.run_state import RunState
-from trmcloud.core.errors import AuthError, PaymentRequired, ProviderError
+from trmcloud.core.errors import AuthError, LedgerError, PaymentRequired, ProviderError
 from trmcloud.core.money import Usd
 from trmcloud.core.spec.spec import IGNORE, STOP
 from trmcloud.core.values import replace
-from trmcloud.operations.driving.balances import balances_due, check_balance, read_funds
+from trmcloud.operations.driving.balances import (
+    balances_due,
+    check_balance,
+    read_funds,
+    read_funds_if_any,
+)
 from trmcloud.operations.machines import Machines
 
 
@@ -127,3 +132,24 @@ def test_a_provider_that_is_left_alone_or_is_this_machine_is_not_read() -> None:
     rig.look()
     assert read_funds(rig.context, "local") == (None, "")
     assert rig.reads == 0
+
+
+def test_no_context_is_built_to_say_that_there_is_no_account() -> None:
+    def build() -> Any:
+        raise AssertionError("it was built")
+
+    assert read_funds_if_any("runpod", lambda name: name != "runpod", build) == (None, "")
+
+
+def test_funds_are_read_where_there_is_an_account_and_a_ledger() -> None:
+    rig = Rig()
+    read = read_funds_if_any("runpod", lambda name: name == "runpod", lambda: rig.context)
+    assert read == read_funds(rig.context, "runpod")
+    assert read[0] is not None
+
+
+def test_a_ledger_that_cannot_be_read_is_the_reason() -> None:
+    def build() -> Any:
+        raise LedgerError("it is damaged")
+
+    assert read_funds_if_any("runpod", lambda name: True, build) == (None, "it is damaged")

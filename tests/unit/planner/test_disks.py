@@ -64,7 +64,7 @@ def asked_gb(request: PodRequest, provider: str) -> int:
     """The GB of disk that a provider is asked for, for each machine."""
     if not prices_of(provider).running:
         return 0  # the disk belongs to the hardware, and no size is asked for
-    if TRAITS[provider].via:
+    if TRAITS[provider].route.via:
         task = json.loads(make_task(provider, request, KEYS, "boot.tar.gz", NOW, {}))
         return int(task["resources"]["disk_size"])
     request = replace(request, volume="v") if request.volume_gb else request
@@ -87,7 +87,7 @@ def billed(request: PodRequest, provider: str) -> Usd:
 def test_sizes_and_prices_are_the_requests_and_the_bills(recipe: str) -> None:
     looked_at = 0
     for provider in rentable():
-        for volume in (False, True)[: 1 + TRAITS[provider].network_volumes]:
+        for volume in (False, True)[: 1 + TRAITS[provider].machines.network_volumes]:
             plan = planned(recipe, provider, volume=volume)
             for name in plan.launchable[:2] if plan is not None else ():
                 assert plan is not None

@@ -109,10 +109,10 @@ def test_a_rate_that_is_not_known_is_assumed_and_says_so() -> None:
 
 def test_every_stated_rate_has_its_source_and_its_day() -> None:
     for traits in TRAITS.values():
-        rate = traits.interruptions
+        rate = traits.machines.interruptions
         assert bool(rate.stated) == bool(rate.source) == bool(rate.read_on)
         assert rate.per_hour is None or 0.0 < rate.per_hour < 1.0
-        assert traits.has_spot or rate == NOT_KNOWN, "of machines that are not rented"
+        assert traits.machines.has_spot or rate == NOT_KNOWN, "of machines that are not rented"
 
 
 # -- plans --------------------------------------------------------------------------------------
@@ -141,7 +141,7 @@ def test_hours_are_what_is_expected_with_the_providers_own_rate() -> None:
     for provider, candidate in risky.items():
         assert candidate.hours.p50 > calm[provider].hours.p50
         told = [text for _, text in candidate.reasons]
-        assert f"interruptions: {rate_words(TRAITS[provider].interruptions)}" in told
+        assert f"interruptions: {rate_words(TRAITS[provider].machines.interruptions)}" in told
         assert any(
             "steps because of interruptions, and is expected to take" in text for text in told
         )

@@ -93,7 +93,7 @@ def test_several_machines_cost_as_many_times_as_much_and_come_from_clouds_that_j
     assert after.step_s.p90 / after.step_s.p50 > before.step_s.p90 / before.step_s.p50
     assert two.worst_case <= Usd(500)
     anywhere = plan_for(trm, offers, hardware="2x8xH100", **wish)
-    assert {traits_of(c.provider).max_nodes > 1 for c in anywhere.candidates} == {True}
+    assert {traits_of(c.provider).machines.max_nodes > 1 for c in anywhere.candidates} == {True}
     with pytest.raises(NotFoundError) as caught:
         plan_for(trm, offers, hardware="2x8xH100", providers=("runpod",), **wish)
     assert "can be rented from" in caught.value.next_step

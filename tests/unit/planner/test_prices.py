@@ -582,7 +582,7 @@ def test_where_nothing_caps_the_rent_it_says_so_and_by_how_much() -> None:
     )
     (checked, *_) = launchable(planned_charged(1000, "runpod"))
     assert not any("has no cap" in reason for _, reason in checked.reasons)
-    shown = {name for name, traits in TRAITS.items() if traits.shows_rate}
+    shown = {name for name, traits in TRAITS.items() if traits.prices.shows_rate}
     assert shown == {"local", "runpod", "huggingface", "vast"}
 
 

@@ -16,7 +16,7 @@ from typing import Any
 from trmcloud.adapters.ledger.backups import connected
 from trmcloud.adapters.ledger.database import PostgresSession
 from trmcloud.adapters.ledger.file import LedgerFile
-from trmcloud.adapters.ledger.place import ENV_LEDGER, FILE, here, keep_url, ledger_url
+from trmcloud.adapters.ledger.place import ENV_LEDGER, FILE, here, keep_url, ledger_url, open_ledger
 from trmcloud.adapters.ledger.postgres import PostgresLedger, PostgresRecords, load, store
 from trmcloud.adapters.ledger.records import (
     MOVED_VERSION,
@@ -61,6 +61,18 @@ def move_to(place: str, home: Path, environ: Mapping[str, str]) -> LedgerMove:
             next_step="trmcloud admin ledger move --to postgresql://HOST/DATABASE",
         )
     return move_to_database(home, url)
+
+
+def migrate(home: Path, environ: Mapping[str, str]) -> tuple[int, int]:
+    """Bring the tables of the home's database to this version: (version before, version now).
+
+    Raises:
+        UsageError: the ledger is a file, which needs no migration.
+    """
+    ledger = open_ledger(home, environ)
+    if not isinstance(ledger, PostgresLedger):
+        raise UsageError("the ledger is a file, and needs no migration", where=str(home))
+    return ledger.migrate()
 
 
 def move_to_database(

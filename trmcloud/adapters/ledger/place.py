@@ -92,6 +92,12 @@ def open_ledger(
     return PostgresLedger(url, home, wall=wall)
 
 
+def open_existing(home: Path, environ: Mapping[str, str]) -> RecordedLedger | None:
+    """Likewise; None where the home has no ledger yet: one is not made by a look."""
+    is_there = (home / FILE).exists() or ledger_url(home, environ)
+    return open_ledger(home, environ) if is_there else None
+
+
 def is_in_use(path: Path) -> bool:
     """Whether the file is a ledger with records that was not moved to a database."""
     if not path.exists():
@@ -120,10 +126,19 @@ def secrets_of_ledger(home: Path, environ: Mapping[str, str]) -> set[str]:
         return {environ.get(ENV_LEDGER, "")} - {""}
 
 
-def is_fit_for_a_timer(home: Path, environ: Mapping[str, str]) -> bool:
-    """Whether the variable may stand in a file that others can read: it holds no password."""
-    given = environ.get(ENV_LEDGER, "")
-    return secrets_of_ledger(home, environ) <= {given}
+def require_no_password(home: Path, environ: Mapping[str, str]) -> None:
+    """Allow a timer's file, which others can read, to hold the variable. A URL in the home's own
+    file is read there by the timer's command.
+
+    Raises:
+        UsageError: the variable's URL holds a password.
+    """
+    given = environ.get(ENV_LEDGER, "").strip()
+    if given and not secrets_of_ledger(home, environ) <= {given}:
+        raise UsageError(
+            f"{ENV_LEDGER} holds a password, which the timer's file would show",
+            next_step=f"write the URL to {home / _URL_FILE}, or its password to ~/.pgpass",
+        )
 
 
 def here() -> str:

@@ -48,76 +48,111 @@ OUR_LAYERS = ("trainer", "agent", "watchdog", "controller", "reap")
 """The kill layers that work wherever a pod is."""
 
 
-class ProviderTraits(Value):
-    """One provider's habits. Seconds throughout.
+class AbsenceProof(Value):
+    """What proves that a pod is gone."""
 
-    ``create_settle_s``: how long after an ambiguous create a pod may still appear.
-    ``absent_lists``: how many fresh lists in a row must omit a pod before it counts as gone.
-    ``kill_latency_s``: from the decision to kill until nothing is billed any more.
-    ``boot_deadline_s``: from the pod's creation until its agent must have reported.
-    ``silence_s``: a report older than this is worth a warning; it proves nothing.
-    ``kill_layers``: those this provider has, of those that docs/guide/budget.md lists.
-    """
-
-    name: str
-    create_settle_s: float
-    absent_lists: int
-    kill_latency_s: float
-    boot_deadline_s: float
-    silence_s: float
-    end_grace_s: float
-    rate_tolerance: float = 0.0
-    kill_layers: tuple[str, ...] = OUR_LAYERS
-    bill_wait_s: float = 20.0
-    """The longest time that a command waits for the bill of a pod that is gone."""
-    hang_after_s: float = HANG_AFTER_S
-    """A trainer that shows no step for so long is started again."""
-    absent_s: float = 0.0
-    """The time that a pod must be missing from all lists before it counts as gone, where lists
-    lag."""
-    absent_deleted_s: float = 0.0
+    lists: int
+    """How many fresh lists in a row must omit it."""
+    missing_s: float = 0.0
+    """The time for which all lists must omit it, where lists lag."""
+    deleted_s: float = 0.0
     """Likewise, once the provider has taken its deletion."""
-    independent_layers: tuple[str, ...] = ()
+
+
+class KillLayers(Value):
+    """What ends a pod there, of what docs/guide/budget.md lists."""
+
+    own: tuple[str, ...] = ()
+    """Those that are the provider's."""
+    independent: tuple[str, ...] = ()
     """Those that work with this machine off; verified one by one for an account."""
     armed_later: tuple[str, ...] = ()
     """Those of them that stand only once a machine is set up, minutes after its rent began. Until
     then a live command or a guard elsewhere alone would end it."""
+
+    @property
+    def standard(self) -> tuple[str, ...]:
+        """Those of every pod; a guard elsewhere comes on top of them."""
+        return (*OUR_LAYERS, *self.own)
+
+
+class MachineTraits(Value):
+    """What can be rented there."""
+
     max_nodes: int = 1
     """Machines that can be had together, in one network."""
-    shows_rate: bool = True
-    """Whether its list says what a pod bills an hour, so that control can end one that is dearer
-    than planned; where it does not, nothing caps the rent."""
-    via: str = ""
-    """The program that rents there for us, as it writes its name; ``--via`` takes it in lower case.
-    Asking it takes seconds and may start its server, so a look alone does not. What it makes is a
-    cluster, which it sets up before our agent starts. Empty where we speak to the provider."""
-    title: str = ""
-    """Its name as it writes it itself, where it is rented without such a program."""
-    prices_of: str = ""
-    """The provider under whose name its offers are listed, where that is another one."""
-    live_prices: bool = False
-    """Whether its prices are asked for as a plan is made, where there is a key."""
-    network_volumes: bool = False
-    """Whether disks that outlive a pod can be rented there."""
-    account_key_on_pod: bool = False
-    """Whether its pods hold a key to the whole account, and that must be allowed each time: there
-    is a way without, or the host is a private person."""
-    instead: str = ""
-    """The provider that is rented from in its place: nothing new is rented here, while pods of it
-    are watched, shown and ended as before. Empty where it is rented from."""
-    beware: str = ""
-    """A warning shown to the user who plans it."""
-    can_be_named: bool = True
-    """Whether a user may name it with ``--provider``."""
     has_spot: bool = False
     """Whether machines that may be taken away are rented there."""
     interruptions: InterruptionRate = NOT_KNOWN
     """How often those are taken away."""
     takes_image: bool = False
     """Whether a pod is a container of an image that the user may choose."""
+    network_volumes: bool = False
+    """Whether disks that outlive a pod can be rented there."""
+
+
+class PriceTraits(Value):
+    """What its prices are, and how far they hold."""
+
+    storage: StoragePrices = UNKNOWN_STORAGE
+    live: bool = False
+    """Whether its prices are asked for as a plan is made, where there is a key."""
+    listed_as: str = ""
+    """The provider under whose name its offers are listed, where that is another one."""
+    shows_rate: bool = True
+    """Whether its list says what a pod bills an hour, so that control can end one that is dearer
+    than planned; where it does not, nothing caps the rent."""
+    rate_tolerance: float = 0.0
+    """The part of the planned rate by which a pod's may be above it."""
+
+
+class Route(Value):
+    """The way by which it is rented from: one seller can be reached by several."""
+
+    via: str = ""
+    """The program that rents there for us, as it writes its name; ``--via`` takes it in lower case.
+    Asking it takes seconds and may start its server, so a look alone does not. What it makes is a
+    cluster, which it sets up before our agent starts. Empty where we speak to the provider."""
+    can_be_named: bool = True
+    """Whether a user may name it with ``--provider``."""
+    instead: str = ""
+    """The provider that is rented from in its place: nothing new is rented here, while pods of it
+    are watched, shown and ended as before. Empty where it is rented from."""
+    account_key_on_pod: bool = False
+    """Whether its pods hold a key to the whole account, and that must be allowed each time: there
+    is a way without, or the host is a private person."""
+    beware: str = ""
+    """A warning shown to the user who plans it."""
+
+
+class ProviderTraits(Value):
+    """One provider's habits. Seconds throughout.
+
+    ``create_settle_s``: how long after an ambiguous create a pod may still appear.
+    ``kill_latency_s``: from the decision to kill until nothing is billed any more.
+    ``boot_deadline_s``: from the pod's creation until its agent must have reported.
+    ``silence_s``: a report older than this is worth a warning; it proves nothing.
+    """
+
+    name: str
+    create_settle_s: float
+    absence: AbsenceProof
+    kill_latency_s: float
+    boot_deadline_s: float
+    silence_s: float
+    end_grace_s: float
+    bill_wait_s: float = 20.0
+    """The longest time that a command waits for the bill of a pod that is gone."""
+    hang_after_s: float = HANG_AFTER_S
+    """A trainer that shows no step for so long is started again."""
     smoke_minutes: float = 10.0
     """Life of a pod of ``trmcloud smoke``, its boot included, unless the user says otherwise."""
-    storage: StoragePrices = UNKNOWN_STORAGE
+    title: str = ""
+    """Its name as it writes it itself, where no other program rents there for us."""
+    layers: KillLayers = KillLayers()
+    machines: MachineTraits = MachineTraits()
+    prices: PriceTraits = PriceTraits()
+    route: Route = Route()
     request_limits: tuple[RequestLimit, ...] = ()
     """Those of its API for one account, as documented; empty where another program asks it."""
 
@@ -178,17 +213,17 @@ def traits_of(provider: str) -> ProviderTraits:
 
 def rentable() -> tuple[str, ...]:
     """Providers that a user may name with ``--provider``."""
-    return tuple(name for name, traits in TRAITS.items() if traits.rented and traits.can_be_named)
+    return tuple(t.name for t in TRAITS.values() if t.rented and t.route.can_be_named)
 
 
 def brokered() -> tuple[str, ...]:
-    """Those of them that another program rents from for us: see ``ProviderTraits.via``."""
-    return tuple(name for name in rentable() if TRAITS[name].via)
+    """Those of them that another program rents from for us: see ``Route.via``."""
+    return tuple(name for name in rentable() if TRAITS[name].route.via)
 
 
 def direct() -> tuple[str, ...]:
     """Those rented by an interface of their own; the first is rented from where none is named."""
-    return tuple(name for name in rentable() if not TRAITS[name].via)
+    return tuple(name for name in rentable() if not TRAITS[name].route.via)
 
 
 def require_rented(name: str) -> None:
@@ -197,26 +232,26 @@ def require_rented(name: str) -> None:
         UsageError: nothing new is rented from ``name``, since another one took its place.
     """
     traits = find_traits(name)
-    if traits is not None and traits.instead:
-        title = traits_of(traits.instead).title
+    if traits is not None and traits.route.instead:
+        title = traits_of(traits.route.instead).title
         raise UsageError(
-            f"{title} is no longer rented through {traits.via} ({name!r}), which copies the "
+            f"{title} is no longer rented through {traits.route.via} ({name!r}), which copies the "
             "account's key to the host",
-            next_step=f"use --provider {traits.instead} without --via",
+            next_step=f"use --provider {traits.route.instead} without --via",
         )
 
 
 def is_brokered(provider: str) -> bool:
-    return provider in TRAITS and bool(TRAITS[provider].via)
+    return provider in TRAITS and bool(TRAITS[provider].route.via)
 
 
 def in_no_catalogue() -> str:
     """Return the message about a provider that is not known."""
     titles = " nor ".join(TRAITS[name].title for name in direct())
-    vias = dict.fromkeys(TRAITS[name].via for name in brokered())
+    vias = dict.fromkeys(TRAITS[name].route.via for name in brokered())
     return " nor in ".join((f"neither {titles}", *vias))
 
 
 def max_nodes(provider: str) -> int:
     """Machines that can be had together there; one where nothing is known of it."""
-    return TRAITS[provider].max_nodes if provider in TRAITS else 1
+    return TRAITS[provider].machines.max_nodes if provider in TRAITS else 1

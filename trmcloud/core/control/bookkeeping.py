@@ -197,7 +197,7 @@ def _may_live(stray: StrayPod, now: float) -> bool:
     One that is listed is charged ahead, again and again. So where it is charged no more, and what
     it was charged ahead with is over, it has been missing from all lists since.
     """
-    absent_s = traits_of(stray.provider).absent_s
+    absent_s = traits_of(stray.provider).absence.missing_s
     return absent_s > 0 and now < stray.charged_at + AHEAD_S + absent_s
 
 
@@ -466,7 +466,7 @@ def _require_terms(terms: ev.GrantTerms, at: float) -> None:
         raise UsageError("the grant would have expired already", next_step="--expires 7d")
     for name in terms.providers:
         if find_traits(name) is None:
-            known = ", ".join(sorted(name for name in TRAITS if TRAITS[name].can_be_named))
+            known = ", ".join(sorted(name for name in TRAITS if TRAITS[name].route.can_be_named))
             raise UsageError(f"there is no provider {name[:80]!r}", next_step=f"one of: {known}")
 
 
@@ -544,7 +544,7 @@ def add_verified(
     Raises:
         UsageError: the provider has no such kill layer.
     """
-    layers = traits_of(event.provider).independent_layers
+    layers = traits_of(event.provider).layers.independent
     if event.layer not in layers:
         raise UsageError(
             f"{event.provider} has no kill layer {event.layer!r}",

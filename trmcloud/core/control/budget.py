@@ -59,11 +59,11 @@ def exposure_of(
     """
     fresh: list[str] = []
     stale: list[str] = []
-    for layer in traits.independent_layers:
+    for layer in traits.layers.independent:
         at = verified.get((traits.name, layer))
         counts = at is not None and now - at <= VERIFIED_FOR_S
         (fresh if counts else stale).append(layer)
-    later = bool(fresh) and set(fresh) <= set(traits.armed_later)
+    later = bool(fresh) and set(fresh) <= set(traits.layers.armed_later)
     return Exposure(tuple(fresh), tuple(stale), later)
 
 
@@ -99,11 +99,11 @@ def unaccepted_exposure(
         return None
     exposure = exposure_of(traits, verified, now)
     asked = accepted is None or accepted < rate
-    if not asked or (exposure.enough and traits.shows_rate):
+    if not asked or (exposure.enough and traits.prices.shows_rate):
         return None
     too_few = None if exposure.enough else exposure.verified
     return UnacceptedExposure(
-        traits.name, rate, traits.shows_rate, too_few, exposure.begins_exposed
+        traits.name, rate, traits.prices.shows_rate, too_few, exposure.begins_exposed
     )
 
 

@@ -142,7 +142,8 @@ def _while_renting(
     if generation.absence is not None:
         until = generation.absence.since + absence_needed_s(run, traits)
     else:
-        until = (create.ended_at or create.started_at) + traits.create_settle_s + traits.absent_s
+        since = create.ended_at or create.started_at
+        until = since + traits.create_settle_s + traits.absence.missing_s
     return WaitState(make_reason(ReasonKind.AWAITS_POD, answer, provider=name), until)
 
 
@@ -509,7 +510,7 @@ def _why_terminate(
     # What the list says now: a price may rise after boot, too.
     billed_rate = pod.rate if pod is not None else generation.billed_rate
     if billed_rate is not None:
-        tolerated = generation.rate.micros * (1 + traits.rate_tolerance)
+        tolerated = generation.rate.micros * (1 + traits.prices.rate_tolerance)
         if billed_rate.micros > tolerated:
             return make_reason(
                 ReasonKind.BILLED_ABOVE_RATE,

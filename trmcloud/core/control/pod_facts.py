@@ -75,8 +75,8 @@ def is_absent(
     """
     if not isinstance(seen.pods, DatedFact) or find_pod(seen, generation) is not None:
         return False
-    if not traits.absent_s:
-        return seen.absent_lists >= traits.absent_lists
+    if not traits.absence.missing_s:
+        return seen.absent_lists >= traits.absence.lists
     if generation.absence is None:
         return False
     return _missing_s(seen, generation.absence) >= absence_needed_s(run, traits)
@@ -108,7 +108,7 @@ def absence_needed_s(run: RunState, traits: ProviderTraits) -> float:
     tried = run.tries(generation, TERMINATE)
     taken = [a for a in tried if a.taken]
     if not taken or taken[0].ended_at is None or generation.up_at is None:
-        return traits.absent_s
+        return traits.absence.missing_s
     absence = generation.absence
     missed_at = absence.since if absence is not None else taken[0].ended_at
     took_s = missed_at - taken[0].ended_at
@@ -122,7 +122,7 @@ def absence_needed_s(run: RunState, traits: ProviderTraits) -> float:
         sure = len(taken) == 1
     # Told that there is no such pod while the list still holds it: whose word counts is unknown.
     its_own = 0.0 <= took_s <= _SOON_GONE_S and all(a.taken for a in before)
-    return traits.absent_deleted_s if its_own and sure else traits.absent_s
+    return traits.absence.deleted_s if its_own and sure else traits.absence.missing_s
 
 
 def note_absence(seen: Observation, generation: Generation, traits: ProviderTraits) -> Decision:
@@ -132,12 +132,12 @@ def note_absence(seen: Observation, generation: Generation, traits: ProviderTrai
     time that its absence needs: were it asked at the end alone, one report that could not be read
     then would give a pod up that was heard a moment before.
     """
-    if not traits.absent_s or not isinstance(seen.pods, DatedFact):
+    if not traits.absence.missing_s or not isinstance(seen.pods, DatedFact):
         return NOTHING
     absence = generation.absence
     present = find_pod(seen, generation) is not None
     if not present and absence is not None and has_reported_since(seen, generation):
-        present = _missing_s(seen, absence) >= traits.absent_s / 2
+        present = _missing_s(seen, absence) >= traits.absence.missing_s / 2
     if present and absence is not None:
         return Decision(events=(ev.PodFound(generation.number),))
     if not present and absence is None:

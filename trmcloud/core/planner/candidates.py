@@ -105,12 +105,12 @@ def kill_latency_s(provider: str) -> float:
 
 def interruptions_of(provider: str) -> InterruptionRate:
     """How often a provider takes its spot machines back."""
-    return TRAITS[provider].interruptions if provider in TRAITS else NOT_KNOWN
+    return TRAITS[provider].machines.interruptions if provider in TRAITS else NOT_KNOWN
 
 
 def is_reachable(provider: str) -> bool:
     """Whether a run can be there at all; offers of others are shown, and cannot be taken."""
-    return provider in TRAITS and TRAITS[provider].can_be_named
+    return provider in TRAITS and TRAITS[provider].route.can_be_named
 
 
 def can_be_rented(offer: Offer) -> bool:
@@ -271,7 +271,7 @@ def _reasons(
         add(RemarkTopic.PLACE, f"{offer.provider} cannot be launched: {in_no_catalogue()}")
     elif not can_be_rented(offer):
         add(RemarkTopic.PLACE, f"can only be planned: no run was tested on a {offer.sku} yet")
-    elif beware := TRAITS[offer.provider].beware:
+    elif beware := TRAITS[offer.provider].route.beware:
         add(RemarkTopic.PLACE, beware)
     if words := offer.words:
         add(RemarkTopic.OFFER, f"the offer: {words}")
@@ -303,7 +303,7 @@ def _of_the_price(row: RankedOffer, rent: Usd) -> list[str]:
             "the spot price may rise to the on-demand price: stops and cap are computed at "
             f"{row.most}/h"
         )
-    if traits is not None and not traits.shows_rate and rent:
+    if traits is not None and not traits.prices.shows_rate and rent:
         lines.append(
             f"the rent at {offer.provider} has no cap, and its lists show no price: if it bills 10 "
             f"% more than {row.most}/h, {rent * TENTH} more can be spent"

@@ -7,12 +7,12 @@ import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 from trmcloud.core.catalog.hardware import LocalMachine
 from trmcloud.core.catalog.offers import FRESH_DAYS, Offer
-from trmcloud.core.catalog.providers import TRAITS, direct
+from trmcloud.core.catalog.providers import TRAITS, direct, rentable
 from trmcloud.core.control.balance import Funds, worst_at
 from trmcloud.core.control.run_book import present_runs
 from trmcloud.core.errors import TrmcloudError
@@ -74,6 +74,12 @@ def check_needs(needs: Sequence[Need], *, rents: bool) -> list[Finding]:
         else Finding(need.name, "ok", need.detail)
         for need in needs
     ]
+
+
+def rents_here(was_used: Callable[[str], bool], has_keys: Iterable[bool]) -> bool:
+    """Whether machines are rented from here: there were pods of a provider, or there is a key.
+    ``has_keys``: of each seller, looked for only where no pod is known."""
+    return any(map(was_used, rentable())) or any(has_keys)
 
 
 def check_funds(funds: Funds, plan: Plan) -> Finding:

@@ -456,7 +456,7 @@ class Smoke:
         self._verified.append(layer)
 
     def _verify_prepaid(self) -> None:
-        if "prepaid" not in self._traits.kill_layers:
+        if "prepaid" not in self._traits.layers.standard:
             return
         ends_rent, why = prepaid_limit(self._account)
         self._say("prepaid", ends_rent, why)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from trmcloud.core.catalog.offers import Offer
+from trmcloud.core.catalog.providers import direct
 from trmcloud.core.control.actions import TERMINATE
 from trmcloud.core.control.balance import AccountBalance
 from trmcloud.core.control.events import ActionFinished, ActionStarted
@@ -66,6 +67,15 @@ class SmokeSetting(Value):
     """The provider's own limit, where a pod is made with it; None where there is none."""
     on_machine: str = ""
     """Which credential of the account will be on the pod."""
+
+
+def offers_for_errand(
+    setting_at: Callable[[str], SmokeSetting], now: float
+) -> tuple[Sequence[Offer], Usd]:
+    """Return the offers that can be rented now for minutes, and the USD/h of such a pod's own
+    disks: those of a smoke run at the first provider."""
+    setting = setting_at(direct()[0])
+    return setting.offers(now), setting.disk_rate
 
 
 class Step(Value):

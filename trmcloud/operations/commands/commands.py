@@ -714,7 +714,7 @@ def check_command(plan: Plan, tree: WorkingTree) -> None:
     command = plan.spec.command
     if command is not None and plan.spec.hardware == LOCAL:
         check_first_word(command.words[0], tree)
-    able = [name for name in rentable() if TRAITS[name].takes_image]
+    able = [name for name in rentable() if TRAITS[name].machines.takes_image]
     others = {plan.candidate(name).provider for name in plan.launchable}.difference(able)
     if command is not None and command.image and others:
         raise UsageError(

@@ -50,6 +50,17 @@ def read_funds(
     return rules.funds_of(provider, reading.account, runs, reading.read_at, but), ""
 
 
+def read_funds_if_any(
+    provider: str, has_account: Callable[[str], bool], build_context: Callable[[], Context]
+) -> tuple[Funds | None, str]:
+    """``read_funds`` for a command that has no context: none is built where there is no account at
+    ``provider``, and a ledger that cannot be read is a reason like any other."""
+    try:
+        return read_funds(build_context(), provider) if has_account(provider) else (None, "")
+    except LedgerError as error:
+        return None, str(error)
+
+
 def funds_reader(context: Context) -> Callable[[str], tuple[Funds | None, str]]:
     """The reader for a planner beside ``context``, which shares its readings."""
     return lambda provider: read_funds(context, provider, AT_LAUNCH_S)

@@ -302,7 +302,7 @@ class RunDriver:
         if not pods and report is not None and is_new_report(report.at, *before):
             self._missed_at = None  # its agent has reported since
             return False
-        proof_s = 0.0 if pods else traits_of(generation.provider).absent_s
+        proof_s = 0.0 if pods else traits_of(generation.provider).absence.missing_s
         return now - self._missed_at >= proof_s
 
     def _step(self) -> RunState:

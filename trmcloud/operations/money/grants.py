@@ -233,7 +233,7 @@ def parse_terms(
 
 def _require_provider(name: str) -> None:
     if find_traits(name) is None:
-        known = [each for each, traits in TRAITS.items() if traits.can_be_named]
+        known = [each for each, traits in TRAITS.items() if traits.route.can_be_named]
         raise UsageError(
             f"--provider: there is no provider {name[:80]!r}",
             next_step=f"--provider {nearest(name, known) or ', '.join(known)}",

@@ -19,7 +19,7 @@ def kept_volumes(context: Context) -> list[tuple[str, VolumeSeen]]:
     Raises:
         AuthError: there is no key.
     """
-    names = [name for name in rentable() if TRAITS[name].network_volumes]
+    names = [name for name in rentable() if TRAITS[name].machines.network_volumes]
     computes = context.machines.computes
     there = [name for name in names if not isinstance(computes[name], UnreachableProvider)]
     for name in there or names:

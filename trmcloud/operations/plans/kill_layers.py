@@ -82,7 +82,7 @@ def guards_of(context: Context, run: RunState) -> Guards:
     pod = _pod(context, run)
     visit = last_visit(context)
     # Where asking takes seconds, a mere look does not ask.
-    settles = "trmcloud status --live" if traits.via else "any trmcloud command"
+    settles = "trmcloud status --live" if traits.route.via else "any trmcloud command"
     seen = {
         "trainer": _heart("trainer", beat.at if beat else None, now, _TRAINER_SILENCE_S,
                           "saves and stops training at the soft stop"),
@@ -98,7 +98,7 @@ def guards_of(context: Context, run: RunState) -> Guards:
     if place:  # the pod reports to the home that launched it
         told = (name for name in ("trainer", "agent", "watchdog") if name in seen)
         seen |= {name: Layer(name, ABSENT, f"heard {place}, not here") for name in told}
-    names = dict.fromkeys((*traits.kill_layers, *traits.independent_layers))
+    names = dict.fromkeys((*traits.layers.standard, *traits.layers.independent))
     seen |= _own_limits(context, generation.provider, generation.pod_name)
     known = _verified(context, traits, now)
     lapsing = context.machines.computes[generation.provider].lapsing(
@@ -132,7 +132,7 @@ def home_of(context: Context, run: RunState, driver: Driver | None) -> str:
 def _own_limits(context: Context, provider: str, pod_name: str) -> dict[str, Layer]:
     """The provider's own, where it can be asked which of them stand."""
     if provider in context.machines.unasked:
-        names = traits_of(provider).kill_layers
+        names = traits_of(provider).layers.standard
         return {n: Layer(n, ABSENT, _NOT_ASKED) for n in names if n in ("autostop", "shutdown")}
     return {
         limit.layer: Layer(limit.layer, ARMED if limit.armed else ABSENT, limit.detail)

@@ -70,16 +70,15 @@ def check_launchable(context: Context, plan: Plan) -> None:
             plan.limits.get(TRAINER, untrained_message(plan.spec.recipe)), next_step=_trained()
         )
     traits = traits_of(candidate.provider)
-    if plan.spec.volume and traits.rented and not traits.network_volumes:
-        able = " or ".join(
-            traits_of(name).title for name in direct() if traits_of(name).network_volumes
-        )
+    if plan.spec.volume and traits.rented and not traits.machines.network_volumes:
+        rows = map(traits_of, direct())
+        able = " or ".join(row.title for row in rows if row.machines.network_volumes)
         raise NotSupported(
             f"this version cannot rent network volumes at {candidate.provider}",
             next_step=f"leave out --volume, or rent at {able}",
         )
     check_spot(plan.spec)  # a saved plan may be from before it was refused
-    if candidate.spot and traits.rented and not traits.has_spot:
+    if candidate.spot and traits.rented and not traits.machines.has_spot:
         raise NotSupported(
             f"this version cannot rent spot machines at {candidate.provider}",
             next_step="leave out --spot, or choose a cloud: --provider aws",
@@ -246,7 +245,7 @@ def check_exposure(context: Context, plan: Plan, accepted: Usd | None) -> None:
         if exposed is not None:
             accept = f"--accept-exposure {max(rates.values()).plain()}"
             smoke = f"verify them with trmcloud smoke --provider {provider} --max-usd 0.25; or "
-            if not {"autostop", "agent"} & {*traits_of(provider).independent_layers}:
+            if not {"autostop", "agent"} & {*traits_of(provider).layers.independent}:
                 smoke = ""  # there is no layer there that it could prove
             # How an account pays is asked now; all else counts only once it was seen to work.
             gone = {
@@ -294,10 +293,10 @@ def check_account_key(plan: Plan, *, allowed: bool) -> None:
     providers = {plan.candidate(name).provider for name in plan.launchable}
     for name in sorted(providers):
         require_rented(name)
-    holding = next((t for t in map(traits_of, providers) if t.account_key_on_pod), None)
+    holding = next((t for t in map(traits_of, providers) if t.route.account_key_on_pod), None)
     if holding is not None and not allowed:
-        if holding.prices_of:
-            title = traits_of(holding.prices_of).title
+        if holding.prices.listed_as:
+            title = traits_of(holding.prices.listed_as).title
             way = f"leave out --via to rent from {title} without it; or --allow-account-key-on-pod"
             whose = f"the key of the {title} account to every pod"
         else:
@@ -309,7 +308,7 @@ def check_account_key(plan: Plan, *, allowed: bool) -> None:
                 f"the key of the {holding.name} account to every machine, and these are computers "
                 "of private persons"
             )
-        raise UsageError(f"{holding.via or holding.name} copies {whose}", next_step=way)
+        raise UsageError(f"{holding.route.via or holding.name} copies {whose}", next_step=way)
 
 
 def check_account(context: Context, plan: Plan) -> None:

@@ -84,9 +84,9 @@ def rent_from(
         UsageError: a provider that nothing is rented from, or that does not go with ``via``.
         DoesNotFit: SkyPilot has access to no cloud.
     """
-    known = dict.fromkeys(TRAITS[name].via.lower() for name in brokered())
-    if via and via not in known:
-        words = " and ".join(known)
+    titles = {TRAITS[name].route.via.lower(): TRAITS[name].route.via for name in brokered()}
+    if via and via not in titles:
+        words = " and ".join(titles)
         raise UsageError(f"--via {via}: only {words} is known", next_step=f"--via {words}")
     if hardware == LOCAL:
         if via or named:
@@ -94,7 +94,8 @@ def rent_from(
         return []
     for name in named:
         if find_traits(name) is None or name not in rentable():
-            own = [n for n in rentable() if not (TRAITS[n].prices_of or TRAITS[n].instead)]
+            rows = (TRAITS[n] for n in rentable())
+            own = [t.name for t in rows if not (t.prices.listed_as or t.route.instead)]
             raise UsageError(
                 f"--provider: nothing can be rented from {name!r:.40}",
                 next_step=suggest_name(name, own),
@@ -107,23 +108,21 @@ def rent_from(
         through = [_through(via, name) for name in named]
         for name in through:
             require_rented(name)
-            if not traits_of(name).via:
-                title = TRAITS[brokered()[0]].via
-                raise UsageError(f"{title} cannot rent from {name}", next_step="leave --via out")
+            if not traits_of(name).route.via:
+                what = f"{titles[via]} cannot rent from {name}"
+                raise UsageError(what, next_step="leave --via out")
         return through
-    able = (name for name in enabled() if not traits_of(name).instead)
-    found = [n for n in able if key_allowed or not traits_of(n).account_key_on_pod]
+    able = (name for name in enabled() if not traits_of(name).route.instead)
+    found = [n for n in able if key_allowed or not traits_of(n).route.account_key_on_pod]
     if not found:
-        titles = {TRAITS[name].via.lower(): TRAITS[name].via for name in brokered()}
         raise DoesNotFit(f"no cloud is enabled in {titles[via]}", next_step="sky check")
     return found
 
 
 def _through(via: str, provider: str) -> str:
     """Return the program's name for the same machines."""
-    of_it = (traits_of(name) for name in brokered())
-    others = (t.name for t in of_it if t.via.lower() == via and t.prices_of == provider)
-    return next(others, provider)
+    of_it = (t for t in map(traits_of, brokered()) if t.route.via.lower() == via)
+    return next((t.name for t in of_it if t.prices.listed_as == provider), provider)
 
 
 # The user's own hardware compared with rented hardware: power against rent, hours against hours.
@@ -560,7 +559,7 @@ class Planner:
         found = map(find_traits, spec.providers or direct()[:1])
         named = [traits for traits in found if traits is not None]
         # Those whose own list is read: not one that is not planned for.
-        asks = tuple(dict.fromkeys(t.prices_of or t.name for t in named if t.live_prices))
+        asks = tuple(dict.fromkeys(t.prices.listed_as or t.name for t in named if t.prices.live))
         if asks:
             if asks not in self._live:
                 self._live[asks] = self.inputs.live_prices(now, asks)
@@ -577,7 +576,7 @@ class Planner:
             offer._replace(provider=traits.name)
             for traits in named
             for offer in offers
-            if offer.provider == traits.prices_of and not offer.is_community
+            if offer.provider == traits.prices.listed_as and not offer.is_community
         ]
         return [*offers, *renamed], told
 

@@ -57,7 +57,7 @@ def configuration_of(run: RunState) -> Configuration:
         cap=run.cap,
         machines=sum(each.not_made is None for each in run.generations),
         rate=rate,
-        kill_layers=tuple(traits.kill_layers) if traits is not None else (),
+        kill_layers=tuple(traits.layers.standard) if traits is not None else (),
         resumed=tuple(resumed_rows(run)),
     )
 

@@ -293,7 +293,7 @@ def statuses(context: Context, runs: Sequence[RunState], did: Sequence[Any]) -> 
 def _row(run: RunState, facts: Run) -> dict[str, Any]:
     command, beat, generation = run.spec.command, facts.training, run.generation
     score = beat.val_bpb if beat is not None else None
-    via = traits_of(generation.provider).via if generation is not None else ""
+    via = traits_of(generation.provider).route.via if generation is not None else ""
     overspend = facts.max_overspend
     return {
         "at_most_usd": facts.money.at_most,
@@ -397,7 +397,7 @@ def _why_unproven(context: Context, run: RunState) -> str:
 def _machine_notes(context: Context, run: RunState) -> Iterator[views.Note]:
     """Yield notes on a run's machine: what is in its way, its pace, and how to reach it."""
     now, generation = context.wall(), run.generation
-    via = traits_of(generation.provider).via if generation is not None else ""
+    via = traits_of(generation.provider).route.via if generation is not None else ""
     driver = context.ledger.driver(run.run_id)
     if run.live and is_unasked(context, run):
         report = last_report(context, run)

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 # rented in the user's own home before.
 
 _NAME = "skypilot"
-CLOUD_NAMES = tuple(traits.name for traits in TRAITS if traits.can_be_named)
+CLOUD_NAMES = tuple(traits.name for traits in TRAITS if traits.route.can_be_named)
 
 
 class SkyPilot(Provider):
@@ -146,7 +146,7 @@ class SkyPilot(Provider):
                 next_step="run trmcloud admin guard install on a machine that is always on",
             )
         compute, link = self.compute(name), self.link(name)
-        whose = next(t.prices_of or name for t in TRAITS if t.name == name)
+        whose = next(t.prices.listed_as or name for t in TRAITS if t.name == name)
 
         def account() -> AccountBalance:
             compute.require_account(ZERO)

@@ -125,7 +125,7 @@ def make_task(
         raise NotSupported(
             "only RunPod has network volumes", next_step="leave out --volume, or rent at RunPod"
         )
-    if request.nodes > traits_of(provider).max_nodes:
+    if request.nodes > traits_of(provider).machines.max_nodes:
         raise NotSupported(f"at {provider} SkyPilot rents one machine at a time")
     infra = CLOUDS.get(provider)
     if infra is None:
@@ -165,7 +165,7 @@ def make_task(
 
 def knows_autodown(provider: str) -> bool:
     """Whether SkyPilot ends clusters of this provider by its own limit."""
-    return "autostop" in traits_of(provider).kill_layers
+    return "autostop" in traits_of(provider).layers.standard
 
 
 def _words(provider: str, request: PodRequest, keys: PodKeys) -> dict[str, str]:

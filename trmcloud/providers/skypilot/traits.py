@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from trmcloud.core.catalog import providers as catalog
 from trmcloud.core.catalog.hardware import MAX_NODES
 from trmcloud.core.catalog.interruptions import NOT_KNOWN, InterruptionRate, per_hour_of_a_day
-from trmcloud.core.catalog.providers import OUR_LAYERS, ProviderTraits
 from trmcloud.core.values import replace
 
 RUNPOD_BY_SKYPILOT = "skypilot-runpod"
@@ -50,42 +50,41 @@ INTERRUPTIONS: Mapping[str, InterruptionRate] = {
 searched by name."""
 
 
+_ROUTE = catalog.Route(via="SkyPilot")
+_PRICES = catalog.PriceTraits(shows_rate=False)
+
+
 def _cloud(
     name: str,
     own: tuple[str, ...],
     *,
     boot_deadline_s: float = 1200.0,
-    agent_ends: bool = True,
     max_nodes: int = MAX_NODES,
-) -> ProviderTraits:
-    """``own``: the layers that are the cloud's or SkyPilot's; ``agent_ends``: whether the agent can
-    end the machine with what is on it."""
-    ending = ("agent", *own) if agent_ends else own
-    return ProviderTraits(
+    prices: catalog.PriceTraits = _PRICES,
+    route: catalog.Route = _ROUTE,
+) -> catalog.ProviderTraits:
+    """``own``: the layers that are the cloud's or SkyPilot's. Without one the agent cannot end the
+    machine either, with what is on it."""
+    ending = ("agent", *own) if own else ()
+    return catalog.ProviderTraits(
         name=name,
         create_settle_s=600.0,
-        absent_lists=3,
+        absence=catalog.AbsenceProof(lists=3, missing_s=300.0, deleted_s=30.0),
         kill_latency_s=120.0,
         boot_deadline_s=boot_deadline_s,
         silence_s=120.0,
         end_grace_s=90.0,
-        absent_s=300.0,
-        absent_deleted_s=30.0,
-        kill_layers=(*OUR_LAYERS, *own),
-        independent_layers=(*ending, "guard-elsewhere"),
-        armed_later=ending,
-        max_nodes=max_nodes,
-        shows_rate=False,
-        via="SkyPilot",
-        has_spot=True,
-        interruptions=INTERRUPTIONS.get(name, NOT_KNOWN),
         smoke_minutes=30.0,
+        layers=catalog.KillLayers(own, (*ending, "guard-elsewhere"), armed_later=ending),
+        machines=catalog.MachineTraits(max_nodes, True, INTERRUPTIONS.get(name, NOT_KNOWN)),
+        prices=prices,
+        route=route,
     )
 
 
 TRAITS = (
     # A cloud through SkyPilot whose own ways to end a machine are not known.
-    replace(_cloud("skypilot", ("autostop",)), can_be_named=False),
+    _cloud("skypilot", ("autostop",), route=replace(_ROUTE, can_be_named=False)),
     # Its instances end when they are shut down, once that is set; stopped ones bill their disks.
     _cloud("aws", ("autostop", "shutdown"), boot_deadline_s=900.0),
     _cloud("gcp", ("autostop",)),
@@ -93,21 +92,26 @@ TRAITS = (
     _cloud("lambda", ("autostop",)),
     _cloud("nebius", ("autostop",)),
     # SkyPilot joins no machines of these: the network between them is not theirs alone.
-    replace(
-        _cloud("vast-ai", ("autostop",), max_nodes=1),
-        account_key_on_pod=True,
-        # Rented by its own API now. Clusters made before are still watched and ended.
-        instead="vast",
-        beware="the account's API key is on the machine, a private person's computer",
+    _cloud(
+        "vast-ai",
+        ("autostop",),
+        max_nodes=1,
+        route=replace(
+            _ROUTE,
+            # Rented by its own API now. Clusters made before are still watched and ended.
+            instead="vast",
+            account_key_on_pod=True,
+            beware="the account's API key is on the machine, a private person's computer",
+        ),
     ),
     _cloud("digitalocean", ("autostop",)),
     # SkyPilot knows no autodown there: a machine cannot end itself.
-    _cloud("verda", (), agent_ends=False, max_nodes=1),
-    replace(
-        _cloud(RUNPOD_BY_SKYPILOT, ("autostop",), max_nodes=1),
-        prices_of="runpod",
-        live_prices=True,
-        account_key_on_pod=True,
-        beware=RUNPOD_BY_SKYPILOT_ENDS,
+    _cloud("verda", (), max_nodes=1),
+    _cloud(
+        RUNPOD_BY_SKYPILOT,
+        ("autostop",),
+        max_nodes=1,
+        prices=replace(_PRICES, live=True, listed_as="runpod"),
+        route=replace(_ROUTE, account_key_on_pod=True, beware=RUNPOD_BY_SKYPILOT_ENDS),
     ),
 )

@@ -317,7 +317,7 @@ class Process:
                 return left + self.sim.rng.uniform(0.1, 0.6)
             if generation.absence is not None and has_failed_to_boot(run, generation):
                 # One that looks twice a second finds it proven at once that it is gone.
-                proof_s = traits_of(generation.provider).absent_deleted_s
+                proof_s = traits_of(generation.provider).absence.deleted_s
                 left = generation.absence.since + proof_s - self.machine.now().wall
                 if 0 <= left < wait_s:
                     return left + _LOOK_S
