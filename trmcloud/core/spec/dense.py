@@ -70,6 +70,7 @@ DENSE_CHOICES: Mapping[str, tuple[str, ...]] = {**BLOCK_CHOICES, "positions": PO
 _BLOCK_SHAPE = ("hidden", "tied", "mlp")
 
 
+@dataclass(frozen=True)
 class BlockSettings(BlockKeys, PhaseRecipe):
     """Settings of a family made of such blocks."""
 
@@ -109,6 +110,7 @@ class BlockSettings(BlockKeys, PhaseRecipe):
         )
 
 
+@dataclass(frozen=True)
 class DenseSettings(DenseKeys, PhaseRecipe):
     """Settings of a dense transformer, whose blocks are each applied once in a pass."""
 

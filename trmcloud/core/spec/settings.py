@@ -14,7 +14,7 @@ from trmcloud.core.errors import UsageError
 from trmcloud.core.nearest import nearest
 from trmcloud.core.spec.guides import Guide
 from trmcloud.core.spec.work import Work
-from trmcloud.core.values import Value, dataclass
+from trmcloud.core.values import dataclass
 
 # Learning rates that go with the whole batch: by a root's law, or by a recipe's own table.
 
@@ -190,7 +190,8 @@ PRECISIONS: Mapping[str, str] = {
 """The values of ``--precision``, and the ``dtype`` that each stands for."""
 
 
-class PhaseRecipe(Value, UpdateKeys):
+@dataclass(frozen=True)
+class PhaseRecipe(UpdateKeys):
     """The settings that every family takes; each field is a key of ``--set``. A family's class
     adds its own.
 
@@ -465,6 +466,7 @@ def _names_of(kind: type[PhaseRecipe]) -> tuple[str, ...]:
     return tuple(field.name for field in dataclasses.fields(kind) if field.name not in kind.not_set)
 
 
+@dataclass(frozen=True)
 class CommandSettings(PhaseRecipe):
     """What is known of a trainer of the user's own: nothing of its model."""
 
