@@ -153,6 +153,36 @@ def test_a_machine_gets_the_standard_dataclass(files: dict[str, bytes]) -> None:
     assert known["replace"] is dataclasses.replace
 
 
+_OF_FAMILIES = """
+import json, pathlib, sys
+from trmcloud.core.spec.settings import FAMILIES, PhaseRecipe
+from trmcloud.io.families import FamilyFolders
+assert not hasattr(sys.modules["trmcloud.core.values"], "_LazyInit"), "the machine's own"
+FAMILIES.provide(FamilyFolders(lambda: pathlib.Path(sys.argv[1], "families")))
+print(json.dumps([issubclass(each, PhaseRecipe) for each in FAMILIES.values()]))
+"""
+
+
+def test_settings_of_families_are_classes_on_a_machine_too(
+    files: dict[str, bytes], tmp_path: Path
+) -> None:
+    """Others write families: their classes bear the decorator, as ours do."""
+    for name, content in files.items():
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+    (tmp_path / "model").symlink_to(TRAINER)
+    done = subprocess.run(
+        [sys.executable, "-c", _OF_FAMILIES, str(TRAINER)],
+        cwd=tmp_path, env={"PATH": os.environ["PATH"], "PYTHONPATH": str(tmp_path)},
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    found_settings = json.loads(done.stdout)
+    assert len(found_settings) >= 6
+    assert all(found_settings)
+
+
 def test_stripping_changes_neither_meaning_nor_line_numbers(files: dict[str, bytes]) -> None:
     for name, content in files.items():
         if not name.endswith(".py") or name == VALUES:
