@@ -336,7 +336,7 @@ class SimPod:
             self.agent = None
             self._guard_after(0.25)
         elif self.running:
-            hard = agent.lease.hard_stop_at - self.machine.now().wall
+            hard = agent.hard_left_s()
             long_s = max(_LINGER_S, min(hard + 0.1, COARSE_S))
             self._tick_after(TICK_S if agent.telling else long_s, self._linger)
 
