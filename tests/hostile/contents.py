@@ -654,6 +654,7 @@ def _included_config(t: Tree) -> None:
         f"[include]\n\tpath = {outside}/secret.txt\n", f"[include]\n\tpath = {evil}\n",
         f'[includeIf "gitdir:**"]\n\tpath = {evil}\n',
         f"[core]\n\texcludesFile = {outside}/token.txt\n",
+        f"[core]\n\texcludesFile = near/../{os.path.relpath(outside, t.root)}/token.txt\n",
         f"[core]\n\tattributesFile = {outside}/secret.txt\n", "[include]\n\tpath = ~/.netrc\n",
         f"[commit]\n\ttemplate = {outside}/secret.txt\n",
         f"[mailmap]\n\tfile = {outside}/secret.txt\n",
@@ -661,7 +662,7 @@ def _included_config(t: Tree) -> None:
         f"[blame]\n\tignoreRevsFile = {outside}/secret.txt\n",
         f"[include]\n\tpath = {t.root}/pipe\n", "[include]\n\tpath = /dev/zero\n",
     )  # fmt: skip
-    t.fifo("pipe")
+    t.fifo("pipe"), t.folder("near")
     t.git("".join(t.rng.sample(rows, t.rng.randint(1, 3))))
     for name in (".gitignore", ".gitattributes", ".mailmap"):
         if t.rng.random() < 0.3:

@@ -543,7 +543,7 @@ def test_a_submodule_names_no_file_of_another_place(root: Path, tmp_path: Path, 
     """Its repository lies in the clone around it, above the folder looked at."""
     git(root, "submodule", "--quiet", "add", str(root), "lib")
     modules = root / ".git/modules/lib"
-    put(modules / name, (modules / "config").read_text() + _ELSEWHERE % "../../../notes/a.txt")
+    put(modules / name, (modules / "config").read_text() + _ELSEWHERE % "../notes/a.txt")
     assert look_at(root / "lib").by_git, "a file of the clone"
     put(modules / name, (modules / "config").read_text() + _ELSEWHERE % (tmp_path / "token.txt"))
     with pytest.raises(DataError, match="names a file of another place"):
@@ -660,6 +660,8 @@ def test_a_link_in_the_repository_that_leads_elsewhere_is_refused(
         ("[include]\n\tpath = a/\\\n../../../etc/hostname\n", True),
         ("[include]\n\tpath = ../../other\n", True),
         ("[core]\n\texcludesFile = /etc/hostname\n", True),
+        ("[core]\n\texcludesFile = notes/a.txt\n", False),
+        ("[core]\n\texcludesFile = notes/../../other\n", True),
         ("[include]\n\tpath = ../pipe\n", True),
         ("[include]\n\tpath = ../includes.config\n", True),
         ('[remote "a"]\n\tpath = /etc/hostname\n', False),

@@ -143,7 +143,7 @@ def _require_own_files(top: Path) -> None:
         for path in paths:
             _require_own_file(path, git)
         for name in ("config", "config.worktree"):
-            if not _stays_in(git / name, git, _place(git, top)):
+            if not _stays_in(git / name, top, _place(git, top)):
                 raise _outside(git / name, "it is too large, or names a file of another place")
 
 
@@ -202,9 +202,10 @@ def _place(git: Path, top: Path) -> Path:
     return next((each.parent for each in (git, *git.parents) if each.name == ".git"), git)
 
 
-def _stays_in(config: Path, git: Path, place: Path, *, is_included: bool = False) -> bool:
-    """Whether a configuration names only files below ``place`` for git to read; ignore rules may be
-    the user's. A name with quotes or escapes, which git reads in its own way, does not count."""
+def _stays_in(config: Path, top: Path, place: Path, *, is_included: bool = False) -> bool:
+    """Whether a configuration names only files below ``top`` or ``place`` for git to read; ignore
+    rules may be the user's. An include is relative to the file, all else to ``top``. A name with
+    quotes or escapes, which git reads in its own way, does not count."""
     try:
         with open_regular(config) as file:
             content = file.read(_MOST_CONFIG_BYTES + 1)
@@ -212,18 +213,19 @@ def _stays_in(config: Path, git: Path, place: Path, *, is_included: bool = False
         return not is_included
     except OSError:
         return False
-    text, inside = content.decode("utf-8", "replace"), os.path.realpath(place)
+    text = content.decode("utf-8", "replace")
     for key, value in _NAMED.findall(text):
         is_include = key.lower() == "path"
         if is_include and not _INCLUDES.search(text):
             continue  # of a section that is none of git's own
-        path = os.path.realpath(git / os.path.expanduser(value))
+        base = config.parent if is_include else top
+        path = os.path.realpath(base / os.path.expanduser(value))
         own = () if is_include else (os.path.expanduser("~"),)
-        places = (inside, *map(os.path.realpath, own))
+        places = map(os.path.realpath, (top, place, *own))
         is_plain = _PLAIN_PATH.fullmatch(value)
-        if not is_plain or not any(is_below(path, place) for place in places):
+        if not is_plain or not any(is_below(path, each) for each in places):
             return False
-        if is_include and (is_included or not _stays_in(Path(path), git, place, is_included=True)):
+        if is_include and (is_included or not _stays_in(Path(path), top, place, is_included=True)):
             return False
     return len(content) <= _MOST_CONFIG_BYTES
 
