@@ -804,9 +804,9 @@ def _damaged(t: Tree) -> None:
     folder = t.git()
     outside = t.world.outside
     how = t.rng.randrange(10)
-    victim = folder / t.rng.choice(
-        ("index", "config", "HEAD", "packed-refs", "shallow", "info/grafts")
-    )
+    objects = sorted(folder.glob("objects/??/*"))
+    names = ("index", "config", "HEAD", "packed-refs", "shallow", "info/grafts", "reftable/tables")
+    victim = t.rng.choice([folder / name for name in names] + objects[:2])
     victim.parent.mkdir(exist_ok=True)
     if how in (0, 1):
         victim.write_bytes(t.rng.randbytes(t.rng.choice((0, 3, 400))))

@@ -624,7 +624,15 @@ def test_a_list_that_costs_git_too_much_is_stopped(
     assert not list(root.glob("core*"))
 
 
-@pytest.mark.parametrize("name", ["HEAD", "info/exclude", "refs/heads/other"])
+def test_a_repository_that_cannot_be_looked_through_is_refused(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("trmcloud.operations.sending.git_tree._MOST_FILES", 3)
+    with pytest.raises(DataError, match="more than 3 files"):
+        look_at(root)
+
+
+@pytest.mark.parametrize("name", ["HEAD", "info/exclude", "refs/heads/other", "objects/ab/cd"])
 def test_git_waits_for_no_pipe_in_the_repository(root: Path, name: str) -> None:
     made = root / ".git" / name
     made.unlink(missing_ok=True)
@@ -636,7 +644,13 @@ def test_git_waits_for_no_pipe_in_the_repository(root: Path, name: str) -> None:
     assert time.monotonic() - began < 30
 
 
-@pytest.mark.parametrize("name", ["packed-refs", "index", "info/exclude", "refs/heads/other"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "packed-refs", "index", "info/exclude", "refs/heads/other", "objects/ab/cd",
+        "objects/pack/pack-1.idx", "reftable/tables.list",
+    ],
+)  # fmt: skip
 def test_a_link_in_the_repository_that_leads_elsewhere_is_refused(
     root: Path, tmp_path: Path, name: str
 ) -> None:

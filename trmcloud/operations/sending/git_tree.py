@@ -17,6 +17,7 @@ import stat
 import tempfile
 import time
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -52,6 +53,7 @@ _READ_BY_GIT = (
     "objects", "objects/info", "objects/info/alternates", "objects/pack",
 )  # fmt: skip
 """Of a .git folder, by rev-parse and ls-files."""
+_WALKED_BY_GIT, _MOST_FILES = ("refs", "reftable", "objects"), 1_000_000
 _MOST_CONFIG_BYTES = 1 << 20
 _GIT_FILE, _MOST_GIT_FILE_BYTES = "gitdir: ", 1 << 13
 _INCLUDES = re.compile(r"(?i)\[\s*include")
@@ -135,16 +137,33 @@ def _require_own_files(top: Path) -> None:
     """
     for git in _repositories(top):
         paths = [git / name for name in _READ_BY_GIT]
-        paths += itertools.islice(git.glob("sharedindex.*"), _MOST_FOLDERS)  # of a split index
-        for folder, folders, files in os.walk(git / "refs"):
-            paths += [Path(folder) / name for name in (*folders, *files)]
-            if len(paths) > _MOST_FOLDERS:
-                break
-        for path in paths:
+        paths += git.glob("sharedindex.*")  # of a split index
+        for path in itertools.chain(paths, *(_odd_below(git / name) for name in _WALKED_BY_GIT)):
             _require_own_file(path, git)
         for name in ("config", "config.worktree"):
             if not _stays_in(git / name, top, _place(git, top)):
                 raise _outside(git / name, "it is too large, or names a file of another place")
+
+
+def _odd_below(folder: Path) -> Iterator[Path]:
+    """What is neither a file nor a folder itself, at any depth.
+
+    Raises:
+        DataError: it holds too much to be looked through.
+    """
+    waiting, looked = [str(folder)], 0
+    while waiting:
+        with suppress(OSError), os.scandir(waiting.pop()) as entries:
+            for entry in entries:
+                looked += 1
+                if entry.is_dir(follow_symlinks=False):
+                    waiting.append(entry.path)
+                elif not entry.is_file(follow_symlinks=False):
+                    yield Path(entry.path)
+        if looked > _MOST_FILES:
+            raise DataError(
+                f"it holds more than {_MOST_FILES:,} files", where=str(folder), next_step="git gc"
+            )
 
 
 def _require_own_file(path: Path, git: Path) -> None:
