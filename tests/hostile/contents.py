@@ -662,7 +662,8 @@ def _included_config(t: Tree) -> None:
         f"[blame]\n\tignoreRevsFile = {outside}/secret.txt\n",
         f"[include]\n\tpath = {t.root}/pipe\n", "[include]\n\tpath = /dev/zero\n",
     )  # fmt: skip
-    t.fifo("pipe"), t.folder("near")
+    t.fifo("pipe")
+    t.folder("near")
     t.git("".join(t.rng.sample(rows, t.rng.randint(1, 3))))
     for name in (".gitignore", ".gitattributes", ".mailmap"):
         if t.rng.random() < 0.3:
