@@ -274,6 +274,10 @@ class LedgerOracle:
         word = self.world.files.words.get((run.run_id, number))
         if word is None or word.result is None or run.result is not None:
             return
+        settled = run.generations[number - 1]
+        rented, gone_at = self._pod_of(settled), settled.gone_at
+        if rented is not None and gone_at is not None and (rented.ended_at or inf) > gone_at:
+            return  # given up while it lived, as ``_gone`` allows: it spoke after that
         refused_at, now = process.bucket_refused_at, self.world.queue.now
         if (refused_at is not None and now - refused_at < RETRY_S) or self.undecidable.is_time_odd:
             return
