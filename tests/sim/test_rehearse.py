@@ -246,6 +246,8 @@ def test_faults_by_number_and_by_word() -> None:
         fault_names("kills-the-agent")
     with pytest.raises(UsageError):
         fault_names("34,,12")
+    with pytest.raises(UsageError, match="'65' is not a fault"):
+        fault_names("65")  # a pod that lies is played in tests alone
 
 
 def test_spread() -> None:

@@ -87,7 +87,7 @@ def fault_names(text: str, *, of_command: bool = False) -> tuple[str, ...]:
             also = f", or a habit: {', '.join(habits)}" if habits else ""
             raise UsageError(
                 f"--faults: {word!r} is not a fault",
-                next_step=f"all, none, a number from 1 to 72, or a name such as preempted{also}",
+                next_step=f"all, none, a number such as 34, or a name such as preempted{also}",
             )
         names += [found[0]] if word in ALL else found
     return tuple(dict.fromkeys(names))

@@ -178,7 +178,7 @@ def test_a_first_attempt_has_no_row_and_keeps_what_is_known_of_earlier_ones() ->
 
 @pytest.mark.parametrize(("outcome", "fruitless"), [("out_of_memory", 0), ("crashed", 2)])
 def test_other_settings_begin_a_count_of_their_own(outcome: str, fruitless: int) -> None:
-    """What a training that did not fit has failed before says nothing of a smaller batch."""
+    """Failures with a batch that was too large do not count against a smaller one."""
     begun = start_attempt(LEASE, ended(outcome, fruitless=2), 3, 20.0)
     assert (begun.recoveries[-1].rung, begun.fruitless) == (
         "batch" if fruitless == 0 else "again",

@@ -192,7 +192,7 @@ def test_what_was_decided_before_a_sleep_is_not_asked_for_after_it(
     assert did == (["ends runpod-1"] if is_sent else [])
     assert isinstance(written[-1], ev.ActionFinished if is_sent else ev.ActionFailed)
 
-    # A create is given the time of its decision, and whoever sends it judges by that.
+    # A create request carries the time of its decision: the sender refuses one that is late.
     did.clear()
     driver._act(RUN, Action(ActionKey("r-1", 1, CREATE, 1)))
     assert did == [f"asks {slept_s:.0f} s after it was decided on"]

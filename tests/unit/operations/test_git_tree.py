@@ -540,7 +540,7 @@ _ELSEWHERE = "[core]\n\texcludesFile = %s\n"
 
 @pytest.mark.parametrize("name", ["config", "config.worktree"])
 def test_a_submodule_names_no_file_of_another_place(root: Path, tmp_path: Path, name: str) -> None:
-    """Its repository lies in the clone around it, above the folder looked at."""
+    """A submodule's git folder is in the clone around it, outside the folder that is sent."""
     git(root, "submodule", "--quiet", "add", str(root), "lib")
     modules = root / ".git/modules/lib"
     put(modules / name, (modules / "config").read_text() + _ELSEWHERE % "../notes/a.txt")
@@ -602,12 +602,16 @@ def test_a_git_file_behind_a_link_that_leads_elsewhere_is_not_read(
     assert opened == []
 
 
+def _slow_rules(root: Path) -> None:
+    put(root / ".gitignore", "**/a*/" * 9 + "**/b\n")
+    put(root / ("a/" * 60 + "a"))
+
+
 def test_a_list_that_takes_git_too_long_is_asked_for_once(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A rule of many stars; the check of the script asks first, what sends the files after it."""
-    put(root / ".gitignore", "**/a*/" * 9 + "**/b\n")
-    put(root / ("a/" * 60 + "a"))
+    _slow_rules(root)
     monkeypatch.setattr("trmcloud.operations.sending.git_tree._MOST_S", 0.5)
     with pytest.raises(GitStopped, match="did not end in time"):
         command_of(CommandRequest(words=("python", "train.py")), "", root)
@@ -616,8 +620,7 @@ def test_a_list_that_takes_git_too_long_is_asked_for_once(
 def test_a_list_that_costs_git_too_much_is_stopped(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    put(root / ".gitignore", "**/a*/" * 9 + "**/b\n")
-    put(root / ("a/" * 60 + "a"))
+    _slow_rules(root)
     monkeypatch.setattr("trmcloud.operations.sending.git_tree._MOST_CPU_S", 1)
     with pytest.raises(GitStopped, match="more than 1 s of CPU time"):
         look_at(root)

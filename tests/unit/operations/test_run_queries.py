@@ -1,4 +1,4 @@
-"""What is asked of a run and of who drives it."""
+"""Queries about a run and the process that drives it."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ OUR_LAYERS = ("trainer", "agent", "watchdog", "controller", "reap")
 
 
 class AbsenceProof(Value):
-    """What proves that a pod is gone."""
+    """The evidence that is needed before a pod counts as gone."""
 
     lists: int
     """How many fresh lists in a row must omit it."""
@@ -60,7 +60,7 @@ class AbsenceProof(Value):
 
 
 class KillLayers(Value):
-    """What ends a pod there, of what docs/guide/budget.md lists."""
+    """The kill layers of this provider's pods; docs/guide/budget.md describes each layer."""
 
     own: tuple[str, ...] = ()
     """Those that are the provider's."""
@@ -77,7 +77,7 @@ class KillLayers(Value):
 
 
 class MachineTraits(Value):
-    """What can be rented there."""
+    """The machines and disks that this provider rents out."""
 
     max_nodes: int = 1
     """Machines that can be had together, in one network."""
@@ -92,7 +92,7 @@ class MachineTraits(Value):
 
 
 class PriceTraits(Value):
-    """What its prices are, and how far they hold."""
+    """The sources of this provider's prices, and whether a bill can exceed them."""
 
     storage: StoragePrices = UNKNOWN_STORAGE
     live: bool = False

@@ -132,8 +132,8 @@ class Absence(Value):
 
 
 class Legacy(Value):
-    """What only earlier versions put on record of a machine: that a run moved from one that worked
-    to another, and that a hard stop was lowered."""
+    """Facts that only earlier versions recorded about a machine: that a run moved to it from a
+    machine that worked, and that its hard stop was lowered."""
 
     stands_by: bool = False
     """Whether it was asked for while another one worked, and the run has not moved to it."""
@@ -218,8 +218,8 @@ class Errand(Value):
 
 
 class Swept(Value):
-    """What a run's pods stored in its bucket without a grant, and how far the bucket is rid of
-    it."""
+    """The deletion of objects that a run's pods stored in its bucket without a grant, and their
+    cost."""
 
     generation: int = 0
     """Up to which one the bucket was rid of it; 0: none."""

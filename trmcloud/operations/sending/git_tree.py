@@ -146,7 +146,7 @@ def _require_own_files(top: Path) -> None:
 
 
 def _odd_below(folder: Path) -> Iterator[Path]:
-    """What is neither a file nor a folder itself, at any depth.
+    """Yield the links, pipes and devices below a folder, at any depth.
 
     Raises:
         DataError: it holds too much to be looked through.
@@ -214,8 +214,8 @@ def _line(path: Path) -> str:
 
 
 def _place(git: Path, top: Path) -> Path:
-    """The folder whose files a repository's configuration may name: ``top`` for one that lies in
-    it, for another the clone around it."""
+    """Return the folder whose files a repository's configuration may name: ``top`` if it contains
+    the repository, else the clone that does."""
     if is_below(git, os.path.realpath(top)):
         return top
     return next((each.parent for each in (git, *git.parents) if each.name == ".git"), git)
