@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,7 +13,7 @@ import pytest
 
 from tests.e2e import web_corpus
 from tests.e2e.user import User, real_trainer, until
-from tests.standins.data_host import DataHost, serving
+from tests.standins.data_host import DataHost, Fault, serving
 from trmcloud.core.errors import Outcome
 from trmcloud.operations.reasons import sentence
 
@@ -67,7 +68,9 @@ def reader(tmp_path: Path, host: DataHost) -> Iterator[User]:
 
 
 def test_a_killed_preparation_and_agent_go_on(reader: User, host: DataHost) -> None:
-    host.bytes_per_second = 60_000  # time enough to be killed in
+    # In the middle of the preparation one shard waits, however slow everything else is.
+    go_on = threading.Event()
+    host.faults[f"{SETS}/shard_00005.parquet"] = Fault(held=go_on)
     reader.run(*LAUNCH, "-d")
     preparing = reader.pids("model.prepare")
     assert preparing, "it is made beside training"
@@ -80,7 +83,7 @@ def test_a_killed_preparation_and_agent_go_on(reader: User, host: DataHost) -> N
     for agent in reader.pids("trmcloud.pod.agent.process"):
         os.kill(agent, signal.SIGKILL)
     until(lambda: not set(again) & set(reader.pids("model.prepare")), what="it ends, too")
-    host.bytes_per_second = 0
+    go_on.set()
     until(lambda: not reader.live_pods(), within_s=200, what="the pod ends by itself")
     reader.run("status")
     run = reader.only_run()

@@ -50,6 +50,8 @@ class Fault:
     """Nothing is answered until the host ends."""
     forgets_range: bool = False
     """Ranges are ignored: 200 and the whole file."""
+    held: threading.Event | None = None
+    """The body waits for it, or for the end of the host."""
     times: int = -1
     after: Callable[[], object] | None = None
     """``status`` is answered only once this holds."""
@@ -271,6 +273,9 @@ def _handler(host: DataHost, name: str) -> type[Handler]:
             self.end_headers()
             if not body:
                 return
+            if fault is not None and fault.held is not None:
+                while not fault.held.wait(0.01) and not host.ended.is_set():
+                    pass
             cut = fault is not None and fault.cut_after >= 0 and fault.strikes()
             if cut and fault is not None:
                 stop = min(stop, start + fault.cut_after)
