@@ -92,3 +92,32 @@ def _read(home: Home, run_id: str) -> list[Any]:
     for file in files:
         file.read_all()
     return files
+
+
+UNSURE = """
+import os, time
+for loss in (3.0, 1.0, 2.0):
+    with open(f"model_{loss:g}.pt", "wb") as file:
+        file.write(os.urandom(3000))
+    print(f"val_loss={loss}", flush=True)
+    time.sleep(1.3)
+"""
+
+
+def test_where_it_is_not_known_which_is_best_all_that_may_be_come_home(in_project: User) -> None:
+    user = in_project
+    script(user, UNSURE)
+    own = ("--metric", "val_loss", "--keep-best", "3", "--budget", "0.30")
+    user.run("run", "local", *RATE, *own, "--", "python3", "train.py")
+    text = user.run("fetch-best", "--into", "best")
+    assert "unsure which checkpoint is the best: val_loss was matched to it by the order" in text
+    assert text.count("fetched and verified") == 3
+    assert "trmcloud_job.report(step, METRIC=value, checkpoint=PATH)" in text
+    told = user.json("fetch-best", "--into", "again", "--json")
+    assert told["unsure"]
+    assert [rival["folder"].rpartition("/")[2] for rival in told["rivals"]] == [
+        "again-2",
+        "again-3",
+    ]
+    names = {path.name for path in user.here.glob("best*/own/*.pt")}
+    assert names == {"model_3.pt", "model_1.pt", "model_2.pt"}

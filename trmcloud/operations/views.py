@@ -1331,8 +1331,19 @@ class Sampled(View, schema="sample/1"):
     text: str
 
 
+class FetchedRival(View):
+    """A fetched checkpoint that may be better than the one called best. ``name``: its script's."""
+
+    checkpoint: str
+    name: str
+    metric: OwnMetric | None
+    sha256: str
+    folder: str
+
+
 class Fetched(View, schema="fetched/1"):
-    """A checkpoint on this machine's disk, every hash verified."""
+    """A checkpoint on this machine's disk, every hash verified. ``unsure`` says why it may not be
+    the best, and is null where it is; ``rivals`` are fetched, too."""
 
     run: str
     checkpoint: str
@@ -1341,6 +1352,8 @@ class Fetched(View, schema="fetched/1"):
     sha256: str
     folder: str
     already_there: bool
+    unsure: str | None
+    rivals: tuple[FetchedRival, ...]
 
 
 class Exported(View, schema="exported/1"):

@@ -18,6 +18,7 @@ from tests.strategies import json_values
 from tests.unit.core.manifests import STATE, WEIGHTS, manifest
 from trmcloud.core.contract.command import RECIPE
 from trmcloud.core.contract.manifest import (
+    BEGUN_AT,
     FINAL_AT,
     GATHERED,
     KINDS,
@@ -25,6 +26,7 @@ from trmcloud.core.contract.manifest import (
     MAX_FILE_BYTES,
     MAX_FILES,
     MAX_MANIFEST_BYTES,
+    METRIC,
     NAMED_BEST,
     OUTPUTS,
     OUTPUTS_AT,
@@ -44,6 +46,7 @@ from trmcloud.core.contract.manifest import (
     whole_name,
     with_metric,
 )
+from trmcloud.core.contract.manifest import rivals as rivals_of
 from trmcloud.core.errors import CheckpointError
 from trmcloud.operations.checkpoints.fetching import best_of, with_metrics
 
@@ -597,3 +600,45 @@ def test_a_scripts_own_best_with_a_metric_competes_by_it() -> None:
     assert {m.step for m in to_prune(room, keep_best=3).kept} == {1, 2, 3, 4}
     unknown = [manifest(1, 1.0), own(2), manifest(3, 3.0)]
     assert {m.step for m in to_prune(unknown, keep_best=1).kept} == {1, 2, 3}
+
+
+def _own(
+    step: int, value: float | None, by: str = "state", other: float | None = None, **changes: Any
+) -> CheckpointManifest:
+    """A command's checkpoint whose metric, of which more is better, was found in this way."""
+    told = {"name": "acc", "value": value, "by": by}
+    told |= {} if other is None else {"other": other}
+    extra = {} if value is None else {METRIC: told}
+    score = None if value is None else -value
+    files = (replace(WEIGHTS, sha256=f"{step:064x}"), STATE)
+    made = manifest(step, score, recipe="command", extra=extra, files=files, step_losses=())
+    return replace(made, **changes)
+
+
+@pytest.mark.parametrize(
+    ("every", "rivals"),
+    [
+        ([_own(1, 0.5), _own(2, 0.4)], []),
+        ([_own(1, 0.5), _own(2, 0.4, "order"), _own(3, None)], []),
+        ([_own(1, 0.5, "order"), _own(2, 0.4), _own(3, 0.3), _own(4, None)], [2, 3]),
+        ([_own(1, 0.5, "time"), _own(2, None), _own(3, None)], [3, 2]),
+        ([_own(1, 0.5), _own(2, 0.4, "unsure", other=0.6)], [2]),
+        ([_own(1, 0.5), _own(2, 0.4, "unsure", other=0.45)], []),
+        ([_own(1, 0.5, "order")], []),
+        ([_own(1, 0.5, "order"), _own(2, 0.4, phase="extreme")], []),
+        ([_own(1, 0.5, "order"), _own(2, 0.4, extra={BEGUN_AT: 5.0})], []),
+        ([_own(1, 0.5, "order"), _own(2, None, extra={LAYOUT: OUTPUTS})], []),
+        ([manifest(1, 1.5), manifest(2, 1.6)], []),
+    ],
+)
+def test_where_the_best_is_a_guess_others_may_be_better(
+    every: list[CheckpointManifest], rivals: list[int]
+) -> None:
+    best = present(pick_best(m for m in every if m.phase == every[0].phase))
+    if best.step != 1:
+        best = every[0]
+    assert [m.step for m in rivals_of(best, every)] == rivals
+
+
+def test_a_checkpoint_without_a_metric_has_no_rivals() -> None:
+    assert rivals_of(_own(1, None), [_own(1, None), _own(2, 0.5, "order")]) == []

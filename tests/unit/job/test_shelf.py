@@ -27,7 +27,7 @@ from trmcloud.pod.job.artifacts import Artifact, ArtifactRefused, files_below
 from trmcloud.pod.job.readings import EventFiles, Reading, reading_of
 from trmcloud.pod.job.reporting import CommandReporter
 from trmcloud.pod.job.shelf import CheckpointTaker, CommandCheckpoints, Metric, on_disk, restore
-from trmcloud.pod.job.watcher import Watcher
+from trmcloud.pod.job.watcher import FilesRecord, Watcher
 
 # -- A command's files become checkpoints of ours: watched, copied, named, pruned, restored -----
 
@@ -75,11 +75,11 @@ def test_what_has_stopped_changing_is_handed_out_once(work: Path) -> None:
 @pytest.mark.parametrize(
     ("checkpoints", "found"),
     [
-        ("out", ["out/checkpoint-5", "out/model.pt"]),
+        ("out", ["out/checkpoint-5", "out/wandb/model.pt", "out/model.pt"]),
         ("out/*.txt", ["out/notes.txt"]),
         ("out/model.pt", ["out/model.pt"]),
         ("nowhere", []),
-        ("", ["out/checkpoint-5", "out/model.pt"]),
+        ("", ["out/checkpoint-5", "out/wandb/model.pt", "out/model.pt"]),
     ],
 )
 def test_which_files_may_be_checkpoints(work: Path, checkpoints: str, found: list[str]) -> None:
@@ -101,13 +101,15 @@ def test_what_lies_beside_the_named_places_comes_home_too(work: Path) -> None:
         (work / name).parent.mkdir(exist_ok=True)
         (work / name).write_bytes(b"new" * 100)
     (work / "hf/config.json").write_bytes(b"{}")
-    watcher = Watcher(work, "out", but=sent)
+    watcher = Watcher(work, "out", FilesRecord(None, {"": sent}))
     assert settled(watcher, 0.0) == []
     assert settled(watcher, 5.0) == ["out/step-5.pt"]
     assert {file.path for file in watcher.others()} == {
         *("out/notes.csv", "final.pt", "hf/model.safetensors", "hf/config.json")
     }
-    assert {file.path for file in Watcher(work, "nowhere", but=sent).others()} >= {"out/step-5.pt"}
+    assert {
+        file.path for file in Watcher(work, "nowhere", FilesRecord(None, {"": sent})).others()
+    } >= {"out/step-5.pt"}
 
 
 def test_the_best_by_a_metric_of_which_more_is_better_is_kept(tmp_path: Path, work: Path) -> None:

@@ -38,7 +38,7 @@ from trmcloud.operations.context import Context, find_run, run_by_id
 from trmcloud.operations.launch import checkpoint_requests
 from trmcloud.operations.money import grants, volumes
 from trmcloud.operations.run_queries import mark_reported
-from trmcloud.operations.runs.run_views import fetched_fields, volume_notes
+from trmcloud.operations.runs.run_views import fetched_fields, volume_notes, why_unsure
 from trmcloud.operations.sending.data import data_set_names, need_training_extra
 from trmcloud.operations.views import filled
 from trmcloud.wiring import build_context, offers_for_errand, run_files
@@ -166,16 +166,22 @@ def fetch_best(
     fetched = checkpoint_requests.fetch_best(
         context, state, folder, weights_only=weights_only, **wanted, begin=begin
     )
-    metric = score_rows(state.spec.command, mark_reported(state, fetched.manifest))
-    _show_best(fetched, metric, as_json=as_json)
-
-
-def _show_best(
-    fetched: fetching.FetchedCheckpoint, metric: Sequence[str], *, as_json: bool
-) -> None:
     if as_json:
         print_document(views.Fetched(**fetched_fields(fetched)))
         return
+    if (why := why_unsure(fetched)) is not None:
+        many = len(fetched.rivals) + 1
+        print(f"{state.run_id}: unsure which checkpoint is the best: {why}; fetching {many}")
+    for each in (fetched, *fetched.rivals):
+        _show_best(each, score_rows(state.spec.command, mark_reported(state, each.manifest)))
+    if why is not None:
+        print(f"  to be sure      {SURE_NEXT_TIME}")
+
+
+SURE_NEXT_TIME = "trmcloud_job.report(step, METRIC=value, checkpoint=PATH) after each save"
+
+
+def _show_best(fetched: fetching.FetchedCheckpoint, metric: Sequence[str]) -> None:
     best = fetched.manifest
     final = "" if best.final_at is None else f", the final model of step {best.final_at:,}"
     named = f"{best.run_id} {best.label}{final}"

@@ -97,6 +97,8 @@ class Command(Value):
     folder: Annotated[str, is_folder] = ""
     """The folder that it is started in, below the tree that is sent: names of files are relative to
     it. Empty: the tree itself."""
+    unobserved: bool = False
+    """Whether its Python processes run without ``pod.job.trmcloud_observer``."""
     source: CommandSource | None = None
     """None where nothing was sent yet."""
 

@@ -49,6 +49,12 @@ REPORT_LINES: Mapping[str, str] = {
     '{"checkpoint": "out/step-120", "step": 120, "metric": 1.87}': (
         "This file or folder is complete: it is copied at once. step and metric are optional."
     ),
+    '{"step": 120, "metrics": {"val_loss": 1.87}, "checkpoint": "out/step-120"}': (
+        "Both in one line: the file was saved at step 120 and has these metrics."
+    ),
+    '{"rank": 1, "step": 120, "metrics": {"val_loss": 1.87}}': (
+        "Of another rank than 0: it counts only while no lower rank has written a line."
+    ),
 }
 """The forms of a line of reports, each with its meaning."""
 

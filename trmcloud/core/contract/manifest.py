@@ -96,6 +96,10 @@ step. Its own number is the next free one."""
 METRIC = "metric"
 """The key in ``extra`` of a command's checkpoint: what its metric is called, its value, and how
 that was found."""
+SURE = frozenset(("report", "state", "layout", "step", "epoch", "same weights"))
+"""How the value of a command's checkpoint was found, where that ties the two: by its own report, by
+the state of its weights, by its own files, by the step or epoch that both name, or by a checkpoint
+of the same weights. Anything else, as the order of lines and files, is a guess."""
 BEGUN_AT = "begun_at"
 """The key in ``extra`` of a command's checkpoint: the epoch second at which the training that saved
 it began at its beginning. An attempt that continues from a checkpoint is of the same training."""
@@ -187,6 +191,12 @@ class CheckpointManifest(Value):
             return None
         name, value = str(told.get("name", METRIC)), told.get("value")
         return name, float(value) if isinstance(value, (int, float)) else None
+
+    @property
+    def is_sure(self) -> bool:
+        """Whether its metric is known to be of these weights: see ``SURE``."""
+        told = self.extra.get(METRIC) if self.recipe == RECIPE else None
+        return not isinstance(told, Mapping) or told.get("by") in SURE
 
     @property
     def begun_at(self) -> float:
@@ -310,6 +320,44 @@ def of_last_phase(every: Sequence[Known]) -> list[Known]:
     """Those of the phase that saved last."""
     last = pick_latest(every)
     return [m for m in every if last is not None and m.phase == last.phase]
+
+
+MOST_CANDIDATES = 3
+"""Checkpoints that are brought home where it is not known which of them is the best."""
+
+
+def rivals(
+    best: CheckpointManifest, every: Iterable[CheckpointManifest]
+) -> list[CheckpointManifest]:
+    """Return the checkpoints that may be better than ``best``, the likeliest first: none where its
+    metric is known to be of it and no other could have a better one.
+
+    Where a value could be assigned to either of two checkpoints, the better one counts for both."""
+    if best.val_bpb is None:
+        return []
+    others = [
+        m
+        for m in every
+        if (m.phase, m.begun_at) == (best.phase, best.begun_at)
+        and m.bits != best.bits
+        and not m.is_output
+    ]
+    if best.is_sure and not any(_may_reach(m) < best.val_bpb for m in others):
+        return []
+    latest = pick_latest(others)
+    ranked = sorted(others, key=lambda m: (_may_reach(m), m != latest, -m.step))
+    return ranked[: MOST_CANDIDATES - 1]
+
+
+def _may_reach(made: CheckpointManifest) -> float:
+    """The best score that a checkpoint may have."""
+    told, score = made.extra.get(METRIC), made.val_bpb
+    if score is None or made.is_sure or not isinstance(told, Mapping):
+        return math.inf if score is None else score
+    other, value = told.get("other"), told.get("value")
+    if type(other) is not float or type(value) is not float or not math.isfinite(other):
+        return score
+    return min(score, other if score == value else -other)  # as its own score has it
 
 
 def own_name(best: KnownCheckpoint) -> str:

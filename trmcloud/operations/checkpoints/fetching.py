@@ -171,6 +171,8 @@ class FetchedCheckpoint(Value):
     already_there: bool
     own: OwnNames | None = None
     """Of a command: under the names of its script."""
+    rivals: tuple[FetchedCheckpoint, ...] = ()
+    """Those that may be better, where that is not known."""
 
 
 def choose(
@@ -193,10 +195,7 @@ def choose(
     Raises:
         NotFoundError: no such checkpoint. CheckpointError: only damaged ones.
     """
-    can_be_had = {(m.label, m.sha256) for m in also or ()}
-    here = [m for m in context.files.manifests(run.run_id) if (m.label, m.sha256) not in can_be_had]
-    every = with_metrics([*here, *(also or ())], [*here, *told])
-    best = best_of(every, phase=phase, step=step)
+    best = best_of(_known(context, run, also, told), phase=phase, step=step)
     if best is not None:
         return best
     damaged = [*context.files.damaged(run.run_id), *half]
@@ -213,6 +212,18 @@ def choose(
     )
 
 
+def _known(
+    context: Context,
+    run: RunState,
+    also: Sequence[CheckpointManifest] | None,
+    told: Sequence[CheckpointManifest],
+) -> tuple[CheckpointManifest, ...]:
+    """Every checkpoint that can be had, with the newest metrics: see ``choose``."""
+    can_be_had = {(m.label, m.sha256) for m in also or ()}
+    here = [m for m in context.files.manifests(run.run_id) if (m.label, m.sha256) not in can_be_had]
+    return with_metrics([*here, *(also or ())], [*here, *told])
+
+
 def with_metrics(
     manifests: Iterable[CheckpointManifest], others: Iterable[CheckpointManifest]
 ) -> tuple[CheckpointManifest, ...]:
@@ -222,7 +233,12 @@ def with_metrics(
     return tuple(
         m
         if (scored := known.get((m.label, m.sha256))) is None
-        else mf.with_metric(m, scored.val_bpb or 0.0, scored.step_losses)
+        else replace(
+            mf.with_metric(m, scored.val_bpb or 0.0, scored.step_losses),
+            extra={mf.METRIC: scored.extra[mf.METRIC], **m.extra}
+            if mf.METRIC in scored.extra
+            else m.extra,
+        )
         for m in manifests
     )
 
@@ -253,11 +269,13 @@ def _where_it_could_be(run: RunState, *, asked: bool) -> str:
 
 
 class BestCheckpoint(Value):
-    """A checkpoint, and who brings it; ``missed``: who else could not be asked, a line each."""
+    """A checkpoint, and who brings it; ``missed``: who else could not be asked, a line each;
+    ``rivals``: those that may be better, where that is not known, each with its source."""
 
     manifest: CheckpointManifest
     source: CheckpointSource
     missed: tuple[str, ...] = ()
+    rivals: tuple[BestCheckpoint, ...] = ()
 
 
 def find_best(
@@ -300,7 +318,12 @@ def find_best(
     best = choose(context, run, phase=phase, step=step, also=also, told=told, half=half)
     if best.run_id != run.run_id:
         raise CheckpointError(f"{best.label}: its manifest is of {best.run_id}, not {run.run_id}")
-    return BestCheckpoint(best, lacking.get((best.label, best.sha256), here), tuple(missed))
+    every = _known(context, run, also, told) if step is None else ()
+    found, *others = (
+        BestCheckpoint(each, lacking.get((each.label, each.sha256), here), tuple(missed))
+        for each in (best, *mf.rivals(best, every))
+    )
+    return replace(found, rivals=tuple(others))
 
 
 def fetch(

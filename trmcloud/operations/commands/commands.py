@@ -334,6 +334,11 @@ class CommandRequest(Value):
         "Also run a script that is not among the files sent: the machine or image has it.",
         _TRIED, _OWN_RARE, place="",
     )
+    no_observe: bool = option(
+        "--no-observe", False,
+        "Do not observe its Python processes; metrics are then read from its log and files alone.",
+        _RUN, _OWN_RARE, place="unobserved",
+    )
     typed: tuple[str, ...] = ()
 # fmt: on
 

@@ -27,7 +27,7 @@ from trmcloud.operations.commands.trial_checks import (
 )
 from trmcloud.operations.sending.ignore_rules import IGNORE_NAME
 from trmcloud.operations.sending.working_tree import WorkingTree, why_left_out
-from trmcloud.pod.job import trmcloud_trial
+from trmcloud.pod.job import trmcloud_observer
 
 IN_IMAGES = ("torch", "numpy")
 """The distributions that the default images of rented machines have, with what these require."""
@@ -312,7 +312,7 @@ def _packages(
     for program in [seen] if direct else shims:
         try:
             ended = run_reader(
-                [program, str(Path(trmcloud_trial.__file__))],
+                [program, str(Path(trmcloud_observer.__file__))],
                 most_s=_ASK_S,
                 folder=folder,
                 environment=reader_environment(also=own),

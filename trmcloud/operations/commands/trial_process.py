@@ -39,7 +39,7 @@ from trmcloud.core.contract.command_terms import (
     Act,
     CommandStopper,
 )
-from trmcloud.core.contract.records import ContractError, dump, load, parse_lines
+from trmcloud.core.contract.records import dump, load, parse_lines
 from trmcloud.core.contract.trainer_contract import ENV_ATTEMPT, ENV_DEADLINE_AT
 from trmcloud.core.text import one_line
 from trmcloud.core.values import Value, replace
@@ -63,6 +63,7 @@ from trmcloud.pod.job.artifacts import (
     step_in,
 )
 from trmcloud.pod.job.csv_logs import CsvLogs
+from trmcloud.pod.job.observed import JsonLines, metrics_of
 from trmcloud.pod.job.process import kill_all, offspring, reap_children, signal_all
 from trmcloud.pod.job.readings import (
     EventFiles,
@@ -73,7 +74,7 @@ from trmcloud.pod.job.readings import (
     of_object,
     pattern_of,
 )
-from trmcloud.pod.job.trmcloud_trial import ENV_SEEN
+from trmcloud.pod.job.trmcloud_observer import ENV_OBSERVED, ENV_SEEN
 from trmcloud.pod.job.workspace import import_roots, lay_data, note_latest, unpack
 from trmcloud.pod.machine import processes
 
@@ -256,7 +257,7 @@ class Trial:
         for name in MODULES:
             shutil.copyfile(from_here / name, self._folder / ON_PATH_DIR / name)
         observer = self._folder / OBSERVER_DIR / "sitecustomize.py"
-        shutil.copyfile(from_here / "trmcloud_trial.py", observer)
+        shutil.copyfile(from_here / "trmcloud_observer.py", observer)
 
     def _on_term(self, signum: int, frame: FrameType | None) -> None:
         self._interrupted = True
@@ -281,7 +282,9 @@ class _Attempt:
         self._work = self._tree / job.command.folder
         self._is_interrupted = is_interrupted
         self._stop_file = folder / f"stop-{number}"
-        self._reports, self._reports_read = folder / f"reports-{number}.jsonl", 0
+        self._reports = folder / f"reports-{number}.jsonl"
+        self._observed = folder / f"observed-{number}.jsonl"
+        self._heard, self._noted = JsonLines(self._reports), JsonLines(self._observed)
         self._listens = False
         self._keys: dict[str, SeenKey] = {}
         self._steps: list[tuple[float, int]] = []
@@ -441,6 +444,7 @@ class _Attempt:
             ENV_REPORTS: str(self._reports),
             ENV_DEADLINE_AT: repr(time.time() + self._job.for_s),
             ENV_SEEN: str(self._folder / SEEN_NAME),
+            ENV_OBSERVED: str(self._observed),
             "PYTHONPATH": os.pathsep.join(map(str, paths)),
             "PYTHONUNBUFFERED": "1",
         }
@@ -486,14 +490,12 @@ class _Attempt:
                     self._note(
                         Reading(None, {number.name: number.value}), line_s, pattern, held_out
                     )
-        with contextlib.suppress(OSError, ContractError), open(self._reports, "rb") as file:
-            file.seek(self._reports_read)
-            whole = file.read(1 << 20)
-            whole = whole[: whole.rfind(b"\n") + 1]
-            self._reports_read += len(whole)
-            for said in parse_lines(whole.splitlines()):
-                self._listens = self._listens or bool(said.get("listens"))
-                self._note(of_object(said), at_s, None)
+        for said in self._heard.take():
+            self._listens = self._listens or bool(said.get("listens"))
+            self._note(of_object(said), at_s, None)
+        for said in self._noted.take():
+            if (observed := metrics_of(said)) is not None:
+                self._note(observed, at_s, None)
 
     def _read_files(self, logs: tuple[EventFiles, CsvLogs], now: float, at_s: float) -> None:
         for reading in itertools.chain.from_iterable(files.take(now) for files in logs):

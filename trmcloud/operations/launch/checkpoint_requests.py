@@ -117,10 +117,12 @@ def fetch_best(
     begin: Callable[[BestCheckpoint], Progress] = lambda _: _nothing,
 ) -> FetchedCheckpoint:
     """Copy its best checkpoint, every hash verified; that of a command lies in ``own`` of the
-    folder, too, under the names that its script gave it.
+    folder, too, under the names that its script gave it. Where it is not known which one is the
+    best, copy those that may be: see ``manifest.rivals``.
 
     Args:
-        into: a folder to make; None: RUN-PHASE-STEP in the working directory.
+        into: a folder to make; None: RUN-PHASE-STEP in the working directory. Further candidates
+            are in INTO-2 and INTO-3.
         phase, step: of a checkpoint in place of the best.
         begin: called with the checkpoint that is copied now; returns what is told the progress.
 
@@ -129,8 +131,28 @@ def fetch_best(
             ``fetching.find_best``, ``fetching.copy`` and ``fetching.under_own_names``.
     """
     found = fetching.find_best(context, run, phase=phase, step=step, weights_only=weights_only)
+    made = [
+        _bring(context, run, each, _folder_of(each, into, number), weights_only, begin)
+        for number, each in enumerate((found, *found.rivals), 1)
+    ]
+    return replace(made[0], rivals=tuple(made[1:]))
+
+
+def _folder_of(found: BestCheckpoint, into: Path | None, number: int) -> Path:
+    if into is None:
+        return fetching.default_folder(found.manifest, Path.cwd())
+    return into if number == 1 else into.with_name(f"{into.name}-{number}")
+
+
+def _bring(
+    context: Context,
+    run: RunState,
+    found: BestCheckpoint,
+    folder: Path,
+    weights_only: bool,
+    begin: Callable[[BestCheckpoint], Progress],
+) -> FetchedCheckpoint:
     progress = begin(found)
-    folder = into if into is not None else fetching.default_folder(found.manifest, Path.cwd())
     fetched = fetching.fetch(
         context, run, found, folder, weights_only=weights_only, progress=progress
     )

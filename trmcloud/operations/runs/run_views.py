@@ -652,7 +652,29 @@ def fetched_fields(fetched: FetchedCheckpoint) -> dict[str, Any]:
         "sha256": manifest.sha256,
         "folder": str(fetched.folder),
         "already_there": fetched.already_there,
+        "unsure": why_unsure(fetched),
+        "rivals": tuple(
+            views.FetchedRival(
+                checkpoint=rival.manifest.label,
+                name=rival.own.path.name if rival.own is not None else "",
+                metric=metric_in(rival.manifest),
+                sha256=rival.manifest.sha256,
+                folder=str(rival.folder),
+            )
+            for rival in fetched.rivals
+        ),
     }
+
+
+def why_unsure(fetched: FetchedCheckpoint) -> str | None:
+    """Return why a fetched checkpoint may not be the best; None where it is known to be."""
+    if not fetched.rivals:
+        return None
+    told = fetched.manifest.own_metric
+    name = one_line(told[0])[:40] if told else "its metric"
+    if fetched.manifest.is_sure:
+        return f"another checkpoint may have the better {name}: its value is a guess"
+    return f"{name} was matched to it by the order of log lines and files, which is a guess"
 
 
 # -- money -----------------------------------------------------------------------------------------

@@ -87,7 +87,7 @@ _PART = re.compile(
     r"|tokenizer|vocab|merges|special_tokens|added_tokens|generation_config|preprocessor|sampler"
     r"|chat_template|zero_to_fp32|latest_checkpointed|hparams|dl_state|custom_checkpoint)"
     r"|^(?!model)(.*[_.-])?(optim|optimizer|scheduler|config|meta|metadata|args|opts?|labels|classes)"
-    r"([_.-]|$)",
+    r"([_.-]|$)|\.index\.json$",
     re.I,
 )
 """Names of what belongs to a checkpoint and is none by itself."""
@@ -97,18 +97,20 @@ _PART_SUFFIXES = frozenset(
 _IN_MAKING = re.compile(
     r"(^\.)|(^tmp)|(\.tmp)|(-tmp-)|(^_tmp)|(\.part(ial)?$)|(\.incomplete)|(\.lock$)|(~$)", re.I
 )
-_NO_OUTPUT = frozenset(("__pycache__", "node_modules", "site-packages", "wandb", "mlruns"))
-"""Folders that are not looked into: packages, and trackers' own copies."""
+_NO_OUTPUT = frozenset(("__pycache__", "node_modules", "site-packages"))
+"""Folders of packages, which are not looked into."""
+_TRACKERS = frozenset(("wandb", "mlruns"))
+"""Folders of trackers: models may lie in them, and what else does is theirs."""
 _BOARDS = frozenset(("runs", "logs", "tensorboard"))
 """Folders of boards' event files. Checkpoints may lie in them; they are part of none."""
 _INPUTS = frozenset(("data", "dataset", "datasets", "cache"))
-"""Folders that are not looked into where no folder was named."""
+"""Folders in which, where no folder was named, a checkpoint's name must be like a model's."""
 _LOG = re.compile(r"(\.log$)|(^events\.out\.tfevents\.)|(\.out$)|(\.err$)", re.I)
 _SHARD = re.compile(
     r"[-_.]?(\d{5}-of-\d{5}|(?:mp|zero_pp)_rank_\d+(?:_mp_rank_\d+)?|rank[-_]?\d+)", re.I
 )
 _STEP = re.compile(
-    r"(?:global[-_]?step|steps?|checkpoint|ckpt|iter(?:ation)?)[-_=.]?([0-9]{1,8})(?![0-9])",
+    r"(?:(?:global[-_]?)?(step)s?|checkpoint|ckpt|(iter)(?:ation)?)[-_=.]?([0-9]{1,8})(?![0-9])",
     re.I,
 )
 _EPOCH = re.compile(r"(?<![A-Za-z])(?:epochs?|ep)[-_=.]?([0-9]{1,8})(?![0-9])", re.I)
@@ -159,6 +161,8 @@ class NameNumbers(NamedTuple):
     epoch: int | None = None
     number: int | None = None
     """The last number, where none is called a step."""
+    counter: str = ""
+    """The word before the step, "step" or "iter", where it is one of these."""
 
 
 class Artifact(Value):
@@ -205,8 +209,12 @@ def marks_of(name: str) -> NameNumbers:
     step, epoch = _STEP.search(plain), _EPOCH.search(plain)
     numbers = _DIGITS.findall(_DECIMAL.sub("", _stem(plain)))
     number = int(numbers[-1][-8:]) if numbers and step is None else None
+    counter = ((step.group(1) or step.group(2) or "") if step else "").lower()
     return NameNumbers(
-        int(step.group(1)) if step else None, int(epoch.group(1)) if epoch else None, number
+        int(step.group(3)) if step else None,
+        int(epoch.group(1)) if epoch else None,
+        number,
+        counter,
     )
 
 
@@ -468,8 +476,14 @@ class _Search:
             self.refused.append((folder.path, folder.troubles))
             return
         for child_name, child in folder.folders.items():
-            if not (self._by_name and child_name in _INPUTS):
-                self.search(child)
+            rest, artifacts = len(self.rest), len(self.artifacts)
+            self.search(child)
+            if child_name in _TRACKERS or (self._by_name and child_name in _INPUTS):
+                del self.rest[rest:]
+            if self._by_name and child_name in _INPUTS:
+                found = self.artifacts[artifacts:]
+                like = [each for each in found if _LIKE_A_MODEL.search(each.source)]
+                self.artifacts[artifacts:] = like
         self.search_files(folder)
 
     def _add_model(self, folder: Folder, kind: str) -> None:
@@ -549,7 +563,9 @@ class _Search:
         )
 
 
-_WHOLE = frozenset(("orbax", "torch-dcp", "saved-model", "deepspeed", "spacy", "folder"))
+_WHOLE = frozenset(
+    ("orbax", "torch-dcp", "saved-model", "speechbrain", "deepspeed", "spacy", "folder")
+)
 """Layouts of which all that is in the folder is part."""
 
 
@@ -566,6 +582,8 @@ def layout_of(folder: Folder, root: Path) -> str:
         return what if split.is_whole else UNFINISHED
     if "saved_model.pb" in files:
         return "saved-model"
+    if "CKPT.yaml" in files:
+        return "speechbrain"
     if {"config.cfg", "meta.json", "tokenizer"} <= set(files):
         return "spacy"
     if "model_index.json" in files and folders:
@@ -673,8 +691,10 @@ def is_model(root: Path, file: SeenFile) -> bool:
                 return _IN_ARCHIVE.search(f.read(1 << 16)) is not None
     except OSError:
         return False
-    # A suffix that nothing is known of, as .cleanrl_model, may be of a file that torch wrote.
-    known = _FIRST_BYTES if suffix in _BY_CONTENT else (_TORCH_ZIP,)
+    # A suffix that nothing is known of, as .cleanrl_model, may be of a file that torch wrote, or,
+    # in a file of a model's name, as model_400.d3, of any format of weights.
+    is_open = suffix in _BY_CONTENT or _LIKE_A_MODEL.search(os.path.splitext(name)[0])
+    known = _FIRST_BYTES if is_open else (_TORCH_ZIP,)
     return any(begin.startswith(first) and also in begin for first, also in known)
 
 

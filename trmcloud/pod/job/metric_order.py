@@ -8,6 +8,7 @@ save: lines of training, and time. All of it is arithmetic on what was seen; see
 from __future__ import annotations
 
 import bisect
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from trmcloud.pod.job.artifacts import NameNumbers
@@ -24,6 +25,17 @@ _SURE = 2
 """Votes by which one order must lead while the command runs; one is enough once it has ended."""
 
 
+WeightsState = tuple[int, int]
+"""The id of a process, and how often its optimizers had stepped: the same weights, as long as it is
+the same. See ``trmcloud_observer``."""
+
+
+OF_TRAINING, TEXT, OF_HELD_OUT, OBSERVED, REPORTED = range(5)
+"""Sources of a metric: what is printed or logged in files, by the split that its line names, what
+the script gives to its trackers, and what it reports to us. Once a later one has told the metric,
+earlier ones do not count."""
+
+
 class Value(NamedTuple):
     """A value of the metric as the log told it. ``step`` and ``epoch``: of the line itself."""
 
@@ -31,6 +43,8 @@ class Value(NamedTuple):
     value: float
     step: int | None = None
     epoch: int | None = None
+    counter: str = ""
+    """The word before the number of its step."""
 
 
 class SavedCheckpoint(NamedTuple):
@@ -38,6 +52,8 @@ class SavedCheckpoint(NamedTuple):
 
     at: float
     marks: NameNumbers = NameNumbers()
+    state: WeightsState | None = None
+    """Of the weights in it, where that was observed."""
 
     @property
     def epoch(self) -> int | None:
@@ -46,7 +62,7 @@ class SavedCheckpoint(NamedTuple):
 
 
 class MetricAssignment(NamedTuple):
-    """The value of a checkpoint. ``by`` says how it was found: step, epoch, time or order;
+    """The value of a checkpoint. ``by`` says how it was found: state, step, epoch, time or order;
     ``pending``: it may still come, or change. ``other`` is its value if the order is the other one.
     """
 
@@ -60,18 +76,38 @@ class MetricAssignment(NamedTuple):
         return self.by == "" and self.value != self.other
 
 
+@dataclass
+class _Aside:
+    """The first value of a split that other values of the metric are not of."""
+
+    value: Value
+    source: int
+    state: WeightsState | None
+
+
 class MetricOrder:
     """One attempt's values and saves. Times are epoch seconds and come in their order, almost."""
 
     def __init__(self) -> None:
         self.values: list[Value] = []
         self.saves: list[SavedCheckpoint] = []
+        self.counters: set[str] = set()
+        """The words that the log has before numbers of steps: each is a counter of its own."""
         self._training: list[float] = []
         """When lines of training were seen."""
         self._steps: set[int] = set()
         self._stepped: list[tuple[float, int]] = []
         """When the log named which step."""
         self.has_ended = False
+        self._source = OF_TRAINING
+        self._aside: list[_Aside] = []
+        self._states: dict[WeightsState, list[Value]] = {}
+        """By state, the values that are of it."""
+        self._state_of: dict[Value, WeightsState] = {}
+        self._newest: dict[int, int] = {}
+        """By process, the state that was heard of last."""
+        self._unmarked: list[Value] = []
+        """Values that were printed since the last mark."""
         self._known: tuple[int, int, int, bool] | None = None
         self._order = ""
 
@@ -80,8 +116,32 @@ class MetricOrder:
         if len(self._training) < _MOST and (not self._training or self._training[-1] <= at):
             self._training.append(at)
 
-    def saw(self, value: Value) -> None:
+    def saw(self, value: Value, source: int = TEXT, state: WeightsState | None = None) -> None:
+        """Note a value of the metric.
+
+        Args:
+            source: of a later source than those before, it is the first that counts; of an earlier
+                one, it does not count.
+            state: of the weights that it is of; None: not known, or not yet, of what is printed.
+        """
+        if source < self._source:
+            return
+        if source > self._source:
+            aside = [each for each in self._aside if each.source == source]
+            if source <= OF_HELD_OUT and self.values and not aside:
+                self._aside.append(_Aside(value, source, state))
+                return  # one line of another split, as at the end, does not make it the metric
+            self._source, self._aside = source, []
+            for known in (self.values, self._states, self._state_of, self._unmarked):
+                known.clear()
+            for each in aside:
+                self.saw(each.value, source, each.state)
         self.note_step(value.at, value.step)
+        if state is not None:
+            self._is_of(value, state)
+        elif source <= OF_HELD_OUT:
+            self._unmarked.append(value)
+            del self._unmarked[:-_MOST]
         if value.step is None and self.values:
             last = self.values[-1]
             repeats = last.value == value.value and 0 <= value.at - last.at <= AT_ONCE_S
@@ -89,6 +149,25 @@ class MetricOrder:
                 return  # the same value once more, as in "test loss 2.2 is the best so far"
         if len(self.values) < _MOST:
             bisect.insort(self.values, value, key=_at)
+
+    def mark(self, state: WeightsState, *, is_exact: bool = True) -> None:
+        """What was printed since the last mark is of this state, if that is exact."""
+        for value in self._unmarked if is_exact else ():
+            self._is_of(value, state)
+        self._unmarked.clear()
+        for each in self._aside if is_exact else ():
+            each.state = each.state or state
+        self.reach(state)
+
+    def reach(self, state: WeightsState) -> None:
+        """A process has trained to this state."""
+        self._newest[state[0]] = max(state[1], self._newest.get(state[0], 0))
+
+    def _is_of(self, value: Value, state: WeightsState) -> None:
+        self.reach(state)
+        if len(self._state_of) < _MOST:
+            self._states.setdefault(state, []).append(value)
+            self._state_of[value] = state
 
     def note_step(self, at: float, step: int | None) -> None:
         """Note the step at which the training was at ``at``."""
@@ -124,6 +203,22 @@ class MetricOrder:
 
     def value_of(self, saved: SavedCheckpoint) -> MetricAssignment:
         """The value that belongs to a checkpoint, as far as that is known now."""
+        if saved.state is None:
+            return self._guessed(saved)
+        values = self._states.get(saved.state, [])
+        if values and len({value.value for value in values}) == 1:
+            return MetricAssignment(values[-1], "state")
+        is_over = self._newest.get(saved.state[0], 0) > saved.state[1]
+        if not values and not is_over and not self.has_ended:
+            return MetricAssignment(None, "state", pending=True)
+        found = self._guessed(saved)
+        if found.value is not None and found.value in self._state_of:
+            is_other = self._state_of[found.value] != saved.state
+            return found._replace(by="order" if is_other else found.by)
+        return found
+
+    def _guessed(self, saved: SavedCheckpoint) -> MetricAssignment:
+        """By steps and epochs, else by time and order."""
         if (exact := self._exact(saved)) is not None:
             return exact
         first = bisect.bisect_left(self.values, saved.at - AT_ONCE_S, key=_at)
@@ -147,6 +242,11 @@ class MetricOrder:
         step = saved.marks.number if saved.marks.step is None else saved.marks.step
         with_steps = [v for v in self.values if v.step is not None]
         if step is not None and with_steps and self.is_step(step, saved.at):
+            if len(self.counters) > 1:
+                named = saved.marks.counter
+                with_steps = [v for v in with_steps if v.counter and v.counter == named]
+            if not with_steps:
+                return None
             same = [v for v in with_steps if v.step == step]
             if same:
                 return MetricAssignment(same[-1], "step")
@@ -156,7 +256,7 @@ class MetricOrder:
             found = earlier[-1] if earlier else None
             if found is not None and self._has_save_between(found.step or 0, step):
                 found = None
-            return MetricAssignment(found, "step", pending=not later and not self.has_ended)
+            return MetricAssignment(found, "order", pending=not later and not self.has_ended)
         return self._by_epoch(saved) if not with_steps else None
 
     def _by_epoch(self, saved: SavedCheckpoint) -> MetricAssignment | None:

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping
-from dataclasses import asdict, astuple
+from dataclasses import asdict
 from pathlib import Path
 from types import FrameType
 
@@ -49,13 +49,22 @@ from trmcloud.core.sweep.job import SWEEP_NAME, TRIALS_DIR
 from trmcloud.core.text import one_line
 from trmcloud.core.values import replace
 from trmcloud.io.files import read_small, write_atomic
-from trmcloud.pod.job.artifacts import SeenFile, files_below
 from trmcloud.pod.job.csv_logs import CsvLogs
+from trmcloud.pod.job.metric_order import REPORTED
+from trmcloud.pod.job.observed import JsonLines, LowestRank, metrics_of, state_in
 from trmcloud.pod.job.parts import PORT, PartsReceiver, PartsSender
-from trmcloud.pod.job.readings import EventFiles, LogPump, Readings, of_object, whole_step
+from trmcloud.pod.job.readings import (
+    EventFiles,
+    LogPump,
+    Readings,
+    mark_in,
+    of_object,
+    whole_step,
+)
 from trmcloud.pod.job.reporting import CommandReporter, StepProbe
 from trmcloud.pod.job.shelf import CheckpointTaker, CommandCheckpoints
-from trmcloud.pod.job.watcher import Watcher
+from trmcloud.pod.job.trmcloud_observer import ENV_LOG, ENV_OBSERVED
+from trmcloud.pod.job.watcher import FilesRecord, Watcher
 from trmcloud.pod.job.workspace import (
     import_roots,
     install,
@@ -159,12 +168,13 @@ def reap_children(own: int = -1) -> None:
 #     TRMCLOUD_JOB=…/job.json python -m trmcloud.pod.job.process
 
 WORK_DIR, RESUME_DIR, ON_PATH_DIR = "work", "resume", "on-path"
-SENT_NAME = "sent.json"
-"""Beside the working folder: the files that were sent, which are no output while unchanged."""
+FILES_NAME = "sent.json"
+"""Beside the working folder: the ``FilesRecord`` of its attempts."""
 SWEEP_EXECUTOR = "trmcloud.pod.sweep.executor"
 """The module that takes this one's place where a sweep's terms stand beside the code."""
 _MODULES = ("trmcloud_job.py", "trmcloud_job_transformers.py", "trmcloud_job_lightning.py")
 """The modules that a script may import; the last two need the packages in their names."""
+_OBSERVER, _LOADED_AS = "trmcloud_observer.py", "sitecustomize.py"
 _TICK_S = 0.2
 _WATCH_EVERY_S = 0.5
 _WATCH_MOST_S = 10.0
@@ -212,7 +222,11 @@ class Job:
         self._deadline_at = float(deadline) if deadline else float("inf")
         self._stop_file = self._folder / f"stop-{self._attempt}"
         self._reports = self._folder / f"reports-{self._attempt}.jsonl"
-        self._reports_read = 0
+        self._observed = self._folder / f"observed-{self._attempt}.jsonl"
+        self._heard, self._noted = JsonLines(self._reports), JsonLines(self._observed)
+        self._reporting, self._observing = LowestRank(), LowestRank()
+        self._reported: tuple[int | None, float] | None = None
+        """The step and value of the metric that were reported last."""
         self._listens = False
         self._stopping = CommandStopper(command, self._deadline_at)
         self._probing = StepProbe(command.probe_steps) if command.probe_steps else None
@@ -228,6 +242,7 @@ class Job:
         self._looked_at = 0.0
         self._tell = CommandReporter(self._folder, job, command, self._attempt, time.time())
         self._readings = Readings(command)
+        self._tell.order.counters = self._readings.counters
         self._log: LogPump | None = None
         self._events: EventFiles | None = None
         self._csv: CsvLogs | None = None
@@ -284,7 +299,8 @@ class Job:
             time.time,
         )
         command = self._command
-        self._watcher = Watcher(self._work, command.checkpoints, self._sent(), self._home())
+        record = FilesRecord(self._folder / FILES_NAME)
+        self._watcher = Watcher(self._work, command.checkpoints, record, self._home())
         self._taking = CheckpointTaker(
             self._work, self._watcher, self._shelf, self._tell, self._say, command.checkpoint_bytes
         )
@@ -307,7 +323,7 @@ class Job:
             ):
                 self._say(told)
         self._shelf.provenance = provenance_of(command, self._command_environment())
-        for stale in (self._stop_file, self._reports):
+        for stale in (self._stop_file, self._reports, self._observed):
             stale.unlink(missing_ok=True)
         if command.stop_file and is_inside(command.stop_file):
             (self._work / command.stop_file).unlink(missing_ok=True)
@@ -316,6 +332,9 @@ class Job:
         on_path.mkdir(exist_ok=True)
         for name in _MODULES:
             shutil.copyfile(Path(__file__).with_name(name), on_path / name)
+        (on_path / _LOADED_AS).unlink(missing_ok=True)
+        if not command.unobserved:
+            shutil.copyfile(Path(__file__).with_name(_OBSERVER), on_path / _LOADED_AS)
         kept = self._shelf.to_put_back() if command.resume else []
         if not kept:
             return command.words
@@ -345,17 +364,6 @@ class Job:
             note_latest(path, str(made.extra.get(LAYOUT)))
         return path
 
-    def _sent(self) -> tuple[SeenFile, ...]:
-        """The files of the working folder as the first attempt found them."""
-        path = self._folder / SENT_NAME
-        try:
-            rows = json.loads(path.read_text(encoding="utf-8"))
-            return tuple(SeenFile(*row) for row in rows)
-        except (OSError, ValueError, TypeError):
-            found = files_below(self._work)
-            write_atomic(path, json.dumps([astuple(file) for file in found]), durable=False)
-            return found
-
     def _home(self) -> Path:
         """The home folder of the command."""
         return Path(self._command_environment().get("HOME") or os.path.expanduser("~"))
@@ -373,7 +381,7 @@ class Job:
                 stdout=write,
                 stderr=subprocess.STDOUT,
                 cwd=self._work,
-                env=self._command_environment(),
+                env={**self._command_environment(), ENV_LOG: str(os.fstat(write).st_ino)},
                 start_new_session=True,
             )
         finally:
@@ -422,6 +430,7 @@ class Job:
             ENV_ATTEMPT: str(self._attempt),
             ENV_STOP_FILE: str(self._stop_file),
             ENV_REPORTS: str(self._reports),
+            ENV_OBSERVED: str(self._observed),
             "PYTHONPATH": os.pathsep.join(paths),
             "PYTHONUNBUFFERED": "1",
         }
@@ -476,7 +485,8 @@ class Job:
             self._tell.sign(
                 self._log.lines_seen
                 + self._taking.changes
-                + self._reports_read
+                + self._heard.read_bytes
+                + self._noted.read_bytes
                 + (self._events.seen if self._events is not None else 0)
                 + (self._csv.seen if self._csv is not None else 0)
             )
@@ -529,7 +539,12 @@ class Job:
         lines = self._log.take()
         gave_up = self._readings.gave_up
         for number, (at, line) in enumerate(lines):
-            if (reading := self._readings.read(line)) is not None:
+            if (mark := mark_in(line)) is not None:
+                self._tell.order.mark(mark.state, is_exact=mark.is_exact)
+            elif (reading := self._readings.read(line)) is not None:
+                if (first := self._readings.late) is not None:
+                    self._readings.late = None
+                    self._tell.read(replace(first, at=at), now)
                 self._tell.read(replace(reading, at=at), now)
             if time.monotonic() > until:
                 self._log.put_back(lines[number + 1 :])
@@ -569,34 +584,39 @@ class Job:
         return f"--metric {self._command.metric_name} has not appeared; seen: {shown}"
 
     def _read_reports(self, now: float) -> None:
-        """Whole lines that came since; of a file that another one took the place of, none."""
-        try:
-            with open(
-                os.open(self._reports, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb"
-            ) as file:
-                file.seek(self._reports_read)
-                text = file.read(_MOST_REPORT_BYTES)
-        except OSError:
-            return
-        whole = text[: text.rfind(b"\n") + 1]
-        if not whole and len(text) == _MOST_REPORT_BYTES:
-            whole = text  # a line that has no end is none
-        self._reports_read += len(whole)
-        for line in whole.splitlines():
-            with contextlib.suppress(ContractError):
-                said = parse(line)
-                if isinstance(said, dict):
-                    self._hear(said, now)
+        """Read what the command reports, and what is observed in its Python processes."""
+        for said in self._noted.take():
+            if not self._observing.counts(said):
+                continue
+            if (state := state_in(said)) is not None:
+                self._tell.order.reach(state)
+            self._taking.states.note(said)
+            if isinstance(said.get("saved"), str) and said.get("until") is not None:
+                self._watcher.note_saved(str(said["saved"]))
+            if (reading := metrics_of(said)) is not None:
+                self._tell.read(self._readings.read_events(reading), now)
+        for said in self._heard.take():
+            if self._reporting.counts(said):
+                self._hear(said, now)
 
     def _hear(self, said: Mapping[str, object], now: float) -> None:
         if said.get("listens"):
             self._listens = True
-        if not isinstance(path := said.get("checkpoint"), str):
-            self._tell.read(of_object(said), now)
+        reading = self._readings.read_events(replace(of_object(said), source=REPORTED))
+        value = reading.metrics.get(self._command.metric_name)
+        path = said.get("checkpoint")
+        if not isinstance(path, str):
+            if value is not None:
+                self._reported = reading.step, value
+            self._tell.read(reading, now)
             return
-        metric = said.get("metric")
-        value = float(metric) if type(metric) in (int, float) else self._tell.metric  # type: ignore[arg-type]
-        self._taking.named(path, whole_step(said.get("step")), value)
+        if type(metric := said.get("metric")) in (int, float):
+            value = float(metric)  # type: ignore[arg-type]
+        elif self._reported is not None and self._reported[0] == reading.step:
+            value = self._reported[1]
+        at = said.get("at")
+        said_at = at if type(at) is float else now
+        self._taking.named(path, whole_step(said.get("step")), value, said_at)
 
     def _note_offspring(self, steady: float) -> None:
         # To look through all processes of a machine is the dearest part of watching, and there are
@@ -637,6 +657,8 @@ class Job:
         self._read_log(now, _READ_AT_END_S)
         self._read_reports(now)
         self._read_events(float("inf"), now)
+        if self._command.metric and not (self._command.unobserved or self._noted.read_bytes):
+            self._say("no Python process was observed: metrics are read from log and files alone")
         # Nobody writes any more: what was left by one that ended by itself is whole; what was being
         # written when it was killed must have stood still before that.
         self._tell.order.has_ended = True

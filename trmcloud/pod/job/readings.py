@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, NamedTuple
 
 from trmcloud.core.contract.command import Command
 from trmcloud.core.contract.command_terms import (
@@ -27,7 +27,9 @@ from trmcloud.core.contract.command_terms import (
     PATTERN_STRIKES,
 )
 from trmcloud.core.contract.records import MAX_LINE_BYTES, ContractError, parse
-from trmcloud.core.values import Value
+from trmcloud.core.values import Value, replace
+from trmcloud.pod.job.metric_order import OF_HELD_OUT, OF_TRAINING, TEXT, WeightsState
+from trmcloud.pod.job.trmcloud_observer import MARK_BEGIN, MARK_END
 
 # What a command prints: drained as fast as it comes, so that it never waits for a reader; kept up
 # to a size; and handed out in lines that are no longer than anybody looks at.
@@ -41,6 +43,26 @@ _MOST_LINES = 20_000
 """The most lines that wait to be read: older ones are dropped."""
 _TAIL_BYTES = 1 << 16
 _ENDS = re.compile(rb"[\r\n]+")
+_MARK = re.compile(
+    re.escape(MARK_BEGIN) + rb"([0-9]{1,10}) ([0-9]{1,12}) ([0-9]{1,12})" + re.escape(MARK_END)
+)
+_HALF_MARK = re.compile(MARK_END + rb"[^\r\n]{0,50}\Z")
+
+
+class StateMark(NamedTuple):
+    """A mark of the observer in the output. ``is_exact``: what was printed since the mark before it
+    is of this state, and not possibly of one before."""
+
+    state: WeightsState
+    is_exact: bool
+
+
+def mark_in(line: bytes) -> StateMark | None:
+    """Return the mark that a line is; None where it is text."""
+    found = _MARK.fullmatch(line)
+    if found is None:
+        return None
+    return StateMark((int(found[1]), int(found[3])), found[2] == found[3])
 
 
 class LogPump:
@@ -54,6 +76,7 @@ class LogPump:
         self._room = max(0, most_bytes - os.fstat(target).st_size)
         self._lines: deque[tuple[float, bytes]] = deque(maxlen=_MOST_LINES)
         self._rest = b""
+        self._half_mark = b""
         self._skips = False
         self._at_start = True
         """Whether the log ends with a whole line."""
@@ -66,7 +89,7 @@ class LogPump:
 
     def take(self) -> list[tuple[float, bytes]]:
         """The lines that came since, each cut to ``MOST_LINE_CHARS`` bytes, with the epoch seconds
-        at which it came."""
+        at which it came; and the observer's marks between them."""
         taken = []
         while self._lines:
             taken.append(self._lines.popleft())
@@ -87,6 +110,7 @@ class LogPump:
         """Once the command has ended; a child of its that holds the pipe open is waited for no
         longer than ``wait_s``."""
         self._thread.join(wait_s)
+        self._receive(self._half_mark)
         if self._rest:
             self._add(self._rest)
             self._rest = b""
@@ -102,10 +126,23 @@ class LogPump:
                 return
             if not chunk:
                 return
+            size, chunk = len(chunk), self._half_mark + chunk
+            half = _HALF_MARK.search(chunk) if MARK_END in chunk else None
+            cut = half.start() if half and not _MARK.search(chunk, half.start()) else len(chunk)
+            self._half_mark = chunk[cut:]
+            at = 0
+            for mark in _MARK.finditer(chunk) if MARK_END in chunk else ():
+                self._receive(chunk[at : mark.start()])
+                self._lines.append((time.time(), mark[0]))
+                at = mark.end()
+            self._receive(chunk[at:cut])
+            if size < _LITTLE:
+                time.sleep(_LET_GATHER_S)
+
+    def _receive(self, chunk: bytes) -> None:
+        if chunk:
             self._keep(chunk)
             self._split(chunk)
-            if len(chunk) < _LITTLE:
-                time.sleep(_LET_GATHER_S)
 
     def _keep(self, chunk: bytes) -> None:
         kept, beyond = chunk[: self._room], chunk[self._room :]
@@ -160,19 +197,32 @@ MOST_STEP = 99_999_999
 _MOST_METRICS = 64
 _STEP_KEYS = ("step", "global_step", "iter", "iteration")
 _NUMBER = (
-    r"[-+]?(?:[0-9]{1,3}(?:,[0-9]{3})+(?:\.[0-9]+)?|[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?"
+    r"[-+]?(?:[1-9][0-9]{0,2}(?:,[0-9]{3})+(?:\.[0-9]+)?(?![0-9,])|[0-9]+,[0-9]+(?![0-9.,])"
+    r"|[0-9]+\.[0-9]*|[0-9]+(?![0-9]*,[0-9])|\.[0-9]+)(?:[eE][-+]?[0-9]+)?"
     r"|[-+]?(?:nan|inf(?:inity)?)\b"
 )
-_WHOLE = r"([0-9]{1,3}(?:,[0-9]{3})+|[0-9]{1,8})(?![0-9]|\.[0-9]*[1-9])"
+_THOUSANDS = re.compile(r"[-+]?[1-9][0-9]{0,2}(?:,[0-9]{3})+(?:\.[0-9]+)?")
+_WHOLE = (
+    r"([0-9]{1,3}(?:,[0-9]{3})+|[0-9]{1,8})(?![0-9]|\.[0-9]*[1-9]"
+    r"|\s?(?:ms|us|\u00b5s|ns|s|secs?|seconds|mins?|minutes|h|hours|%|it/s|s/it)(?![A-Za-z0-9]))"
+)
+"""A whole number, unless a unit follows: "Step: 27ms" is no step."""
 _STEP = re.compile(
-    r"\b(?:global_step|(?:num_|total_)?timestep|num_update|step|iteration|iter)s?\b[\s:=\[('\"|]{0,6}"
-    + _WHOLE
-    + r"|^\[?([0-9]{1,8})[\]:]\s",  # XGBoost and LightGBM; CatBoost
+    r"\b(?P<counter>global_step|(?:num_|total_)?timestep|num_update|step|iteration|iter)s?\b"
+    r"[\s:=\[('\"|]{0,6}" + _WHOLE + r"|^\[?([0-9]{1,8})[\]:]\s",  # XGBoost and LightGBM; CatBoost
     re.I,
 )
 _BAR = re.compile(r"^(?:[0-9]{1,3}%\|[^|]*\|\s*)?([0-9]{1,8})/([0-9]{1,8})\s\[[0-9]+:[0-9]{2}")
 """tqdm's bar without a description: that of a loop over steps. Others (``Map: …``, ``Epoch 3: …``)
 have one."""
+_COUNTERS = {"iteration": "iter", "global_step": "step"}
+"""Other words for the same counter."""
+_PLACEHOLDER = re.compile(r"\b0%\|[^|]*\|\s*0/|\b0/[0-9]+\s\[0+:00[<,]")
+"""A progress bar before its first step: its numbers are none yet."""
+_TRAINED_ON = re.compile(r"\b(?:train|training)\b", re.I)
+_HELD_OUT = re.compile(r"\b(?:val|valid|validation|eval|evaluation|test|testing|dev)\b", re.I)
+_SPLIT = re.compile(r"(?:^|[^a-z])(?:train|val|eval|test|dev|held)", re.I)
+"""In a metric's own name."""
 _EPOCH = re.compile(r"\bepochs?\b['\"]?[\s:=\[(|'\"]{0,6}" + _WHOLE, re.I)
 _PAIR = re.compile(
     r"['\"]?([A-Za-z_][A-Za-z0-9_./@-]{0,79})['\"]?\s*(?:=|:|\|)\s*['\"]?(?:" + _NUMBER + ")", re.I
@@ -196,7 +246,8 @@ _KEYS_FROM = 2000
 
 class Reading(Value):
     """The content of a line: a step and an epoch where it names them, and numbers, NaN and infinity
-    among them. ``at``: when it was written, epoch seconds, where that is known."""
+    among them. ``at``: when it was written, epoch seconds, where that is known; ``state``: of the
+    weights that the numbers are of, where that is known."""
 
     step: int | None
     metrics: Mapping[str, float]
@@ -204,6 +255,10 @@ class Reading(Value):
     at: float | None = None
     by_bar: bool = False
     """The step is that of a progress bar, which is redrawn between other lines as well."""
+    state: WeightsState | None = None
+    source: int = TEXT
+    counter: str = ""
+    """The word that the line has before the number of its step."""
 
 
 class _Bars:
@@ -246,6 +301,12 @@ class Readings:
         self._by_name = None if command.is_pattern else pattern_of(command.metric)
         self._hint = plain_name(self._name)[-4:]
         self._columns: tuple[int, int] | None = None
+        self._rows, self._first_row = 0, 0.0
+        self.late: Reading | None = None
+        """The first row of a table, once the second has shown that it is one; whoever reads it sets
+        it to None."""
+        self.counters: set[str] = set()
+        """The words that the log has before numbers of steps."""
         self._strikes = 0
         self._lines = 0
         self._bars: _Bars | None = _Bars()
@@ -275,19 +336,22 @@ class Readings:
             return None
         is_text = "\ufffd" not in text  # or every letter before a digit were a name
         if is_text and (self._lines <= _KEYS_FROM or self._lines % 50 == 0):
+            words = (found["counter"] for found in _STEP.finditer(text))
+            self.counters |= {_COUNTERS.get(word.lower(), word.lower()) for word in words if word}
             self.note_keys(_PAIR.findall(text) + _WORDS.findall(text) + _AT.findall(text))
         metrics = {}
-        value = self._by_pattern(text) if self._pattern is not None else self._in_text(text)
-        if value is not None:
+        value, source = self._value_in(text)
+        if value is not None and not _PLACEHOLDER.search(text):
             metrics[self._name] = value
         if self._name != "loss" and (loss := _LOSS.search(text)) is not None:
             metrics["loss"] = number_of(loss.group(1) or loss.group(2))
-        step, epoch = mark_of(_STEP, text), mark_of(_EPOCH, text)
+        step, counter = step_of(text)
+        epoch = mark_of(_EPOCH, text)
         if step is not None:
             self._bars = None
         if not metrics and step is None and epoch is None:
             return None
-        return Reading(step, metrics, epoch)
+        return Reading(step, metrics, epoch, source=source, counter=counter)
 
     def read_events(self, reading: Reading) -> Reading:
         """The same for numbers of TensorBoard's files."""
@@ -317,24 +381,44 @@ class Readings:
         if len(same) != 1:
             return reading  # of two that end alike, none is meant
         metrics = {**reading.metrics, name: reading.metrics[same[0]]}
-        return Reading(reading.step, metrics, reading.epoch, reading.at)
+        return replace(reading, metrics=metrics)
 
-    def _in_text(self, text: str) -> float | None:
+    def _value_in(self, text: str) -> tuple[float | None, int]:
+        """Return the metric's value in a line, and its source by the split that the line names."""
         if self._by_name is None:
-            return None
+            return self._by_pattern(text), TEXT
         if self._hint in plain_name(text[-400:]) or self._hint in plain_name(text[:4000]):
-            if found := self._by_name.search(text):
-                return number_of(found.group(1) or found.group(2))
+            found = [
+                (self._split(text[: each.start()]), -at, each.group(1) or each.group(2))
+                for at, each in enumerate(self._by_name.finditer(text))
+            ]
+            if found:
+                source, _, value = max(found)
+                return number_of(value), source
             self._note_header(text)
         elif self._columns is not None:
-            return self._in_table(text)
-        return None
+            return self._in_table(text), TEXT
+        return None, TEXT
+
+    def _split(self, before: str) -> int:
+        """The split that the text before a metric's name names last; none where the name itself
+        has one."""
+        if _SPLIT.search(self._name):
+            return TEXT
+        named = [
+            (found.start(), source)
+            for source, words in ((OF_TRAINING, _TRAINED_ON), (OF_HELD_OUT, _HELD_OUT))
+            for found in words.finditer(before)
+        ]
+        return max(named, default=(0, TEXT))[1]
 
     def _note_header(self, text: str) -> None:
-        """A line of names, one of which is the metric's: rows of numbers may follow."""
+        """A line of names, one of which is the metric's: rows of numbers may follow. A printed
+        configuration ("monitor: val_loss") is none."""
         cells = [cell for cell in _CELLS.split(text) if cell]
         wanted = plain_name(self._name)
-        if len(cells) > 1 and not any(map(_is_number, cells)):
+        self._rows = 0
+        if len(cells) > 1 and not any(_is_number(cell) or cell[-1] in ":=" for cell in cells):
             places = [n for n, cell in enumerate(cells) if plain_name(cell) == wanted]
             self._columns = (places[0], len(cells)) if places else None
 
@@ -343,7 +427,13 @@ class Readings:
         place, count = self._columns
         cells = [cell for cell in _CELLS.split(text) if cell]
         if len(cells) == count and _is_number(cells[place]):
-            return number_of(cells[place])
+            value, self._rows = number_of(cells[place]), self._rows + 1
+            if self._rows == 1:
+                self._first_row = value
+                return None  # one row may be anything
+            if self._rows == 2:
+                self.late = Reading(None, {self._name: self._first_row})
+            return value
         if not text.strip("-=+|: "):
             return None  # a rule between header and rows
         self._columns = None if len(cells) != count else self._columns
@@ -396,7 +486,18 @@ _LOSS = pattern_of("loss") or re.compile("$^")
 
 
 def number_of(text: str) -> float:
-    return float(text.replace(",", ""))
+    """Of "1,250" thousands are divided; "0,25" has a decimal comma."""
+    return float(text.replace(",", "" if _THOUSANDS.fullmatch(text) else "."))
+
+
+def step_of(text: str) -> tuple[int | None, str]:
+    """Return the step that a line names, and the word of its counter; "" where it has none."""
+    found = _STEP.search(text)
+    if found is None:
+        return None, ""
+    number = next(filter(None, (found[2], found[3])))
+    counter = (found["counter"] or "").lower()
+    return int(number.replace(",", "")), _COUNTERS.get(counter, counter)
 
 
 def mark_of(pattern: re.Pattern[str], text: str) -> int | None:
@@ -430,6 +531,10 @@ def of_object(said: Mapping[str, Any]) -> Reading:
         key[:80]: float(value)
         for key, value in list(numbers.items())[:_MOST_METRICS]
         if key not in _STEP_KEYS and type(value) in (int, float)
+    } | {
+        key[:80]: number_of(value)
+        for key, value in list(numbers.items())[:_MOST_METRICS]
+        if key not in _STEP_KEYS and isinstance(value, str) and _is_number(value[:40])
     }
     return Reading(step, metrics, whole_step(numbers.get("epoch")))
 

@@ -127,7 +127,8 @@ class CommandReporter(AttemptReporter):
         value = reading.metrics.get(self.metric_name)
         if value is not None:
             self._note_metric(value, now)
-            self.order.saw(Value(at, value, reading.step, reading.epoch))
+            told = Value(at, value, reading.step, reading.epoch, reading.counter)
+            self.order.saw(told, reading.source, reading.state)
         elif advances or loss is not None:
             self.order.saw_training(at, reading.step)
         if loss is not None:

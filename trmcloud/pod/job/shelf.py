@@ -31,12 +31,14 @@ from trmcloud.pod.job.artifacts import (
     STATES,
     Artifact,
     ArtifactRefused,
+    NameNumbers,
     SeenFile,
     metrics_in,
     names_best,
     step_in,
 )
 from trmcloud.pod.job.metric_order import SavedCheckpoint
+from trmcloud.pod.job.observed import SavedStates
 from trmcloud.pod.job.parts import SplitFolder
 from trmcloud.pod.job.readings import plain_name
 from trmcloud.pod.job.reporting import CommandReporter
@@ -55,6 +57,8 @@ TREE_SHA256 = "tree_sha256"
 """The key in a manifest's ``extra`` of the hash of ``tree.json``, which stands for all of it."""
 _SPARE_BYTES, _SPARE_SHARE = 256 << 20, 8
 """Of the disk, left to the command when a checkpoint is copied: no more than an eighth of it."""
+_CLOCKS_S = 0.02
+"""A file's time is that of the kernel's last tick."""
 _PENDING = 2
 """Checkpoints beside the kept ones that wait for their metric."""
 
@@ -276,6 +280,10 @@ class CommandCheckpoints:
             kind = "weights" if seen is largest else "state"
             source = artifact.root / seen.path
             digest = _copy_unchanged(source, seen, making / name)
+            if (same := self._same_file(digest, seen.size_bytes, made)) is not None:
+                with suppress(OSError):  # a folder of another disk, or one without such links
+                    os.link(same, making / f"{name}.same")
+                    os.replace(making / f"{name}.same", making / name)
             files.append(CheckpointFile(name, kind, seen.size_bytes, digest))
             path = "outputs.tar" if artifact.kind == OUTPUTS else seen.path
             listed.append(TreeFile(path, name))
@@ -300,7 +308,9 @@ class CommandCheckpoints:
             phase=self._phase,
             step=step,
             tokens=0,
-            created_at=mf.OUTPUTS_AT if artifact.kind == OUTPUTS else self._now(),
+            created_at=mf.OUTPUTS_AT
+            if artifact.kind == OUTPUTS
+            else min(self._now(), max(artifact.saved_at, self._begun_at)),
             recipe=RECIPE,
             settings={"recipe": RECIPE, "family": RECIPE, "phase": self._phase}
             | {"keep_best": self._command.keep_best},
@@ -322,6 +332,16 @@ class CommandCheckpoints:
             },
         )
 
+    def _same_file(
+        self, sha256: str, size_bytes: int, made: Sequence[CheckpointManifest]
+    ) -> Path | None:
+        """A file of another checkpoint with the same bytes: they are stored once."""
+        for manifest in made:
+            for file in manifest.files:
+                if (file.sha256, file.size_bytes) == (sha256, size_bytes):
+                    return self._folder / mf.step_dir_name(manifest.step) / file.name
+        return None
+
     def _of_same_weights(self, sha256: str, made: Sequence[CheckpointManifest]) -> Metric | None:
         """The metric of a checkpoint with the very same weights: the final model of a trainer that
         loads its best one, or has just saved its last one."""
@@ -330,7 +350,8 @@ class CommandCheckpoints:
             if not isinstance(told, dict) or type(told.get("value")) is not float:
                 continue
             if any(f.sha256 == sha256 for f in manifest.weights):
-                return Metric(told["value"], "same weights", told.get("step", manifest.step))
+                by = "same weights" if manifest.is_sure else str(told.get("by"))
+                return Metric(told["value"], by, told.get("step", manifest.step))
         return None
 
     def _score_of(self, metric: Metric | None) -> float | None:
@@ -495,6 +516,7 @@ class CheckpointTaker:
     ) -> None:
         self._work, self._watcher, self._shelf = work, watcher, shelf
         self._tell, self._say, self._most_bytes = tell, say, most_bytes
+        self.states = SavedStates()
         self._under_way: dict[
             Artifact, tuple[Future[CheckpointManifest | None], SavedCheckpoint]
         ] = {}
@@ -567,9 +589,7 @@ class CheckpointTaker:
                 step = named if step is None else step
             if is_sure and number is not None:
                 self._tell.reach(number, found.saved_at, time.time())
-            saved = self._saved_as(
-                found, SavedCheckpoint(found.saved_at, found.marks._replace(step=named))
-            )
+            saved = self._saved_as(found, self._save_of(found, found.marks._replace(step=named)))
             metric, waits = self._of_layout(found, step), False
             if metric is None and found.kind not in STATES:
                 metric, waits = self._metric_of(saved)
@@ -587,8 +607,7 @@ class CheckpointTaker:
         if before is not None and before[0].weights == found.weights:
             return before[1]
         if missed is not None and found.size_bytes < _STRIPPED * missed.size_bytes:
-            marks = missed.marks._replace(step=step_in(missed))
-            saved = SavedCheckpoint(missed.saved_at, marks)
+            saved = self._save_of(missed, missed.marks._replace(step=step_in(missed)))
             self._tell.order.saw_save(saved)
         elif before is not None and found.size_bytes < _STRIPPED * before[0].size_bytes:
             saved = before[1]
@@ -597,8 +616,12 @@ class CheckpointTaker:
         self._versions[found.name] = found, saved
         return saved
 
-    def named(self, path: str, step: int | None, metric: float | None) -> None:
-        """Take the checkpoint that the command reports as whole."""
+    def _save_of(self, found: Artifact, marks: NameNumbers) -> SavedCheckpoint:
+        return SavedCheckpoint(found.saved_at, marks, self.states.of(found))
+
+    def named(self, path: str, step: int | None, metric: float | None, said_at: float) -> None:
+        """Take the checkpoint that the command reported as whole at ``said_at``, epoch seconds; the
+        step and metric are not of one that was written since."""
         root = os.path.realpath(self._work)
         name = os.path.relpath(os.path.realpath(self._work / path), root)
         if name == "." or not is_inside(name):
@@ -606,10 +629,14 @@ class CheckpointTaker:
             return
         try:
             if (artifact := self._watcher.look(name)) is not None:
-                reported = None if metric is None else Metric(metric, "report")
-                self._take(
-                    artifact, step, reported, SavedCheckpoint(artifact.saved_at, artifact.marks)
-                )
+                if artifact.saved_at > said_at + _CLOCKS_S:
+                    self._refuse(name, "it was overwritten before it could be copied")
+                    return
+                saved = self._save_of(artifact, artifact.marks._replace(step=step))
+                reported, waits = Metric(metric, "report") if metric is not None else None, False
+                if reported is None:
+                    reported, waits = self._metric_of(saved)
+                self._take(artifact, step, reported, saved, waits=waits)
             else:
                 self._refuse(name, "no such file or folder, or an empty one")
         except ArtifactRefused as why:
@@ -624,7 +651,7 @@ class CheckpointTaker:
                 continue
             value = next((v for key, v in metrics.items() if plain_name(key) == wanted), None)
             if value is not None:
-                found = Metric(value, "layout", at)
+                found = Metric(value, "layout" if at in (None, step) else "order", at)
         return found
 
     def _metric_of(self, saved: SavedCheckpoint) -> tuple[Metric | None, bool]:

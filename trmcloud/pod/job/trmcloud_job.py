@@ -1,5 +1,4 @@
-"""The interface of a training script to trmcloud. One file, standard library only. One file,
-standard library only.
+"""The interface of a training script to trmcloud. One file, standard library only.
 
 Every call also works where the script runs by itself: then nothing stops it and nobody listens.
 
@@ -10,7 +9,7 @@ Every call also works where the script runs by itself: then nothing stops it and
         trmcloud_job.report(step, val_loss=loss)
         if trmcloud_job.should_stop():
             save("out/last.pt")
-            trmcloud_job.checkpoint("out/last.pt", metric=loss)
+            trmcloud_job.report(step, val_loss=loss, checkpoint="out/last.pt")
             break
 """
 
@@ -46,12 +45,18 @@ def should_stop() -> bool:
     return bool(_STOP_FILE) and os.path.exists(_STOP_FILE)
 
 
-def report(step: int, **metrics: float) -> None:
-    """Say what a step came to: ``report(120, val_loss=1.87)``. Of several ranks, only rank 0's
-    counts."""
+def report(step: int, checkpoint: str | None = None, **metrics: float) -> None:
+    """Report the metrics of a step: ``report(120, val_loss=1.87)``. ``checkpoint``: the path of a
+    whole file or folder that was saved at this step and has these metrics. Of several ranks the
+    lowest one that reports counts."""
     global _last_step
     _last_step = int(step)
-    _say({"step": _last_step, "metrics": {key: float(value) for key, value in metrics.items()}})
+    line: dict[str, Any] = {"step": _last_step}
+    line["metrics"] = {key: float(value) for key, value in metrics.items()}
+    if checkpoint is not None:
+        _say(line)  # the metric, and then its file
+        line["checkpoint"] = os.path.abspath(checkpoint)
+    _say(line)
 
 
 def checkpoint(path: str, metric: float | None = None, step: int | None = None) -> None:
@@ -67,8 +72,11 @@ def checkpoint(path: str, metric: float | None = None, step: int | None = None) 
 
 
 def _say(line: dict[str, Any]) -> None:
-    if not _REPORTS or _RANK != "0":
+    if not _REPORTS:
         return
+    line["at"] = time.time()
+    if _RANK.isdigit() and _RANK != "0":
+        line["rank"] = int(_RANK)
     try:
         with open(_REPORTS, "a", encoding="utf-8") as file:
             file.write(json.dumps(line) + "\n")

@@ -4,15 +4,20 @@ version of its weights.
 
 from __future__ import annotations
 
+import contextlib
+import glob
+import json
 import os
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import astuple
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import NamedTuple
 
 from trmcloud.core.contract.command_terms import CheckpointTree
 from trmcloud.core.values import replace
+from trmcloud.io.files import write_atomic
 from trmcloud.pod.job.artifacts import (
     MOST_ENTRIES,
     UNFINISHED,
@@ -20,6 +25,7 @@ from trmcloud.pod.job.artifacts import (
     ArtifactRefused,
     SeenFile,
     artifact_at,
+    files_below,
     find_artifacts,
     groups_in,
     is_in_making,
@@ -36,18 +42,30 @@ class Watcher:
         work: the working tree.
         checkpoints: folders, files or patterns of names, separated by ``os.pathsep``; relative to
             ``work``, or outside it: absolute, or below ``~``. Empty: all of ``work``.
-        but: files that were sent and are no output while they are unchanged.
+        record: keeps, over all attempts of a run on this machine, the files that stood in each
+            watched place before the first one, which are no output while they are unchanged, and
+            the files that were taken.
         home: the command's home folder, which ``~`` stands for.
     """
 
     def __init__(
-        self, work: Path, checkpoints: str, but: Collection[SeenFile] = (), home: Path | None = None
+        self,
+        work: Path,
+        checkpoints: str,
+        record: FilesRecord | None = None,
+        home: Path | None = None,
     ) -> None:
-        self._work, self._but = work, but
+        self._work, self._record = work, record or FilesRecord(None)
         self._home = home or Path(os.path.expanduser("~"))
-        self._places = [self._place(each) for each in checkpoints.split(os.pathsep) if each]
+        self._named = [self._place(each) for each in checkpoints.split(os.pathsep) if each]
+        self._found: dict[str, _Place] = {}
+        """By path, files outside the working tree that the command was seen to save."""
+        self._but = self._record.before("", work)
+        for place in self._named:
+            if place.outside:
+                self._record.before(place.outside, place.root)
         self._since: dict[str, tuple[Artifact, float]] = {}
-        self._done: dict[str, tuple[SeenFile, ...]] = {}
+        self._done = self._record.taken
         self.rest: tuple[SeenFile, ...] = ()
         """Files of no layout in the working tree, as of the last look."""
         self.split: tuple[SplitFolder, ...] = ()
@@ -72,10 +90,19 @@ class Watcher:
         path = Path(folder.replace("~", str(self._home), 1) if folder[0] == "~" else folder)
         return _Place(path, folder, "", pattern)
 
+    def note_saved(self, path: str) -> None:
+        """Watch a file outside the working tree that the command has saved there."""
+        real = os.path.realpath(path)
+        known = (self._work, *(place.root for place in self._named))
+        if any(real.startswith(f"{os.path.realpath(each)}{os.sep}") for each in known):
+            return
+        if len(self._found) < _MOST_FOUND and real not in self._found:
+            self._found[real] = _Place(Path(real), real, "", "")
+
     def outside(self, tree: CheckpointTree) -> Path | None:
         """Return the folder outside the working tree that a checkpoint's names are below; None
         where no place of that name is watched."""
-        for place in self._places:
+        for place in (*self._named, *self._found.values()):
             if place.outside and place.outside == tree.place:
                 is_file = place.root.name == tree.source and not place.root.is_dir()
                 return place.root.parent if is_file else place.root
@@ -115,13 +142,13 @@ class Watcher:
 
     def done(self, artifact: Artifact) -> None:
         """It is taken, or will not be as it is."""
-        self._done[artifact.name] = artifact.weights
+        self._record.take(artifact.name, artifact.weights)
         self.missed.pop(artifact.name, None)
 
     def others(self) -> tuple[SeenFile, ...]:
         """New files of the working tree that are part of no checkpoint: of no layout, or in none
         of the places that were named. Looks at the whole tree."""
-        if not self._places:
+        if not self._named:
             return self.rest
         taken = {
             artifact.root / file.path
@@ -158,13 +185,14 @@ class Watcher:
     def _look(self) -> Iterator[Artifact | tuple[str, str]]:
         rest: list[SeenFile] = []
         split: list[SplitFolder] = []
-        if not self._places:
+        if not self._named:
             found = find_artifacts(self._work, but=self._but)
             rest, split = list(found.rest), list(found.split)
             yield from found.artifacts
             yield from found.refused
-        for place in self._places:
-            yield from self._look_in(place, rest, split)
+        for place in (*self._named, *self._found.values()):
+            for each in _alike(place):
+                yield from self._look_in(each, rest, split)
         self.rest, self.split = tuple(rest), tuple(split)
 
     def _look_in(
@@ -180,7 +208,8 @@ class Watcher:
             except OSError:
                 return
             grouped = set()
-            for artifact in groups_in(place.root, place.below, place.outside, self._but).artifacts:
+            but = self._record.before(place.outside, place.root) if place.outside else self._but
+            for artifact in groups_in(place.root, place.below, place.outside, but).artifacts:
                 files = {file.path for file in artifact.files}
                 if len(files) > 1 and any(fnmatchcase(name, place.pattern) for name in files):
                     grouped |= files
@@ -195,7 +224,7 @@ class Watcher:
             named = place.below or place.root.name
             yield from self._one(place._replace(root=whole, below=""), named, split)
         else:
-            but = () if place.outside else self._but
+            but = self._record.before(place.outside, place.root) if place.outside else self._but
             found = find_artifacts(place.root, place=place.outside, below=place.below, but=but)
             if not place.outside:
                 rest += found.rest
@@ -231,6 +260,9 @@ class Watcher:
 
 
 _HASTY, _HASTY_BYTES = 2, 64 << 20
+_MOST_FOUND = 64
+_MOST_ALIKE = 200
+_DIGITS = re.compile(r"[0-9]+")
 
 
 class _Place(NamedTuple):
@@ -239,6 +271,71 @@ class _Place(NamedTuple):
     """As it was named, where it is no part of the working tree."""
     below: str
     pattern: str
+
+
+def _alike(place: _Place) -> Iterator[_Place]:
+    """A place, and the folders that a wildcard or another number in the place of its own leads to:
+    scripts number their folders by the start, as ``exp2`` or ``version_1``."""
+    has_wildcard = any(char in place.below for char in "*?[")
+    wanted = place.below if has_wildcard else _DIGITS.sub("*", place.below)
+    if not has_wildcard:
+        yield place
+    if place.outside or (wanted == place.below and not has_wildcard):
+        return
+    root = str(place.root)
+    for path in sorted(glob.glob(os.path.join(glob.escape(root), wanted)))[:_MOST_ALIKE]:
+        below = os.path.relpath(path, root)
+        if below != place.below and os.path.isdir(path):
+            yield place._replace(below=below)
+
+
+class FilesRecord:
+    """The files of a run's places before its first attempt, and those that were taken, in a file
+    that its attempts on this machine share.
+
+    Args:
+        path: of that file; None: nothing is kept, and ``before`` is all that stood there.
+        before: files by place; "" is the working tree.
+    """
+
+    def __init__(
+        self, path: Path | None, before: Mapping[str, tuple[SeenFile, ...]] | None = None
+    ) -> None:
+        self._path = path
+        self._before = dict(before or {})
+        self.taken: dict[str, tuple[SeenFile, ...]] = {}
+        """By a checkpoint's name, the weights that were taken last."""
+        try:
+            said = json.loads(path.read_text(encoding="utf-8")) if path is not None else {}
+            if isinstance(said, list):  # of a run that an earlier version began
+                said = {"before": {"": said}}
+            for name, into in (("before", self._before), ("taken", self.taken)):
+                for key, rows in said.get(name, {}).items():
+                    into[key] = tuple(SeenFile(*row) for row in rows)
+        except (OSError, ValueError, TypeError, AttributeError):
+            self.taken.clear()
+
+    def before(self, place: str, root: Path) -> tuple[SeenFile, ...]:
+        """The files below ``root`` as they were when this was asked for the first time."""
+        if place not in self._before and self._path is not None:
+            self._before[place] = files_below(root)
+            self._write()
+        return self._before.get(place, ())
+
+    def take(self, name: str, weights: tuple[SeenFile, ...]) -> None:
+        if self.taken.get(name) != weights:
+            self.taken[name] = weights
+            self._write()
+
+    def _write(self) -> None:
+        if self._path is None:
+            return
+        said = {
+            name: {key: [astuple(file) for file in files] for key, files in held.items()}
+            for name, held in (("before", self._before), ("taken", self.taken))
+        }
+        with contextlib.suppress(OSError):  # on a full disk the next attempt takes some again
+            write_atomic(self._path, json.dumps(said), durable=False)
 
 
 # Whether a file is whole, by the marks of its format.

@@ -1,0 +1,311 @@
+"""Which checkpoint of one's own command is the best: the job's process on small scripts.
+
+Each script writes its true loss into the files that it saves. A checkpoint that is called best
+without doubt must have the value that its metric says.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+import subprocess
+import sys
+import tarfile
+import textwrap
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from trmcloud.core.contract.command import CODE_NAME, Command
+from trmcloud.core.contract.command_terms import TREE_NAME, CheckpointTree
+from trmcloud.core.contract.manifest import CheckpointManifest, from_json, pick_best, rivals
+from trmcloud.core.contract.records import dump, load
+from trmcloud.core.contract.trainer_contract import ENV_ATTEMPT, ENV_JOB, Heartbeat, PhaseJob
+
+SAVE = """\
+import json, os, signal, struct, sys, time
+def save(name, loss):
+    head = json.dumps({"w": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}}).encode()
+    os.makedirs(os.path.dirname(name) or ".", exist_ok=True)
+    with open(name, "wb") as file:
+        file.write(struct.pack("<Q", len(head)) + head + struct.pack("<f", loss))
+"""
+
+
+class Kept(NamedTuple):
+    """A checkpoint that a run left: its manifest, its name, and the loss that its file holds."""
+
+    manifest: CheckpointManifest
+    source: str
+    loss: float
+
+    @property
+    def value(self) -> float | None:
+        told = self.manifest.own_metric
+        return told[1] if told else None
+
+
+class Script:
+    """One script under the job's process, attempt after attempt."""
+
+    def __init__(self, folder: Path, code: str, words: str = "", **command: Any) -> None:
+        self.folder = folder
+        self.out = folder / "runs/r1/train"
+        sent = folder / "sent"
+        sent.mkdir()
+        (folder / "train.py").write_text(SAVE + textwrap.dedent(code))
+        with tarfile.open(sent / CODE_NAME, "w") as tar:
+            tar.add(folder / "train.py", "train.py")
+        own = Command((sys.executable, "train.py", *words.split()), grace_s=5.0, **command)
+        self.command = own
+        job = PhaseJob("r1", "train", {}, "", str(self.out), 1, command=own, code_dir=str(sent))
+        self.out.mkdir(parents=True)
+        (folder / "job.json").write_text(dump(job))
+        self.attempts = 0
+
+    def run(self, **environment: str) -> str:
+        """Run an attempt to its end; return its log."""
+        self.attempts += 1
+        ended = subprocess.run(
+            [sys.executable, "-m", "trmcloud.pod.job.process"],
+            env={
+                **os.environ,
+                **environment,
+                ENV_JOB: str(self.folder / "job.json"),
+                ENV_ATTEMPT: str(self.attempts),
+            },
+            capture_output=True,
+            text=True,
+            timeout=120,
+        )
+        assert ended.returncode == 0, ended.stderr
+        return ended.stdout
+
+    @property
+    def beat(self) -> Heartbeat:
+        return load(Heartbeat, 1, (self.out / "heartbeat.json").read_text())
+
+    @property
+    def kept(self) -> list[Kept]:
+        found = []
+        for path in sorted(self.out.glob("checkpoints/*/manifest.json")):
+            manifest = from_json(path.read_text(), str(path))
+            tree = load(CheckpointTree, 1, (path.parent / TREE_NAME).read_text())
+            weights = (path.parent / manifest.weights[0].name).read_bytes()
+            found.append(Kept(manifest, tree.source, struct.unpack("<f", weights[-4:])[0]))
+        return found
+
+    def best(self) -> Kept:
+        """The best; its metric is its file's loss, or it is unsure and that one is a candidate."""
+        kept = self.kept
+        best = pick_best([each.manifest for each in kept])
+        assert best is not None, kept
+        by_step = {each.manifest.step: each for each in kept}
+        found = by_step[best.step]
+        others = rivals(best, [each.manifest for each in kept])
+        if not others:
+            assert found.loss == pytest.approx(found.value, abs=0.006), found
+        candidates = [found, *(by_step[other.step] for other in others)]
+        least = min(candidates, key=lambda each: self.command.score(each.loss))
+        assert least.loss == min(kept, key=lambda each: self.command.score(each.loss)).loss
+        return found
+
+
+def test_a_value_that_is_printed_after_its_file_belongs_to_it(tmp_path: Path) -> None:
+    code = """\
+        import torch
+        model = torch.nn.Linear(2, 1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for epoch, loss in enumerate((3.0, 1.0, 2.0, 4.0)):
+            for _ in range(20):
+                model(torch.ones(1, 2)).sum().backward()
+                optimizer.step()
+            state = {"weights": model.state_dict(), "epoch": epoch, "loss": loss}
+            torch.save(state, f"model_{epoch}.pt")
+            print(f"Validation loss: {loss}", flush=True)
+    """
+    script = Script(tmp_path, code, metric="validation_loss", keep_best=4)
+    log = script.run()
+    kept = {each.source: each for each in script.kept}
+    assert {name: each.value for name, each in kept.items()} == {
+        "model_0.pt": 3.0, "model_1.pt": 1.0, "model_2.pt": 2.0, "model_3.pt": 4.0,
+    }, log  # fmt: skip
+    assert all(each.manifest.is_sure for each in kept.values())
+    assert "\x1e" not in log
+
+
+def test_an_iteration_is_no_step(tmp_path: Path) -> None:
+    code = """\
+        for step in range(1, 41):
+            time.sleep(0.02)
+            for it in (2 * step - 1, 2 * step):
+                print(f"Epoch 1 | iter {it} step {step} | loss train: {5 / step:.3f}, val: n/a")
+            if step % 5 == 0:
+                val = 1 + abs(step - 10) / 10
+                print(f"iter {2 * step}: val loss {val:.4f}, val time: 50.00 ms", flush=True)
+                save(f"out/step-{step:08d}/lit_model.safetensors", val)
+                time.sleep(0.5)
+    """
+    script = Script(tmp_path, code, checkpoints="out", metric="val_loss")
+    script.run()
+    script.best()
+
+
+def test_a_printed_configuration_has_no_metric(tmp_path: Path) -> None:
+    code = """\
+        print("callbacks:\\n  early_stopping:\\n    monitor: val_acc\\n    patience: 100")
+        sys.stdout.flush()
+        save("init.safetensors", 0)
+        for epoch in range(1, 6):
+            time.sleep(0.6)
+            print(f"loss: {1 / epoch:.3f}", flush=True)
+            time.sleep(0.4)
+            print(f"val_acc={0.5 + epoch / 100:.4f}", flush=True)
+            save("last.safetensors", 0.5 + epoch / 100)
+    """
+    script = Script(tmp_path, code, metric="val_acc", higher_is_better=True)
+    script.run()
+    assert script.best().source == "last.safetensors"
+
+
+def test_files_of_a_run_before_are_no_result(tmp_path: Path) -> None:
+    place = tmp_path / "outside"
+    code = f"""\
+        worse, epochs = float(sys.argv[1]), int(sys.argv[2])
+        sys.stderr.write("Epoch 0 - loss: 0.0000:   0%|    | 0/24 [00:00<?, ?it/s]\\n")
+        for epoch in range(1, epochs + 1):
+            time.sleep(0.7)
+            loss = worse + 1 / epoch
+            print(f"Validation Results - Epoch: {{epoch}} Avg loss: {{loss:.2f}}", flush=True)
+            save(f"{place}/checkpoint_{{epoch}}.safetensors", loss)
+    """
+    for number, words in enumerate(("0.1 4", "5 2")):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        script = Script(folder, code, words, checkpoints=str(place), metric="loss")
+        script.run()
+    assert {each.source for each in script.kept} <= {
+        "checkpoint_1.safetensors",
+        "checkpoint_2.safetensors",
+    }
+    assert script.best().loss == 5.5
+
+
+@pytest.mark.parametrize(
+    ("code", "command"),
+    [
+        (
+            """\
+            for n in range(1, 4):
+                time.sleep(0.7)
+                save(f"mlruns/0/models/m-{n:032x}/artifacts/model.safetensors", 1 / n)
+                print(f"rmse: {1 / n:.3f}", flush=True)
+            """,
+            {"metric": "rmse"},
+        ),
+        (
+            """\
+            for n, loss in enumerate((0.9, 0.25, 0.8), 1):
+                print("step %d val_loss: %s" % (n, str(loss).replace(".", ",")), flush=True)
+                save(f"out/step-{n}.safetensors", loss)
+                time.sleep(0.7)
+            """,
+            {"metric": "val_loss"},
+        ),
+        (
+            """\
+            for epoch in range(1, 5):
+                time.sleep(0.7)
+                train, valid = 1 / epoch, 1 + abs(epoch - 2) / 5
+                print(f"epoch {epoch} - train loss: {train:.3f} - valid loss: {valid:.3f}")
+                sys.stdout.flush()
+                save(f"model_{epoch}.safetensors", valid)
+            """,
+            {"metric": "loss"},
+        ),
+        (
+            """\
+            sys.path.insert(0, os.environ["PYTHONPATH"].split(":")[0])
+            import trmcloud_job
+            for step, loss in enumerate((3.0, 1.0, 2.0)):
+                save("last.safetensors", loss)
+                trmcloud_job.report(step, val_loss=loss, checkpoint="last.safetensors")
+                print(f"val_loss {9 - loss}", flush=True)
+                time.sleep(1.2)
+            """,
+            {"metric": "val_loss"},
+        ),
+    ],
+    ids=["mlflow", "decimal comma", "both in a line", "reported"],
+)
+def test_the_best_has_the_least_loss_or_is_unsure(
+    tmp_path: Path, code: str, command: dict[str, Any]
+) -> None:
+    script = Script(tmp_path, code, **command)
+    log = script.run()
+    best = script.best()
+    if "trmcloud_job" in code:
+        assert best.manifest.is_sure, log
+
+
+def test_a_file_of_an_unknown_suffix_below_a_pattern_is_taken(tmp_path: Path) -> None:
+    code = """\
+        import pickle
+        os.makedirs("d3rlpy_logs/SAC_20261128")
+        for n in range(1, 3):
+            with open(f"d3rlpy_logs/SAC_20261128/model_{n * 100}.d3", "wb") as file:
+                pickle.dump({"torch": b"x" * 100, "n": n}, file)
+            print(f"step={n * 100} rollout_return={n - 5}", flush=True)
+            time.sleep(0.7)
+    """
+    pattern = Script(tmp_path, code, checkpoints="d3rlpy_logs/*/model_*.d3")
+    pattern.run()
+    assert [each.source for each in pattern.kept][-1].endswith("SAC_20261128/model_200.d3")
+    whole = tmp_path / "whole"
+    whole.mkdir()
+    tree = Script(whole, code)
+    tree.run()
+    assert [each.source for each in tree.kept][-1].endswith("SAC_20261128/model_200.d3")
+
+
+RESUMED = """\
+    start = int(sys.argv[-1].rpartition("_")[2].partition(".")[0]) if len(sys.argv) > 1 else 0
+    attempt = int(os.environ["TRMCLOUD_ATTEMPT"])
+    folder = f"runs/exp{attempt}"
+    print("from", start, flush=True)
+    for step in range(start + 1, start + 5):
+        if attempt == 2:
+            sys.exit(3)
+        save(f"{folder}/model_{step}.safetensors", 10 / step)
+        print(f"step {step} val_loss {10 / step:.4f}", flush=True)
+        time.sleep(0.7)
+    sys.exit(0 if attempt == 3 else 3)
+"""
+
+
+def test_an_attempt_that_saves_nothing_takes_nothing_again(tmp_path: Path) -> None:
+    resume = (sys.executable, "train.py", "--resume", "{checkpoint}")
+    script = Script(tmp_path, RESUMED, checkpoints="runs/exp1", metric="val_loss", resume=resume)
+    script.run()
+    first = {each.source: each.manifest.step for each in script.kept}
+    assert "from 4" in script.run()
+    assert {each.source: each.manifest.step for each in script.kept} == first
+    assert "from 4" in script.run(), "no older one that was taken again"
+    assert script.best().source == "runs/exp3/model_8.safetensors", "its new folder is watched"
+
+
+def test_a_model_that_is_saved_outside_is_found(tmp_path: Path) -> None:
+    code = f"""\
+        import torch
+        torch.save({{"loss": 1.0}}, "{tmp_path}/elsewhere.pt")
+        time.sleep(0.3)
+    """
+    script = Script(tmp_path, code)
+    log = script.run()
+    assert [each.source for each in script.kept] == ["elsewhere.pt"], log
+    unobserved = tmp_path / "unobserved"
+    unobserved.mkdir()
+    other = Script(unobserved, code, unobserved=True)
+    other.run()
+    assert not other.kept
