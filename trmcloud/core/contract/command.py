@@ -99,6 +99,8 @@ class Command(Value):
     it. Empty: the tree itself."""
     source: CommandSource | None = None
     """None where nothing was sent yet."""
+    unchecked: bool = False
+    """Whether its first minutes are not checked: see ``pod.job.first_checks``."""
 
     @property
     def is_pattern(self) -> bool:

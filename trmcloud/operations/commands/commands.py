@@ -334,6 +334,11 @@ class CommandRequest(Value):
         "Also run a script that is not among the files sent: the machine or image has it.",
         _TRIED, _OWN_RARE, place="",
     )
+    no_check: bool = option(
+        "--no-check", False,
+        "Start it without the checks on the machine: driver, imports, files, variables, disk.",
+        _RUN, _OWN_RARE, place="unchecked",
+    )
     typed: tuple[str, ...] = ()
 # fmt: on
 
