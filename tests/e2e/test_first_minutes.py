@@ -72,5 +72,5 @@ def test_a_variable_that_was_not_given_costs_cents_on_a_rented_gpu(
     )
     assert "why: train.py, line 2: the variable SOME_KEY is not set: pass --env SOME_KEY" in out
     run = json.loads(lodger.run("status", lodger.only_run().run_id, "--json"))["runs"][0]
-    assert float(run["spent_usd"]) < 0.25
+    assert float(run["spent_usd"]) < 0.06, "5 minutes"
     assert not runpod.control.live()
