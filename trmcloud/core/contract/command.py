@@ -101,6 +101,8 @@ class Command(Value):
     """Whether its Python processes run without ``pod.job.trmcloud_observer``."""
     source: CommandSource | None = None
     """None where nothing was sent yet."""
+    unchecked: bool = False
+    """Whether its first minutes are not checked: see ``pod.job.first_checks``."""
 
     @property
     def is_pattern(self) -> bool:

@@ -69,6 +69,7 @@ STOPPING: tuple[str, ...] = (
 ENDS: Mapping[str, str] = {
     "code 0": "finished",
     "any other code, or a signal": "failed; with --resume it continues from its last checkpoint",
+    "in its first 10 minutes, by an error that a new start repeats": "failed; it is not restarted",
     "any, after it was asked to stop": "landed: its checkpoints are kept",
 }
 """The meaning of a command's end, by how it ended."""

@@ -339,6 +339,11 @@ class CommandRequest(Value):
         "Do not observe its Python processes; metrics are then read from its log and files alone.",
         _RUN, _OWN_RARE, place="unobserved",
     )
+    no_check: bool = option(
+        "--no-check", False,
+        "Start it without the checks on the machine: driver, imports, files, variables, disk.",
+        _RUN, _OWN_RARE, place="unchecked",
+    )
     typed: tuple[str, ...] = ()
 # fmt: on
 

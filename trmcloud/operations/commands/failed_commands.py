@@ -25,6 +25,7 @@ from trmcloud.operations.commands.trial_facts import (
     places_of_module,
 )
 from trmcloud.operations.context import Context
+from trmcloud.operations.reasons import sentence
 from trmcloud.operations.sending.ignore_rules import IGNORE_NAME
 
 _LAST = 10
@@ -61,7 +62,8 @@ def failure_of(context: Context, run: RunState) -> Failure | None:
         note = context.notes.launch(run.run_id)
         if here := str(note.get("here", "")):
             sent = _sent(Path(str(note.get("code", ""))))
-            missing, fix = missing_in(lines, run.spec.command, Path(here), sent)
+            said = (*lines, one_line(sentence(run.reason)))  # of a command that was not started
+            missing, fix = missing_in(said, run.spec.command, Path(here), sent)
     return Failure(lines, missing, fix)
 
 

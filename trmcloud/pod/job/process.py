@@ -50,6 +50,7 @@ from trmcloud.core.text import one_line
 from trmcloud.core.values import replace
 from trmcloud.io.files import read_small, write_atomic
 from trmcloud.pod.job.csv_logs import CsvLogs
+from trmcloud.pod.job.first_checks import FIRST_S, FirstChecks
 from trmcloud.pod.job.metric_order import REPORTED
 from trmcloud.pod.job.observed import JsonLines, LowestRank, metrics_of, state_in
 from trmcloud.pod.job.parts import PORT, PartsReceiver, PartsSender
@@ -243,6 +244,7 @@ class Job:
         self._tell = CommandReporter(self._folder, job, command, self._attempt, time.time())
         self._readings = Readings(command)
         self._tell.order.counters = self._readings.counters
+        self._first = FirstChecks(command)
         self._log: LogPump | None = None
         self._events: EventFiles | None = None
         self._csv: CsvLogs | None = None
@@ -261,6 +263,14 @@ class Job:
         except (OSError, ValueError, CheckpointError) as error:
             self._end("bad_config", f"the command could not be started: {error}")
             return
+        is_checked = self._tell.beat.saved_step is None and self._folder.parent.name != TRIALS_DIR
+        environment = self._command_environment()
+        del environment[ENV_OBSERVED]  # a check is no process of the command
+        if is_checked and (wrong := self._first.fails(words, str(self._work), environment)):
+            self._end("bad_config", wrong)
+            return
+        for warning in self._first.warnings:
+            self._say(f"warning: {warning}")
         try:
             self._start(words)
         except OSError as error:
@@ -541,7 +551,9 @@ class Job:
         for number, (at, line) in enumerate(lines):
             if (mark := mark_in(line)) is not None:
                 self._tell.order.mark(mark.state, is_exact=mark.is_exact)
-            elif (reading := self._readings.read(line)) is not None:
+                continue
+            self._first.saw(line)
+            if (reading := self._readings.read(line)) is not None:
                 if (first := self._readings.late) is not None:
                     self._readings.late = None
                     self._tell.read(replace(first, at=at), now)
@@ -570,7 +582,8 @@ class Job:
             notes.insert(0, self._missing_metric())
         if self._tell.beat.saved_step is None and waited:
             notes.append("no checkpoint yet")
-        return notes
+        printed = self._tell.beat.signs > 0
+        return notes + self._first.notes(now, printed=printed, pids=tuple(self._offspring))
 
     @property
     def _lacks_metric(self) -> bool:
@@ -724,6 +737,9 @@ class Job:
             return f"landed_{told}", "; ".join(notes)
         if code == 0:
             return "finished", "; ".join(notes)
+        is_first = self._tell.beat.saved_step is None and time.time() - self._started_at < FIRST_S
+        if is_first and (known := self._first.crash()) is not None:
+            return known[0], "; ".join([known[1], ended, *notes])
         return "crashed", "; ".join([ended, *notes])
 
     def _end(self, outcome: str, message: str) -> None:
