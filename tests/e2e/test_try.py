@@ -103,6 +103,7 @@ def test_the_line_that_it_prints_works_as_it_stands(user: User) -> None:
     assert typed.ends() == Outcome.FINISHED.exit_code, typed.shown
     fetched = user.run("fetch-best", "--into", "best")
     assert "fetched and verified" in fetched
+    assert "in Python" not in fetched, "torch has not written it"
     [own] = (user.here / "best" / "own").iterdir()
     assert own.read_text() == "120", "the lowest val_loss is that of the last step"
 

@@ -89,12 +89,22 @@ def test_a_command_may_be_one_text(project: Path) -> None:
     assert filled(put(project, COMMAND).parent).asked.words == ("python", "train.py", "--lr", "1 e")
 
 
+@pytest.mark.parametrize("text", ['command = "\'"', "command = []", "command = 3", "command = [1]"])
+def test_what_is_no_command_is_refused(project: Path, text: str) -> None:
+    put(project, text)
+    with pytest.raises(UsageError, match=r"^(command: |trmcloud\.toml cannot)"):
+        filled(project)
+    put(project, "budget = 3")
+    with pytest.raises(UsageError, match="cannot be read: it has no command"):
+        filled(project)
+
+
 def test_what_is_typed_wins_and_is_named(project: Path) -> None:
     put(project, COMMAND + 'budget = 900\nmetric = "acc"\nbest = "max"\ngrace = 5\n')
     made = filled(project, budget="3", metric="val_loss")
     assert (made.request.budget, made.asked.metric, made.asked.grace) == ("3", "val_loss", 5.0)
     assert made.asked.best == "min", "the direction of the file's metric is not that of another"
-    told = "; typed instead: --budget, --metric; not used with that: best"
+    told = "; replaced by what was typed: budget 900, metric acc, best max"
     assert made.line.endswith(f"command, grace 5{told}")
 
 
@@ -153,12 +163,13 @@ def test_a_recipe_a_plan_or_a_command_is_launched_without_it(project: Path) -> N
         ("grace = nan", "grace: --grace takes seconds", ""),
         ("checkpoint-gb = 1e999999", "checkpoint-gb: --checkpoint-gb must be from 0", ""),
         ("metric = 3", "metric: it takes a string", ""),
-        ('metric = "a\\u001b[2J"', "metric: it takes a string, without control characters", ""),
+        ('metric = "a\\u001b[2J"', "metric: it has control characters", ""),
         ('env = ["A=b"]', "env: --env takes the name of a variable, not its value: 'A'", "--env W"),
         ('env = ["NOT_SET_HERE"]', "env: --env NOT_SET_HERE: this shell has no such", ""),
         ('env = "A"', "env: it takes a list of words", ""),
         ('hardware = "9xFOO"', "hardware: unknown hardware '9xFOO'", ""),
         ('hardware = "p-12ab"', "hardware: ", ""),
+        ("command = 3", "trmcloud.toml cannot be read: Cannot overwrite", ""),
         ("x = [", "trmcloud.toml cannot be read: ", "correct it"),
         (f"x = {'[' * 9000}", "trmcloud.toml cannot be read: ", ""),
         (f"steps = {'9' * 5000}", "trmcloud.toml cannot be read: ", ""),
@@ -242,7 +253,7 @@ def test_one_that_is_no_file_is_refused(project: Path, kind: str) -> None:
         path.mkdir()
     else:
         path.symlink_to("/etc/passwd")
-    with pytest.raises(UsageError, match=r"trmcloud\.toml cannot be read|the key command"):
+    with pytest.raises(UsageError, match=r"trmcloud\.toml cannot be read"):
         filled(project)
 
 
@@ -297,7 +308,7 @@ def test_launch_shows_what_it_has_read(typist: InProcess) -> None:
     assert "command         python3 train.py" in shown
     assert "cap             $0.50 · reserves $0.50" in shown
     unwrapped = " ".join(shown.split())
-    told = "trmcloud.toml: command, hardware local, rate 2; typed instead: --budget"
+    told = "trmcloud.toml: command, hardware local, rate 2; replaced by what was typed: budget 9"
     assert told in unwrapped
     assert "code sent 1 file," in unwrapped, "the file is not among the code"
     err = typist.refused("launch", code=2)

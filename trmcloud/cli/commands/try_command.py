@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import os
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -57,7 +56,7 @@ def try_command(
     Example: trmcloud try --metric val_loss -- python train.py
     """
     file = Path.cwd() / PROJECT_FILE
-    if write and os.path.lexists(file):
+    if write and (file.exists() or file.is_symlink()):
         raise UsageError(
             f"{PROJECT_FILE} is here already, and is not overwritten",
             where=str(file),

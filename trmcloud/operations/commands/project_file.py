@@ -9,7 +9,7 @@ is typed wins, and ``-y`` does not agree to a budget or an environment that only
 import json
 import os
 import shlex
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import fields
 from decimal import Decimal
 from pathlib import Path
@@ -35,8 +35,8 @@ _NAMES = {row.key: name for name, row in _ROWS.items() if row.in_file}
 
 
 class Filled(Value):
-    """A launch with the values of a file. ``line``: the file, its values but the command's, the
-    flags that were typed instead of others, and the keys that do not apply beside these."""
+    """A launch with the values of a file. ``line``: the file, its values but the command's, and
+    those that typed options replace."""
 
     request: LaunchRequest
     asked: CommandRequest
@@ -73,7 +73,7 @@ def fill_in(
                 where=str(path),
                 next_step=f"{' '.join(untyped)}, or leave out -y",
             )
-    line = _line(path, said, used, typed)
+    line = _line(path, said, tuple(used))
     if "data" in used:
         used["data"] = str(path.parent / used["data"])
     elif request.data:
@@ -82,22 +82,16 @@ def fill_in(
     return Filled(replace(request, **used), replace(asked, **own), path.parent, line)
 
 
-def _line(
-    path: Path, said: Mapping[str, Any], used: Mapping[str, Any], typed: Collection[str]
-) -> str:
-    parts = [f"from {path}: command"]
-    parts += [f"{_ROWS[n].key} {_shown(value)}" for n, value in used.items() if n != "words"]
-    flags = [_ROWS[name].flag for name in said if name in typed]
-    unused = [_ROWS[name].key for name in said if name not in used and name not in typed]
-    line = ", ".join(parts)
-    line += f"; typed instead: {', '.join(flags)}" if flags else ""
-    return one_line(line + (f"; not used with that: {', '.join(unused)}" if unused else ""))
+def _line(path: Path, said: Mapping[str, Any], used: Collection[str]) -> str:
+    def shown(name: str) -> str:
+        value = said[name]
+        if isinstance(value, tuple):
+            value = shlex.join(value)
+        return f"{_ROWS[name].key} {f'{value:g}' if isinstance(value, float) else value}"
 
-
-def _shown(value: Any) -> str:
-    if isinstance(value, tuple):
-        return shlex.join(value)
-    return f"{value:g}" if isinstance(value, float) else str(value)
+    line = ", ".join([f"from {path}: command", *(shown(n) for n in used if n != "words")])
+    replaced = ", ".join(shown(name) for name in said if name not in used)
+    return one_line(line + (f"; replaced by what was typed: {replaced}" if replaced else ""))
 
 
 def read_file(path: Path, typed: Collection[str] = ()) -> dict[str, Any]:
@@ -121,11 +115,7 @@ def read_file(path: Path, typed: Collection[str] = ()) -> dict[str, Any]:
 def _values(text: str, path: Path, typed: Collection[str] = ()) -> dict[str, Any]:
     said = tomllib.loads(text, parse_float=Decimal)
     if "command" not in said:
-        raise UsageError(
-            "the key command is missing",
-            where=str(path),
-            next_step='command = "python train.py", or type the command after --',
-        )
+        raise ValueError("it has no command")
     return {_name_of(key, path): _value(key, value, path, typed) for key, value in said.items()}
 
 
@@ -144,9 +134,8 @@ def _value(key: str, said: Any, path: Path, typed: Collection[str]) -> Any:
     row = _ROWS[name]
     try:
         value = _of_kind(row, _KINDS[name], said)
-        texts = value if isinstance(value, tuple) else (str(value),)
-        if value is None or not all(text.isprintable() for text in texts):
-            raise UsageError(f"it takes {_words(row, _KINDS[name])}, without control characters")
+        if not all(t.isprintable() for t in (value if isinstance(value, tuple) else [str(value)])):
+            raise UsageError("it has control characters")
         if row.metavar in ("DIR", "FILE"):
             _require_inside(path.parent, name, value)
         if name not in typed and row.parse is not None:
@@ -154,38 +143,36 @@ def _value(key: str, said: Any, path: Path, typed: Collection[str]) -> Any:
                 check_hardware(value)  # as a command takes it: any, 8xany, too
             else:
                 row.parse(row.flag, value)
-    except UsageError as error:
-        raise UsageError(
-            f"{key}: {error.what}", where=str(path), next_step=error.next_step or f"correct {key}"
-        ) from None
+    except (UsageError, ValueError) as error:
+        step = getattr(error, "next_step", "") or f"correct {key}"
+        raise UsageError(f"{key}: {error}", where=str(path), next_step=step) from None
     return value
 
 
 def _of_kind(row: Option, kind: Any, said: Any) -> Any:
-    """``said`` as a command line would give it; None where it is of another type."""
-    if kind == Sequence[str]:
-        if row.is_positional and isinstance(said, str):
-            try:
-                said = shlex.split(said)
-            except ValueError as error:
-                raise UsageError(str(error)) from None
-        is_list = isinstance(said, list) and all(isinstance(each, str) for each in said)
-        return tuple(said) if is_list else None
-    if isinstance(said, Decimal) or (type(said) is int and abs(said) < _MOST_WHOLE):
-        if row.parse is parse_money:
-            return str(said)
-        if kind is float:
-            return float(said)
-        return said if kind in (int, int | None) and type(said) is int else None
-    return said if kind in (str, str | None) and isinstance(said, str) else None
+    """Return ``said`` as a command line would give it.
 
-
-def _words(row: Option, kind: Any) -> str:
+    Raises:
+        UsageError, ValueError: it is of another type, or no words as a shell has them.
+    """
+    make: Callable[[Any], Any] = tuple
+    is_whole = type(said) is int and abs(said) < _MOST_WHOLE
+    is_number = is_whole or isinstance(said, Decimal)
     if kind == Sequence[str]:
-        return 'a list of words, as ["python", "train.py"]' + (" or a string" * row.is_positional)
-    if row.parse is parse_money or kind is float:
-        return "a number"
-    return "a string" if kind in (str, str | None) else "a whole number"
+        said = shlex.split(said) if row.is_positional and isinstance(said, str) else said
+        fits = isinstance(said, list) and all(isinstance(each, str) for each in said)
+        takes = 'a list of words, as ["python", "train.py"]'
+    elif row.parse is parse_money:
+        fits, takes, make = is_number or isinstance(said, str), "a number", str
+    elif kind is float:
+        fits, takes, make = is_number, "a number", float
+    elif kind is str:
+        fits, takes, make = isinstance(said, str), "a string", str
+    else:
+        fits, takes, make = is_whole, "a whole number", int
+    if not fits:
+        raise UsageError(f"it takes {takes}")
+    return make(said)
 
 
 def _require_inside(folder: Path, name: str, named: str) -> None:
