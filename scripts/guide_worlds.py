@@ -93,21 +93,11 @@ def your_own(folder: Path) -> Iterator[Reader]:
     shutil.copy(ROOT / "docs" / "guide" / "your-own" / "train.py", folder)
     (folder / ".env").write_text("WANDB_API_KEY=secret\n")
     (folder / ".trmcloudignore").write_text("trmcloud-home/\n")
-    run = "run local --rate 3.60 --budget 0.05 --grace"
-    asked = "5 --checkpoint-gb 0.01 \\\n    --checkpoints out --metric 'val_loss=([0-9.]+)' -y"
     only = {
-        f"{run} {asked}": "^(r-|✔|train )|^  (why|spent|trmcloud)",
-        f"{run} 2": "^(r-|✔|train )|^  (spent|measured|memory|elsewhere)",
-        "run local --rate 3.60 --budget 0.25": "^  (train|cap|stops|· by)",
+        "launch --rate 3.60 --budget 0.05 --dry-run": "^  (hardware|command|best|cap|from|code) ",
+        "launch --rate 3.60 --budget 0.05 -y": "^(r-|✔)|^  (why|spent|trmcloud)",
     }
     yield Reader(user, only=only)
-
-
-@contextlib.contextmanager
-def tried(folder: Path) -> Iterator[Reader]:
-    """The same folder, in which nothing has run."""
-    with your_own(folder) as reader:
-        yield Reader(reader.user, only={"run 1xH100": "tried here|failed there|^  (hardware|code)"})
 
 
 @contextlib.contextmanager
@@ -324,7 +314,7 @@ def _prose() -> str:
 WORLDS: Mapping[str, Mapping[str, World]] = {
     "first-run": {"": first_run},
     "agents": {"": agents, "loop": agents_loop},
-    "your-own": {"": your_own, "tried": tried},
+    "your-own": {"": your_own},
     "post-training": {"": post_training},
     "runpod": {"": runpod},
     "huggingface": {"": guide_worlds_jobs.huggingface},

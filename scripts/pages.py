@@ -90,6 +90,8 @@ def option_tables() -> str:
             words = [row.help, *(f"`{on}`: {but['help']}" for on, but in row.but.items())]
             if row.envvar:
                 words.append(f"Also from `{row.envvar}`.")
+            if row.in_file:
+                words.append(f"In `trmcloud.toml`: `{row.key}`.")
             flags = [] if row.is_positional else [", ".join(row.flags)]
             cells = [
                 f"`{' '.join([*flags, row.metavar or '']).strip()}`",

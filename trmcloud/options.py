@@ -69,6 +69,10 @@ class Option(Value):
     """By command, fields of this row that differ there."""
     is_required: bool = True
     """Of a positional argument: whether it must be typed."""
+    in_file: bool = False
+    """It may stand in ``trmcloud.toml``, which may be somebody else's, under ``key``."""
+    not_beside: str = ""
+    """An option that replaces the file's value of this one, too, where it is typed."""
 
     def place_of(self, name: str) -> str:
         return name if self.place is None else self.place
@@ -77,6 +81,11 @@ class Option(Value):
     def flag(self) -> str:
         """The one that messages name."""
         return self.flags[-1]
+
+    @property
+    def key(self) -> str:
+        """Its name in ``trmcloud.toml``."""
+        return self.flag.removeprefix("--")
 
     @property
     def is_positional(self) -> bool:
@@ -245,9 +254,10 @@ class LaunchRequest(Value):
         "hardware", "",
         "8xB200 8xH200 8xH100 8xA100 4xH100 4xA100, other NxSKU, 2x8xH100 (two machines), local, "
         "or the id of a plan.", _ALL + " try", _CHOICE, metavar="HARDWARE", parse=_hardware,
-        beside_a_plan=True,
+        beside_a_plan=True, in_file=True,
         but={
             "launch": {
+                "is_required": False,
                 "help": "8xH100, other NxSKU, 2x8xH100 (two machines), local, or the id of a plan; "
                         "for a command also any (8xany): the cheapest.",
             },
@@ -286,7 +296,7 @@ class LaunchRequest(Value):
     )
     budget: str | None = option(
         "--budget", None, "Most to spend, in USD.", _ALL + " resume try", _LENGTH,
-        metavar="USD", parse=parse_money,
+        metavar="USD", parse=parse_money, in_file=True,
         but={
             "resume": {"help": "Budget of the whole run, the spent part included."},
             "try": {"help": "Budget in the printed command."},
@@ -295,11 +305,11 @@ class LaunchRequest(Value):
     )
     rate: str | None = option(
         "--rate", None, "Cost of this machine in USD per hour (local).", _ALL + " try", _LENGTH,
-        metavar="USD", parse=parse_money,
+        metavar="USD", parse=parse_money, in_file=True, not_beside="hardware",
     )
     data: str = option(
         "--data", "", "Text to train on: a file, a folder, or python-stdlib.", _ALL + " try",
-        _MODEL, beside_a_plan=True,
+        _MODEL, beside_a_plan=True, in_file=True,
         but={
             "launch": {
                 "help": "Text to train on: a file, a folder, or python-stdlib; for a command, its "
@@ -321,6 +331,7 @@ class LaunchRequest(Value):
     )
     steps: int | None = option(
         "--steps", None, "Optimizer steps of each phase.", _ALL, _LENGTH, parse=_above_zero,
+        in_file=True, not_beside="hours",
         but={
             "run": {
                 "help": "Its number of steps, for the progress bar and for a plan from its probe; "
@@ -379,7 +390,7 @@ class LaunchRequest(Value):
     )
     memory: float = option(
         "--memory", 0.0, "With any: least memory of one GPU.", "rehearse run sweep", _CHOICE_RARE,
-        metavar="GB", place="gpu_memory_gb",
+        metavar="GB", place="gpu_memory_gb", in_file=True, not_beside="hardware",
         parse=checked(
             lambda gb: 0 <= gb < 1e4, "{flag} takes the GB of one GPU, not {value:g}", "--memory 24"
         ),

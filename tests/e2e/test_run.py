@@ -290,15 +290,19 @@ def test_the_guides_script_is_stopped_in_time_for_less_than_five_cents(user: Use
     python = python_of_ranks(user.folder / "bin", step_s=0.02)
     user.environment["PATH"] = f"{python}:{os.environ['PATH']}"
     page = written.GUIDES / "your-own.md"
-    guide = written.commands_in(page.name, page.read_text(encoding="utf-8"))
-    shown = next(c for c in guide if c.words[0] == "run" and "-y" in c.words)
+    text = page.read_text(encoding="utf-8")
+    file = text.partition("```toml\n")[2].partition("```\n")[0]
+    (user.here / "trmcloud.toml").write_text(file, encoding="utf-8")
+    guide = written.commands_in(page.name, text)
+    shown = next(c for c in guide if c.words[0] == "launch" and "-y" in c.words)
     user.run(*shown.words, code=LANDED)
     [told] = user.json("status", user.only_run().run_id, "--json")["runs"]
     assert 0 < float(told["spent_usd"]) <= 0.05
     fetched = user.run("fetch-best", "--into", "best")
     assert "opening it      unsafe: a zip with a pickle in it can run code" in fetched
-    [own] = (user.here / "best" / "own").glob("step-*.pt")
-    code = f"import torch; print(len(torch.load({str(own)!r}, weights_only=True)))"
+    *_, told, first, second = fetched.splitlines()
+    assert told == "  in Python, these lines open it:"
+    code = f"{first}\n{second}\nprint(len(model_state))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.stdout == "5\n", done.stderr
 

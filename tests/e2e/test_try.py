@@ -103,8 +103,26 @@ def test_the_line_that_it_prints_works_as_it_stands(user: User) -> None:
     assert typed.ends() == Outcome.FINISHED.exit_code, typed.shown
     fetched = user.run("fetch-best", "--into", "best")
     assert "fetched and verified" in fetched
+    assert "in Python" not in fetched, "torch has not written it"
     [own] = (user.here / "best" / "own").iterdir()
     assert own.read_text() == "120", "the lowest val_loss is that of the last step"
+
+
+def test_launch_reads_from_its_file_what_its_line_says(user: User) -> None:
+    script(user, TRAINS)
+    resume = "python3 train.py {checkpoint}"
+    line = tried(user, "--write", "--resume", resume, "--", "python3", "train.py")["run_command"]
+    words = shlex.split(line)[1:]
+    looks = ("--dry-run", "--json")
+    typed = user.json(*words[: words.index("--")], *looks, *words[words.index("--") :])
+    read = user.json("launch", *looks)
+    specs = [
+        json.loads((user.home / "plans" / f"{plan['id']}.json").read_text())["spec"]
+        for plan in (typed, read)
+    ]
+    assert specs[0] == specs[1]
+    assert specs[0]["command"]["resume"] == ["python3", "train.py", "{checkpoint}"]
+    assert "tried here" in user.run("launch", "1xH100", "--dry-run"), "of the same code"
 
 
 def test_its_checks_are_kept_by_code_and_command(user: User) -> None:

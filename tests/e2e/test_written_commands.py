@@ -58,10 +58,6 @@ SHARED_OUT = (
     "launch local --recipe d64-small --set sharding=fsdp --processes 2 --rate 3.60 --budget 0.40"
     " --steps 120 --set save_every=20 --set eval_every=20 --bucket s3://my-bucket/d64 -y -d"
 )
-OWN = (
-    "run local --rate 3.60 --budget 0.05 --grace 5 --checkpoint-gb 0.01 "
-    "--checkpoints out --metric val_loss=([0-9.]+)"
-)
 #: What plans or writes and trains nothing, of a recipe that knows no sequence as short as here.
 UNTRAINED = re.compile(r"^(launch .* --dry-run|export .*)$")
 QUESTION = (
@@ -146,19 +142,16 @@ ELSEWHERE = {
     ),
     **dict.fromkeys(
         (
-            f"{OWN} --dry-run -- python train.py",
-            f"{OWN} -y -- python train.py",
-            "run local --rate 3.60 --budget 0.05 --grace 2 --checkpoint-gb 0.01 --probe 200 -y -- "
-            "python train.py",
+            "launch --rate 3.60 --budget 0.05 --dry-run",
+            "launch --rate 3.60 --budget 0.05 -y",
         ),
         "wants a script: tests/e2e/test_run.py",
     ),
     **dict.fromkeys(
         (
-            "try --for 20 --grace 5 -- python train.py",
+            "try --for 20 --grace 5 --write -- python train.py",
             "run local --rate 1 --budget 1 --checkpoints out --checkpoint-gb 0.01 "
             "--metric val_loss --grace 5 -- python train.py",
-            "run 1xH100 --budget 5 --dry-run -- python train.py",
         ),
         "likewise: tests/e2e/test_try.py",
     ),

@@ -51,6 +51,8 @@ class Tree:
         self.recipes: list[str] = []
         self.replaces_index = False
         """Whether its requirements file names ``tree_index`` in place of the user's index."""
+        self.has_project_file = False
+        """Whether there is a ``trmcloud.toml``."""
         self.has_sky = False
         """Whether there is a configuration of SkyPilot."""
         for name, text in GIT_FILES.items():
@@ -1002,6 +1004,29 @@ def _headers(t: Tree) -> None:
     if t.rng.random() < 0.5:
         shutil.copy(t.root / "data/x.pkl", t.root / "data/b.txt")
     t.data.append("data")
+
+
+@kind("a trmcloud.toml of its author's")
+def _project_file(t: Tree) -> None:
+    outside, program = t.world.outside, t.program("tool", "project-file")
+    t.link("leads-out", outside)
+    lines = (
+        f'data = "{outside}"', 'data = "../outside"', 'data = "leads-out"', 'data = "."',
+        f'checkpoints = "{outside}"', 'checkpoints = "leads-out/*"', 'root = ".."',
+        'pip = "leads-out/secret.txt"',
+        'env = ["AWS_SECRET_ACCESS_KEY", "HF_TOKEN"]', 'env = ["PATH=/evil"]', 'budget = 1e9',
+        'accept-exposure = "1e9"', 'bucket = "s3://theirs/x"', "yes = true", 'balance = "ignore"',
+        'metric = "(a+)+$"', 'resume = "\\u001b[2J"', f'steps = 0x{"f" * 9000}', "best = [[[",
+        'hardware = "1xH100"', f'image = "{t.world.stranger}/x"', 'stop-signal = "none"',
+    )  # fmt: skip
+    command = t.rng.choice((f'"{program}"', '["python3", "train.py"]', '"python3 leads-out/x.py"'))
+    said = dict.fromkeys(t.rng.sample(lines, t.rng.choice((0, 1, 1, 2))))
+    t.write("trmcloud.toml", "\n".join((f"command = {command}", *said)))
+    if t.rng.random() < 0.2:
+        t.link("trmcloud.toml", outside / "secret.txt")
+    t.has_project_file = True
+    if t.rng.random() < 0.5:
+        t.git()
 
 
 @kind("a command that forges the report of its trial")

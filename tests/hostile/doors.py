@@ -94,6 +94,9 @@ def dry_run(tree: Tree, rng: random.Random) -> Visit:
         hardware = ("1xA100", "--via", "skypilot")
     words = ("run", *hardware, "--budget", "2", "--dry-run", *rng.choice(((), ("--json",))))
     words += (*_pip(tree, rng), *_data(tree, rng), *_root(tree, start, rng))
+    if tree.has_project_file and not has_sky:
+        words = ("launch", *rng.choice(((), hardware)), "--budget", "2", "--dry-run")
+        return Visit("run --dry-run", words, start)
     return Visit("run --dry-run", (*words, "--", *WORDS), start, has_sky=has_sky)
 
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
 from trmcloud.core.errors import NotFoundError, UsageError
+from trmcloud.io.files import is_below
 
 # Where trmcloud keeps what is the user's: ledger, plans, runs, snapshots.
 
@@ -86,3 +88,26 @@ def bound_principal(environ: Mapping[str, str]) -> str:
             next_step="up to 64 letters, digits and ._@-: ci-nightly; owner is taken",
         )
     return principal
+
+
+# A project's options, in the folder of its script or above it.
+
+PROJECT_FILE = "trmcloud.toml"
+
+
+def find_project_file(here: Path) -> Path | None:
+    """Return the file in ``here``, or in the nearest folder above it in the same git tree; None
+    where there is none. Folders of another owner are not looked at."""
+    here = here.resolve()
+    for folder in (here, *here.parents):
+        if folder.stat().st_uid != here.stat().st_uid or not is_below(folder, top_of(here)):
+            return None
+        if os.path.lexists(folder / PROJECT_FILE):
+            return folder / PROJECT_FILE
+    return None
+
+
+def top_of(folder: Path) -> Path:
+    """Return the top of the git tree around a folder; the folder itself where there is none."""
+    above = (folder, *folder.parents)
+    return next((each for each in above if os.path.lexists(each / ".git")), folder)

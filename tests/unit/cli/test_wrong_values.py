@@ -98,7 +98,8 @@ def _cases() -> list[Any]:
         needed = [
             word
             for each in command.params
-            if each.param_type_name == "argument" and each.required
+            if each.param_type_name == "argument"
+            and (each.required or (path, each.name) == (("launch",), "hardware"))
             for word in _ARGUMENTS.get(each.name, ("x",))
         ]
         for each in command.params:

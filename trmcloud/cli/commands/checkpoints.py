@@ -21,9 +21,10 @@ from trmcloud.cli.views.json_output import print_answer, print_document
 from trmcloud.cli.views.launch import own_files
 from trmcloud.cli.views.metrics import score_rows
 from trmcloud.cli.views.run_bar import RunBar
+from trmcloud.cli.views.streams import as_is
 from trmcloud.cli.views.text import Progress, duration, not_evaluated, table
 from trmcloud.core.catalog.datasets import DataSet
-from trmcloud.core.contract.manifest import CheckpointManifest
+from trmcloud.core.contract.manifest import LAYOUT, CheckpointManifest
 from trmcloud.core.errors import NotFoundError, UsageError
 from trmcloud.core.money import total
 from trmcloud.core.nearest import suggest_name
@@ -34,6 +35,7 @@ from trmcloud.export.adopt import find_folder, read_adopted_run
 from trmcloud.operations import views
 from trmcloud.operations.checkpoints import exporting, fetching, inventory
 from trmcloud.operations.checkpoints.fetching import BestCheckpoint
+from trmcloud.operations.checkpoints.loading import lines_to_open
 from trmcloud.operations.context import Context, find_run, run_by_id
 from trmcloud.operations.launch import checkpoint_requests
 from trmcloud.operations.money import grants, volumes
@@ -190,6 +192,10 @@ def _show_best(fetched: fetching.FetchedCheckpoint, metric: Sequence[str]) -> No
         return
     print(f"{named}: {_fetched_word(fetched)}")
     print("\n".join(own_files(fetched.own, best.sha256, metric)))
+    names = [name for name, _ in fetched.own.files]
+    if lines := lines_to_open(str(best.extra.get(LAYOUT)), fetched.own.path, names):
+        print("  in Python, these lines open it:")
+        print("\n".join(lines), file=as_is())  # to be copied: whole, however wide the terminal is
 
 
 def _fetched_word(fetched: fetching.FetchedCheckpoint) -> str:

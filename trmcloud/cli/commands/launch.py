@@ -21,7 +21,7 @@ from trmcloud.cli.views.plan_explain import probe_lines
 from trmcloud.cli.views.run import carry
 from trmcloud.cli.views.text import DataProgress, Progress
 from trmcloud.cli.views.troubles import tell_unreached
-from trmcloud.core.errors import Outcome
+from trmcloud.core.errors import Outcome, UsageError
 from trmcloud.core.spec.plan import Plan
 from trmcloud.core.spec.settings import parse_setting
 from trmcloud.core.spec.spec import parse_wait
@@ -29,6 +29,7 @@ from trmcloud.core.values import Value
 from trmcloud.operations import views
 from trmcloud.operations.commands import commands
 from trmcloud.operations.commands.commands import CommandRequest
+from trmcloud.operations.commands.project_file import fill_in
 from trmcloud.operations.context import Context, run_by_id
 from trmcloud.operations.driving.balances import funds_reader, plan_funds
 from trmcloud.operations.driving.drive import RunDriver
@@ -73,12 +74,15 @@ def launch_or_run(
     """Launch a plan, a recipe, or your own command after --, under a hard budget: reserve its
     worst case, rent, train, stop and save in time, settle.
 
-    Type a command in the script's folder: the files that git lists there are sent.
+    Type a command in the script's folder: the files that git lists there are sent. Without a
+    command or recipe, trmcloud.toml there gives the command and its options.
 
     Example: trmcloud launch local --rate 3.60 --budget 0.05 --checkpoints out -- python train.py
     """
-    made = launch_of(_wish_of(request, asked), yes=yes)
-    lines_of = _lines_of(made, verbose=verbose)
+    wish, from_file = _wish_of(request, asked, unseen=yes and not dry_run)
+    asked = wish.asked or asked
+    made = launch_of(wish, yes=yes)
+    lines_of = _lines_of(made, from_file, verbose=verbose)
     if dry_run:
         show_outlook(made, lines_of, as_json=as_json, verbose=verbose)
         return
@@ -99,20 +103,30 @@ run = options.with_options("run", "launch")(launch_or_run)
 """The second name: here a command is needed."""
 
 
-def _wish_of(request: LaunchRequest, asked: CommandRequest) -> Wish:
-    """
+def _wish_of(
+    request: LaunchRequest, asked: CommandRequest, *, unseen: bool
+) -> tuple[Wish, list[str]]:
+    """The wish, and a line about the file that completed it. ``unseen``: nobody is asked.
+
     Raises:
-        UsageError: an option of a recipe beside a command, or of a command without one.
+        UsageError: an option of a recipe beside a command, or of a command without one; or
+            trmcloud.toml is not valid.
     """
     if asked.words:
         refuse_others(request, "run", "works only with a recipe, not with a command")
-        return Wish(request, asked, here=Path.cwd())
+        return Wish(request, asked, here=Path.cwd()), []
+    if (filled := fill_in(request, asked, Path.cwd(), unseen=unseen)) is not None:
+        return Wish(filled.request, filled.asked, here=filled.here), [f"  {filled.line}"]
     for each in (request, asked):
         refuse_others(each, "launch", "needs a command after --")
-    return Wish(request)
+    if not request.hardware:
+        raise UsageError("missing argument 'HARDWARE'", next_step="trmcloud launch --help")
+    return Wish(request), []
 
 
-def _lines_of(made: Launch, *, verbose: bool) -> Callable[[Outlook | Prepared], list[str]]:
+def _lines_of(
+    made: Launch, from_file: list[str], *, verbose: bool
+) -> Callable[[Outlook | Prepared], list[str]]:
     """Return what makes the lines beneath a plan: of a command, its files and its trial."""
     context, wish = made.context, made.wish
 
@@ -124,7 +138,7 @@ def _lines_of(made: Launch, *, verbose: bool) -> Callable[[Outlook | Prepared], 
         tried = trial_lines(context, found.plan, lambda: found.code(context.home))
         note = commands.misplaced(wish.asked.words, wish.here)
         notes = [f"  note: {note}"] if note else []
-        return [*tree_lines(found.tree, verbose=verbose), *tried, *notes]
+        return [*from_file, *tree_lines(found.tree, verbose=verbose), *tried, *notes]
 
     return lines_of
 

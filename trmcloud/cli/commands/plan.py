@@ -8,6 +8,7 @@ import typer
 
 from trmcloud.cli import options
 from trmcloud.core.values import replace
+from trmcloud.operations.home import find_project_file
 from trmcloud.options import LaunchRequest, words_of
 
 if TYPE_CHECKING:
@@ -91,12 +92,20 @@ def plan(
         _show_recipes(planner, planner.spec(request), as_json=as_json)
         return
     rests_on: list[str] = []
-    if words:
+    here, from_file = Path.cwd(), []
+    typed = words_of(request, "run", request.typed) + ["--unsent"] * unsent
+    asked = None
+    if words or (not probe and find_project_file(here) is not None):
         from trmcloud.operations.commands.command_plans import plan_command
         from trmcloud.operations.commands.commands import CommandRequest
+        from trmcloud.operations.commands.project_file import fill_in
 
         asked = CommandRequest(tuple(words), unsent=unsent)
-        spec, rests_on = plan_command(planner, request, asked, Path.cwd())
+        if (filled := fill_in(request, asked, here)) is not None:
+            request, asked, here = filled.request, filled.asked, filled.here
+            from_file = [filled.line]
+    if asked is not None and asked.words:
+        spec, rests_on = plan_command(planner, request, asked, here)
     else:
         spec = planner.spec(request)
     if probe:
@@ -110,11 +119,12 @@ def plan(
         _explain(planner, made, explain)
         return
     compared = _own(planner, spec, made, own, kwh) if own or kwh is not None else None
-    typed = words_of(request, "run", request.typed) + ["--unsent"] * unsent if words else None
+    rests_on = from_file + rests_on
     if as_json:
         _print_plan(planner, made, compared, rests_on)
     else:
         shown = _beside(planner, request, made, typed, rests_on, compared)
+        shown["from_file"] = bool(from_file)
         _show(planner, made, shown, everything=everything, verbose=verbose)
     _leave_if_nothing_fits(made)
 
@@ -182,7 +192,7 @@ def _beside(
     planner: "Planner",
     request: LaunchRequest,
     made: "Plan",
-    typed: list[str] | None,
+    typed: list[str],
     rests_on: list[str],
     compared: "OwnHardware | None",
 ) -> dict[str, Any]:
@@ -190,7 +200,7 @@ def _beside(
     from trmcloud.cli.views import plan as plan_view
 
     shown: dict[str, Any] = {}
-    if typed is not None:
+    if made.spec.command is not None:
         shown = {"typed": typed, "more": rests_on}
     elif made.spec.budget is not None and _leaves_recipe_open(request):
         from trmcloud.operations.plans.planning import OTHERS, OTHERS_SHOWN

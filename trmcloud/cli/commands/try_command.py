@@ -13,13 +13,15 @@ from trmcloud.cli import options
 from trmcloud.cli.views.json_output import print_document
 from trmcloud.cli.views.streams import as_is
 from trmcloud.cli.views.trial import TrialProgress, check_lines, contained_lines
-from trmcloud.core.errors import TrialFailed
+from trmcloud.core.errors import TrialFailed, UsageError
 from trmcloud.core.money import Usd
 from trmcloud.operations import views
 from trmcloud.operations.commands.commands import CommandRequest, check_hardware
+from trmcloud.operations.commands.project_file import write_file
 from trmcloud.operations.commands.trial import Trial, TrialBounds, log_path
 from trmcloud.operations.commands.trial import try_command as run_trial
 from trmcloud.operations.commands.trial_checks import RequestedMachine
+from trmcloud.operations.home import PROJECT_FILE
 from trmcloud.operations.views import note
 from trmcloud.options import LaunchRequest, parse_money
 from trmcloud.wiring import build_trial
@@ -43,6 +45,9 @@ def try_command(
     online: Annotated[
         bool, typer.Option("--online", help="Allow downloads; uploads need a key in --env.")
     ] = False,
+    write: Annotated[
+        bool, typer.Option("--write", help="Write trmcloud.toml, which launch reads, from it.")
+    ] = False,
     as_json: options.Json = False,
 ) -> None:
     """Test a command here for a minute, free, in a copy of the files that would be sent: what it
@@ -50,6 +55,13 @@ def try_command(
 
     Example: trmcloud try --metric val_loss -- python train.py
     """
+    file = Path.cwd() / PROJECT_FILE
+    if write and (file.exists() or file.is_symlink()):
+        raise UsageError(
+            f"{PROJECT_FILE} is here already, and is not overwritten",
+            where=str(file),
+            next_step=f"rm {PROJECT_FILE}, or leave out --write",
+        )
     ground = build_trial()
     hired = RequestedMachine(
         check_hardware(request.hardware),
@@ -70,6 +82,9 @@ def try_command(
         print_document(_document(trial))
     else:
         _show(trial, hired, log_path(ground.home, trial))
+    if write and trial.line:
+        write_file(file, trial.line)
+        print(f"wrote {file}: trmcloud launch reads it", file=sys.stderr)
     if trial.has_failed:
         sys.exit(TrialFailed.exit_code)
 

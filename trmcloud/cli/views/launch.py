@@ -302,7 +302,4 @@ def _rows(own: OwnNames) -> list[tuple[str, str]]:
     if effect is Effect.UNKNOWN:
         told = f"unknown: treat it as code ({found.format})"
         return [("opening it", told), ("", one_line(shown))]
-    rows = [("opening it", f"unsafe: {found.format} can run code"), ("", one_line(shown))]
-    if "pickle" in found.format:
-        rows.append(("", "torch.load(…, weights_only=True) does not run code"))
-    return rows
+    return [("opening it", f"unsafe: {found.format} can run code"), ("", one_line(shown))]

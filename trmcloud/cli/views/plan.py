@@ -118,6 +118,7 @@ def render(
     balance: str = "",
     others: Sequence[str] = (),
     typed: Sequence[str] = (),
+    from_file: bool = False,
 ) -> list[str]:
     """The lines a user reads: what fits a terminal of 24 rows. With ``everything`` each candidate;
     with ``verbose`` one of each hardware, phases, reasons and defaults, too.
@@ -126,6 +127,7 @@ def render(
         balance: what is told of the provider's.
         others: what else the budget buys.
         typed: the words of options that the line to type next repeats.
+        from_file: trmcloud.toml gives the command, and the line does not repeat it.
     """
     labels = choices(plan, MOST_CHOICES - bool(others))
     rows = [candidate for candidate in plan.candidates if candidate.id in labels]
@@ -151,7 +153,7 @@ def render(
     if balance:
         lines.append(f"balance: {balance}")
     lines += ["", *others] if others else []
-    lines += ["", *_advice(plan, verbose, typed)]
+    lines += ["", *_advice(plan, verbose, typed, from_file=from_file)]
     return lines
 
 
@@ -324,7 +326,7 @@ def _ages(plan: Plan, rows: Sequence[Candidate]) -> str:
     return f"prices {span} days old{refresh}"
 
 
-def _advice(plan: Plan, verbose: bool, typed: Sequence[str]) -> list[str]:
+def _advice(plan: Plan, verbose: bool, typed: Sequence[str], *, from_file: bool) -> list[str]:
     chosen = plan.recommended
     if chosen is None:
         lines = ["No plan fits these limits; closest:"]
@@ -346,18 +348,18 @@ def _advice(plan: Plan, verbose: bool, typed: Sequence[str]) -> list[str]:
         f"{duration(chosen.hard_stop_s)}, at most {chosen.worst_case}"
     )
     if plan.launchable and plan.spec.command is not None:
-        lines.append(f"Run it: {_run_line(plan, chosen, typed)}")
+        lines.append(f"Run it: {_run_line(plan, chosen, typed, from_file=from_file)}")
     elif plan.launchable:
         lines.append(f"Launch it: {shlex.join(['trmcloud', 'launch', plan.id, *typed])}")
     return lines
 
 
-def _run_line(plan: Plan, chosen: Candidate, typed: Sequence[str]) -> str:
+def _run_line(plan: Plan, chosen: Candidate, typed: Sequence[str], *, from_file: bool) -> str:
     """The command that runs a command of the user's own as it is planned."""
     assert plan.spec.command is not None
     steps = ["--steps", f"{plan.spec.steps}"] if plan.spec.steps and "--steps" not in typed else []
-    words = ["trmcloud", "run", chosen.hardware, *steps, *typed]
-    return mask_tokens(shlex.join([*words, "--", *plan.spec.command.words]))
+    words = ["trmcloud", "launch" if from_file else "run", chosen.hardware, *steps, *typed]
+    return mask_tokens(shlex.join(words if from_file else [*words, "--", *plan.spec.command.words]))
 
 
 def _short(number: float) -> str:

@@ -227,8 +227,8 @@ class CommandRequest(Value):
     row is in ``Command``."""
 
     words: Sequence[str] = option(
-        "words", (), "The command to run, after --, as in this shell.", _TRIED + " launch export",
-        _OWN, metavar="-- COMMAND…", parse=_words,
+        "command", (), "The command to run, after --, as in this shell.", _TRIED + " launch export",
+        _OWN, metavar="-- COMMAND…", parse=_words, in_file=True,
         but={
             "launch": {
                 "help": "A command instead of a recipe, after --, as in this shell.",
@@ -257,69 +257,71 @@ class CommandRequest(Value):
         "--checkpoints", "",
         "Folder or pattern (out/ckpt-*) in which it saves checkpoints, also outside the working "
         "tree (~/.cache/run); separate several by colons. Default: the whole tree.",
-        _TRIED, _OWN, metavar="DIR", parse=_places,
+        _TRIED, _OWN, metavar="DIR", parse=_places, in_file=True,
     )
     metric: str = option(
         "--metric", "",
         "Metric that decides which checkpoint is best: a key in its log (val_loss=1.2, JSON, "
         "dicts, tables), TensorBoard files or checkpoints, or a pattern: 'val_loss=([0-9.]+)'.",
-        _TRIED, _OWN, metavar="METRIC", parse=_metric,
+        _TRIED, _OWN, metavar="METRIC", parse=_metric, in_file=True,
     )
     best: str = option(
         "--best", "min", "Whether the lowest (min) or highest (max) metric is best.", _TRIED,
         _OWN_RARE,
-        place="higher_is_better", parse=_is_higher_better,
+        place="higher_is_better", parse=_is_higher_better, in_file=True,
+        not_beside="metric",
     )
     keep_best: int = option(
         "--keep-best", 2, "Best checkpoints to keep besides the latest.", _RUN, _OWN_RARE,
+        in_file=True,
         parse=checked(lambda n: 1 <= n <= 1000, "{flag} must be from 1 to 1000, not {value}"),
     )
     checkpoint_gb: float = option(
         "--checkpoint-gb", 2.0, "Largest checkpoint size; this storage is reserved.", _RUN,
         _OWN_RARE,
-        metavar="GB", place="checkpoint_bytes", parse=_bytes,
+        metavar="GB", place="checkpoint_bytes", parse=_bytes, in_file=True,
     )
     env: Sequence[str] = option(
         "--env", (), "Variable of this shell to pass to the command, repeatable.", _TRIED, _OWN,
-        metavar="NAME", parse=_variables,
+        metavar="NAME", parse=_variables, in_file=True,
     )
     pip: str = option(
         "--pip", "",
         "Packages to install first: requirements.txt, pyproject.toml (with [EXTRA] after it), "
         "uv.lock or environment.yml.", _TRIED, _OWN,
-        metavar="FILE", parse=_path_inside,
+        metavar="FILE", parse=_path_inside, in_file=True,
     )
     root: str = option(
         "--root", "",
         "Folder that contains this one, to send completely; the command starts in this folder "
         "there, and finds its modules.", _TRIED, _OWN_RARE, metavar="DIR",
-        place="folder",
+        place="folder", in_file=True,
     )
     image: str = option(
         "--image", "", "Container image instead of RunPod's default.", _TRIED, _OWN,
-        metavar="NAME", parse=_image,
+        metavar="NAME", parse=_image, in_file=True,
     )
     stop_signal: str = option(
         "--stop-signal", "", "Signal that stops it: TERM, INT, USR1, USR2, HUP, QUIT or none.",
-        _TRIED, _OWN_RARE, parse=_stop_signal,
+        _TRIED, _OWN_RARE, parse=_stop_signal, in_file=True,
     )
     stop_file: str = option(
         "--stop-file", "", "File to create that asks it to stop.", _TRIED, _OWN_RARE,
-        metavar="FILE", parse=_path_inside,
+        metavar="FILE", parse=_path_inside, in_file=True,
     )
     grace: float = option(
         "--grace", 60.0, "Seconds to save and exit; their cost is reserved.", _TRIED, _OWN_RARE,
-        metavar="S", place="grace_s", parse=_seconds(86_400.0),
+        metavar="S", place="grace_s", parse=_seconds(86_400.0), in_file=True,
     )
     silent: float = option(
         "--silent", 1800.0, "Seconds without a line, step or file after which it counts as hung.",
-        _RUN, _OWN_RARE, place="silent_s", parse=_seconds(864_000.0),
+        _RUN, _OWN_RARE, place="silent_s", parse=_seconds(864_000.0), in_file=True,
     )
     resume: str = option(
         "--resume", "",
         "Command that continues from a checkpoint: 'python train.py --resume {checkpoint}'. "
         "Without {checkpoint} it must find the files where it wrote them.",
-        _TRIED, _OWN, metavar="COMMAND", parse=_resume_words,
+        _TRIED, _OWN, metavar="COMMAND", parse=_resume_words, in_file=True,
     )
     probe: int = option(
         "--probe", 0,

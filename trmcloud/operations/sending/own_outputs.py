@@ -1,6 +1,6 @@
 """Files in a working tree that trmcloud itself wrote: they are no code, and are never sent.
 
-They are told by their contents: a user's file of the same name is sent.
+They are told by their contents, but for ``trmcloud.toml``: a user's file of the same name is sent.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from trmcloud.core.contract.command import is_inside
 from trmcloud.core.contract.command_terms import TREE_NAME
 from trmcloud.core.contract.manifest import MANIFEST_NAME, from_json
 from trmcloud.core.errors import TrmcloudError
+from trmcloud.operations.home import PROJECT_FILE
 from trmcloud.pod.agent.attempts import RECORD_NAME
 
 _SPEC = "spec.json"
@@ -46,7 +47,7 @@ def fetched_among(root: Path, names: Sequence[str]) -> tuple[str, ...]:
 
 def outputs_among(root: Path, names: Sequence[str], home: Path) -> tuple[str, ...]:
     """The other files, and folders with a slash, that trmcloud wrote: homes, receipts and pages of
-    months, bundles, folders of exported scripts' runs."""
+    months, bundles, folders of exported scripts' runs, ``trmcloud.toml``."""
     there = set(names)
     found = set()
     below = os.path.relpath(os.path.realpath(home), os.path.realpath(root))
@@ -61,7 +62,7 @@ def outputs_among(root: Path, names: Sequence[str], home: Path) -> tuple[str, ..
                 found.add(f"{folder}/")
         elif base.endswith(".html") and _head(root / name, len(_PAGE)) == _PAGE:
             found |= {name, f"{name}.sig"} & there
-        elif _BUNDLE.fullmatch(base):
+        elif base == PROJECT_FILE or _BUNDLE.fullmatch(base):
             found.add(name)
     return tuple(sorted(found))
 
