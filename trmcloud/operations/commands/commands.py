@@ -338,7 +338,7 @@ class CommandRequest(Value):
     )
     no_observe: bool = option(
         "--no-observe", False,
-        "Do not observe its Python processes; metrics are then read from its log and files alone.",
+        "Do not observe its Python processes: read metrics from its log and files.",
         _RUN, _OWN_RARE, place="unobserved",
     )
     no_check: bool = option(

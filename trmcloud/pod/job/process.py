@@ -671,7 +671,7 @@ class Job:
         self._read_reports(now)
         self._read_events(float("inf"), now)
         if self._command.metric and not (self._command.unobserved or self._noted.read_bytes):
-            self._say("no Python process was observed: metrics are read from log and files alone")
+            self._say("no Python process was observed: metrics are read from its log and files")
         # Nobody writes any more: what was left by one that ended by itself is whole; what was being
         # written when it was killed must have stood still before that.
         self._tell.order.has_ended = True
