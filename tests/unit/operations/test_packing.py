@@ -713,7 +713,7 @@ def test_a_name_that_is_too_long_to_be_sent_is_named(root: Path) -> None:
 
 def test_a_home_that_is_the_project_is_refused(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TRMCLOUD_HOME", str(root))
-    with pytest.raises(DataError, match="its ledger and keys would be sent"):
+    with pytest.raises(DataError, match="this folder is TRMCLOUD_HOME"):
         look_at(root)
 
 

@@ -170,9 +170,8 @@ def _send_small(
     with connection.open(f"cd {shlex.quote(remote)} && exec tar -xf -") as session:
         pipe: Any = _Pipe(session)
         try:
-            with tarfile.open(
-                fileobj=pipe, mode="w|", dereference=True, format=tarfile.GNU_FORMAT
-            ) as archive:
+            form = tarfile.GNU_FORMAT
+            with tarfile.open(None, "w|", pipe, dereference=True, format=form) as archive:
                 for name in names:
                     about = archive.gettarinfo(str(folder / name), arcname=name)
                     about.uid = about.gid = 0
@@ -283,8 +282,6 @@ def _refused(said: str, where: str) -> LinkError:
 # Staging: whole folders, each put in place at once, and a small file last that says so.
 
 STAGED_MARK = ".staged"
-_MOST_REMOVED = 20
-"""Names that fit into one command, however long they are."""
 CODE_DIR = "code"
 _WRITE_TIMEOUT_S = 15.0
 
@@ -352,7 +349,8 @@ def _bring(connection: SshConnection, parcel: Parcel, remote: str, tell: Progres
         # Sizes alone made an earlier attempt's remains look right: once more, without them.
         connection.run(
             f"cd {shlex.quote(part)} && rm -f -- {shlex.join(wrong)}"
-            if set(wrong) <= set(parcel.sha256) and len(wrong) <= _MOST_REMOVED
+            if set(wrong) <= set(parcel.sha256)
+            and len(wrong) <= 20  # they are words of one command
             else f"rm -rf {shlex.quote(part)}"
         )
         push(connection, parcel, part, tell)

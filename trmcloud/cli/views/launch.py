@@ -242,11 +242,8 @@ def tree_lines(tree: WorkingTree, *, verbose: bool = False) -> list[str]:
         lines.append(f"    to send one anyway: a line !{one_line(tree.keys[0])} in {IGNORE_NAME}")
     if tree.links:
         lines.append(f"  · not sent, links: {first_of(tree.links, _NAMED)}")
-    unlisted = tree.git.unlisted if tree.git is not None else {}
-    lines += [
-        f"  ! not sent, the repository {one_line(name)}: {one_line(why)}"
-        for name, why in unlisted.items()
-    ]
+    for name, why in tree.unlisted.items():
+        lines.append(f"  ! not sent, the repository {one_line(name)}: {one_line(why)}")
     if tree.data_left_out:
         lines.append(f"  · not sent of --data: {first_of(tree.data_left_out, _NAMED)}")
     if verbose:

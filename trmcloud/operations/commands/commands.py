@@ -50,7 +50,7 @@ from trmcloud.operations.plans.preparing import PreparedLaunch, check_launch
 from trmcloud.operations.pod_request import LaunchData
 from trmcloud.operations.sending.git_tree import GitStopped
 from trmcloud.operations.sending.packing import commands_share
-from trmcloud.operations.sending.staging import data_files
+from trmcloud.operations.sending.staging import data_files, unreadable
 from trmcloud.operations.sending.working_tree import (
     WorkingTree,
     differs_from_commit,
@@ -545,24 +545,18 @@ def _check_data(data: Path, bucket: str) -> None:
         DataError: a file of ``data`` cannot be sent to a rented machine, or not by ``bucket``.
     """
     names = data_files(data).names
-    why, step = SENDABLE, "rename it"
-    wrong = next((name for name in names if not is_sendable(name)), "")
+    wrong, why = next((name for name in names if not is_sendable(name)), ""), SENDABLE
     if bucket and not wrong:
-        why, step = "a bucket takes names in UTF-8", "rename it, or leave --bucket out"
         halves = (name for name in names if os.fsencode(name) != name.encode("utf-8", "replace"))
-        wrong = next(halves, "")
-    if wrong:
-        raise DataError(
-            f"--data: {ascii(wrong)[1:-1]:.140} cannot be sent: {why}",
-            where=one_line(str(data)),
-            next_step=f"{step}, or put the folder's files into one archive: tar -cf data.tar",
-        )
+        wrong, why = next(halves, ""), "a bucket takes names in UTF-8"
+    what = f"{ascii(wrong)[1:-1]:.140} cannot be sent: {why}" if wrong else ""
     if bucket and len(names) > MOST_GRANTED_FILES:
+        what = f"{len(names):,} files cannot be sent by a bucket: at most {MOST_GRANTED_FILES:,}"
+    if what:
         raise DataError(
-            f"--data has {len(names):,} files: at most {MOST_GRANTED_FILES:,} can be sent by a "
-            "bucket",
+            f"--data: {what}",
             where=one_line(str(data)),
-            next_step="put them into archives: tar -cf data.tar, or leave --bucket out",
+            next_step="rename it, or put the folder's files into one archive: tar -cf data.tar",
         )
 
 
@@ -656,9 +650,7 @@ def _source_of(tree: WorkingTree, code: Path, data: str) -> CommandSource:
             data_sha256=_data_sha256(Path(data)) if data else "",
         )
     except OSError as error:
-        raise DataError(
-            f"it cannot be read: {error.strerror or error}", where=str(error.filename or data)
-        ) from None
+        raise unreadable(error, Path(data)) from None
 
 
 def _data_sha256(folder: Path) -> str:

@@ -420,11 +420,10 @@ def _nested(
     if is_clone and (folder / ".git").is_file():
         return "it is another working folder of a repository; cd there to send it"
     try:
-        found = git_list(folder, lambda each: leaves_out(f"{name}/{each}"), is_nested=True)
+        inner = git_list(folder, lambda each: leaves_out(f"{name}/{each}"), is_nested=True)
     except DataError as error:
         return f"{error.what}; {error.next_step}"
-    assert found is not None  # there is a .git, and git was found above
-    return found
+    return inner or "there is no repository"
 
 
 # -- the user's own configuration -----------------------------------------------------------------

@@ -60,7 +60,7 @@ def hashes_of(folder: Path, names: Sequence[str] | None = None) -> Mapping[str, 
         about = ((name, os.stat(folder / name)) for name in names)
         found = _hashes(folder, tuple((name, at.st_size, at.st_mtime_ns) for name, at in about))
     except OSError as error:
-        raise _unreadable(error, folder) from error
+        raise unreadable(error, folder) from error
     if not found:
         raise DataError("there is nothing to send", where=str(folder))
     return found
@@ -80,17 +80,14 @@ def data_files(folder: Path) -> DataFiles:
     Raises:
         DataError: a part of it cannot be read, or is a link to a folder or to nothing.
     """
-    names: list[str] = []
-    left_out: list[str] = []
-    waiting = [""]
+    names, left_out, waiting = list[str](), list[str](), [""]
     home = os.path.realpath(home_dir(os.environ))
     while waiting:
         below = waiting.pop()
         try:
-            with os.scandir(folder / below) as found:
-                entries = list(found)
+            entries = list(os.scandir(folder / below))
         except OSError as error:
-            raise _unreadable(error, folder) from error
+            raise unreadable(error, folder) from error
         for entry in entries:
             name = f"{below}/{entry.name}" if below else entry.name
             if entry.name in KEY_FOLDERS:
@@ -103,17 +100,17 @@ def data_files(folder: Path) -> DataFiles:
                 (left_out if is_key else names).append(name)
             elif entry.is_symlink():
                 raise DataError(
-                    f"--data: {ascii(name)[1:-1]} is a link to a folder, or to nothing: it cannot "
-                    "be sent",
+                    f"--data: {ascii(name)[1:-1]} is a link to a folder, or to nothing",
                     where=str(folder),
                     next_step="put the files in its place (cp -rL), or remove it",
                 )
     return DataFiles(sorted(names), sorted(left_out))
 
 
-def _unreadable(error: OSError, folder: Path) -> DataError:
+def unreadable(error: OSError, folder: Path) -> DataError:
+    """The error of a file, or of ``folder``, that cannot be read, with the way to mend it."""
     return DataError(
-        f"it cannot be read: {error.strerror}",
+        f"it cannot be read: {error.strerror or error}",
         where=str(error.filename or folder),
         next_step="make it readable with chmod -R u+rX, or move it out of the folder",
     )

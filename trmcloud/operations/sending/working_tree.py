@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING
 from trmcloud.core.contract.command import CODE_NAME, MOST_PATH_CHARS, is_inside
 from trmcloud.core.errors import DataError
 from trmcloud.core.values import Value
+from trmcloud.io.files import is_below
 from trmcloud.operations.home import home_dir
 from trmcloud.operations.sending.git_tree import GitList, git_list, is_as_committed
 from trmcloud.operations.sending.ignore_rules import IGNORE_NAME, IgnoreRules
@@ -76,6 +77,11 @@ class WorkingTree(Value):
         return self.git.commit if self.git is not None else ""
 
     @property
+    def unlisted(self) -> Mapping[str, str]:
+        """See ``GitList.unlisted``."""
+        return self.git.unlisted if self.git is not None else {}
+
+    @property
     def above(self) -> str:
         """The way from ``root`` up to the top of its git repository (``../..``); empty where
         ``root`` is the top, or has no repository."""
@@ -108,9 +114,7 @@ def look_at(root: Path, also_out: Sequence[str] = (), folder: str = "") -> Worki
     home = home_dir(os.environ)
     if os.path.realpath(home) == os.path.realpath(root):
         raise DataError(
-            "TRMCLOUD_HOME is this folder: its ledger and keys would be sent as code",
-            where=str(root),
-            next_step="set TRMCLOUD_HOME to another folder, or cd to the folder of the script",
+            "this folder is TRMCLOUD_HOME", where=str(root), next_step="cd to the script's folder"
         )
     fetched, outputs = fetched_among(root, every), outputs_among(root, every, home)
     is_linked = _LinkedFolders(root)
@@ -213,10 +217,9 @@ def why_left_out(tree: WorkingTree, name: str) -> str:
         return "it was written by trmcloud"
     if name in tree.links or path.is_symlink():
         return "it is a link"
-    if tree.git is not None:
-        for folder, why in tree.git.unlisted.items():
-            if name.startswith(f"{folder}/"):
-                return f"the repository {folder} is not sent: {why}"
+    for folder, why in tree.unlisted.items():
+        if name.startswith(f"{folder}/"):
+            return f"the repository {folder} is not sent: {why}"
     if _rules_of(tree.root).leaves_out(name):
         return f"{IGNORE_NAME} excludes it"
     return "git ignores it" if tree.by_git else "it is hidden, or part of an environment"
@@ -257,9 +260,14 @@ def pack(tree: WorkingTree, home: Path, beside: Mapping[str, bytes] | None = Non
             os.rename(making, target)
         return target
     except OSError as error:
+        where = str(error.filename or home)
+        readable = f"make it readable with chmod u+r, or exclude it in {IGNORE_NAME}"
         raise DataError(
             f"the archive of the working tree cannot be made: {error.strerror or error}",
-            where=str(error.filename or tree.root),
+            where=where,
+            next_step=readable
+            if is_below(where, str(tree.root))
+            else "make room for TRMCLOUD_HOME",
         ) from error
     finally:
         shutil.rmtree(making, ignore_errors=True)
@@ -347,10 +355,9 @@ def _walked(root: Path) -> Iterable[str]:
             if not name.startswith("."):
                 count += 1
                 if count > 20 * MOST_FILES:
+                    what = f"there are more than {20 * MOST_FILES:,} files here"
                     raise DataError(
-                        f"there are more than {20 * MOST_FILES:,} files here",
-                        where=str(root),
-                        next_step="cd to the folder of the script; send data with --data FOLDER",
+                        what, where=str(root), next_step="move data to a folder of --data"
                     )
                 yield (here / name).relative_to(root).as_posix()
 

@@ -136,7 +136,7 @@ MOST_ENTRIES = 100_000
 """Files and folders of one look at a place: about half a second of a processor."""
 _DEEPEST = 32
 """Folders below a place that are looked into."""
-_NAME_IT = "not all of it was searched: name the folder with --checkpoints"
+_SEARCHED = "; not all of it was searched: name the folder with --checkpoints"
 _MOST_STATE_BYTES = 64 << 20
 """Of a ``trainer_state.json``, which lists all that was logged."""
 
@@ -420,13 +420,11 @@ def _walk(
     for entry in entries:
         left[0] -= 1
         if left[0] < 0:
-            trouble = f"there are more than {MOST_ENTRIES:,} files and folders"
-            limit = f"{trouble}; {_NAME_IT}"
+            trouble = limit = f"there are more than {MOST_ENTRIES:,} files and folders{_SEARCHED}"
             break
         path = f"{below}/{entry.name}" if below else entry.name
         if len(path) > MOST_PATH_CHARS:
-            trouble = f"{path!r:.80} is too long a name"
-            limit = f"{trouble}; {_NAME_IT}"
+            trouble = limit = f"{path!r:.80} is too long a name{_SEARCHED}"
             continue
         try:
             about = entry.stat(follow_symlinks=False)
@@ -438,8 +436,7 @@ def _walk(
             continue
         if stat.S_ISDIR(about.st_mode):
             if depth >= _DEEPEST:
-                trouble = f"it is deeper than {_DEEPEST} folders"
-                limit = f"{path:.80} is deeper than {_DEEPEST} folders; {_NAME_IT}"
+                trouble = limit = f"{path:.80} is deeper than {_DEEPEST} folders{_SEARCHED}"
             elif entry.name not in _NO_OUTPUT and not entry.name.startswith("."):
                 folders[entry.name] = _walk(root, path, depth + 1, left, known)
         elif not stat.S_ISREG(about.st_mode):
