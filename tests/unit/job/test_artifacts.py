@@ -456,6 +456,17 @@ def test_checkpoints_in_deep_folders_are_found(tmp_path: Path) -> None:
         artifact_at(tmp_path, "named")
 
 
+def test_files_whose_names_are_not_utf_8_come_back_as_two(tmp_path: Path) -> None:
+    lay(tmp_path / "work", os.fsdecode(b"step-7/\xe9.pt"), os.fsdecode(b"step-7/\xe8.pt"))
+    shelf = CommandCheckpoints(
+        tmp_path / "checkpoints", "r-1", "train", Command(("x",)), lambda: 1e9
+    )
+    (artifact,) = find_artifacts(tmp_path / "work").artifacts
+    made = present(shelf.take(artifact, 7, None))
+    back = restore(tmp_path / "checkpoints" / "step-00000007", made, tmp_path / "back")
+    assert sorted(path.name for path in back.iterdir()) == ["%25E8.pt", "%25E9.pt"]
+
+
 def test_a_name_that_is_not_utf_8_ends_no_look(tmp_path: Path) -> None:
     lay(tmp_path, os.fsdecode(b"data/caf\xe9.jpg"), os.fsdecode(b"o\xff t/caf\xe9.pt"))
     lay(tmp_path, "out/step-1.pt")

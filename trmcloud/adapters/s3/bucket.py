@@ -416,8 +416,7 @@ class S3Bucket:
         hash. Without ``name``, that of the folder's index."""
         if name and (name == DATA_INDEX_NAME or not _PLAIN_NAME.fullmatch(name)):
             name = f"named-{hashlib.sha256(name.encode()).hexdigest()}"
-        folder = item.remote.rpartition("/")[2]
-        return self._place.key("data", folder, name or DATA_INDEX_NAME)
+        return self._place.key("data", item.remote.rpartition("/")[2], name or DATA_INDEX_NAME)
 
     # -- keys -----------------------------------------------------------------------------------
 

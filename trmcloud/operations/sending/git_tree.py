@@ -392,8 +392,7 @@ def _with_nested(root: Path, found: GitList, leaves_out: Callable[[str], bool]) 
     clones = [name.rstrip("/") for name in found.others if name.endswith("/")]
     submodules = [name for name, entry in tracked.items() if entry.mode == _SUBMODULE]
     for name in (*submodules, *clones):
-        is_folder = (root / name).is_dir() and not (root / name).is_symlink()
-        if leaves_out(f"{name}/") or not is_folder:
+        if leaves_out(f"{name}/") or not (root / name).is_dir() or (root / name).is_symlink():
             continue
         inner = _nested(root, name, leaves_out, is_clone=name in clones)
         if isinstance(inner, str):
