@@ -13,7 +13,7 @@ from typing import ClassVar
 
 import pytest
 
-from tests.contract.s3_bucket import SMALL_BYTES, request, stored
+from tests.contract.s3_bucket import SMALL_BYTES, request, silent, stored
 from tests.standins.loopback import Handler, serving_at
 from tests.standins.s3 import BUCKET, CANARY, S3
 from trmcloud.adapters.s3 import settings
@@ -34,6 +34,7 @@ from trmcloud.core.errors import (
 from trmcloud.io.installation import install_command
 from trmcloud.pod.storage.presigned import Objects
 from trmcloud.ports.bucket import BucketCheckpoints
+from trmcloud.ports.compute import StageItem
 
 # -- s3 -----------------------------------------------------------------------------------------
 # Our side of a bucket against a real S3 server: whose it is, and what a pod may do in it.
@@ -122,6 +123,29 @@ def test_grants_tell_what_the_slots_hold_and_where_to_go_on_from(
     for file in made.files:
         data = (target / file.name).read_bytes()
         assert hashlib.sha256(data).hexdigest() == file.sha256
+
+
+def test_data_of_any_name_comes_to_a_pod_unchanged(
+    bucket: S3Bucket, s3: S3, prefix: str, tmp_path: Path
+) -> None:
+    from trmcloud.pod.storage.presigned import fetch_folder
+
+    names = ["plain.bin", "data.json", ".zarray", "a b/é文#(1)&.bin", "-x", "d/" * 20 + "n" * 200]
+    for name in names:
+        path = tmp_path / "data" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(name)
+    hashes = {name: hashlib.sha256(name.encode()).hexdigest() for name in names}
+    target = tmp_path / "pod/data/0123"
+    item = StageItem(tmp_path / "data", str(target), hashes)
+    bucket.send(item, silent)
+    keys = set(s3.keys(BUCKET, prefix))
+    assert {f"{prefix}/data/0123/plain.bin", f"{prefix}/data/0123/data.json"} < keys
+    assert all(key.isascii() for key in keys)
+    bucket.send(item, lambda done, whole: pytest.fail("it is there"))
+    (folder,) = bk.load_grants(bk.dump_grants(bucket.grant(request(folders=[item])))).gets
+    fetch_folder(tmp_path / "pod", folder, lambda: None)
+    assert {name: (target / name).read_text() for name in names} == {name: name for name in names}
 
 
 def test_what_was_before_a_cooldown_comes_with_the_cooled(bucket: S3Bucket, tmp_path: Path) -> None:

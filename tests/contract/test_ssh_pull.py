@@ -474,7 +474,32 @@ def test_nothing_is_put_outside_the_pods_folder(there: SshPod, tmp_path: Path) -
             link_of(there).stage(POD, [StageItem(tmp_path, remote, {})], lambda *moved: None)
 
 
-@pytest.mark.parametrize("name", ["../x", "/x", "a//b", "a/../b", "-x", "a\nb", "", ".x"])
+ODD_NAMES = [
+    "a b.bin", " lead", "trail ", "é文.bin", "a#b", "a(1)&;$x'.bin", "-n", "-", ".zarray", ".z/.x",
+    "back\\slash", "a: OK", "*", "tab\there", "n" * 255, "d/" * 40 + "x",
+    *(os.fsdecode(bytes([byte]) + b"x" + bytes([byte])) for byte in range(0x80, 0x100)),
+]  # fmt: skip
+
+
+def test_files_of_any_name_arrive_unchanged(there: SshPod, tmp_path: Path) -> None:
+    for name in ODD_NAMES:
+        path = tmp_path / "data" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(os.fsencode(name))
+    large = os.fsdecode(b"-large \xe9 it's.bin")
+    written(tmp_path / "data" / large, (4 << 20) + 1)
+    bins = {name: sha256_of(tmp_path / "data" / name) for name in [*ODD_NAMES, large]}
+    link, remote = link_of(there), there.root / "data/odd"
+    part = Path(f"{remote}.part")
+    part.mkdir(parents=True)
+    for name in (ODD_NAMES[-1], "back\\slash", large):  # of an earlier attempt: of the right size
+        (part / name).write_bytes(bytes((tmp_path / "data" / name).stat().st_size))
+    link.stage(POD, [StageItem(tmp_path / "data", str(remote), bins)], quiet)
+    check_there(remote, bins)
+    link.close()
+
+
+@pytest.mark.parametrize("name", ["../x", "/x", "a//b", "a/../b", "a\nb", "a\r", "", "x" * 3801])
 def test_a_name_that_is_not_plain_is_not_sent(tmp_path: Path, name: str) -> None:
     with pytest.raises(LinkError, match="cannot be sent"):
         parcel_of(tmp_path, {name: "00" * 32})

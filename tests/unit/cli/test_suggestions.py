@@ -278,9 +278,7 @@ def test_plan_takes_hardware_as_its_first_word(
     assert "unknown hardware '8xH10'" in told
 
 
-@pytest.mark.parametrize(
-    "name", ["a b.bin", "é.bin", "a#b", "a(1).bin", "a&b", "-a", "n" * 122, "d/" * 13 + "a"]
-)
+@pytest.mark.parametrize("name", ["a\nb.bin", "sub/icon\r"])
 def test_data_that_cannot_be_sent_is_refused_before_the_rent(
     project: Path, capsys: pytest.CaptureFixture[str], name: str
 ) -> None:

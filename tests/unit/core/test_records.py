@@ -200,6 +200,7 @@ def test_a_key_that_stands_there_twice_is_refused() -> None:
 def test_half_a_character_becomes_one_that_can_be_written() -> None:
     assert parse(r'"\ud83d\ude00"') == "😀"
     assert parse(r'"x\ud83d"') == "x?"
+    assert parse(r'"caf\udce9.pt"') == "caf%E9.pt", "two such names must not become one"
     assert parse(rb'{"\uDfff": 1}') == {"?": 1}
     assert parse(r'"\u0041"') == "A"
     with pytest.raises(ContractError, match="twice"):

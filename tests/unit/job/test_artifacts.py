@@ -16,7 +16,9 @@ from trmcloud.core.contract.manifest import NAMED_BEST
 from trmcloud.operations.checkpoints.fetching import best_of
 from trmcloud.pod.job.artifacts import (
     Artifact,
+    ArtifactRefused,
     NameNumbers,
+    artifact_at,
     files_below,
     find_artifacts,
     marks_of,
@@ -408,3 +410,65 @@ def test_a_scripts_own_best_is_not_pruned_for_a_newer_last(tmp_path: Path) -> No
     assert sources == ["out/best.pt", "out/last.pt"]
     best = present(best_of(shelf.manifests()))
     assert best.extra[NAMED_BEST] == "out/best.pt"
+
+
+# -- Limits of a look, and names of any bytes ----------------------------------------------------
+
+
+def test_a_checkpoint_beside_25_000_files_is_found(tmp_path: Path) -> None:
+    for folder in range(25):
+        (tmp_path / f"images/{folder:02}").mkdir(parents=True)
+        for number in range(1000):
+            os.mknod(tmp_path / f"images/{folder:02}/{number}.png")
+    lay(tmp_path, "out/step-1.pt")
+    looked = find_artifacts(tmp_path)
+    assert [a.source for a in looked.artifacts] == ["out/step-1.pt"]
+    assert looked.refused == ()
+
+
+def test_a_limit_of_a_look_is_told_unless_it_is_of_data(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("trmcloud.pod.job.artifacts.MOST_ENTRIES", 9)
+    lay(tmp_path, "out/step-1.pt", *(f"data/{number}" for number in range(20)))
+    looked = find_artifacts(tmp_path)
+    assert [a.source for a in looked.artifacts] == ["out/step-1.pt"]
+    assert looked.refused == ()
+    lay(tmp_path, *(f"a/{number}" for number in range(20)))
+    ((name, why),) = find_artifacts(tmp_path).refused
+    assert name == "the working tree"
+    assert why == (
+        "there are more than 9 files and folders; not all of it was searched: name the folder "
+        "with --checkpoints"
+    )
+    lay(tmp_path, *(f"whole-step-3/{number}.pt" for number in range(20)))
+    refused = dict(find_artifacts(tmp_path, below="whole-step-3").refused)
+    assert "more than 9 files" in refused["whole-step-3"], "a part of it is no checkpoint"
+
+
+def test_checkpoints_in_deep_folders_are_found(tmp_path: Path) -> None:
+    lay(tmp_path, "a/b/c/d/e/f/g/h/i/j/step-1.pt", "/".join(["x"] * 40) + "/step-2.pt")
+    looked = find_artifacts(tmp_path)
+    assert [a.source for a in looked.artifacts] == ["a/b/c/d/e/f/g/h/i/j/step-1.pt"]
+    assert "is deeper than 32 folders; not all of it was searched" in looked.refused[0][1]
+    lay(tmp_path, "named/" + "y/" * 8 + "model.pt")
+    with pytest.raises(ArtifactRefused, match="deeper than 6 folders"):
+        artifact_at(tmp_path, "named")
+
+
+def test_files_whose_names_are_not_utf_8_come_back_as_two(tmp_path: Path) -> None:
+    lay(tmp_path / "work", os.fsdecode(b"step-7/\xe9.pt"), os.fsdecode(b"step-7/\xe8.pt"))
+    shelf = CommandCheckpoints(
+        tmp_path / "checkpoints", "r-1", "train", Command(("x",)), lambda: 1e9
+    )
+    (artifact,) = find_artifacts(tmp_path / "work").artifacts
+    made = present(shelf.take(artifact, 7, None))
+    back = restore(tmp_path / "checkpoints" / "step-00000007", made, tmp_path / "back")
+    assert sorted(path.name for path in back.iterdir()) == ["%25E8.pt", "%25E9.pt"]
+
+
+def test_a_name_that_is_not_utf_8_ends_no_look(tmp_path: Path) -> None:
+    lay(tmp_path, os.fsdecode(b"data/caf\xe9.jpg"), os.fsdecode(b"o\xff t/caf\xe9.pt"))
+    lay(tmp_path, "out/step-1.pt")
+    found = {os.fsencode(a.source) for a in find_artifacts(tmp_path).artifacts}
+    assert found == {b"o\xff t/caf\xe9.pt", b"out/step-1.pt"}

@@ -141,6 +141,26 @@ def test_a_commands_own_names_lead_out_of_no_folder(place: Path, name: str, whic
     }  # fmt: skip
 
 
+@pytest.mark.parametrize("is_written_again", [False, True])
+def test_two_fetches_into_one_folder_both_end_well(place: Path, is_written_again: bool) -> None:
+    """The second one ends while the first has just received its files."""
+    into = place / "best"
+
+    def overtaken(
+        wanted: CheckpointManifest, names: Sequence[str], to: str, tell: Progress
+    ) -> None:
+        source(wanted, names, to, tell)
+        if not into.exists():
+            fetched(wanted, into)
+            if is_written_again:
+                source(wanted, names, to, tell)
+
+    made = copy(overtaken, manifest(), into, weights_only=False, progress=lambda done, size: None)
+    assert made.already_there
+    assert (into / WEIGHTS.name).read_bytes() == TEXT
+    assert [path.name for path in place.iterdir()] == ["best"]
+
+
 def test_an_interrupted_fetch_goes_on(place: Path) -> None:
     (place / "best.partial").mkdir()
     (place / "best.partial" / ".weights.safetensors.part").write_bytes(b"wei")

@@ -18,11 +18,18 @@ from typing import Any
 
 import pytest
 
+from trmcloud.cli.views.launch import tree_lines
 from trmcloud.core.errors import DataError
 from trmcloud.operations.commands.commands import CommandRequest, _python_here, command_of
 from trmcloud.operations.commands.trial_facts import _packages
 from trmcloud.operations.sending.git_tree import GitStopped
-from trmcloud.operations.sending.working_tree import differs_from_commit, look_at, pack
+from trmcloud.operations.sending.working_tree import (
+    differs_from_commit,
+    look_at,
+    pack,
+    why_left_out,
+)
+from trmcloud.pod.job.workspace import unpack
 
 GIT = shutil.which("git") or "git"
 
@@ -234,6 +241,72 @@ def test_a_linked_worktree_and_a_submodule_have_their_own_lists(root: Path, tmp_
     tree = look_at(root / "lib")
     assert tree.by_git
     assert (tree.names, tree.above) == (look_at(tmp_path / "second").names, "")
+
+
+def _cloned(root: Path, tmp_path: Path) -> Path:
+    """A submodule in ``vendor/lib``, and beside it an untracked clone ``mine``."""
+    lib = put(tmp_path / "lib/lib.py").parent
+    git(lib, "init", "-q", "-b", "main")
+    commit(lib)
+    git(root, "submodule", "--quiet", "add", str(lib), "vendor/lib")
+    commit(root)
+    git(root, "clone", "-q", str(lib), "mine")
+    put(root / "mine/new.py")
+    return lib
+
+
+def test_the_files_of_submodules_and_clones_are_sent(root: Path, tmp_path: Path) -> None:
+    _cloned(root, tmp_path)
+    tree = look_at(root)
+    assert {"vendor/lib/lib.py", "mine/lib.py", "mine/new.py"} < {*tree.names}
+    assert tree.git is not None
+    assert tree.git.unlisted == {}
+    assert differs_from_commit(tree), "the clone is in no commit"
+    shutil.rmtree(root / "mine")
+    assert not differs_from_commit(look_at(root))
+    put(root / "vendor/lib/lib.py", "changed")
+    assert differs_from_commit(look_at(root))
+    commit(root / "vendor/lib")
+    assert differs_from_commit(look_at(root)), "the submodule is at another commit"
+    put(root / ".trmcloudignore", "vendor/\n")
+    assert "vendor/lib/lib.py" not in look_at(root).names
+
+
+def test_repositories_that_are_not_sent_are_named_with_a_remedy(root: Path, tmp_path: Path) -> None:
+    _cloned(root, tmp_path)
+    git(root, "worktree", "add", "-q", "other", "-b", "other")
+    git(root, "submodule", "--quiet", "deinit", "-f", "vendor/lib")
+    (root / "mine/.git/HEAD").write_text("junk")
+    tree = look_at(root)
+    assert tree.git is not None
+    told = tree.git.unlisted
+    assert told["vendor/lib"] == "it is empty here; git submodule update --init"
+    assert told["other"].endswith("cd there to send it")
+    assert why_left_out(tree, "other/train.py").startswith("the repository other is not sent")
+    lines = tree_lines(tree)
+    assert any("the repository vendor/lib: it is empty here" in line for line in lines)
+    assert {"mine/lib.py", "train.py"} < {*tree.names}, "git lists a damaged clone as a folder"
+
+
+def test_a_clone_that_git_refuses_is_named_and_the_rest_is_sent(root: Path, tmp_path: Path) -> None:
+    _cloned(root, tmp_path)
+    (root / "mine/.git/config").unlink()
+    (root / "mine/.git/config").symlink_to(tmp_path / "elsewhere")
+    tree = look_at(root)
+    assert tree.git is not None
+    assert "a link to another place" in tree.git.unlisted["mine"]
+    assert {"vendor/lib/lib.py", "train.py"} < {*tree.names}
+
+
+def test_names_that_are_not_utf_8_are_sent_and_compared(root: Path, tmp_path: Path) -> None:
+    name = os.fsdecode(b"caf\xe9 #1/-x.py")
+    put(root / name, "print(2)")
+    tree = look_at(root)
+    assert name in tree.names
+    unpack(pack(tree, tmp_path / "home"), tmp_path / "work")
+    assert (tmp_path / "work" / name).read_text() == "print(2)"
+    commit(root)
+    assert not differs_from_commit(look_at(root))
 
 
 def test_a_folder_below_the_top_is_listed_by_its_own_names(root: Path) -> None:

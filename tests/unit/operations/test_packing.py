@@ -33,7 +33,13 @@ from trmcloud.operations.sending.packing import (
     strip_source,
     trainers_share,
 )
-from trmcloud.operations.sending.staging import code_item, content_key, hashes_of, remote_folder
+from trmcloud.operations.sending.staging import (
+    code_item,
+    content_key,
+    data_files,
+    hashes_of,
+    remote_folder,
+)
 from trmcloud.operations.sending.working_tree import look_at, why_left_out
 from trmcloud.operations.sending.working_tree import pack as pack_tree
 from trmcloud.pod.job.workspace import lay_data, unpack
@@ -373,11 +379,53 @@ def test_a_folder_is_named_by_what_is_in_it(tmp_path: Path) -> None:
         (tmp_path / name / "sub" / "train.bin").write_bytes(b"tokens")
         (tmp_path / name / ".part").write_bytes(name.encode())
     assert hashes_of(tmp_path / "one") == {"sub/train.bin": hashlib.sha256(b"tokens").hexdigest()}
-    first = remote_folder("data", tmp_path / "one")
-    assert first == remote_folder("data", tmp_path / "two")
-    assert first.startswith(f"{POD_ROOT}/data/")
+    first = remote_folder("weights", tmp_path / "one")
+    assert first == remote_folder("weights", tmp_path / "two")
+    assert first.startswith(f"{POD_ROOT}/weights/")
     (tmp_path / "one" / "sub" / "train.bin").write_bytes(b"others")
-    assert remote_folder("data", tmp_path / "one") != first
+    assert remote_folder("weights", tmp_path / "one") != first
+
+
+def test_hidden_files_of_data_are_sent_and_keys_are_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TRMCLOUD_HOME", str(tmp_path / "data/home"))
+    odd = os.fsdecode(b"caf\xe9 #1.jpg")
+    sent = {".zarray", "a/.zgroup", "ckpt/.metadata", "ckpt/__0_0.distcp", odd, "secrets.json"}
+    kept = {".git/HEAD", "a/.env", ".ssh/config", ".cache/token", "home/ledger.db"}
+    for name in sent | kept:
+        put(tmp_path / "data", name)
+    found = data_files(tmp_path / "data")
+    assert set(found.names) == sent
+    assert found.left_out == [".cache/token", ".git", ".ssh", "a/.env", "home"]
+    first = remote_folder("data", tmp_path / "data")
+    put(tmp_path / "data", ".zarray", "other")
+    assert remote_folder("data", tmp_path / "data") != first
+    put(tmp_path / "data", ".git/HEAD", "other")
+    assert set(hashes_of(tmp_path / "data", found.names)) == sent
+
+
+@pytest.mark.parametrize("target", ["../elsewhere", "nothing"])
+def test_a_link_in_data_whose_files_would_be_missing_is_refused(
+    tmp_path: Path, target: str
+) -> None:
+    put(tmp_path / "elsewhere", "x.bin")
+    put(tmp_path / "data", "y.bin")
+    (tmp_path / "data/to_file").symlink_to("y.bin")
+    assert data_files(tmp_path / "data").names == ["to_file", "y.bin"]
+    (tmp_path / "data/train").symlink_to(target)
+    with pytest.raises(DataError, match="train is a link to a folder, or to nothing"):
+        data_files(tmp_path / "data")
+
+
+def test_data_in_a_folder_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
+    put(tmp_path / "data", "y.bin")
+    (tmp_path / "data/loop").symlink_to("loop")
+    with pytest.raises(DataError):
+        data_files(tmp_path / "data")
+    with pytest.raises(DataError, match="cannot be read") as refused:
+        data_files(tmp_path / "missing")
+    assert refused.value.next_step.startswith("make it readable")
 
 
 def test_names_count_as_content() -> None:
@@ -623,6 +671,56 @@ def test_too_much_is_refused_by_its_largest(root: Path, monkeypatch: pytest.Monk
     put(root, "b.bin", "b" * 20)
     with pytest.raises(DataError, match="of it in data/"):
         look_at(root)
+
+
+def test_too_many_files_are_refused_by_where_most_are(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(working_tree, "MOST_FILES", 5)
+    put(root, "train.py", "p" * 99)
+    for number in range(6):
+        put(root, f"data/{number}", "")
+    with pytest.raises(DataError, match="6 of them in data/") as refused:
+        look_at(root)
+    assert refused.value.next_step.startswith("add data/ to .trmcloudignore")
+    for number in range(9):
+        put(root, f"{number}.jpg", "")
+    with pytest.raises(DataError, match=r"9 of them in \*\.jpg"):
+        look_at(root)
+    put(root, ".trmcloudignore", "data/\n*.jpg\n")
+    assert "train.py" in look_at(root).names
+
+
+def test_more_files_than_are_looked_at_are_refused(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(working_tree, "MOST_FILES", 1)
+    put(root, ".trmcloudignore", "*.jpg\n")
+    for number in range(21):
+        put(root, f"{number}.jpg", "")
+    with pytest.raises(DataError, match="more than 20 files here"):
+        look_at(root)
+
+
+def test_a_name_that_is_too_long_to_be_sent_is_named(root: Path) -> None:
+    folder = "/".join(["d" * 200] * 3)
+    put(root, f"{folder}/x.py")
+    with pytest.raises(DataError, match=r"d{100}.* cannot be sent: its path is longer than 512"):
+        look_at(root)
+    put(root, ".trmcloudignore", "d*/\n")
+    assert "train.py" in look_at(root).names
+
+
+def test_a_home_that_is_the_project_is_refused(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRMCLOUD_HOME", str(root))
+    with pytest.raises(DataError, match="this folder is TRMCLOUD_HOME"):
+        look_at(root)
+
+
+def test_an_ignore_file_may_begin_with_a_byte_order_mark(root: Path) -> None:
+    put(root, "data/x.bin")
+    (root / ".trmcloudignore").write_text("data/\n", encoding="utf-8-sig")
+    assert look_at(root).names == ("train.py",)
 
 
 def test_what_is_packed_is_unpacked_as_it_was(root: Path, tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import contextlib
 import hashlib
 import json
 import os
+import re
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -60,6 +61,7 @@ from trmcloud.ports.bucket import BucketCheckpoints, CacheRequest, GrantRequest,
 from trmcloud.ports.compute import StageItem
 
 _PROBE = "made.json"
+_PLAIN_NAME = re.compile(r"(?=.{1,600}\Z)(?:(?:^|/)[A-Za-z0-9_][A-Za-z0-9_.@+=-]*)+")
 """Below a pod's name: stored once, by which a store shows whether it refuses a second writing."""
 
 ABANDONED_AFTER_S = 86_400.0
@@ -382,8 +384,8 @@ class S3Bucket:
         sizes = {name: _local_path(item, name).stat().st_size for name in item.sha256}
         index = {name: [size, item.sha256[name]] for name, size in sorted(sizes.items())}
         text = json.dumps(index, sort_keys=True).encode()
-        key = self._data_key(item, DATA_INDEX_NAME)
-        if get_bytes(self.client, key, _MAX_NOTE_BYTES) == text:
+        key = self._data_key(item)
+        if get_bytes(self.client, key, len(text)) == text:
             return
         whole, sent = sum(sizes.values()), 0
         for name, sha256 in item.sha256.items():
@@ -409,8 +411,12 @@ class S3Bucket:
                 )
         return len(old)
 
-    def _data_key(self, item: StageItem, name: str) -> str:
-        return self._place.key("data", item.remote.rpartition("/")[2], name)
+    def _data_key(self, item: StageItem, name: str = "") -> str:
+        """The key of a file of data: its name, or, where a store may refuse or change that, its
+        hash. Without ``name``, that of the folder's index."""
+        if name and (name == DATA_INDEX_NAME or not _PLAIN_NAME.fullmatch(name)):
+            name = f"named-{hashlib.sha256(name.encode()).hexdigest()}"
+        return self._place.key("data", item.remote.rpartition("/")[2], name or DATA_INDEX_NAME)
 
     # -- keys -----------------------------------------------------------------------------------
 

@@ -34,9 +34,13 @@ _IDLE_S = 60.0
 _VERIFY_S = 3600.0
 _MAX_LIST_BYTES = 16 << 20
 
-_SIZES = """
-while read -r name; do
-  if [ -f "$name" ] && [ ! -L "$name" ]; then wc -c < "$name"; else echo 0; fi
+_EACH_S = 0.02
+"""For a name in a list that a script on the pod works through: it may start a program for each."""
+# In a locale of UTF-8, bash reads the newline as part of a name that ends in half a character.
+_READ = "export LC_ALL=C; while IFS= read -r name; do"
+_SIZES = f"""
+{_READ}
+  if [ -f "./$name" ] && [ ! -L "./$name" ]; then wc -c < "./$name"; else echo 0; fi
 done
 """
 
@@ -60,11 +64,11 @@ def parcel_of(local: Path, sha256: Mapping[str, str]) -> Parcel:
     folder = local if local.is_dir() else local.parent
     for name in sha256:
         if not is_sendable(name):
-            raise NotSendable(f"{name!a:.80} cannot be sent: {SENDABLE}")
+            raise NotSendable(f"{name!a:.140} cannot be sent: {SENDABLE}")
         if folder != local and name != local.name:
             raise LinkError(f"{local.name} cannot be sent under another name", where=str(local))
         if not (folder / name).is_file():
-            raise NotSendable(f"{name} is missing", where=str(folder))
+            raise NotSendable(f"{ascii(name)[1:-1]} is missing", where=str(folder))
     return Parcel(folder, sha256)
 
 
@@ -103,20 +107,27 @@ def verify(connection: SshConnection, parcel: Parcel, remote: str) -> list[str]:
     Raises:
         LinkError: the pod has no sha256sum, or is out of reach.
     """
-    lines = "".join(f"{sha}  {name}\n" for name, sha in sorted(parcel.sha256.items()))
+    lines = "".join(_sum_line(name, sha) for name, sha in sorted(parcel.sha256.items()))
     script = (
         f"cd {shlex.quote(remote)} || exit 3\n"
         "command -v sha256sum >/dev/null || exit 4\n"
-        "sha256sum -c - 2>/dev/null | grep -v ': OK$'\n"
+        "export LC_ALL=C; sha256sum -c - 2>/dev/null | grep -v ': OK$'\n"
         "exit 0"
     )
     answer = connection.run(
-        script, content=lines.encode(), timeout_s=_VERIFY_S, max_bytes=_MAX_LIST_BYTES
+        script, content=os.fsencode(lines), timeout_s=_VERIFY_S, max_bytes=_MAX_LIST_BYTES
     )
     if answer.code != 0:
         raise LinkError("the pod cannot hash the received files", where=connection.where)
-    said = answer.out.decode("utf-8", "replace").splitlines()
-    return [line.rpartition(": ")[0] for line in said]
+    said = os.fsdecode(answer.out).removesuffix("\n").split("\n") if answer.out else []
+    return [line.rpartition(": ")[0].removeprefix("./") for line in said]
+
+
+def _sum_line(name: str, sha256: str) -> str:
+    """A line for ``sha256sum -c``, which takes ``-`` for its input and reads escapes where the line
+    begins with a backslash."""
+    escaped = name.replace("\\", "\\\\")
+    return f"{'' if escaped == name else chr(92)}{sha256}  ./{escaped}\n"
 
 
 def _send_missing(
@@ -159,7 +170,8 @@ def _send_small(
     with connection.open(f"cd {shlex.quote(remote)} && exec tar -xf -") as session:
         pipe: Any = _Pipe(session)
         try:
-            with tarfile.open(fileobj=pipe, mode="w|", dereference=True) as archive:
+            form = tarfile.GNU_FORMAT
+            with tarfile.open(None, "w|", pipe, dereference=True, format=form) as archive:
                 for name in names:
                     about = archive.gettarinfo(str(folder / name), arcname=name)
                     about.uid = about.gid = 0
@@ -213,11 +225,11 @@ class _Pipe:
 
 
 def _sizes(connection: SshConnection, names: Sequence[str], remote: str) -> dict[str, int]:
-    listing = "".join(f"{name}\n" for name in names).encode()
+    listing = os.fsencode("".join(f"{name}\n" for name in names))
     answer = connection.run(
         f"cd {shlex.quote(remote)} || exit 1\n{_SIZES}",
         content=listing,
-        timeout_s=_IDLE_S,
+        timeout_s=_IDLE_S + _EACH_S * len(names),
         max_bytes=_MAX_LIST_BYTES,
     )
     sizes = [whole(word) for word in answer.out.split()]
@@ -228,8 +240,9 @@ def _sizes(connection: SshConnection, names: Sequence[str], remote: str) -> dict
 
 def _make_folders(connection: SshConnection, folders: Sequence[str]) -> None:
     answer = connection.run(
-        'while read -r folder; do mkdir -p "$folder" || exit 1; done',
-        content="".join(f"{folder}\n" for folder in folders).encode(),
+        f'{_READ} mkdir -p "$name" || exit 1; done',
+        content=os.fsencode("".join(f"{folder}\n" for folder in folders)),
+        timeout_s=_IDLE_S + _EACH_S * len(folders),
     )
     if answer.code != 0:
         raise _refused(answer.said, connection.where)
@@ -337,13 +350,14 @@ def _bring(connection: SshConnection, parcel: Parcel, remote: str, tell: Progres
         connection.run(
             f"cd {shlex.quote(part)} && rm -f -- {shlex.join(wrong)}"
             if set(wrong) <= set(parcel.sha256)
+            and len(wrong) <= 20  # they are words of one command
             else f"rm -rf {shlex.quote(part)}"
         )
         push(connection, parcel, part, tell)
         wrong = verify(connection, parcel, part)
     if wrong:
         raise LinkError(
-            f"{wrong[0]:.80} was damaged on the way, or changed here during the upload",
+            f"{ascii(wrong[0])[1:-1]:.80} was damaged on the way, or changed here meanwhile",
             where=connection.where,
         )
     quoted, quoted_part = shlex.quote(remote), shlex.quote(part)

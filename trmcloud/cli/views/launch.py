@@ -242,6 +242,10 @@ def tree_lines(tree: WorkingTree, *, verbose: bool = False) -> list[str]:
         lines.append(f"    to send one anyway: a line !{one_line(tree.keys[0])} in {IGNORE_NAME}")
     if tree.links:
         lines.append(f"  · not sent, links: {first_of(tree.links, _NAMED)}")
+    for name, why in tree.unlisted.items():
+        lines.append(f"  ! not sent, the repository {one_line(name)}: {one_line(why)}")
+    if tree.data_left_out:
+        lines.append(f"  · not sent of --data: {first_of(tree.data_left_out, _NAMED)}")
     if verbose:
         lines += [f"    {one_line(name)}" for name in tree.names]
         lines.append(f"  · {IGNORE_NAME} excludes more")

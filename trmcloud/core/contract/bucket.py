@@ -33,6 +33,8 @@ TOLD_NAME = "told.json"
 """On the pod: which result the report in the bucket bears."""
 MAX_GRANTS_BYTES = 64 << 20
 _MOST_GRANTED = 1 << 16
+MOST_GRANTED_FILES = 30_000
+"""Of the data of a run: a signed URL has up to 2 kB."""
 _step_of = attrgetter("step")
 
 

@@ -143,10 +143,14 @@ def own_facts(command: Command | None, facts: Mapping[str, Any]) -> dict[str, An
     return made
 
 
+MOST_PATH_CHARS = 512
+"""Of a file's relative name."""
+
+
 def is_inside(path: str) -> bool:
     """Whether a relative name stays below the folder it is relative to."""
     parts = path.split("/")
-    plain = 0 < len(path) <= 512 and "\0" not in path and not path.startswith("/")
+    plain = 0 < len(path) <= MOST_PATH_CHARS and "\0" not in path and not path.startswith("/")
     return plain and ".." not in parts and "" not in parts
 
 

@@ -29,6 +29,8 @@ _LATEST_AT = 1e11
 """Epoch seconds that calendars still know."""
 _HUGE = 1e300
 _HALVES = re.compile(r"\\u[dD][89a-fA-F]")
+_BYTES = re.compile("[\udc80-\udcff]")
+"""Bytes of names that are not UTF-8, as Python has them: a name keeps them as ``%E9``."""
 
 _Record = TypeVar("_Record")
 
@@ -86,8 +88,9 @@ def parse(text: str | bytes, most: int = MAX_JSON_BYTES, items: int = MAX_ITEMS)
             text = text.decode("utf-8")
         value = _DECODER.decode(text)
         if _HALVES.search(text):  # half a character is none, and could be written nowhere
-            whole_text = json.dumps(value, ensure_ascii=False).encode("utf-8", "replace")
-            value = _DECODER.decode(whole_text.decode("utf-8"))
+            whole_text = json.dumps(value, ensure_ascii=False)
+            whole_text = _BYTES.sub(lambda found: f"%{ord(found[0]) & 0xFF:02X}", whole_text)
+            value = _DECODER.decode(whole_text.encode("utf-8", "replace").decode("utf-8"))
     except RecursionError:
         raise ContractError("nested deeper than any real one") from None
     except ValueError as error:

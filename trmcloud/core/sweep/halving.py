@@ -326,7 +326,7 @@ class _Desk:
         compared = [
             trial
             for trial in dict.fromkeys((winner.number, DEFAULT_TRIAL))
-            if self.state.trials[trial].state is TrialState.COMPLETE
+            if self.state.trials[trial].is_complete and self.state.trials[trial].metric is not None
         ]
         begun = Counter(trial.repeats for trial in self.state.trials.values())
         for repeat in range(1, terms.seeds):

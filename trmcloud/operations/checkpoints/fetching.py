@@ -383,16 +383,23 @@ def copy(
         )
     source(manifest, names, str(partial), progress)
     kept = tuple(file for file in manifest.files if file.name in names)
-    manifest = gather_shards(partial, replace(manifest, files=kept))
-    write_atomic(partial / mf.MANIFEST_NAME, mf.to_json(manifest))
-    for entry in partial.iterdir():
-        if entry.name not in {*(file.name for file in manifest.files), mf.MANIFEST_NAME}:
-            entry.unlink()
-    if into.exists():
-        into.rmdir()
-    partial.rename(into)
+    try:
+        made = gather_shards(partial, replace(manifest, files=kept))
+        write_atomic(partial / mf.MANIFEST_NAME, mf.to_json(made))
+        for entry in partial.iterdir():
+            if entry.name not in {*(file.name for file in made.files), mf.MANIFEST_NAME}:
+                entry.unlink()
+        if into.exists():
+            into.rmdir()
+        partial.rename(into)
+    except (OSError, CheckpointError):
+        # Another fetch of the same may have been quicker, and given the folder its name.
+        if not into.exists() or not (there := _held(into, manifest, names, source, progress)):
+            raise
+        shutil.rmtree(partial, ignore_errors=True)
+        return FetchedCheckpoint(there, into, already_there=True)
     sync_folder(into.parent)
-    return FetchedCheckpoint(manifest, into, already_there=False)
+    return FetchedCheckpoint(made, into, already_there=False)
 
 
 def _require_names(manifest: CheckpointManifest) -> None:

@@ -16,6 +16,7 @@ from typing import Any
 
 from trmcloud.core.catalog.hardware import LOCAL, looks_like_hardware, parse_hardware
 from trmcloud.core.catalog.providers import TRAITS, rentable
+from trmcloud.core.contract.bucket import MOST_GRANTED_FILES
 from trmcloud.core.contract.command import (
     CODE_NAME,
     CONSTRAINTS_NAME,
@@ -49,7 +50,7 @@ from trmcloud.operations.plans.preparing import PreparedLaunch, check_launch
 from trmcloud.operations.pod_request import LaunchData
 from trmcloud.operations.sending.git_tree import GitStopped
 from trmcloud.operations.sending.packing import commands_share
-from trmcloud.operations.sending.staging import is_hidden
+from trmcloud.operations.sending.staging import data_files, unreadable
 from trmcloud.operations.sending.working_tree import (
     WorkingTree,
     differs_from_commit,
@@ -526,7 +527,7 @@ def spec_to_run(planner: Planner, request: LaunchRequest, command: Command) -> R
     wished = replace(request, recipe=RECIPE, phase="train", data=data)
     spec = planner.spec_to_launch(wished)
     if data and spec.hardware != LOCAL:
-        _check_names(Path(data))
+        _check_data(Path(data), spec.bucket)
     if spec.idle_s:  # its pod sees to that without any process here
         command = replace(command, silent_s=min(command.silent_s, spec.idle_s))
     spec = replace(spec, command=command)
@@ -550,19 +551,22 @@ def predicts(probed: CommandProbe, hardware: str) -> bool:
     return probed.is_of_gpus and count == probed.gpus
 
 
-def _check_names(data: Path) -> None:
+def _check_data(data: Path, bucket: str) -> None:
     """
     Raises:
-        DataError: a file of ``data`` cannot be sent to a rented machine under its name.
+        DataError: a file of ``data`` cannot be sent to a rented machine, or not by ``bucket``.
     """
-    try:
-        files = [path.relative_to(data) for path in data.rglob("*") if path.is_file()]
-    except OSError as error:
-        raise DataError(f"it cannot be read: {error.strerror}", where=str(data)) from None
-    sent = (path.as_posix() for path in sorted(files) if not is_hidden(path))
-    if wrong := next((name for name in sent if not is_sendable(name)), ""):
+    names = data_files(data).names
+    wrong, why = next((name for name in names if not is_sendable(name)), ""), SENDABLE
+    if bucket and not wrong:
+        halves = (name for name in names if os.fsencode(name) != name.encode("utf-8", "replace"))
+        wrong, why = next(halves, ""), "a bucket takes names in UTF-8"
+    what = f"{ascii(wrong)[1:-1]:.140} cannot be sent: {why}" if wrong else ""
+    if bucket and len(names) > MOST_GRANTED_FILES:
+        what = f"{len(names):,} files cannot be sent by a bucket: at most {MOST_GRANTED_FILES:,}"
+    if what:
         raise DataError(
-            f"--data: {ascii(wrong)[1:-1]:.140} cannot be sent: {SENDABLE}",
+            f"--data: {what}",
             where=one_line(str(data)),
             next_step="rename it, or put the folder's files into one archive: tar -cf data.tar",
         )
@@ -633,6 +637,8 @@ def tree_of(spec: RunSpec, here: Path) -> WorkingTree:
     assert command is not None
     out = [command.data] if command.data else []
     tree = look_at(root_of(command, here), out, command.folder)
+    if spec.data and spec.hardware != LOCAL:
+        tree = replace(tree, data_left_out=tuple(data_files(Path(spec.data)).left_out))
     if not command.pip:
         return replace(tree, not_installed=found_in(here))
     sent = SentFiles(tree.root, tree.names, tree.folder, functools.partial(why_left_out, tree))
@@ -656,9 +662,7 @@ def _source_of(tree: WorkingTree, code: Path, data: str) -> CommandSource:
             data_sha256=_data_sha256(Path(data)) if data else "",
         )
     except OSError as error:
-        raise DataError(
-            f"it cannot be read: {error.strerror or error}", where=str(error.filename or data)
-        ) from None
+        raise unreadable(error, Path(data)) from None
 
 
 def _data_sha256(folder: Path) -> str:
@@ -668,7 +672,7 @@ def _data_sha256(folder: Path) -> str:
     digest = hashlib.sha256()
     for path in files:
         about = file_sha256(path) if by_content else f"{path.stat().st_size} bytes"
-        digest.update(f"{about}  {path.relative_to(folder).as_posix()}\n".encode())
+        digest.update(os.fsencode(f"{about}  {path.relative_to(folder).as_posix()}\n"))
     return digest.hexdigest()
 
 

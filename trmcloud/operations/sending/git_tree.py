@@ -16,13 +16,14 @@ import shlex
 import stat
 import tempfile
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
+from dataclasses import field
 from pathlib import Path
 from typing import NamedTuple
 
 from trmcloud.core.errors import DataError
-from trmcloud.core.values import Value
+from trmcloud.core.values import Value, replace
 from trmcloud.io.children import ReaderStopped, find_program, reader_environment, run_reader
 from trmcloud.io.files import is_below, open_regular
 
@@ -88,17 +89,26 @@ class GitList(Value):
     commit: str
     """Empty where there is none yet."""
     is_staged: bool
-    """Whether the index of the folder differs from the commit."""
+    """Whether the index of the folder, or of a submodule, differs from the commit."""
+    unlisted: Mapping[str, str] = field(default_factory=dict)
+    """The submodules and clones whose files are not listed, each with the reason and what to do."""
 
 
-def git_list(root: Path) -> GitList | None:
-    """Return git's list of ``root``; None where there is no repository around it, or no git.
+def git_list(
+    root: Path, leaves_out: Callable[[str], bool] = lambda _: False, *, is_nested: bool = False
+) -> GitList | None:
+    """Return git's list of ``root`` with its submodules and the clones in it; None where there is
+    no repository around it, or no git.
+
+    Args:
+        leaves_out: whether a file below ``root`` is left out anyway.
+        is_nested: ``root`` itself must be the top of a repository.
 
     Raises:
         DataError: git refuses the repository, or does not answer: its ignore rules are not known.
     """
     root = Path(os.path.realpath(root))
-    tops = _candidates(root)
+    tops = _candidates(root)[: 1 if is_nested else None]
     if not tops or find_program("git") is None:
         return None
     program = find_program("git", outside=root)
@@ -120,7 +130,8 @@ def git_list(root: Path) -> GitList | None:
             git = _Git(program, root, top, config, until)
             # The nearest folder whose .git is a repository counts, as for git itself.
             if git.ask("rev-parse", "--git-dir", may_be_none=True) is not None:
-                return _listed(git, [_existing(top, each) for each in ignores])
+                found = _listed(git, [_existing(top, each) for each in ignores])
+                return _with_nested(root, found, leaves_out)
     raise DataError(
         "there is a .git here that git cannot read: the repository's ignore rules are not known",
         where=str(tops[0]),
@@ -372,6 +383,46 @@ def _listed(git: _Git, ignores: Iterable[str]) -> GitList:
         commit=commit.decode("ascii").strip(),
         is_staged=not is_merged or (of_commit or b"").decode("ascii").strip() != _tree_id(tracked),
     )
+
+
+def _with_nested(root: Path, found: GitList, leaves_out: Callable[[str], bool]) -> GitList:
+    """Add the files of the submodules and clones below ``root`` to its list."""
+    tracked, unlisted, is_staged = dict(found.tracked), dict[str, str](), found.is_staged
+    others = [name for name in found.others if not name.endswith("/")]
+    clones = [name.rstrip("/") for name in found.others if name.endswith("/")]
+    submodules = [name for name, entry in tracked.items() if entry.mode == _SUBMODULE]
+    for name in (*submodules, *clones):
+        if leaves_out(f"{name}/") or not (root / name).is_dir() or (root / name).is_symlink():
+            continue
+        inner = _nested(root, name, leaves_out, is_clone=name in clones)
+        if isinstance(inner, str):
+            unlisted[name] = inner
+            continue
+        unlisted |= {f"{name}/{each}": why for each, why in inner.unlisted.items()}
+        files = {f"{name}/{each}": entry for each, entry in inner.tracked.items()}
+        others += [*(files if name in clones else ()), *(f"{name}/{each}" for each in inner.others)]
+        if name not in clones:
+            is_staged |= inner.is_staged or inner.commit != tracked[name].id
+            tracked |= files
+    return replace(
+        found, tracked=tracked, others=tuple(others), is_staged=is_staged, unlisted=unlisted
+    )
+
+
+def _nested(
+    root: Path, name: str, leaves_out: Callable[[str], bool], *, is_clone: bool
+) -> GitList | str:
+    """Return the list of the repository ``name`` below ``root``, or why there is none."""
+    folder = root / name
+    if folder not in _candidates(folder)[:1]:
+        return "it is empty here; git submodule update --init"
+    if is_clone and (folder / ".git").is_file():
+        return "it is another working folder of a repository; cd there to send it"
+    try:
+        inner = git_list(folder, lambda each: leaves_out(f"{name}/{each}"), is_nested=True)
+    except DataError as error:
+        return f"{error.what}; {error.next_step}"
+    return inner or "there is no repository"
 
 
 # -- the user's own configuration -----------------------------------------------------------------

@@ -12,7 +12,7 @@ import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from trmcloud.core.contract import manifest as mf
 from trmcloud.core.contract import pod_contract as contract
@@ -24,7 +24,9 @@ from trmcloud.core.control.run_state import RunState
 from trmcloud.core.errors import DataError
 from trmcloud.core.spec.settings import SINGLE_PHASE
 from trmcloud.io.hashing import file_sha256
+from trmcloud.operations.home import home_dir
 from trmcloud.operations.sending.packing import trainers_share
+from trmcloud.operations.sending.secret_files import KEY_FOLDERS, looks_like_key
 from trmcloud.ports.compute import PodItems, StageItem
 from trmcloud.ports.machine import RunFiles
 
@@ -35,33 +37,83 @@ _KEY_CHARS = 24
 
 def remote_folder(kind: str, local: Path) -> str:
     """Return a local folder's path on a pod: by its content."""
-    return f"{contract.POD_ROOT}/{kind}/{content_key(hashes_of(local))}"
+    return _item(kind, local).remote
 
 
 def content_key(hashes: Mapping[str, str]) -> str:
     """One name for a set of files: what they are called and what is in them."""
     lines = "".join(f"{hashes[name]}  {name}\n" for name in sorted(hashes))
-    return hashlib.sha256(lines.encode()).hexdigest()[:_KEY_CHARS]
+    return hashlib.sha256(os.fsencode(lines)).hexdigest()[:_KEY_CHARS]
 
 
-def hashes_of(folder: Path) -> Mapping[str, str]:
-    """SHA-256 of each file below ``folder``, hidden ones left out, by its relative name.
+def hashes_of(folder: Path, names: Sequence[str] | None = None) -> Mapping[str, str]:
+    """Return the SHA-256 of each of the files ``names`` of ``folder``, by its relative name;
+    without ``names``, of all below it that are not hidden.
 
     Raises:
         DataError: there is nothing, or it cannot be read.
     """
     try:
-        files = tuple(
-            (path.relative_to(folder).as_posix(), path.stat().st_size, path.stat().st_mtime_ns)
-            for path in sorted(folder.rglob("*"))
-            if path.is_file() and not is_hidden(path.relative_to(folder))
-        )
-        found = _hashes(folder, files)
+        if names is None:
+            paths = (path.relative_to(folder) for path in folder.rglob("*") if path.is_file())
+            names = sorted(path.as_posix() for path in paths if not is_hidden(path))
+        about = ((name, os.stat(folder / name)) for name in names)
+        found = _hashes(folder, tuple((name, at.st_size, at.st_mtime_ns) for name, at in about))
     except OSError as error:
-        raise DataError(f"it cannot be read: {error.strerror}", where=str(folder)) from error
+        raise unreadable(error, folder) from error
     if not found:
         raise DataError("there is nothing to send", where=str(folder))
     return found
+
+
+class DataFiles(NamedTuple):
+    """The files of a folder of data that a machine gets, by their relative names, and what stays
+    here: the home, ``.git`` and the like, and hidden files that look like keys."""
+
+    names: list[str]
+    left_out: list[str]
+
+
+def data_files(folder: Path) -> DataFiles:
+    """List the files of a folder of data, hidden ones too.
+
+    Raises:
+        DataError: a part of it cannot be read, or is a link to a folder or to nothing.
+    """
+    names, left_out, waiting = list[str](), list[str](), [""]
+    home = os.path.realpath(home_dir(os.environ))
+    while waiting:
+        below = waiting.pop()
+        try:
+            entries = list(os.scandir(folder / below))
+        except OSError as error:
+            raise unreadable(error, folder) from error
+        for entry in entries:
+            name = f"{below}/{entry.name}" if below else entry.name
+            if entry.name in KEY_FOLDERS:
+                left_out.append(name)
+            elif entry.is_dir(follow_symlinks=False):
+                is_home = os.path.realpath(entry) == home
+                (left_out if is_home else waiting).append(name)
+            elif os.path.isfile(entry):
+                is_key = is_hidden(Path(name)) and looks_like_key(Path(entry), name)
+                (left_out if is_key else names).append(name)
+            elif entry.is_symlink():
+                raise DataError(
+                    f"--data: {ascii(name)[1:-1]} is a link to a folder, or to nothing",
+                    where=str(folder),
+                    next_step="put the files in its place (cp -rL), or remove it",
+                )
+    return DataFiles(sorted(names), sorted(left_out))
+
+
+def unreadable(error: OSError, folder: Path) -> DataError:
+    """The error of a file, or of ``folder``, that cannot be read, with the way to mend it."""
+    return DataError(
+        f"it cannot be read: {error.strerror or error}",
+        where=str(error.filename or folder),
+        next_step="make it readable with chmod -R u+rX, or move it out of the folder",
+    )
 
 
 def stage_items(
@@ -224,7 +276,8 @@ def _is_sweep_of_recipe(run: RunState) -> bool:
 
 
 def _item(kind: str, local: Path) -> StageItem:
-    return StageItem(local, remote_folder(kind, local), hashes_of(local))
+    hashes = hashes_of(local, data_files(local).names if kind == DATA_DIR else None)
+    return StageItem(local, f"{contract.POD_ROOT}/{kind}/{content_key(hashes)}", hashes)
 
 
 def is_hidden(path: Path) -> bool:

@@ -9,29 +9,27 @@ what is behind one, and what trmcloud itself wrote.
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import io
 import os
-import re
 import shutil
 import stat
 import tarfile
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from fnmatch import translate
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trmcloud.core.contract.command import CODE_NAME, is_inside
+from trmcloud.core.contract.command import CODE_NAME, MOST_PATH_CHARS, is_inside
 from trmcloud.core.errors import DataError
 from trmcloud.core.values import Value
-from trmcloud.io.redaction import TOKEN
+from trmcloud.io.files import is_below
 from trmcloud.operations.home import home_dir
 from trmcloud.operations.sending.git_tree import GitList, git_list, is_as_committed
 from trmcloud.operations.sending.ignore_rules import IGNORE_NAME, IgnoreRules
 from trmcloud.operations.sending.own_outputs import fetched_among, is_among, outputs_among
+from trmcloud.operations.sending.secret_files import looks_like_key
 from trmcloud.operations.sending.staging import CODE_DIR
 
 if TYPE_CHECKING:  # reading them takes a package that other commands need not load
@@ -41,34 +39,6 @@ if TYPE_CHECKING:  # reading them takes a package that other commands need not l
 MOST_BYTES = 1 << 30
 MOST_FILES = 50_000
 _KEY_CHARS = 24
-_KEYS = (
-    ".env", ".env.*", "*.pem", "*.key", "*.p12", "*.pfx", "*.jks", "*.kdbx", "*.asc", "id_rsa*",
-    "id_dsa*", "id_ecdsa*", "id_ed25519*", ".netrc", "_netrc", ".pypirc", ".npmrc",
-    ".git-credentials", "kaggle.json", "credentials", "credentials.json", "client_secret*.json",
-    "service_account*.json", ".htpasswd", "*.ovpn", "known_hosts", "*.env", "*.env.*", "*.tfvars",
-    "*.tfvars.json", "*.tfstate", "*.tfstate.*", "*.keystore", "*.ppk", "*.agekey", "*.kubeconfig",
-    ".dockerconfigjson", ".pgpass", ".my.cnf", ".boto", ".s3cfg", "rclone.conf", ".vault-token",
-    "wallet.dat",
-)  # fmt: skip
-#: Names of such files whatever their suffix, unless that is a program's.
-_SECRET_STEM = re.compile(
-    r"((.*[._-])?(secrets?|credentials?|passwords?|passwd|api[_-]?keys?|auth[_-]?tokens?"
-    r"|access[_-]?tokens?)([._-].*)?|tokens?|aws|gcp[_-]?key|kubeconfig)"
-)
-_DATA_SUFFIXES = frozenset(
-    ("", ".toml", ".yaml", ".yml", ".json", ".ini", ".cfg", ".conf", ".txt", ".csv", ".properties",
-     ".xml", ".sh", ".env", ".bak", ".old")
-)  # fmt: skip
-_KEY_FOLDERS = frozenset((".ssh", ".aws", ".gnupg", ".runpod", ".kube", ".azure", ".sky", ".git"))
-_PUBLIC = (
-    "*.pub", "*.env.example", "*.env.sample", "*.env.template", "*.tfvars.example", "tokens.txt",
-    "tokens.json", "tokens.csv",
-)  # fmt: skip
-_PRIVATE_KEY = re.compile(rb"-----BEGIN [A-Z ]{0,40}PRIVATE KEY-----")
-_TOKEN = re.compile(TOKEN.encode())
-_LOOKED_AT_BYTES = 4096
-_SEARCHED_BYTES = 1 << 16
-_TEXT_SUFFIXES = _DATA_SUFFIXES | {".py", ".md", ".ipynb", ".js", ".ts", ".env", ".hcl", ".tf"}
 
 
 class WorkingTree(Value):
@@ -94,6 +64,8 @@ class WorkingTree(Value):
     resolved: ResolvedPackages | None = None
     not_installed: tuple[str, ...] = ()
     """Without --pip, the lists of packages that are there."""
+    data_left_out: tuple[str, ...] = ()
+    """Of --data: see ``staging.DataFiles``."""
 
     @property
     def by_git(self) -> bool:
@@ -103,6 +75,11 @@ class WorkingTree(Value):
     def git_commit(self) -> str:
         """The commit that it was checked out at; empty where there is none."""
         return self.git.commit if self.git is not None else ""
+
+    @property
+    def unlisted(self) -> Mapping[str, str]:
+        """See ``GitList.unlisted``."""
+        return self.git.unlisted if self.git is not None else {}
 
     @property
     def above(self) -> str:
@@ -125,18 +102,35 @@ def look_at(root: Path, also_out: Sequence[str] = (), folder: str = "") -> Worki
     Raises:
         DataError: there is nothing, or more than is sent; it names what is largest.
     """
-    git = git_list(root)
     ignored = _rules_of(root)
+
+    def is_out(name: str) -> bool:
+        apart = any(name == each or name.startswith(f"{each}/") for each in also_out)
+        return apart or ignored.leaves_out(name)
+
+    git = git_list(root, is_out)
     names, keys, links, sizes = [], [], [], {}
     every = sorted({*git.tracked, *git.others} if git is not None else set(_walked(root)))
-    fetched, outputs = fetched_among(root, every), outputs_among(root, every, home_dir(os.environ))
+    home = home_dir(os.environ)
+    if os.path.realpath(home) == os.path.realpath(root):
+        raise DataError(
+            "this folder is TRMCLOUD_HOME", where=str(root), next_step="cd to the script's folder"
+        )
+    fetched, outputs = fetched_among(root, every), outputs_among(root, every, home)
     is_linked = _LinkedFolders(root)
     for name in every:
-        out = any(name == folder or name.startswith(f"{folder}/") for folder in also_out)
-        if out or not is_inside(name) or ignored.leaves_out(name):
+        is_long = len(name) > MOST_PATH_CHARS
+        if not (is_long or is_inside(name)) or is_out(name):
             continue
         if is_among(name, fetched + outputs) and not ignored.sends(name):
             continue
+        if is_long:
+            raise DataError(
+                f"{ascii(name)[1:-1]:.140} cannot be sent: its path is longer than "
+                f"{MOST_PATH_CHARS} characters",
+                where=str(root),
+                next_step=f"use shorter names, or exclude it in {IGNORE_NAME}",
+            )
         try:
             about = os.lstat(root / name)
         except OSError:
@@ -144,8 +138,8 @@ def look_at(root: Path, also_out: Sequence[str] = (), folder: str = "") -> Worki
         if stat.S_ISLNK(about.st_mode) or is_linked(name.rpartition("/")[0]):
             links.append(name)
         elif not stat.S_ISREG(about.st_mode):
-            continue  # a submodule's folder
-        elif not ignored.sends(name) and _is_key(root / name, name):
+            continue  # a submodule's folder: its files are listed beside it
+        elif not ignored.sends(name) and looks_like_key(root / name, name):
             keys.append(name)
         else:
             names.append(name)
@@ -177,7 +171,7 @@ def differs_from_commit(tree: WorkingTree) -> bool:
     """Whether the files that are sent are not those of ``tree.git_commit``: one was changed, added
     or deleted, or a change is staged. False where there is no commit.
 
-    A file that is not sent, or goes another way, and what is in a submodule, are not compared.
+    A file that is not sent, or goes another way, is not compared.
 
     Raises:
         OSError: a file cannot be read.
@@ -223,6 +217,9 @@ def why_left_out(tree: WorkingTree, name: str) -> str:
         return "it was written by trmcloud"
     if name in tree.links or path.is_symlink():
         return "it is a link"
+    for folder, why in tree.unlisted.items():
+        if name.startswith(f"{folder}/"):
+            return f"the repository {folder} is not sent: {why}"
     if _rules_of(tree.root).leaves_out(name):
         return f"{IGNORE_NAME} excludes it"
     return "git ignores it" if tree.by_git else "it is hidden, or part of an environment"
@@ -252,7 +249,7 @@ def pack(tree: WorkingTree, home: Path, beside: Mapping[str, bytes] | None = Non
                 executable = os.access(tree.root / name, os.X_OK)
                 about.mode = 0o755 if executable else 0o644
                 archive.addfile(about, io.BytesIO(content))
-                digest.update(f"{about.mode} {len(content)} {name}\n".encode() + content)
+                digest.update(os.fsencode(f"{about.mode} {len(content)} {name}\n") + content)
         for name, content in sorted((beside or {}).items()):
             path = making / name
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -263,9 +260,14 @@ def pack(tree: WorkingTree, home: Path, beside: Mapping[str, bytes] | None = Non
             os.rename(making, target)
         return target
     except OSError as error:
+        where = str(error.filename or home)
+        readable = f"make it readable with chmod u+r, or exclude it in {IGNORE_NAME}"
         raise DataError(
             f"the archive of the working tree cannot be made: {error.strerror or error}",
-            where=str(error.filename or tree.root),
+            where=where,
+            next_step=readable
+            if is_below(where, str(tree.root))
+            else "make room for TRMCLOUD_HOME",
         ) from error
     finally:
         shutil.rmtree(making, ignore_errors=True)
@@ -333,7 +335,7 @@ class _LinkedFolders:
 def _rules_of(root: Path) -> IgnoreRules:
     lines: list[str] = []
     with suppress(OSError):
-        lines = (root / IGNORE_NAME).read_text("utf-8", errors="replace").splitlines()
+        lines = (root / IGNORE_NAME).read_text("utf-8-sig", errors="surrogateescape").splitlines()
     return IgnoreRules(lines)
 
 
@@ -353,50 +355,27 @@ def _walked(root: Path) -> Iterable[str]:
             if not name.startswith("."):
                 count += 1
                 if count > 20 * MOST_FILES:
-                    return
+                    what = f"there are more than {20 * MOST_FILES:,} files here"
+                    raise DataError(
+                        what, where=str(root), next_step="move data to a folder of --data"
+                    )
                 yield (here / name).relative_to(root).as_posix()
 
 
-def _is_key(path: Path, name: str) -> bool:
-    parts = name.split("/")
-    base = parts[-1].lower()
-    if any(part in _KEY_FOLDERS for part in parts[:-1]):
-        return True
-    if _any_of(_PUBLIC).match(base):
-        return False
-    if _any_of(_KEYS).match(base):
-        return True
-    stem, dot, suffix = base.rpartition(".")
-    stem, suffix = (stem, dot + suffix) if stem else (base, "")
-    if suffix in _DATA_SUFFIXES and (_SECRET_STEM.fullmatch(stem)):
-        return True
-    if suffix in _TEXT_SUFFIXES:
-        try:
-            with open(path, "rb") as file:
-                begin = file.read(_SEARCHED_BYTES)
-        except OSError:
-            return False
-        head = begin[:_LOOKED_AT_BYTES]
-        is_private = head.lstrip().startswith(b"-----BEGIN") and bool(_PRIVATE_KEY.search(head))
-        return is_private or bool(_TOKEN.search(begin))
-    return False
-
-
-@functools.cache
-def _any_of(patterns: tuple[str, ...]) -> re.Pattern[str]:
-    return re.compile("|".join(map(translate, patterns)))
-
-
 def _too_large(root: Path, sizes: dict[str, int], whole: int) -> DataError:
+    """The error that names the folder, or the suffix of files in none, to leave out."""
+    is_many = len(sizes) > MOST_FILES
     by_top: Counter[str] = Counter()
     for name, size in sizes.items():
         top, slash, _ = name.partition("/")
-        by_top[top + slash] += size
-    largest, size = by_top.most_common(1)[0]
+        suffix = "" if slash else os.path.splitext(name)[1]
+        by_top[f"*{suffix}" if is_many and suffix else top + slash] += 1 if is_many else size
+    largest, share = by_top.most_common(1)[0]
+    of_it = f"{share:,} of them" if is_many else f"{share / 1e9:.1f} GB of it"
     most = f"{MOST_BYTES / 1e9:.1f} GB or {MOST_FILES:,} files"
     return DataError(
-        f"the working tree has {whole / 1e9:.1f} GB in {len(sizes):,} files, {size / 1e9:.1f} GB "
-        f"of it in {largest}: at most {most} can be sent",
+        f"the working tree has {whole / 1e9:.1f} GB in {len(sizes):,} files, {of_it} "
+        f"in {largest}: at most {most} can be sent",
         where=str(root),
         next_step=f"add {largest} to {IGNORE_NAME}; send data with --data FOLDER",
     )

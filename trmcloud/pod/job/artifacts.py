@@ -16,7 +16,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from trmcloud.core.contract.command import is_inside
+from trmcloud.core.contract.command import MOST_PATH_CHARS
 from trmcloud.core.contract.command_terms import MOST_DEPTH, MOST_FILES
 from trmcloud.core.values import Value
 from trmcloud.pod.job.parts import (
@@ -134,8 +134,11 @@ _HUB_SIGNS = frozenset(
 )
 _WRITTEN_BYTES_PER_S = 50e6
 """The slowest disk on which files of one checkpoint are known for such by their times."""
-MOST_ENTRIES = 20_000
-"""Of one look at a place."""
+MOST_ENTRIES = 100_000
+"""Files and folders of one look at a place: about half a second of a processor."""
+_DEEPEST = 32
+"""Folders below a place that are looked into."""
+_SEARCHED = "; not all of it was searched: name the folder with --checkpoints"
 _MOST_STATE_BYTES = 64 << 20
 """Of a ``trainer_state.json``, which lists all that was logged."""
 
@@ -304,6 +307,8 @@ class Folder(NamedTuple):
     folders: Mapping[str, Folder]
     trouble: str = ""
     """Why what it holds cannot be taken as a whole."""
+    limit: str = ""
+    """The limit of a look by which a part of it was not searched."""
 
     def every(self, *, boards: bool = False) -> Iterator[SeenFile]:
         """All files at and below this folder; ``boards``: those of boards' folders as well."""
@@ -344,6 +349,8 @@ def find_artifacts(
     folder = _walk(root, below, 0, [MOST_ENTRIES], known)
     found = _Search(root, place, by_name=not below and not place)
     found.search(folder, is_top=True)
+    if found.limit:
+        found.refused.append((place or below or "the working tree", found.limit))
     split = tuple(splits_in(folder, root, place))
     return PlaceContents(tuple(found.artifacts), tuple(found.refused), tuple(found.rest), split)
 
@@ -354,7 +361,7 @@ def groups_in(
     """Look for checkpoints among the files of one folder, not below it: those that belong together
     are one."""
     known = {(file.path, file.mtime_ns, file.size_bytes) for file in but}
-    folder = _walk(root, below, MOST_DEPTH + 2, [MOST_ENTRIES], known)
+    folder = _walk(root, below, _DEEPEST, [MOST_ENTRIES], known)
     found = _Search(root, place, by_name=False)
     found.search_files(folder)
     return PlaceContents(tuple(found.artifacts), tuple(found.refused), tuple(found.rest))
@@ -382,6 +389,8 @@ def artifact_at(root: Path, name: str, place: str = "") -> Artifact | None:
         raise ArtifactRefused(folder.troubles)
     if len(files) > MOST_FILES:
         raise ArtifactRefused(f"it holds more than {MOST_FILES} files")
+    if any(file.path.count("/") > MOST_DEPTH for file in files):
+        raise ArtifactRefused(f"it is deeper than {MOST_DEPTH} folders")
     kind = layout_of(folder, root) or NAMED
     if not all(split.is_whole for split in splits_in(folder, root)):
         kind = UNFINISHED
@@ -409,19 +418,21 @@ def _walk(
 ) -> Folder:
     files: dict[str, SeenFile] = {}
     folders: dict[str, Folder] = {}
-    trouble = ""
+    trouble = limit = ""
     try:
-        with os.scandir(root / below) as found:
-            entries = sorted(found, key=lambda entry: entry.name)
+        with os.scandir(root / below if below else root) as found:
+            # Data sets come last: they hold most files, and hardly ever a checkpoint.
+            entries = sorted(found, key=lambda entry: (entry.name in _INPUTS, entry.name))
     except OSError:
         return Folder(below, {}, {})
     for entry in entries:
         left[0] -= 1
         if left[0] < 0:
+            trouble = limit = f"there are more than {MOST_ENTRIES:,} files and folders{_SEARCHED}"
             break
         path = f"{below}/{entry.name}" if below else entry.name
-        if not is_inside(path):
-            trouble = f"{path!r:.80} is too long a name"
+        if len(path) > MOST_PATH_CHARS:
+            trouble = limit = f"{path!r:.80} is too long a name{_SEARCHED}"
             continue
         try:
             about = entry.stat(follow_symlinks=False)
@@ -432,15 +443,15 @@ def _walk(
         except OSError:
             continue
         if stat.S_ISDIR(about.st_mode):
-            if depth >= MOST_DEPTH + 2:
-                trouble = f"it is deeper than {MOST_DEPTH} folders"
+            if depth >= _DEEPEST:
+                trouble = limit = f"{path:.80} is deeper than {_DEEPEST} folders{_SEARCHED}"
             elif entry.name not in _NO_OUTPUT and not entry.name.startswith("."):
                 folders[entry.name] = _walk(root, path, depth + 1, left, known)
         elif not stat.S_ISREG(about.st_mode):
             trouble = f"{path:.80} is no file"
         elif (path, about.st_mtime_ns, about.st_size) not in known:
             files[entry.name] = _seen(path, about)
-    return Folder(below, files, folders, trouble)
+    return Folder(below, files, folders, trouble, limit)
 
 
 def stays_inside(root: Path, link: Path) -> bool:
@@ -454,9 +465,11 @@ class _Search:
         self.artifacts: list[Artifact] = []
         self.refused: list[tuple[str, str]] = []
         self.rest: list[SeenFile] = []
+        self.limit = ""
 
     def search(self, folder: Folder, *, is_top: bool = False) -> None:
         name = folder.path.rpartition("/")[2]
+        self.limit = self.limit or folder.limit
         if not is_top and is_in_making(name):
             return
         kind = layout_of(folder, self._root)
@@ -666,7 +679,7 @@ def _holds_checkpoints(folder: Folder, root: Path) -> bool:
     )
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=1 << 16)
 def is_model(root: Path, file: SeenFile) -> bool:
     """Whether a file holds weights: by its suffix, or by how it begins where that says nothing."""
     name = file.path.rpartition("/")[2]

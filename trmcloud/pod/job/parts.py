@@ -116,7 +116,7 @@ def named_files(index: Path, mtime_ns: int, size_bytes: int) -> frozenset[str]:
 
 def zero_shards(names: Iterable[str]) -> list[str]:
     """The names among these that DeepSpeed gives to ranks' files."""
-    return sorted(name for name in names if _ZERO_NAME.fullmatch(name.encode()))
+    return sorted(name for name in names if _ZERO_NAME.fullmatch(os.fsencode(name)))
 
 
 @lru_cache(maxsize=512)

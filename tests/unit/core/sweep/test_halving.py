@@ -135,6 +135,18 @@ def test_two_seeds_of_winner_and_default_are_trained_to_the_end() -> None:
     assert state.trials[1].state is TrialState.COMPLETE
 
 
+def test_a_default_without_a_finite_metric_is_not_repeated() -> None:
+    terms = terms_of("200", seeds=2)
+
+    def metric(point: Point, rung: int) -> float | None:
+        is_last = point == terms.default and rung == terms.last
+        return math.nan if is_last else loss_of(terms, point, rung)
+
+    _, made = play(terms, metric)
+    repeats = [move.repeats for move in made if isinstance(move, Seed2)]
+    assert repeats == [end_of(made).winner] != [1]
+
+
 def test_repetitions_that_take_too_much_are_left_out() -> None:
     assert terms_of("40", seeds=2).confirm_usd == Usd("9")
     assert terms_of("30", seeds=2).confirm_usd == ZERO
