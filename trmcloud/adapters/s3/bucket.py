@@ -61,8 +61,9 @@ from trmcloud.ports.bucket import BucketCheckpoints, CacheRequest, GrantRequest,
 from trmcloud.ports.compute import StageItem
 
 _PROBE = "made.json"
-_PLAIN_NAME = re.compile(r"(?=.{1,600}\Z)(?:(?:^|/)[A-Za-z0-9_][A-Za-z0-9_.@+=-]*)+")
 """Below a pod's name: stored once, by which a store shows whether it refuses a second writing."""
+_PLAIN_NAME = re.compile(r"(?=.{1,600}\Z)(?:(?:^|/)[A-Za-z0-9_][A-Za-z0-9_.@+=-]*)+")
+"""A file's name that every store takes as it is."""
 
 ABANDONED_AFTER_S = 86_400.0
 _MARGIN_S = 5.0

@@ -240,7 +240,7 @@ def _sizes(connection: SshConnection, names: Sequence[str], remote: str) -> dict
 
 def _make_folders(connection: SshConnection, folders: Sequence[str]) -> None:
     answer = connection.run(
-        f'{_READ} mkdir -p "$name" || exit 1; done',
+        f'{_READ} mkdir -p -- "$name" || exit 1; done',
         content=os.fsencode("".join(f"{folder}\n" for folder in folders)),
         timeout_s=_IDLE_S + _EACH_S * len(folders),
     )
