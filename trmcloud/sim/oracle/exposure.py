@@ -86,9 +86,11 @@ class Exposure:
             if world.knobs.list_flickers:
                 seen_at = max(seen_at, rented.created_at + STALE_LIST_S)
             owned = rented.unowned_at is None
-            if not owned:
+            # By its id a pod is ended in spite of its list; the id stands in its run's records.
+            is_hurt = rented.run_id in self._hurt
+            if not owned or is_hurt:
                 seen_at = max(seen_at, rented.hidden_until)
-            if not owned and rented.run_id in self._hurt_until:
+            if is_hurt or (not owned and rented.run_id in self._hurt_until):
                 # Whose it is cannot be read: it has the time that its name says, and no more.
                 latest_s = max(traits.kill_latency_s for traits in TRAITS.values())
                 told_at = min(self._hurt_until[rented.run_id], rented.due_at + latest_s)
