@@ -7,6 +7,7 @@ without doubt must have the value that its metric says.
 from __future__ import annotations
 
 import os
+import signal
 import struct
 import subprocess
 import sys
@@ -309,3 +310,35 @@ def test_a_model_that_is_saved_outside_is_found(tmp_path: Path) -> None:
     other = Script(unobserved, code, unobserved=True)
     other.run()
     assert not other.kept
+
+
+def test_signals_that_a_shell_has_ignored_reach_the_command(tmp_path: Path) -> None:
+    code = """\
+        for name in ("SIGINT", "SIGHUP", "SIGTERM"):
+            print(name, signal.getsignal(getattr(signal, name)) in (
+                signal.SIG_DFL, signal.default_int_handler))
+    """
+    script = Script(tmp_path, code)
+    before = {each: signal.signal(each, signal.SIG_IGN) for each in (signal.SIGINT, signal.SIGHUP)}
+    try:
+        log = script.run()
+    finally:
+        for each, handler in before.items():
+            signal.signal(each, handler)
+    assert "SIGINT True\nSIGHUP True\nSIGTERM True\n" in log
+
+
+def test_a_command_that_only_computes_gives_a_sign_now_and_then(tmp_path: Path) -> None:
+    code = """\
+        end = time.time() + 9
+        while time.time() < end:
+            sum(range(10000))
+    """
+    computing = Script(tmp_path, code, silent_s=2.0)
+    computing.run()
+    assert 2 <= computing.beat.signs <= 5
+    sleeping = tmp_path / "sleeping"
+    sleeping.mkdir()
+    idle = Script(sleeping, "time.sleep(4)", silent_s=2.0)
+    idle.run()
+    assert idle.beat.signs == 0

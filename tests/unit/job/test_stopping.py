@@ -333,7 +333,9 @@ def test_it_says_what_the_contract_has(monkeypatch: pytest.MonkeyPatch, tmp_path
     monkeypatch.chdir(tmp_path)
     job.report(120, val_loss=1.87)
     job.checkpoint("out/step-120", metric=1.87)
-    hello, report, saved = map(json.loads, reports.read_text().splitlines())
+    lines = [json.loads(line) for line in reports.read_text().splitlines()]
+    assert all(line.pop("at") <= time.time() for line in lines)
+    hello, report, saved = lines
     assert hello == {"listens": True}
     assert report == json.loads(next(iter(contract.REPORT_LINES)))
     assert saved == {"checkpoint": str(tmp_path / "out/step-120"), "metric": 1.87, "step": 120}

@@ -47,7 +47,8 @@ PARTS_KEY_NAME = "parts.key"
 REPORT_LINES: Mapping[str, str] = {
     '{"step": 120, "metrics": {"val_loss": 1.87}}': "The metrics of step 120.",
     '{"checkpoint": "out/step-120", "step": 120, "metric": 1.87}': (
-        "This file or folder is complete: it is copied at once. step and metric are optional."
+        "This file or folder is complete: it is copied at once. Optional: step, metric, and at, the"
+        " epoch second of this line: a file that changed since has another metric."
     ),
     '{"step": 120, "metrics": {"val_loss": 1.87}, "checkpoint": "out/step-120"}': (
         "Both in one line: the file was saved at step 120 and has these metrics."

@@ -315,7 +315,8 @@ class CommandRequest(Value):
         metavar="S", place="grace_s", parse=_seconds(86_400.0), in_file=True,
     )
     silent: float = option(
-        "--silent", 1800.0, "Seconds without a line, step or file after which it counts as hung.",
+        "--silent", 1800.0, "Seconds without a line, step or file after which it counts as hung; "
+        "six times as long while it computes.",
         _RUN, _OWN_RARE, place="silent_s", parse=_seconds(864_000.0), in_file=True,
     )
     resume: str = option(

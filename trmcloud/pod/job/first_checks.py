@@ -74,7 +74,7 @@ class FirstChecks:
             pids: its processes.
         """
         if not printed and not self._command.unchecked:
-            used_s = sum(map(_cpu_s, pids))
+            used_s = sum(map(cpu_s, pids))
             if self._looked is None or abs(used_s - self._looked[1]) >= _BUSY_S:
                 self._looked, self._hangs = (now, used_s), ""
             elif now - self._looked[0] >= _HANG_S:
@@ -185,7 +185,7 @@ def _why_closed(folder: str) -> str:
         return f"{error.strerror}: '{folder}'" if error.errno in known else ""
 
 
-def _cpu_s(pid: int) -> float:
+def cpu_s(pid: int) -> float:
     """Processor time of a process, s; 0 where it is gone."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:

@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from types import FrameType
+from typing import NamedTuple
 
 from trmcloud.core.contract import pod_contract as contract
 from trmcloud.core.contract.command import (
@@ -50,7 +51,7 @@ from trmcloud.core.text import one_line
 from trmcloud.core.values import replace
 from trmcloud.io.files import read_small, write_atomic
 from trmcloud.pod.job.csv_logs import CsvLogs
-from trmcloud.pod.job.first_checks import FIRST_S, FirstChecks
+from trmcloud.pod.job.first_checks import FIRST_S, FirstChecks, cpu_s
 from trmcloud.pod.job.metric_order import REPORTED
 from trmcloud.pod.job.observed import JsonLines, LowestRank, metrics_of, state_in
 from trmcloud.pod.job.parts import PORT, PartsReceiver, PartsSender
@@ -210,6 +211,21 @@ _MOST_REPORT_BYTES = 1 << 20
 """Of reports, read at once."""
 
 
+_COMPUTES_S, _COMPUTES_AT_MOST, _BEFORE_SILENT = 1.0, 5, 0.8
+"""A command without a sign that used a processor for so many seconds lives, so many times; it is
+looked at shortly before its time without a sign is over."""
+
+
+class _Life(NamedTuple):
+    """Signs of the command's life: their number, when they changed (s, steady), how often it only
+    computed since then, and its processor time at the last look, s."""
+
+    number: int
+    at: float
+    computed: int
+    used_s: float
+
+
 class Job:
     """One attempt of one command."""
 
@@ -228,6 +244,8 @@ class Job:
         self._reporting, self._observing = LowestRank(), LowestRank()
         self._reported: tuple[int | None, float] | None = None
         """The step and value of the metric that were reported last."""
+        self._told = 0
+        """The number of metrics and saved files that were observed."""
         self._listens = False
         self._stopping = CommandStopper(command, self._deadline_at)
         self._probing = StepProbe(command.probe_steps) if command.probe_steps else None
@@ -248,6 +266,7 @@ class Job:
         self._log: LogPump | None = None
         self._events: EventFiles | None = None
         self._csv: CsvLogs | None = None
+        self._life = _Life(0, time.monotonic(), 0, 0.0)
         self._was_full = False
         """Whether the disk had no room left while the command ran."""
         self._is_first = environment.get("NODE_RANK", "0") == "0"
@@ -257,6 +276,10 @@ class Job:
     def run(self) -> None:
         processes.adopt_orphans()
         signal.signal(signal.SIGTERM, self._on_term)
+        for ignored in (signal.SIGINT, signal.SIGHUP):
+            # The agent's side ignores them, and what is ignored stays so in a program that is
+            # started; what has a handler is at its default there, as --stop-signal INT needs.
+            signal.signal(ignored, lambda signum, frame: None)
         self._tell.write(time.time(), force=True)
         try:
             words = self._prepare()
@@ -492,14 +515,7 @@ class Job:
                 before_s, looked_s = looked_s, time.thread_time() - began
                 pause_s = min(before_s, looked_s) * _WATCH_SHARE
                 watch_every_s = min(_WATCH_MOST_S, max(_WATCH_EVERY_S, pause_s))
-            self._tell.sign(
-                self._log.lines_seen
-                + self._taking.changes
-                + self._heard.read_bytes
-                + self._noted.read_bytes
-                + (self._events.seen if self._events is not None else 0)
-                + (self._csv.seen if self._csv is not None else 0)
-            )
+            self._note_life(steady, self._log.lines_seen)
             self._tell.write(now)
             self._probe(steady)
             if ended:
@@ -513,6 +529,28 @@ class Job:
             if Act.KILL in acts:
                 return
             time.sleep(_TICK_S)
+
+    def _note_life(self, steady: float, lines: int) -> None:
+        """Note whatever shows that the command gets on. One that only computes, as a notebook does
+        that prints at its end, has a few times as long: ranks that wait for each other for ever
+        compute, too."""
+        count = lines + self._taking.changes + self._heard.read_bytes + self._told
+        for files in (self._events, self._csv):
+            count += files.seen if files is not None else 0
+        if count != self._life.number:
+            self._life = _Life(count, steady, 0, self._used_s())
+        elif (
+            self._life.computed < _COMPUTES_AT_MOST
+            and steady - self._life.at >= self._command.silent_s * _BEFORE_SILENT
+        ):
+            used_s = self._used_s()
+            more = self._life.computed + (used_s - self._life.used_s >= _COMPUTES_S)
+            self._life = _Life(count, steady, more, used_s)
+        self._tell.sign(count + self._life.computed)
+
+    def _used_s(self) -> float:
+        """Processor time of the command's processes, seconds."""
+        return sum(map(cpu_s, self._offspring))
 
     def _look(self, steady: float, after_s: float) -> None:
         """At what was saved, here and on other machines."""
@@ -601,6 +639,7 @@ class Job:
         for said in self._noted.take():
             if not self._observing.counts(said):
                 continue
+            self._told += "python" not in said
             if (state := state_in(said)) is not None:
                 self._tell.order.reach(state)
             self._taking.states.note(said)
