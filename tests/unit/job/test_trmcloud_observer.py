@@ -103,6 +103,7 @@ TORCH = """\
             model(torch.ones(1, 2)).sum().backward()
             optimizer.step()
             optimizer.zero_grad()
+    print("val_loss 9.5")
     train(3)
     print("val_loss 2.5")
     torch.save(model.state_dict(), "last.pt")
@@ -124,7 +125,7 @@ TORCH = """\
 def test_values_and_files_of_the_same_weights_have_the_same_state(tmp_path: Path) -> None:
     seen = observed(tmp_path, TORCH)
     assert seen.code == 0, seen.text
-    assert seen.text == "val_loss 2.5\nval_loss 1.5\n"
+    assert seen.text == "val_loss 9.5\nval_loss 2.5\nval_loss 1.5\n"
     (last,) = seen.saved("last.pt")
     (following,) = seen.saved("next.tmp")
     assert [last["state"][1], following["state"][1]] == [3, 5]
@@ -132,6 +133,7 @@ def test_values_and_files_of_the_same_weights_have_the_same_state(tmp_path: Path
     moves = [[Path(p).name for p in line["moved"]] for line in seen.lines if "moved" in line]
     assert moves == [["next.tmp", "next.pt"], ["last.pt", "best.pt"]]
     assert not seen.saved("best.pt"), "a copy has the state of its source"
+    assert (seen.state_of("val_loss 9.5") or (0, 1))[1] == 0, "before its first step"
     assert seen.state_of("val_loss 2.5") == tuple(last["state"])
     assert seen.state_of("val_loss 1.5") == tuple(following["state"])
     assert [line["state"] for line in seen.saved("child.pt")] == [None]
@@ -229,4 +231,4 @@ def test_marks_are_written_to_the_runs_log_alone(tmp_path: Path) -> None:
     )
     seen = observed(tmp_path, code)
     assert seen.code == 0, seen.text
-    assert (tmp_path / "own.log").read_text() == "val_loss 2.5\nval_loss 1.5\n"
+    assert (tmp_path / "own.log").read_text() == "val_loss 9.5\nval_loss 2.5\nval_loss 1.5\n"

@@ -147,8 +147,8 @@ class MetricOrder:
             repeats = last.value == value.value and 0 <= value.at - last.at <= AT_ONCE_S
             if repeats and last.step is not None:
                 return  # the same value once more, as in "test loss 2.2 is the best so far"
-        if len(self.values) < _MOST:
-            bisect.insort(self.values, value, key=_at)
+        bisect.insort(self.values, value, key=_at)
+        del self.values[: len(self.values) - _MOST]
 
     def mark(self, state: WeightsState, *, is_exact: bool = True) -> None:
         """What was printed since the last mark is of this state, if that is exact."""
@@ -165,9 +165,11 @@ class MetricOrder:
 
     def _is_of(self, value: Value, state: WeightsState) -> None:
         self.reach(state)
-        if len(self._state_of) < _MOST:
-            self._states.setdefault(state, []).append(value)
-            self._state_of[value] = state
+        self._states.setdefault(state, []).append(value)
+        self._state_of[value] = state
+        if len(self._state_of) > _MOST:
+            oldest = next(iter(self._state_of))
+            self._states.pop(self._state_of.pop(oldest), None)
 
     def note_step(self, at: float, step: int | None) -> None:
         """Note the step at which the training was at ``at``."""

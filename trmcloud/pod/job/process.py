@@ -637,9 +637,9 @@ class Job:
     def _read_reports(self, now: float) -> None:
         """Read what the command reports, and what is observed in its Python processes."""
         for said in self._noted.take():
-            if not self._observing.counts(said):
-                continue
-            self._told += "python" not in said
+            if "python" in said or not self._observing.counts(said):
+                continue  # every process says that it began
+            self._told += 1
             if (state := state_in(said)) is not None:
                 self._tell.order.reach(state)
             self._taking.states.note(said)

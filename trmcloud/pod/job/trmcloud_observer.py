@@ -137,7 +137,7 @@ class _Told:
 
     def mark(self) -> None:
         """Tell readers of the output the states that what was printed until now may be of."""
-        if not self._state or _rank():
+        if _rank():
             return
         for handle in (1, 2):
             try:
@@ -179,7 +179,8 @@ class _Told:
             now = time.time()
             ended = None if since is None else now
             self._say(self._line(saved=whole, since=now if since is None else since, until=ended))
-            self.mark()
+            if self._state:
+                self.mark()
 
     def opened(self, path: str) -> None:
         """A file is about to be written by Python's ``open``."""
@@ -205,7 +206,8 @@ class _Told:
 
     def end(self) -> None:
         self.flush()
-        self.mark()
+        if self._state:
+            self.mark()
 
     def _line(self, **said: object) -> dict[str, object]:
         return {**said, "state": self.state(), "rank": _rank(), "at": time.time()}
