@@ -108,6 +108,8 @@ def _why_not_words(name: str, words: list[str]) -> str:
         made = made.commands[words.pop(0)]
     try:
         made.make_context(name, words)
+    except typer.Exit:
+        return ""  # --help
     except Exception as error:
         return f"{type(error).__name__}: {error}"
     return ""

@@ -151,7 +151,8 @@ def fetch_best(
             raise UsageError("--phase and --step choose among the checkpoints of a run's id")
         return _fetch_from_script(there, into, weights_only, as_json=as_json)
     context = caught_up()
-    state = _brought(context, run, yes=yes).run
+    brought = _brought(context, run, yes=yes)
+    state = brought.run
 
     def begin(found: BestCheckpoint) -> Progress:
         for missed in found.missed:
@@ -168,14 +169,22 @@ def fetch_best(
     fetched = checkpoint_requests.fetch_best(
         context, state, folder, weights_only=weights_only, **wanted, begin=begin
     )
+    _show_all(fetched, brought, as_json=as_json)
+
+
+def _show_all(
+    fetched: fetching.FetchedCheckpoint, brought: checkpoint_requests.Brought, *, as_json: bool
+) -> None:
+    """The best; where that is not known, all that may be, and the way to know it."""
     if as_json:
         print_document(views.Fetched(**fetched_fields(fetched)))
         return
     if (why := why_unsure(fetched)) is not None:
-        many = len(fetched.rivals) + 1
-        print(f"{state.run_id}: unsure which checkpoint is the best: {why}; fetching {many}")
+        many, run_id = len(fetched.rivals) + 1, fetched.manifest.run_id
+        print(f"{run_id}: unsure which checkpoint is the best: {why}; fetched {many}")
     for each in (fetched, *fetched.rivals):
-        _show_best(each, score_rows(state.spec.command, mark_reported(state, each.manifest)))
+        told = mark_reported(brought.run, each.manifest)
+        _show_best(each, score_rows(brought.run.spec.command, told))
     if why is not None:
         print(f"  to be sure      {SURE_NEXT_TIME}")
 

@@ -489,14 +489,14 @@ class _Search:
             self.refused.append((folder.path, folder.troubles))
             return
         for child_name, child in folder.folders.items():
-            rest, artifacts = len(self.rest), len(self.artifacts)
+            rest, artifacts, limit = len(self.rest), len(self.artifacts), self.limit
             self.search(child)
             if child_name in _TRACKERS or (self._by_name and child_name in _INPUTS):
                 del self.rest[rest:]
             if self._by_name and child_name in _INPUTS:
                 found = self.artifacts[artifacts:]
                 like = [each for each in found if _LIKE_A_MODEL.search(each.source)]
-                self.artifacts[artifacts:] = like
+                self.artifacts[artifacts:], self.limit = like, limit
         self.search_files(folder)
 
     def _add_model(self, folder: Folder, kind: str) -> None:
