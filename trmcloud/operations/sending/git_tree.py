@@ -385,13 +385,20 @@ def _listed(git: _Git, ignores: Iterable[str]) -> GitList:
     )
 
 
+_MOST_NESTED = 100
+"""Submodules and clones of one repository whose lists git is asked for."""
+
+
 def _with_nested(root: Path, found: GitList, leaves_out: Callable[[str], bool]) -> GitList:
     """Add the files of the submodules and clones below ``root`` to its list."""
     tracked, unlisted, is_staged = dict(found.tracked), dict[str, str](), found.is_staged
     others = [name for name in found.others if not name.endswith("/")]
     clones = [name.rstrip("/") for name in found.others if name.endswith("/")]
     submodules = [name for name, entry in tracked.items() if entry.mode == _SUBMODULE]
-    for name in (*submodules, *clones):
+    for number, name in enumerate((*submodules, *clones)):
+        if number >= _MOST_NESTED:
+            unlisted[name] = f"{_MOST_NESTED} others are listed; start a run in its folder"
+            continue
         if leaves_out(f"{name}/") or not (root / name).is_dir() or (root / name).is_symlink():
             continue
         inner = _nested(root, name, leaves_out, is_clone=name in clones)

@@ -236,6 +236,12 @@ def is_part(name: str) -> bool:
     return _PART.search(name) is not None
 
 
+def is_like_data(name: str) -> bool:
+    """Whether a file's name is rather that of data, results or a part than that of a model."""
+    is_data = _LIKE_DATA.search(name) or re.search(r"data|cache|token|corpus", name, re.I)
+    return is_part(name) or bool(is_data and not _LIKE_A_MODEL.search(name))
+
+
 def metrics_in(artifact: Artifact) -> list[tuple[int | None, dict[str, float]]]:
     """Return the metrics in the layout itself: (step, metrics) in the order of logging.
 

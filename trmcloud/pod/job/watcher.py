@@ -29,6 +29,7 @@ from trmcloud.pod.job.artifacts import (
     find_artifacts,
     groups_in,
     is_in_making,
+    is_like_data,
     splits_at,
     stays_inside,
 )
@@ -91,8 +92,11 @@ class Watcher:
         return _Place(path, folder, "", pattern)
 
     def note_saved(self, path: str) -> None:
-        """Watch a file outside the working tree that the command has saved there."""
+        """Watch a file outside the working tree that the command has saved there, unless its name
+        is that of data."""
         real = os.path.realpath(path)
+        if is_like_data(os.path.basename(real)):
+            return
         known = (self._work, *(place.root for place in self._named))
         if any(real.startswith(f"{os.path.realpath(each)}{os.sep}") for each in known):
             return
