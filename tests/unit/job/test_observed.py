@@ -199,6 +199,16 @@ def test_trackers_count_more_than_lines_and_held_out_lines_more_than_others() ->
     assert [value.value for value in order.values] == [0.65]
 
 
+def test_a_line_that_was_set_aside_is_of_no_later_mark() -> None:
+    order = MetricOrder()
+    order.saw(Value(1.0, 0.1), OF_TRAINING)
+    order.saw(Value(2.0, 0.7), OF_HELD_OUT)
+    order.mark((7, 5), is_exact=False)
+    order.saw(Value(3.0, 0.6), OF_HELD_OUT)
+    order.mark((7, 9))
+    assert order.value_of(SavedCheckpoint(9.0, state=(7, 9))).value == Value(3.0, 0.6)
+
+
 def test_another_counters_number_is_not_the_step() -> None:
     order = MetricOrder()
     order.counters |= {"iter", "step"}

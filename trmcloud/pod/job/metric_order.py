@@ -136,6 +136,7 @@ class MetricOrder:
                 known.clear()
             for each in aside:
                 self.saw(each.value, source, each.state)
+            self._unmarked.clear()  # a mark has passed them
         self.note_step(value.at, value.step)
         if state is not None:
             self._is_of(value, state)
