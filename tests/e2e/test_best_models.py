@@ -133,6 +133,7 @@ def test_a_value_that_is_printed_after_its_file_belongs_to_it(tmp_path: Path) ->
         "model_0.pt": 3.0, "model_1.pt": 1.0, "model_2.pt": 2.0, "model_3.pt": 4.0,
     }, log  # fmt: skip
     assert all(each.manifest.is_sure for each in kept.values())
+    assert "unsure" not in script.beat.message
     assert "\x1e" not in log
 
 
@@ -151,6 +152,7 @@ def test_an_iteration_is_no_step(tmp_path: Path) -> None:
     script = Script(tmp_path, code, checkpoints="out", metric="val_loss")
     script.run()
     script.best()
+    assert "unsure which checkpoint is the best" in script.beat.message
 
 
 def test_a_printed_configuration_has_no_metric(tmp_path: Path) -> None:

@@ -420,3 +420,15 @@ def test_the_interpreter_of_a_launcher_is_the_one_that_its_first_line_names(tree
     assert (found[0], found[1], found[3]) == ([sys.executable], "train.py", False)
     lay(tree.parent / "bin", {"torchrun": "#!/bin/sh\nexec python3 -m torch.distributed.run\n"})
     assert entry_of(("torchrun", "train.py"), str(tree), variables(tree)) is None
+
+
+def test_the_checks_import_nothing_of_the_tree(tree: Path) -> None:
+    names = (
+        *("socket", "ctypes", "stringprep", "linecache", "tokenize", "tracemalloc", "selectors"),
+        *("encodings", "unicodedata", "token", "importlib", "idna"),
+    )
+    ran = tree / "ran"
+    lay(tree, {f"{name}.py": f"open({str(ran)!r}, 'a').write({name!r})" for name in names})
+    script = "URL = 'http://data.no-such-host.invalid/x.bin'\nS = '\\d'\nimport torch\nprint(1)\n"
+    why(tree, script)
+    assert not ran.exists(), ran.read_text()

@@ -15,13 +15,20 @@ import json
 import os
 import re
 import shutil
+import socket
 import subprocess
 import sys
 import tempfile
+import warnings
 from collections import deque
 from collections.abc import Mapping, Sequence
 from itertools import dropwhile, takewhile
 from typing import TYPE_CHECKING, Any
+
+try:  # a Python may have been built without it
+    import ctypes
+except ImportError:
+    ctypes = None  # type: ignore[assignment]
 
 if TYPE_CHECKING:  # as a program, this file stands alone
     from trmcloud.core.contract.command import Command
@@ -440,17 +447,19 @@ def _driver() -> int | None:
     """The CUDA that this machine's driver has, as 12040 for 12.4, by the library that a process
     with this environment would load; None without one."""
     try:
-        import ctypes  # a Python may have been built without it
-
         version = ctypes.c_int()
         ctypes.CDLL("libcuda.so.1").cuDriverGetVersion(ctypes.byref(version))
-    except (OSError, AttributeError, ImportError):
+    except (OSError, AttributeError):
         return None
     return version.value or None
 
 
 def _answer(script: str, is_direct: bool, tree: str, pip: str, hosts: Sequence[str]) -> None:
-    """Print a line of JSON for each thing that is wrong."""
+    """Print a line of JSON for each thing that is wrong.
+
+    From here on the script's folder is on the path: nothing is imported any more."""
+    warnings.simplefilter("ignore")  # to show one of the compiler's imports modules
+    before = sys.path[1:]
     if not getattr(sys.flags, "safe_path", False):  # in the place of this file's folder
         sys.path[0] = os.path.dirname(os.path.realpath(script))
     if not is_direct:
@@ -481,6 +490,7 @@ def _answer(script: str, is_direct: bool, tree: str, pip: str, hosts: Sequence[s
         _say(True, f"{script}, line {line}: {told}")
         return
     _check_torch(parsed)
+    sys.path[:] = before
     if not any(name.lower().endswith("_proxy") for name in os.environ):
         _check_hosts([*hosts, *_hosts([_text(node) for node in ast.walk(parsed)])])
 
@@ -504,8 +514,6 @@ def _check_torch(tree: ast.Module) -> None:
 
 
 def _check_hosts(hosts: Sequence[str]) -> None:
-    import socket
-
     for host in list(dict.fromkeys(hosts))[:4]:
         name, _, port = host.partition(":")
         try:

@@ -94,6 +94,8 @@ class CommandCheckpoints:
             shutil.rmtree(left, ignore_errors=True)
         self._begun_at = now()
         self._trees = {str(made.extra.get(TREE_SHA256)) for made in self.manifests()}
+        self.is_unsure = False
+        """Whether it is not known which checkpoint is the best."""
         self._waiting: list[int] = []
         self._others: dict[int, float | None] = {}
 
@@ -191,6 +193,8 @@ class CommandCheckpoints:
         if any(other is not None for other in self._others.values()):
             others = [replace(m, val_bpb=self._others.get(m.step) or m.val_bpb) for m in made]
             kept |= {m.step for m in mf.to_prune(others, keep).kept}
+        best = mf.pick_best(made)
+        self.is_unsure = best is not None and bool(mf.rivals(best, made))
         kept |= set(self._waiting[-_PENDING - keep :])
         for manifest in made:
             if manifest.step not in kept:
@@ -553,8 +557,8 @@ class CheckpointTaker:
 
     @property
     def notes(self) -> list[str]:
-        """Return warnings: checkpoints that were left out, overwritten, or are larger than
-        was reserved for it."""
+        """Return warnings: checkpoints that were left out, overwritten, or larger than what was
+        reserved; and whether the best is a guess."""
         notes = []
         if self._left_out:
             name, why = next(reversed(self._left_out.items()))
@@ -563,6 +567,8 @@ class CheckpointTaker:
             times = "once" if lost == 1 else f"{lost} times"
             name = one_line(self._watcher.last_overwritten)[:_LONGEST_NAME]
             notes.append(f"{name} was overwritten {times} before it could be copied")
+        if self._shelf.is_unsure:
+            notes.append("unsure which checkpoint is the best: fetch-best brings all that may be")
         if self.largest_bytes > self._most_bytes:
             notes.append(
                 f"a checkpoint holds {self.largest_bytes / 1e9:.2f} GB, more than the"
