@@ -429,6 +429,6 @@ def test_the_checks_import_nothing_of_the_tree(tree: Path) -> None:
     )
     ran = tree / "ran"
     lay(tree, {f"{name}.py": f"open({str(ran)!r}, 'a').write({name!r})" for name in names})
-    script = "URL = 'http://data.no-such-host.invalid/x.bin'\nS = '\\d'\nimport torch\nprint(1)\n"
+    script = "URL = 'http://data.no-such-host.invalid/x.bin'\nS = '\\d'\nprint(1)\n"
     why(tree, script)
     assert not ran.exists(), ran.read_text()
