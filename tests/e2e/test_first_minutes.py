@@ -1,4 +1,4 @@
-"""What dies of a package, a variable or memory in its first minutes ends at once, for cents."""
+"""A missing package or variable, or a full GPU, ends a run in its first minutes, for cents."""
 
 from __future__ import annotations
 

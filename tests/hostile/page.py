@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from tests.hostile.doors import DOORS
@@ -62,9 +63,14 @@ def page(kept: Mapping[str, Any], date: str, trees: int) -> str:
     if findings:
         lines += ["", "Findings; `python -m tests.hostile --only TREE` replays one:", ""]
         lines += [
-            f"- tree {each['number']}, {each['door']}: {each['kind']}: `{each['detail'][:160]}`"
+            f"- tree {each['number']}, {each['door']}: {each['kind']}: `{_below(each['detail'])[:160]}`"
             for each in findings[:_MOST_SHOWN]
         ]
         if len(findings) > _MOST_SHOWN:
             lines.append(f"- and {len(findings) - _MOST_SHOWN:,} more")
     return "\n".join([*lines, ""])
+
+
+def _below(detail: str) -> str:
+    """Without the place of the checkout."""
+    return detail.replace(f"{Path(__file__).resolve().parents[2]}/", "")

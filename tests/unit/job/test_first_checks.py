@@ -287,7 +287,7 @@ def test_a_torch_that_is_too_new_for_the_driver_is_a_warning_and_a_crash_by_it_t
 
 def test_a_host_that_cannot_be_reached_explains_the_crash_that_names_it(tree: Path) -> None:
     with socket.socket() as closed:
-        closed.bind(("127.0.0.1", 0))  # nobody listens there
+        closed.bind(("127.0.0.1", 0))  # a port without a server
         host = f"127.0.0.1:{closed.getsockname()[1]}"
         lay(tree, {"train.py": f"URL = 'http://{host}/words.txt'\n"})
         checks = FirstChecks(Command(PYTHON))

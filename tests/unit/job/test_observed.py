@@ -1,4 +1,4 @@
-"""What the job makes of the observer's notes: states of files, marks in the output, ranks."""
+"""The job reads the observer's notes: states of files, marks in the output, ranks."""
 
 from __future__ import annotations
 

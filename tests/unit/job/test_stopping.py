@@ -346,7 +346,7 @@ def test_of_several_ranks_the_first_speaks(monkeypatch: pytest.MonkeyPatch, tmp_
     job = loaded(monkeypatch, TRMCLOUD_REPORTS=str(reports), RANK="1")
     job.report(1, loss=1.0)
     lines = [json.loads(line) for line in reports.read_text().splitlines()]
-    assert {line["rank"] for line in lines} == {1}, "whoever reads it lets the lowest count"
+    assert {line["rank"] for line in lines} == {1}, "the reader lets the lowest rank count"
 
 
 def test_it_needs_the_standard_library_alone() -> None:

@@ -63,7 +63,7 @@ class Seen(NamedTuple):
 def observed(
     tmp_path: Path, code: str, *options: str, python: str = sys.executable, **environment: str
 ) -> Seen:
-    """What one script's process tells, with the observer as a run lays it."""
+    """Run one script with the observer in place, as a run does."""
     place = tmp_path / "on-path"
     place.mkdir(exist_ok=True)
     module = Path(trmcloud_observer.__file__)

@@ -106,7 +106,7 @@ run = options.with_options("run", "launch")(launch_or_run)
 def _wish_of(
     request: LaunchRequest, asked: CommandRequest, *, unseen: bool
 ) -> tuple[Wish, list[str]]:
-    """The wish, and a line about the file that completed it. ``unseen``: nobody is asked.
+    """Return the wish, and a line about the file that completed it. ``unseen``: -y was typed.
 
     Raises:
         UsageError: an option of a recipe beside a command, or of a command without one; or

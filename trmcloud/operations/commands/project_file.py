@@ -52,7 +52,7 @@ def fill_in(
     file, or a command, a recipe or the id of a plan was typed.
 
     Args:
-        unseen: nobody is asked before money is spent.
+        unseen: with -y, the user confirms nothing before money is spent.
 
     Raises:
         UsageError: the file is not valid, or is to decide with ``unseen`` what must be typed.

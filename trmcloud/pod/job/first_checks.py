@@ -167,7 +167,7 @@ class FirstChecks:
         )
         if most != type(self._command).checkpoint_bytes:
             return told
-        self.warnings.append(told)  # the default size is nobody's word
+        self.warnings.append(told)  # the default size was not chosen for this command
         return ""
 
 

@@ -207,10 +207,6 @@ _PARTS_BYTES_PER_S = 50e6
 ``_PARTS_MOST_S`` more."""
 _LACKS_AFTER_S = 30.0
 """From the writing of an index until files that it names, and that are not here, are missed."""
-_MOST_REPORT_BYTES = 1 << 20
-"""Of reports, read at once."""
-
-
 _COMPUTES_S, _COMPUTES_AT_MOST, _BEFORE_SILENT = 1.0, 5, 0.8
 """A command without a sign that used a processor for so many seconds lives, so many times; it is
 looked at shortly before its time without a sign is over."""
