@@ -63,7 +63,8 @@ def page(kept: Mapping[str, Any], date: str, trees: int) -> str:
     if findings:
         lines += ["", "Findings; `python -m tests.hostile --only TREE` replays one:", ""]
         lines += [
-            f"- tree {each['number']}, {each['door']}: {each['kind']}: `{_below(each['detail'])[:160]}`"
+            f"- tree {each['number']}, {each['door']}: {each['kind']}:"
+            f" `{_below(each['detail'])[:160]}`"
             for each in findings[:_MOST_SHOWN]
         ]
         if len(findings) > _MOST_SHOWN:

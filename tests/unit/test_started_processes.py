@@ -20,7 +20,6 @@ MAY_START = {
     "operations/commands/trial.py:_observe": "the observer: our code, in a trial's environment",
     "operations/commands/trial_process.py:_Attempt.run": "the command that is tried",
     "pod/job/process.py:Job._start": "the command, on the machine that it was sent to",
-    "pod/job/first_checks.py:FirstChecks._of_script": "the command's Python: it reads it",
     "pod/job/process.py:main": "a machine's Python, for the job that it was sent",
     # Our own commands and trainer, by this Python.
     "operations/sending/data.py:_run_prepare": "model.prepare and model.tasks, which read --data",

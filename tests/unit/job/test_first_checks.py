@@ -16,7 +16,7 @@ import pytest
 from tests import pythons
 from tests.standins import scripts
 from trmcloud.core.contract.command import Command
-from trmcloud.pod.job import first_checks
+from trmcloud.pod.job import script_check
 from trmcloud.pod.job.first_checks import FirstChecks, entry_of
 
 OWN = Path(__file__).parents[2] / "own" / "scripts"
@@ -276,13 +276,13 @@ def test_a_torch_that_is_too_new_for_the_driver_is_a_warning_and_a_crash_by_it_t
         checks = FirstChecks(Command(PYTHON))
         given = variables(tree, LD_LIBRARY_PATH=str(tree.parent))
         assert checks.fails(PYTHON, str(tree), given) == "", "it may train on the CPU"
-        warned = checks.notes(0.0, printed=True, pids=())
+        warned = checks.notes(0.0, printed=True, used_s=0.0)
         assert bool(warned) is told
         if told:
             assert "which has 12.4: install a torch for CUDA 12 with --pip" in warned[0]
     assert crash(
         "RuntimeError: The NVIDIA driver on your system is too old (found version 12040). Please"
-    ) == ("bad_config", first_checks._old_driver("the CUDA of its torch", 12040))
+    ) == ("bad_config", script_check.old_driver("the CUDA of its torch", 12040))
 
 
 def test_a_host_that_cannot_be_reached_explains_the_crash_that_names_it(tree: Path) -> None:
@@ -296,7 +296,7 @@ def test_a_host_that_cannot_be_reached_explains_the_crash_that_names_it(tree: Pa
         proxied.fails(PYTHON, str(tree), variables(tree, HTTPS_PROXY="http://x"))
     told = f"{host} cannot be reached from this machine (Connection refused): send the data with"
     assert checks.warnings[0].startswith(told)
-    assert not checks.notes(0.0, printed=True, pids=()), "it may need none of it"
+    assert not checks.notes(0.0, printed=True, used_s=0.0), "it may need none of it"
     assert not proxied.warnings
     checks.saw(b"urllib.error.URLError: <urlopen error [Errno 111] Connection refused>")
     assert checks.crash() is None, "it may be another host"
@@ -406,7 +406,7 @@ def test_a_variable_that_a_function_lacks_is_named_by_the_traceback_of_each_pyth
 
 def test_a_command_that_computes_nothing_and_prints_nothing_is_a_warning() -> None:
     def noted(checks: FirstChecks, at: float, *, printed: bool = False) -> bool:
-        return bool(checks.notes(at, printed=printed, pids=(os.getpid(),)))
+        return bool(checks.notes(at, printed=printed, used_s=1.0))
 
     checks, off = FirstChecks(Command(PYTHON)), FirstChecks(Command(PYTHON, unchecked=True))
     assert [noted(checks, at) for at in (0.0, 59.0, 61.0)] == [False, False, True]

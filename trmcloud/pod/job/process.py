@@ -51,7 +51,7 @@ from trmcloud.core.text import one_line
 from trmcloud.core.values import replace
 from trmcloud.io.files import read_small, write_atomic
 from trmcloud.pod.job.csv_logs import CsvLogs
-from trmcloud.pod.job.first_checks import FIRST_S, FirstChecks, cpu_s
+from trmcloud.pod.job.first_checks import FIRST_S, FirstChecks
 from trmcloud.pod.job.metric_order import REPORTED
 from trmcloud.pod.job.observed import JsonLines, LowestRank, metrics_of, state_in
 from trmcloud.pod.job.parts import PORT, PartsReceiver, PartsSender
@@ -207,19 +207,20 @@ _PARTS_BYTES_PER_S = 50e6
 ``_PARTS_MOST_S`` more."""
 _LACKS_AFTER_S = 30.0
 """From the writing of an index until files that it names, and that are not here, are missed."""
-_COMPUTES_S, _COMPUTES_AT_MOST, _BEFORE_SILENT = 1.0, 5, 0.8
-"""A command without a sign that used a processor for so many seconds lives, so many times; it is
-looked at shortly before its time without a sign is over."""
+_COMPUTES_SHARE, _COMPUTES_AT_MOST = 0.05, 5
+"""A command without a sign that uses such a share of a processor lives, so many times in a row."""
+_FROM_SILENT, _UNTIL_SILENT = 0.5, 0.8
+"""The part of its time without a sign in which that share is measured."""
 
 
 class _Life(NamedTuple):
     """Signs of the command's life: their number, when they changed (s, steady), how often it only
-    computed since then, and its processor time at the last look, s."""
+    computed since then, and its processor time (s) half-way to its time without a sign."""
 
     number: int
     at: float
     computed: int
-    used_s: float
+    used_s: float | None
 
 
 class Job:
@@ -262,7 +263,7 @@ class Job:
         self._log: LogPump | None = None
         self._events: EventFiles | None = None
         self._csv: CsvLogs | None = None
-        self._life = _Life(0, time.monotonic(), 0, 0.0)
+        self._life = _Life(0, time.monotonic(), 0, None)
         self._was_full = False
         """Whether the disk had no room left while the command ran."""
         self._is_first = environment.get("NODE_RANK", "0") == "0"
@@ -533,20 +534,22 @@ class Job:
         count = lines + self._taking.changes + self._heard.read_bytes + self._told
         for files in (self._events, self._csv):
             count += files.seen if files is not None else 0
-        if count != self._life.number:
-            self._life = _Life(count, steady, 0, self._used_s())
-        elif (
-            self._life.computed < _COMPUTES_AT_MOST
-            and steady - self._life.at >= self._command.silent_s * _BEFORE_SILENT
-        ):
-            used_s = self._used_s()
-            more = self._life.computed + (used_s - self._life.used_s >= _COMPUTES_S)
-            self._life = _Life(count, steady, more, used_s)
+        life, most_s = self._life, self._command.silent_s
+        silent_s = steady - life.at
+        if count != life.number:
+            self._life = _Life(count, steady, 0, None)
+        elif life.computed < _COMPUTES_AT_MOST and silent_s >= most_s * _FROM_SILENT:
+            if life.used_s is None:  # it costs a look at each process
+                self._life = life._replace(used_s=self._used_s())
+            elif silent_s >= most_s * _UNTIL_SILENT:
+                least_s = most_s * (_UNTIL_SILENT - _FROM_SILENT) * _COMPUTES_SHARE
+                more = self._used_s() - life.used_s >= least_s
+                self._life = _Life(count, steady, life.computed + more, None)
         self._tell.sign(count + self._life.computed)
 
     def _used_s(self) -> float:
         """Processor time of the command's processes, seconds."""
-        return sum(map(cpu_s, self._offspring))
+        return sum(processes.cpu_s(pid) or 0.0 for pid in self._offspring)
 
     def _look(self, steady: float, after_s: float) -> None:
         """At what was saved, here and on other machines."""
@@ -617,7 +620,8 @@ class Job:
         if self._tell.beat.saved_step is None and waited:
             notes.append("no checkpoint yet")
         printed = self._tell.beat.signs > 0
-        return notes + self._first.notes(now, printed=printed, pids=tuple(self._offspring))
+        used_s = 0.0 if printed else self._used_s()
+        return notes + self._first.notes(now, printed=printed, used_s=used_s)
 
     @property
     def _lacks_metric(self) -> bool:

@@ -209,7 +209,6 @@ _LEAST_S = 5.0
 _WARM_UP_S = 2.0
 """After the first step that is told, of which compiling and filling caches is a part."""
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
-_TICKS_S = os.sysconf("SC_CLK_TCK")
 
 
 class StepProbe:
@@ -241,13 +240,12 @@ class StepProbe:
         resident = 0
         for pid in pids:
             try:
-                stat = Path(f"/proc/{pid}/stat").read_text(errors="replace")
                 pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
-                fields = stat.rpartition(")")[2].split()
-                self._cpu[pid] = (int(fields[11]) + int(fields[12])) / _TICKS_S
             except (OSError, ValueError, IndexError):
                 continue
             resident += pages * _PAGE_BYTES
+            if (used_s := processes.cpu_s(pid)) is not None:
+                self._cpu[pid] = used_s
         self._memory_bytes = max(self._memory_bytes, resident)
 
     @property

@@ -52,9 +52,16 @@ def boot_id() -> str:
 def _stat(pid: int) -> list[str] | None:
     """The fields of ``/proc/PID/stat`` after the name: state, parent, …; None without a process."""
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        text = Path(f"/proc/{pid}/stat").read_text(errors="replace")  # a name may be any bytes
+        return text.rpartition(")")[2].split()
     except OSError:
         return None
+
+
+def cpu_s(pid: int) -> float | None:
+    """Return the processor time of a process in seconds; None where there is none."""
+    fields = _stat(pid)
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK") if fields else None
 
 
 def started(pid: int) -> str | None:
