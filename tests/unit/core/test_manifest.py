@@ -642,3 +642,9 @@ def test_where_the_best_is_a_guess_others_may_be_better(
 
 def test_a_checkpoint_without_a_metric_has_no_rivals() -> None:
     assert rivals_of(_own(1, None), [_own(1, None), _own(2, 0.5, "order")]) == []
+
+
+def test_a_copy_without_its_metric_learns_how_that_was_found() -> None:
+    bare = _own(1, None)
+    (found,) = with_metrics([bare], [_own(1, 0.5, "order")])
+    assert (found.val_bpb, found.own_metric, found.is_sure) == (-0.5, ("acc", 0.5), False)

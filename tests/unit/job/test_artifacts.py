@@ -472,3 +472,16 @@ def test_a_name_that_is_not_utf_8_ends_no_look(tmp_path: Path) -> None:
     lay(tmp_path, "out/step-1.pt")
     found = {os.fsencode(a.source) for a in find_artifacts(tmp_path).artifacts}
     assert found == {b"o\xff t/caf\xe9.pt", b"out/step-1.pt"}
+
+
+def test_a_folder_of_speechbrain_is_one_checkpoint_with_its_name(tmp_path: Path) -> None:
+    folder = "out/save/CKPT+2026-11-28+12-00-00+00"
+    lay(tmp_path, *(f"{folder}/{name}.ckpt" for name in ("model", "optimizer", "counter")))
+    lay(tmp_path, f"{folder}/CKPT.yaml", content=b"end-of-epoch: true\n")
+    assert found(tmp_path) == {folder: ("speechbrain", 4)}
+
+
+def test_an_index_comes_with_the_weights_that_it_names(tmp_path: Path) -> None:
+    shards = [f"out/model_7-0000{n}-of-00002.safetensors" for n in (1, 2)]
+    lay(tmp_path, *shards, "out/model_7.safetensors.index.json")
+    assert found(tmp_path) == {shards[0]: ("safetensors", 3)}

@@ -500,3 +500,25 @@ def test_the_seconds_of_each_state_are_told(tmp_path: Path) -> None:
     assert tell.beat.seconds == {"starting": 3.0, "training": 7.0, "saving": 2.0}
     tell.write(112.5)
     assert tell.beat.at == 112.0, "a heartbeat is written once a second"
+
+
+def test_equal_bytes_are_stored_once(work: Path, tmp_path: Path) -> None:
+    shelf = shelf_at(tmp_path)
+    for step, name in enumerate(("last.pt", "best.pt"), 1):
+        (work / "out" / name).write_bytes(b"weights" * 1000)
+        shelf.take(seen(work, f"out/{name}"), step, None)
+    copies = [path.stat() for path in sorted((tmp_path / "checkpoints").glob("*/*.bin"))]
+    assert [copy.st_nlink for copy in copies] == [2, 2]
+    assert len({copy.st_ino for copy in copies}) == 1
+
+
+def test_the_same_weights_have_a_sure_metric_where_the_first_has(
+    work: Path, tmp_path: Path
+) -> None:
+    for by, is_sure in (("state", True), ("order", False)):
+        shelf = shelf_at(tmp_path / by)
+        for step, name in enumerate(("last.pt", "best.pt"), 1):
+            (work / "out" / name).write_bytes(b"weights")
+            metric = Metric(0.5, by) if step == 1 else None
+            made = present(shelf.take(seen(work, f"out/{name}"), step, metric))
+        assert (made.own_metric, made.is_sure) == (("acc", 0.5), is_sure)
