@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import shlex
 import signal
 import subprocess
@@ -106,6 +107,46 @@ def test_the_line_that_it_prints_works_as_it_stands(user: User) -> None:
     assert "in Python" not in fetched, "torch has not written it"
     [own] = (user.here / "best" / "own").iterdir()
     assert own.read_text() == "120", "the lowest val_loss is that of the last step"
+
+
+def test_a_trial_is_a_run(user: User, tmp_path: Path) -> None:
+    """Sockets below TMPDIR, signals at their defaults, a tracker without its key, and checkpoints
+    that stand elsewhere: the line that is printed works unchanged for all of them."""
+    place = tmp_path / "models"
+    script(
+        user,
+        f"""
+import os, signal, socket, tempfile, time
+assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+assert signal.getsignal(signal.SIGHUP) == signal.SIG_DFL
+folder = tempfile.mkdtemp(prefix="pymp-")
+socket.socket(socket.AF_UNIX).bind(os.path.join(folder, "listener-" + "x" * 20))
+assert os.environ.get("WANDB_MODE") == "offline", "it would ask for a key"
+os.makedirs("wandb/offline-run-1", exist_ok=True)
+open("wandb/offline-run-1/run.wandb", "w").close()
+os.makedirs({str(place)!r}, exist_ok=True)
+from safetensors.torch import save_file
+for epoch in range(1, 4):
+    time.sleep(0.3)
+    print(f"epoch {{epoch}} val_loss={{1 / epoch:.4f}}", flush=True)
+    save_file(f"weights {{epoch}}", {str(place)!r} + f"/model_{{epoch}}.pt")
+""",
+    )
+    (user.here / "safetensors").mkdir()
+    script(user, "", "safetensors/__init__.py")
+    saves = "def save_file(tensors, filename):\n    open(filename, 'w').write(tensors)\n"
+    script(user, saves, "safetensors/torch.py")
+    made = tried(user, "--", "python3", "train.py")
+    assert results(made)["starts"] == results(made)["writes"] == "passed", made["checks"]
+    line = made["run_command"]
+    assert line.endswith("-- env WANDB_MODE=offline python3 train.py")
+    assert f"--checkpoints {place} " in line
+    for old in place.iterdir():
+        old.unlink()
+    words = shlex.split(line)[1:]
+    user.run(*words[: words.index("--")], "-y", *words[words.index("--") :])
+    assert re.search("val_loss +0.3333", user.run("fetch-best", "--into", "best"))
+    assert [path.read_text() for path in (user.here / "best").rglob("*.pt")] == ["weights 3"]
 
 
 def test_launch_reads_from_its_file_what_its_line_says(user: User) -> None:
@@ -343,7 +384,7 @@ def test_nothing_outlives_a_killed_try(user: User) -> None:
 def test_ctrl_c_ends_all_of_it(user: User) -> None:
     script(user, TRAINS)
     process = user.start("try", "--", "python3", "train.py")
-    until(lambda: bool(list(user.home.glob("trials/.trial-*/work/out/*"))))
+    until(lambda: bool(list(user.home.glob("trials/.trial-*/run/work/out/*"))))
     began = time.monotonic()
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=60)

@@ -1133,6 +1133,7 @@ class Tried(View, schema="trial/1"):
     checks: tuple[TrialCheck, ...]
     run_command: str | None
     not_contained: tuple[Note, ...]
+    differences: tuple[Note, ...]
 
 
 # -- running ---------------------------------------------------------------------------------------

@@ -29,6 +29,7 @@ from trmcloud.operations.commands.trial_checks import (
     SeenSave,
     best_key,
     checkpoints_place,
+    differences,
     failed,
     is_of_held_out,
     judge,
@@ -253,6 +254,25 @@ def test_named_numbers_of_a_line(text: str, name: str, value: float | None, patt
     assert command.metric_name.strip("_").endswith(name.rpartition("_")[2])
 
 
+def test_a_tracker_gets_its_key_or_stays_offline() -> None:
+    without = replace(facts(), trackers=("wandb",))
+    assert run_line(without, RequestedMachine()).endswith(
+        f"-- env WANDB_MODE=offline {shlex.join(COMMAND.words)}"
+    )
+    assert differences(without) == (
+        "wandb stays offline in the run: WANDB_API_KEY is not set; "
+        "with it, use --env WANDB_API_KEY",
+    )
+    key = replace(without, has_keys=("wandb",))
+    line = run_line(key, RequestedMachine())
+    assert "--env WANDB_API_KEY" in line
+    assert "WANDB_MODE" not in line
+    assert differences(key) == (
+        "wandb was offline here; the run takes WANDB_API_KEY from this shell",
+    )
+    assert differences(facts()) == ()
+
+
 def test_the_hint_to_rent_names_the_packages_that_this_machine_has() -> None:
     about = facts(requirements="requirements.txt", unnamed=())
     line = run_line(about, RequestedMachine())
@@ -420,8 +440,9 @@ def test_why_a_file_is_not_sent(tmp_path: Path) -> None:
     assert why_left_out(tree, ".hidden") == "it is hidden, or part of an environment"
     seen = Observed(Attempt(code=1, last_lines=("No such file: 'big.bin'", "'\x1b' \udcff'" * 99)))
     made = facts_of(
-        COMMAND, seen, tree, tmp_path / "trial", for_s=1.0, most_bytes=1, data="", online=False
-    )
+        COMMAND, seen, tree, tmp_path / "trial",
+        for_s=1.0, most_bytes=1, data="", online=False, shell={},
+    )  # fmt: skip
     assert [each.name for each in made.missing] == ["big.bin"]
 
 
@@ -446,7 +467,7 @@ def test_packages_are_asked_of_the_users_own_python_alone(
         seen = Observed(RAN, pythons=(python,), modules=("pytest",), sources=("train.py",))
         return facts_of(
             Command(("python3", "train.py")), seen, look_at(tree), tmp_path / "trial",
-            for_s=1.0, most_bytes=1, data="", online=False,
+            for_s=1.0, most_bytes=1, data="", online=False, shell={},
         ).unnamed  # fmt: skip
 
     (tmp_path / "trial").mkdir()
@@ -471,7 +492,7 @@ def test_a_module_that_is_elsewhere_is_named_with_its_place(tmp_path: Path) -> N
         lines = (f"ModuleNotFoundError: No module named '{module}'",)
         made = facts_of(
             COMMAND, Observed(Attempt(code=1, last_lines=lines)), look_at(root), tmp_path / "t",
-            for_s=1.0, most_bytes=1, data="", online=False,
+            for_s=1.0, most_bytes=1, data="", online=False, shell={},
         )  # fmt: skip
         return [(each.said, each.fix) for each in made.missing]
 

@@ -108,6 +108,7 @@ def _document(trial: Trial) -> views.Tried:
         ),
         run_command=trial.line or None,
         not_contained=tuple(note("not_contained", text) for text in trial.contained),
+        differences=tuple(note("differs", text) for text in trial.differences),
     )
 
 

@@ -37,8 +37,11 @@ def check_lines(trial: Trial) -> list[str]:
 
 
 def contained_lines(trial: Trial) -> list[str]:
-    """A line for each thing that was not contained."""
-    return [f"  not contained: {one_line(text)}" for text in trial.contained]
+    """A line for each thing that was not contained, and for what the run does otherwise."""
+    return [
+        *(f"  not contained: {one_line(text)}" for text in trial.contained),
+        *(f"  otherwise: {one_line(text)}" for text in trial.differences),
+    ]
 
 
 def trial_lines(context: Context, plan: Plan, code: Callable[[], Path]) -> list[str]:

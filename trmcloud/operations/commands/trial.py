@@ -34,21 +34,29 @@ from trmcloud.operations.commands.commands import (
     root_of,
 )
 from trmcloud.operations.commands.trial_checks import (
+    MLFLOW_SERVER,
+    TRACKERS,
     Check,
     Observed,
     RequestedMachine,
     Result,
+    differences,
     failed,
     judge,
     run_line,
 )
-from trmcloud.operations.commands.trial_facts import HUB_DIR, facts_of, resume_flag, shadow
+from trmcloud.operations.commands.trial_facts import (
+    HUB_DIR,
+    facts_of,
+    resume_flag,
+    shadow,
+    temporary_of,
+)
 from trmcloud.operations.commands.trial_process import (
     HOME_DIR,
     JOB_NAME,
     LOG_NAME,
     OBSERVED_NAME,
-    TMP_DIR,
     TrialJob,
 )
 from trmcloud.operations.home import make_home
@@ -62,6 +70,7 @@ TRIALS_DIR = "trials"
 PROCESS = "trmcloud.operations.commands.trial_process"
 VERSION = 1
 _KEPT = 64
+_MOST_LOG_BYTES = 1 << 20
 _MOST_S = 3600.0
 _MOST_GB = 1000.0
 _MOST_LINKS = 20_000
@@ -69,12 +78,7 @@ _END_WITHIN_S = 20.0
 _LEAST_FREE_BYTES = 1 << 28
 
 OFFLINE: Mapping[str, str] = {
-    "WANDB_MODE": "offline",
-    "NEPTUNE_MODE": "offline",
-    "COMET_MODE": "offline",
-    "COMET_START_ONLINE": "0",
-    "CLEARML_OFFLINE_MODE": "1",
-    "SWANLAB_MODE": "offline",
+    **dict(said.split("=") for tracker in TRACKERS for said in tracker.offline),
     "DO_NOT_TRACK": "1",
     "HF_HUB_DISABLE_TELEMETRY": "1",
 }
@@ -123,6 +127,8 @@ class Trial(Value):
     """The ``trmcloud run …`` to type; empty where the command did not start."""
     contained: tuple[str, ...] = ()
     """A sentence for each thing that was not contained."""
+    differences: tuple[str, ...] = ()
+    """A sentence for each way in which the run of ``line`` differs from the trial."""
     version: int = VERSION
 
     @property
@@ -174,6 +180,7 @@ def try_command(
             command=command,
             code_dir=str(code),
             data_dir=data_dir,
+            temporary=str(temporary_of(folder)),
             environment=_environment(ground, command, folder, online=bounds.online),
             for_s=bounds.for_s,
             steps=bounds.steps,
@@ -185,6 +192,7 @@ def try_command(
         facts = facts_of(
             command, observed, tree, folder,
             for_s=bounds.for_s, most_bytes=most_bytes, data=data, online=bounds.online,
+            shell=ground.shell,
         )  # fmt: skip
         checks = judge(facts)
         has_run = checks[0].result is not Result.FAILED and not observed.first.code
@@ -197,13 +205,15 @@ def try_command(
             checks=checks,
             line=line,
             contained=_not_contained(observed, bounds, data),
+            differences=differences(facts) if line else (),
         )
-        with contextlib.suppress(OSError):
-            log = (folder / LOG_NAME).read_bytes()
+        with contextlib.suppress(OSError), open(folder / LOG_NAME, "rb") as file:
+            file.seek(-min(_MOST_LOG_BYTES, file.seek(0, os.SEEK_END)), os.SEEK_END)
+            log = file.read()
         keep_trial(ground.home, made, log)
         return made
     finally:
-        shutil.rmtree(folder, ignore_errors=True)
+        _remove(folder)
 
 
 # -- the record ----------------------------------------------------------------------------------
@@ -263,14 +273,22 @@ def _check(bounds: TrialBounds) -> None:
 
 
 def _new_folder(home: Path) -> Path:
-    """A folder for one trial; those of processes that are gone are removed."""
+    """A folder for one trial, and one for its temporary files; those of processes that are gone are
+    removed."""
     trials = home / TRIALS_DIR
     trials.mkdir(mode=0o700, exist_ok=True)
     for old in trials.glob(".trial-*"):
         pid = old.name.split("-")[1]
         if pid.isdigit() and processes.started(int(pid)) is None:
-            shutil.rmtree(old, ignore_errors=True)
-    return Path(tempfile.mkdtemp(prefix=f".trial-{os.getpid()}-", dir=trials.absolute()))
+            _remove(old)
+    folder = Path(tempfile.mkdtemp(prefix=f".trial-{os.getpid()}-", dir=trials.absolute()))
+    temporary_of(folder).mkdir(mode=0o700)
+    return folder
+
+
+def _remove(folder: Path) -> None:
+    shutil.rmtree(temporary_of(folder), ignore_errors=True)
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 def _most_bytes(folder: Path, bounds: TrialBounds, size_bytes: int) -> int:
@@ -292,7 +310,11 @@ def _environment(
         for name, value in ground.environment.items()
         if not name.startswith("TRMCLOUD_") and name not in ("PYTHONPATH", "PYTHONHOME")
     }
-    given = {name: ground.shell[name] for name in command.env if name in ground.shell}
+    given = {
+        name: ground.shell[name]
+        for name in command.env
+        if name in ground.shell and name != MLFLOW_SERVER
+    }
     return {
         **travels,
         **_tools(ground.shell),
@@ -310,7 +332,7 @@ def _places(folder: Path) -> dict[str, str]:
     cache = home / ".cache"
     return {
         "HOME": str(home),
-        "TMPDIR": str(folder / TMP_DIR),
+        "TMPDIR": str(temporary_of(folder)),
         "XDG_CACHE_HOME": str(cache),
         "XDG_CONFIG_HOME": str(home / ".config"),
         "XDG_DATA_HOME": str(home / ".local" / "share"),
@@ -322,7 +344,6 @@ def _places(folder: Path) -> dict[str, str]:
         "CUDA_CACHE_PATH": str(cache / "cuda"),
         "MPLCONFIGDIR": str(cache / "matplotlib"),
         "KERAS_HOME": str(home / ".keras"),
-        "MLFLOW_TRACKING_URI": (folder / "mlruns").as_uri(),
     }
 
 

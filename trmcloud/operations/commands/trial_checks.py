@@ -106,6 +106,8 @@ class Observed(Value):
     other_files: _Count = 0
     other_bytes: _Count = 0
     """Files that it wrote beside artifacts."""
+    trackers: tuple[str, ...] = ()
+    """Those of ``TRACKERS`` that have written offline."""
     network_blocked: bool = False
     why_not_started: str = ""
     version: int = 1
@@ -127,6 +129,32 @@ class MissingFile(Value):
     def said(self) -> str:
         how = "is sent, but" if self.is_sent else "exists here but was not sent:"
         return f"{self.name} {how} {self.why}"
+
+
+class Tracker(Value):
+    """A tracker of experiments: the variables that keep it offline, the variable of its key, and
+    the beginning of what it then writes, in the working folder or in HOME."""
+
+    name: str
+    offline: tuple[str, ...]
+    key: str
+    writes: str
+
+
+TRACKERS = (
+    Tracker("wandb", ("WANDB_MODE=offline",), "WANDB_API_KEY", "wandb/offline-run-"),
+    Tracker("neptune", ("NEPTUNE_MODE=offline",), "NEPTUNE_API_TOKEN", ".neptune/"),
+    Tracker(
+        "comet_ml", ("COMET_MODE=offline", "COMET_START_ONLINE=0"), "COMET_API_KEY",
+        ".cometml-runs/",
+    ),
+    Tracker("clearml", ("CLEARML_OFFLINE_MODE=1",), "CLEARML_API_ACCESS_KEY", ".clearml/"),
+    Tracker("swanlab", ("SWANLAB_MODE=offline",), "SWANLAB_API_KEY", "swanlog/"),
+)  # fmt: skip
+
+
+MLFLOW_SERVER = "MLFLOW_TRACKING_URI"
+"""The variable of MLflow's server; without it, MLflow writes to the working folder."""
 
 
 class Facts(Value):
@@ -155,6 +183,10 @@ class Facts(Value):
     """Entries of the model hub's cache that were read."""
     online: bool = False
     """Downloads were let through."""
+    trackers: tuple[str, ...] = ()
+    """Those of ``TRACKERS`` that the command has used, offline."""
+    has_keys: tuple[str, ...] = ()
+    """Of these, the ones whose keys this shell has."""
 
 
 class Result(str, Enum):
@@ -505,7 +537,36 @@ def run_line(facts: Facts, hired: RequestedMachine) -> str:
     rented = hired.is_rented
     where = [hired.hardware] if rented else ["local", "--rate", hired.rate or "1"]
     words = ["trmcloud", "run", *where, "--budget", hired.budget or "1"]
-    return shlex.join([*words, *_options(facts, rented=rented), "--", *facts.command.words])
+    offline = [word for each in _kept_offline(facts) for word in each.offline]
+    command = [*(["env", *offline] if offline else []), *facts.command.words]
+    return shlex.join([*words, *_options(facts, rented=rented), "--", *command])
+
+
+def differences(facts: Facts) -> tuple[str, ...]:
+    """Return a sentence for each way in which the run of ``run_line`` differs from the trial."""
+    kept = _kept_offline(facts)
+    found = [
+        f"{each.name} was offline here; the run takes {each.key} from this shell"
+        for each in TRACKERS
+        if each.name in facts.trackers and each not in kept
+    ]
+    found += [
+        f"{each.name} stays offline in the run: {each.key} is not set; with it, use "
+        f"--env {each.key}"
+        for each in kept
+    ]
+    if facts.command.pip:
+        found.append(
+            f"the packages of this machine were used; the run installs {facts.command.pip}"
+        )
+    return tuple(found)
+
+
+def _kept_offline(facts: Facts) -> list[Tracker]:
+    """The trackers that would ask for a key that nobody gave."""
+    return [
+        each for each in TRACKERS if each.name in facts.trackers and each.name not in facts.has_keys
+    ]
 
 
 def probe_line(facts: Facts) -> str:
@@ -534,7 +595,8 @@ def _options(facts: Facts, *, rented: bool) -> list[str]:
         made += ["--stop-signal", command.stop_signal]
     if command.stop_file:
         made += ["--stop-file", command.stop_file]
-    for name in command.env:
+    keys = [each.key for each in TRACKERS if each.name in facts.has_keys]
+    for name in dict.fromkeys((*command.env, *keys)):
         made += ["--env", name]
     pip = command.pip or (facts.requirements if rented else "")
     if pip:

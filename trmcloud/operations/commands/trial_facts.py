@@ -9,6 +9,7 @@ import os
 import re
 import shlex
 import sys
+import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -19,9 +20,11 @@ from trmcloud.core.contract.command import Command
 from trmcloud.io.children import ReaderStopped, find_program, reader_environment, run_reader
 from trmcloud.io.files import is_below
 from trmcloud.operations.commands.trial_checks import (
+    TRACKERS,
     Facts,
     MissingFile,
     Observed,
+    Tracker,
     plain_name,
     requirement_names,
 )
@@ -31,6 +34,8 @@ from trmcloud.pod.job import trmcloud_observer
 
 IN_IMAGES = ("torch", "numpy")
 """The distributions that the default images of rented machines have, with what these require."""
+COPY_DIR = "run/work"
+"""The copy of the tree in a trial's folder."""
 HUB_DIR = "hub"
 """The folder of a trial through which the model hub's caches are read."""
 _RESUME_FLAGS = (
@@ -60,14 +65,16 @@ def facts_of(
     most_bytes: int,
     data: str,
     online: bool,
+    shell: Mapping[str, str],
 ) -> Facts:
     """Return the facts of one trial, for its checks.
 
     Args:
         folder: the trial's own folder, which still holds its copy of ``tree``.
         data: ``--data``, as it was typed.
+        shell: all variables of the shell that it is typed in.
     """
-    work = folder / "work" / tree.folder
+    work = folder / COPY_DIR / tree.folder
     data_dir = str(Path(data).expanduser().absolute()) if data else ""
     outside, own_modules, hub = _outside(observed, tree, folder, data_dir)
     missing = _missing(observed, tree, work)
@@ -77,13 +84,15 @@ def facts_of(
     pip = command.pip or next(iter(texts), "")
     if not pip and "pyproject.toml" in tree.names and named:
         pip = "pyproject.toml"
+    saved = {name for save in observed.first.saves for name in (save.source, *save.beside)}
     writes = sorted(
         {
             path.path
             for path in observed.paths
-            if path.writes and not is_below(path.path, str(folder))
+            if path.writes and not _is_own(path.path, folder) and path.path not in saved
         }
     )
+    trackers = [each for each in TRACKERS if _is_used(each, observed, command)]
     return Facts(
         command=command,
         observed=observed,
@@ -100,7 +109,28 @@ def facts_of(
         requirements=pip,
         hub_reads=hub,
         online=online,
+        trackers=tuple(each.name for each in trackers),
+        has_keys=tuple(each.name for each in trackers if shell.get(each.key)),
     )
+
+
+def _is_used(tracker: Tracker, observed: Observed, command: Command) -> bool:
+    """Whether the command has used a tracker whose mode and key it was not given."""
+    names = {tracker.key, *(said.partition("=")[0] for said in tracker.offline)}
+    if names & {*command.env, *(word.partition("=")[0] for word in command.words)}:
+        return False
+    return tracker.name in observed.trackers
+
+
+def temporary_of(folder: Path) -> Path:
+    """Return the folder for temporary files of the trial in ``folder``. Its path is short, as in a
+    run: that of a Unix socket holds 107 bytes."""
+    return Path(tempfile.gettempdir()) / f"trmcloud{folder.name}"
+
+
+def _is_own(path: str, folder: Path) -> bool:
+    """Whether a path is one of the trial's own."""
+    return is_below(path, str(folder)) or is_below(path, str(temporary_of(folder)))
 
 
 # -- files ---------------------------------------------------------------------------------------
@@ -119,7 +149,7 @@ def _outside(
         if is_below(path.path, str(folder / HUB_DIR)):
             name = Path(path.path).relative_to(folder / HUB_DIR).parts[0]
             hub[name.replace("models--", "").replace("datasets--", "").replace("--", "/")] = None
-        elif not is_below(path.path, str(folder)) and os.path.isfile(path.path):
+        elif not _is_own(path.path, folder) and os.path.isfile(path.path):
             if path.path.endswith((".py", ".pyc")):
                 found = _own_module(Path(path.path), tree.root / tree.folder)
                 modules.setdefault(found.name, found)

@@ -58,6 +58,7 @@ from trmcloud.pod.job.parts import PORT, PartsReceiver, PartsSender
 from trmcloud.pod.job.readings import (
     EventFiles,
     LogPump,
+    Reading,
     Readings,
     mark_in,
     of_object,
@@ -193,6 +194,8 @@ _READ_AT_END_S = 10.0
 _MOST_KEYS = 12
 """Of the keys that were seen, in a line."""
 _KILL_WITHIN_S = 10.0
+_ENDING_S = 1.0
+"""Processes that end together with the command have so long."""
 _BALLAST_NAME = ".ballast"
 _BALLAST_BYTES = 8 << 20
 """Kept on the disk until the command has ended, so that what follows has room on one that it has
@@ -226,8 +229,12 @@ class _Life(NamedTuple):
 class Job:
     """One attempt of one command."""
 
-    def __init__(self, job: PhaseJob, command: Command, environment: Mapping[str, str]) -> None:
+    def __init__(
+        self, job: PhaseJob, command: Command, environment: Mapping[str, str], log: int = 1
+    ) -> None:
+        """``log``: the descriptor that the command's output is written to."""
         self._job, self._command, self._environment = job, command, environment
+        self._target = log
         self._folder = Path(job.out_dir)
         self._tree = self._folder / WORK_DIR
         self._work = self._tree / command.folder
@@ -307,7 +314,7 @@ class Job:
         try:
             self._watch_over()
         finally:
-            self._left = len(offspring(os.getpid())) if self._child.poll() is not None else 0
+            self._left = self._left_behind() if self._child.poll() is not None else 0
             ended = kill_all(os.getpid(), _KILL_WITHIN_S)
             self._note_room()
             (self._folder / _BALLAST_NAME).unlink(missing_ok=True)
@@ -416,7 +423,7 @@ class Job:
             )
         finally:
             os.close(write)
-        self._log = LogPump(read, 1)
+        self._log = LogPump(read, self._target)
 
     def _join_machines(self) -> None:
         """On several machines: this one sends its files of distributed checkpoints to the first, or
@@ -570,6 +577,15 @@ class Job:
             self._probing.stepped(self._tell.beat.step, steady)
             self._asked = self._asked or self._probing.done
 
+    def _left_behind(self) -> int:
+        """Return the number of processes that are alive once those that end with the command had
+        time to."""
+        give_up_at = time.monotonic() + _ENDING_S
+        while (count := len(offspring(os.getpid()))) and time.monotonic() < give_up_at:
+            reap_children()
+            time.sleep(_ROUND_S)
+        return count
+
     def _make_stop_files(self, now: float) -> None:
         self._tell.enter("landing", now)
         files = [self._stop_file]
@@ -589,22 +605,30 @@ class Job:
             if (mark := mark_in(line)) is not None:
                 self._tell.order.mark(mark.state, is_exact=mark.is_exact)
                 continue
-            self._first.saw(line)
-            if (reading := self._readings.read(line)) is not None:
+            reading = self._readings.read(line)
+            self._saw(line, reading, at)
+            if reading is not None:
                 if (first := self._readings.late) is not None:
                     self._readings.late = None
-                    self._tell.read(replace(first, at=at), now)
-                self._tell.read(replace(reading, at=at), now)
+                    self._note(replace(first, at=at), now)
+                self._note(replace(reading, at=at), now)
             if time.monotonic() > until:
                 self._log.put_back(lines[number + 1 :])
                 break
         if self._readings.gave_up and not gave_up:
             self._log.say("--metric's pattern takes too long for a line: it is not looked for")
 
+    def _saw(self, line: bytes, reading: Reading | None, at: float) -> None:
+        """Look at a line of the log that came ``at``, epoch seconds, and what was read of it."""
+        self._first.saw(line)
+
+    def _note(self, reading: Reading, now: float) -> None:
+        self._tell.read(reading, now)
+
     def _read_events(self, steady: float, now: float) -> None:
         for files in (self._events, self._csv):
             for reading in files.take(steady) if files is not None else ():
-                self._tell.read(self._readings.read_events(reading), now)
+                self._note(self._readings.read_events(reading), now)
 
     def _notes(self, now: float) -> list[str]:
         """Return the warnings for the user."""
@@ -646,7 +670,7 @@ class Job:
             if isinstance(said.get("saved"), str) and said.get("until") is not None:
                 self._watcher.note_saved(str(said["saved"]))
             if (reading := metrics_of(said)) is not None:
-                self._tell.read(self._readings.read_events(reading), now)
+                self._note(self._readings.read_events(reading), now)
         for said in self._heard.take():
             if self._reporting.counts(said):
                 self._hear(said, now)
@@ -660,7 +684,7 @@ class Job:
         if not isinstance(path, str):
             if value is not None:
                 self._reported = reading.step, value
-            self._tell.read(reading, now)
+            self._note(reading, now)
             return
         if type(metric := said.get("metric")) in (int, float):
             value = float(metric)  # type: ignore[arg-type]

@@ -208,7 +208,6 @@ _WINDOW_S = 1.0
 _LEAST_S = 5.0
 _WARM_UP_S = 2.0
 """After the first step that is told, of which compiling and filling caches is a part."""
-_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
 class StepProbe:
@@ -239,11 +238,7 @@ class StepProbe:
         """At the command's processes: now and then."""
         resident = 0
         for pid in pids:
-            try:
-                pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
-            except (OSError, ValueError, IndexError):
-                continue
-            resident += pages * _PAGE_BYTES
+            resident += processes.resident_bytes(pid)
             if (used_s := processes.cpu_s(pid)) is not None:
                 self._cpu[pid] = used_s
         self._memory_bytes = max(self._memory_bytes, resident)

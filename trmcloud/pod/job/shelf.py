@@ -530,6 +530,8 @@ class CheckpointTaker:
         """Of each name the newest version that settled, and the save that its metric is of."""
         self._unscored: dict[int, SavedCheckpoint] = {}
         self._last: CheckpointManifest | None = None
+        self.taken: dict[str, Artifact] = {}
+        """By name, the last version that was taken."""
         self.largest_bytes = 0
         """Of the checkpoints taken."""
         self.has_outputs = False
@@ -701,6 +703,7 @@ class CheckpointTaker:
                 self._refuse(artifact.name, f"it could not be kept: {error.strerror or error}")
                 continue
             self._watcher.done(artifact)
+            self.taken[artifact.name] = artifact
             self._left_out.pop(artifact.name, None)
             self.largest_bytes = max(self.largest_bytes, artifact.size_bytes)
             if made is not None:

@@ -27,6 +27,7 @@ from trmcloud.core.contract.pod_contract import ENV_BESIDE, ENV_POD
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
+_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 _NAMES_POD = f"{ENV_POD}=".encode()
 
 
@@ -62,6 +63,15 @@ def cpu_s(pid: int) -> float | None:
     """Return the processor time of a process in seconds; None where there is none."""
     fields = _stat(pid)
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK") if fields else None
+
+
+def resident_bytes(pid: int) -> int:
+    """Return the memory of a process that is resident; 0 where there is no such process."""
+    try:
+        with open(f"/proc/{pid}/statm", encoding="ascii") as file:
+            return int(file.read().split()[1]) * _PAGE_BYTES
+    except (OSError, ValueError, IndexError):
+        return 0
 
 
 def started(pid: int) -> str | None:
