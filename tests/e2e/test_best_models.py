@@ -314,6 +314,23 @@ def test_a_model_that_is_saved_outside_is_found(tmp_path: Path) -> None:
     assert not other.kept
 
 
+def test_what_was_written_elsewhere_and_not_understood_is_named(tmp_path: Path) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    code = f"""\
+        for name in ("kept.state", "gone.state"):
+            open("{elsewhere}/" + name, "wb").write(b"1")
+        os.remove("{elsewhere}/gone.state")
+        os.makedirs(os.path.expanduser("~/.cache/x"), exist_ok=True)
+        open(os.path.expanduser("~/.cache/x/blob.bin"), "wb").write(b"1")
+        save("model.safetensors", 1.0)
+    """
+    log = Script(tmp_path, code).run(HOME=str(tmp_path))
+    line = f"what it wrote in {elsewhere} stays there: --checkpoints with that folder brings it"
+    assert line in log
+    assert ".cache" not in log
+
+
 def test_signals_that_a_shell_has_ignored_reach_the_command(tmp_path: Path) -> None:
     code = """\
         for name in ("SIGINT", "SIGHUP", "SIGTERM"):

@@ -439,6 +439,17 @@ def test_an_export_that_does_not_fit_is_refused(typist: InProcess) -> None:
     assert "climbmix" in typist.run("export", "8xA100")  # a recipe has data of its own
 
 
+def test_an_interpreter_whose_name_ends_as_on_windows_is_refused(in_project: InProcess) -> None:
+    script = in_project.here / "train.sh"
+    script.write_bytes(b"#!/bin/sh\r\necho 1\r\n")
+    script.chmod(0o755)
+    told = in_project.fails(
+        *("run", "local", "--rate", "1", "--budget", "1", "-y", "--", "./train.sh"), code=2
+    )
+    assert "its lines end as on Windows" in told
+    assert "try: sed -i 's/\\r$//' ./train.sh" in told
+
+
 # -- try ------------------------------------------------------------------------------------------
 
 

@@ -276,7 +276,7 @@ def test_a_torch_that_is_too_new_for_the_driver_is_a_warning_and_a_crash_by_it_t
         checks = FirstChecks(Command(PYTHON))
         given = variables(tree, LD_LIBRARY_PATH=str(tree.parent))
         assert checks.fails(PYTHON, str(tree), given) == "", "it may train on the CPU"
-        warned = checks.notes(0.0, printed=True, used_s=0.0)
+        warned = checks.notes(0.0, printed=True, work=0.0, waits=bool)
         assert bool(warned) is told
         if told:
             assert "which has 12.4: install a torch for CUDA 12 with --pip" in warned[0]
@@ -296,7 +296,7 @@ def test_a_host_that_cannot_be_reached_explains_the_crash_that_names_it(tree: Pa
         proxied.fails(PYTHON, str(tree), variables(tree, HTTPS_PROXY="http://x"))
     told = f"{host} cannot be reached from this machine (Connection refused): send the data with"
     assert checks.warnings[0].startswith(told)
-    assert not checks.notes(0.0, printed=True, used_s=0.0), "it may need none of it"
+    assert not checks.notes(0.0, printed=True, work=0.0, waits=bool), "it may need none of it"
     assert not proxied.warnings
     checks.saw(b"urllib.error.URLError: <urlopen error [Errno 111] Connection refused>")
     assert checks.crash() is None, "it may be another host"
@@ -406,12 +406,58 @@ def test_a_variable_that_a_function_lacks_is_named_by_the_traceback_of_each_pyth
 
 def test_a_command_that_computes_nothing_and_prints_nothing_is_a_warning() -> None:
     def noted(checks: FirstChecks, at: float, *, printed: bool = False) -> bool:
-        return bool(checks.notes(at, printed=printed, used_s=1.0))
+        return bool(checks.notes(at, printed=printed, work=1.0, waits=bool))
 
     checks, off = FirstChecks(Command(PYTHON)), FirstChecks(Command(PYTHON, unchecked=True))
     assert [noted(checks, at) for at in (0.0, 59.0, 61.0)] == [False, False, True]
     assert not noted(checks, 62.0, printed=True)
     assert [noted(off, at) for at in (0.0, 61.0)] == [False, False]
+
+
+HANGS = """
+import os, first
+import waits
+try:
+    import optional
+except ImportError:
+    pass
+import later
+"""
+
+
+@pytest.mark.parametrize(
+    ("begun", "connected", "until_s", "ended"),
+    [
+        (("first", "waits"), False, 149.0, False),
+        (("first", "waits"), False, 151.0, True),
+        (("first", "waits"), True, 151.0, False),
+        (("first", "waits", "inner", "later"), False, 151.0, False),
+        ((), False, 151.0, False),
+    ],
+    ids=["not so long", "hangs", "downloads", "all have begun", "not observed"],
+)
+def test_a_hang_at_an_import_is_ended_where_more_of_them_would_follow(
+    tree: Path, begun: tuple[str, ...], connected: bool, until_s: float, ended: bool
+) -> None:
+    lay(tree, {"train.py": HANGS, **dict.fromkeys(("first.py", "waits.py", "later.py"), "")})
+    checks = FirstChecks(Command(PYTHON))
+    assert not checks.fails(PYTHON, str(tree), variables(tree))
+    for module in begun:
+        checks.importing(module)
+    for at in (0.0, 61.0, until_s):
+        checks.notes(at, printed=False, work=1.0, waits=lambda: connected)
+    assert checks.stuck.startswith("it hangs at the import of 'waits': ") is ended
+    assert bool(checks.stuck) is ended
+
+
+def test_work_puts_off_the_end_of_a_hang(tree: Path) -> None:
+    lay(tree, {"train.py": HANGS, **dict.fromkeys(("first.py", "waits.py", "later.py"), "")})
+    checks = FirstChecks(Command(PYTHON))
+    assert not checks.fails(PYTHON, str(tree), variables(tree))
+    checks.importing("waits")
+    for at in (0.0, 140.0, 280.0):
+        checks.notes(at, printed=False, work=at / 100, waits=bool)
+    assert not checks.stuck
 
 
 def test_the_interpreter_of_a_launcher_is_the_one_that_its_first_line_names(tree: Path) -> None:

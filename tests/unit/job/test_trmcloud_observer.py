@@ -140,6 +140,31 @@ def test_values_and_files_of_the_same_weights_have_the_same_state(tmp_path: Path
     assert [line["state"][1] for line in seen.saved("loaded.pt")] == [6]
 
 
+def test_what_is_imported_first_is_noted_and_no_bytecode_counts_as_saved(tmp_path: Path) -> None:
+    (tmp_path / "own").mkdir()
+    (tmp_path / "own" / "__init__.py").touch()
+    (tmp_path / "own" / "inner.py").touch()
+    code = """\
+        import own.inner
+        import os, wave
+        name = "step_3.orbax-checkpoint-tmp-17"
+        os.mkdir(name)
+        os.rename(name, "step_3")
+    """
+    seen = observed(tmp_path, code, PYTHONDONTWRITEBYTECODE="")
+    begun = {line["importing"] for line in seen.lines if "importing" in line}
+    assert begun & {"own", "own.inner", "os", "wave"} == {"own"}, begun
+    assert (tmp_path / "own" / "__pycache__").is_dir()
+    assert [Path(line["saved"]).name for line in seen.lines if "saved" in line] == ["step_3"]
+
+
+def test_joblib_says_what_it_writes(tmp_path: Path) -> None:
+    pytest.importorskip("joblib")
+    seen = observed(tmp_path, "import joblib\njoblib.dump([1], 'model.joblib')\n")
+    ends = [line["until"] for line in seen.lines if line.get("saved", "").endswith("model.joblib")]
+    assert any(each is not None for each in ends), seen.lines
+
+
 TRACKERS = """\
     import sys, types
     def module(name, **what):

@@ -744,7 +744,8 @@ def check_command(plan: Plan, tree: WorkingTree) -> None:
 def check_first_word(word: str, tree: WorkingTree) -> None:
     """
     Raises:
-        UsageError: there is no such command on this machine, nor in ``tree``.
+        UsageError: there is no such command on this machine, nor in ``tree``; or its first line,
+            which names its interpreter, ends as on Windows.
     """
     name = os.path.normpath(os.path.join(tree.folder, word))
     there = name in tree.names or (os.path.isabs(word) and Path(word).is_file())
@@ -753,3 +754,12 @@ def check_first_word(word: str, tree: WorkingTree) -> None:
             f"{word[:80]}: command not found on this machine",
             next_step="use a command on PATH, or a file that is sent: python train.py",
         )
+    if name in tree.names:
+        with suppress(OSError), open(tree.root / name, "rb") as file:
+            first = file.readline(256)
+            if first.startswith(b"#!") and first.endswith(b"\r\n"):
+                raise UsageError(
+                    f"{word[:80]}: its lines end as on Windows, and Linux finds no interpreter "
+                    "of that name",
+                    next_step=f"sed -i 's/\\r$//' {shlex.quote(word)}",
+                )

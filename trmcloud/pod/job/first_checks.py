@@ -14,7 +14,7 @@ import re
 import shutil
 import tempfile
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import dropwhile, takewhile
 from pathlib import Path
 
@@ -27,9 +27,10 @@ FIRST_S = 600.0
 """From its start, the time in which a crash is judged by its last lines."""
 _ASK_S = 20.0
 _MOST_ANSWER_BYTES = 1 << 20
-_HANG_S = 60.0
-_BUSY_S = 1.0
-"""Seconds of a processor in ``_HANG_S``; a command that used more of it is no hang."""
+_HANG_S, _STUCK_S = 60.0, 150.0
+"""Without output or work: until it is warned of, and until an import of that kind is ended."""
+_BUSY = 1.0
+"""Seconds of a processor and MB read and written; a command that did more of it is no hang."""
 _LAST = 80
 _WIDEST = 500
 _PROBE_BYTES = 1 << 16
@@ -45,8 +46,13 @@ class FirstChecks:
         """By host, the one of these that it cannot be reached."""
         self._lines: deque[str] = deque(maxlen=_LAST)
         self._looked: tuple[float, float] | None = None
-        """When the command last printed or computed (epoch seconds), and its processor time (s)."""
+        """When the command last printed or worked (epoch seconds), and its work until then."""
         self._hangs = ""
+        self._imports: tuple[str, ...] = ()
+        """What the entry script imports whatever happens, in its order."""
+        self._begun: dict[str, None] = {}
+        self.stuck = ""
+        """Why it will not get on; empty where that is not certain."""
 
     def fails(self, words: Sequence[str], folder: str, environment: Mapping[str, str]) -> str:
         """Return why ``words`` must fail in ``folder``, and what to change; empty where that is not
@@ -63,17 +69,31 @@ class FirstChecks:
         """Note a line of the command's log."""
         self._lines.append(line[:_WIDEST].decode("utf-8", "replace").rstrip())
 
-    def notes(self, now: float, *, printed: bool, used_s: float) -> list[str]:
-        """Return the warnings of now.
+    def importing(self, module: str) -> None:
+        """Note that a Python process of the command has begun to import a top-level module."""
+        self._begun.setdefault(module)
+
+    def notes(
+        self, now: float, *, printed: bool, work: float, waits: Callable[[], bool]
+    ) -> list[str]:
+        """Return the warnings of now, and set ``stuck``.
 
         Args:
             now: epoch seconds.
             printed: whether the command has shown any sign of life since its start.
-            used_s: the processor time of its processes.
+            work: the processor time of its processes (s) and what they read and wrote (MB).
+            waits: whether one of them has a connection to another machine.
         """
         if not printed and not self._command.unchecked:
-            if self._looked is None or abs(used_s - self._looked[1]) >= _BUSY_S:
-                self._looked, self._hangs = (now, used_s), ""
+            if self._looked is None or abs(work - self._looked[1]) >= _BUSY:
+                self._looked, self._hangs = (now, work), ""
+            elif now - self._looked[0] >= _STUCK_S and (module := self._unfinished()):
+                if not waits():
+                    self.stuck = (
+                        f"it hangs at the import of '{module}': it has computed, read and printed "
+                        f"nothing for {_STUCK_S:.0f} s, and the script's later imports have not "
+                        "begun: a lock that an earlier run left is a usual cause"
+                    )
             elif now - self._looked[0] >= _HANG_S:
                 self._hangs = (
                     "it has printed and computed nothing for 60 s and may hang, at an import or a "
@@ -81,6 +101,12 @@ class FirstChecks:
                 )
         told = [each for each in self.warnings if each not in self._lost.values()]
         return [*told, self._hangs] if self._hangs and not printed else told
+
+    def _unfinished(self) -> str:
+        """The last module whose import has begun, where the entry script has more to import; empty
+        otherwise."""
+        begun = [name for name in self._imports if name in self._begun]
+        return begun[-1] if begun and len(begun) < len(self._imports) else ""
 
     def crash(self) -> tuple[str, str] | None:
         """Return the outcome and the reason of a crash that another start would only repeat, by the
@@ -132,6 +158,8 @@ class FirstChecks:
                 continue
             if is_certain is True:
                 wrong = wrong or str(text)
+            elif is_certain is None:
+                self._imports = tuple(str(text).split())
             elif is_certain is False:
                 self.warnings.append(str(text))
                 self._lost.update({str(host): str(text)} if host else {})

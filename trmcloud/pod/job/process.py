@@ -47,7 +47,7 @@ from trmcloud.core.contract.trainer_contract import (
 )
 from trmcloud.core.errors import CheckpointError
 from trmcloud.core.sweep.job import SWEEP_NAME, TRIALS_DIR
-from trmcloud.core.text import one_line
+from trmcloud.core.text import first_of, one_line
 from trmcloud.core.values import replace
 from trmcloud.io.files import read_small, write_atomic
 from trmcloud.pod.job.csv_logs import CsvLogs
@@ -193,6 +193,7 @@ _READ_AT_END_S = 10.0
 """The same, once the command has ended: its last lines may hold its only value."""
 _MOST_KEYS = 12
 """Of the keys that were seen, in a line."""
+_MOST_OPENED = 1000
 _KILL_WITHIN_S = 10.0
 _ENDING_S = 1.0
 """Processes that end together with the command have so long."""
@@ -261,6 +262,8 @@ class Job:
         self._offspring: dict[int, str] = {}
         self._elsewhere = ""
         """The folder outside the working tree that a process of the command has gone to."""
+        self._opened: set[str] = set()
+        """Files that its Python processes have begun to write, those of text left out."""
         self._newest: str | None = None
         self._looked_at = 0.0
         self._tell = CommandReporter(self._folder, job, command, self._attempt, time.time())
@@ -522,7 +525,7 @@ class Job:
             self._note_life(steady, self._log.lines_seen)
             self._tell.write(now)
             self._probe(steady)
-            if ended:
+            if ended or self._first.stuck:
                 return
             acts = self._stopping.acts(now, steady, asked=self._asked, listens=self._listens)
             if Act.FILES in acts:
@@ -557,6 +560,10 @@ class Job:
     def _used_s(self) -> float:
         """Processor time of the command's processes, seconds."""
         return sum(processes.cpu_s(pid) or 0.0 for pid in self._offspring)
+
+    def _moved_mb(self) -> float:
+        """MB that the command's processes have read and written."""
+        return sum(map(processes.moved_bytes, self._offspring)) / 1e6
 
     def _look(self, steady: float, after_s: float) -> None:
         """At what was saved, here and on other machines."""
@@ -644,8 +651,10 @@ class Job:
         if self._tell.beat.saved_step is None and waited:
             notes.append("no checkpoint yet")
         printed = self._tell.beat.signs > 0
-        used_s = 0.0 if printed else self._used_s()
-        return notes + self._first.notes(now, printed=printed, used_s=used_s)
+        work = 0.0 if printed else self._used_s() + self._moved_mb()
+        return notes + self._first.notes(
+            now, printed=printed, work=work, waits=lambda: processes.is_connected(self._offspring)
+        )
 
     @property
     def _lacks_metric(self) -> bool:
@@ -661,14 +670,22 @@ class Job:
     def _read_reports(self, now: float) -> None:
         """Read what the command reports, and what is observed in its Python processes."""
         for said in self._noted.take():
-            if "python" in said or not self._observing.counts(said):
+            if "python" in said:
                 continue  # every process says that it began
+            if isinstance(module := said.get("importing"), str):
+                self._first.importing(module)
+                continue
+            if not self._observing.counts(said):
+                continue
             self._told += 1
             if (state := state_in(said)) is not None:
                 self._tell.order.reach(state)
             self._taking.states.note(said)
-            if isinstance(said.get("saved"), str) and said.get("until") is not None:
-                self._watcher.note_saved(str(said["saved"]))
+            if isinstance(path := said.get("saved"), str):
+                if said.get("until") is not None:
+                    self._watcher.note_saved(path)
+                elif len(self._opened) < _MOST_OPENED:
+                    self._opened.add(path)
             if (reading := metrics_of(said)) is not None:
                 self._note(self._readings.read_events(reading), now)
         for said in self._heard.take():
@@ -791,9 +808,11 @@ class Job:
             if self._elsewhere:
                 folder = one_line(self._elsewhere)[:200]
                 notes.append(f"it worked in {folder}, which is watched with --checkpoints {folder}")
-        notes += [*self._taking.incomplete, *self._taking.notes]
+        notes += [*self._left_outside(), *self._taking.incomplete, *self._taking.notes]
         if self._lacks_metric:
             notes.append(self._missing_metric())
+        if self._first.stuck:
+            return "bad_config", self._first.stuck
         if self._probing is not None and self._probing.done:
             return "finished", ""
         if told := self._stopping.told:
@@ -804,6 +823,23 @@ class Job:
         if is_first and (known := self._first.crash()) is not None:
             return known[0], "; ".join([known[1], ended, *notes])
         return "crashed", "; ".join([ended, *notes])
+
+    def _left_outside(self) -> list[str]:
+        """Return a sentence on files that were written outside of all watched places, and that no
+        one takes from there."""
+        tree = os.path.realpath(self._tree)
+        left = {os.path.realpath(path) for path in self._opened if os.path.isfile(path)}
+        folders = {
+            os.path.dirname(real)
+            for real in left
+            if not real.startswith(f"{tree}{os.sep}")
+            and "/.cache/" not in real
+            and not self._watcher.watches(real)
+        }
+        if not folders:
+            return []
+        shown = first_of([one_line(folder)[:200] for folder in sorted(folders)], 3)
+        return [f"what it wrote in {shown} stays there: --checkpoints with that folder brings it"]
 
     def _end(self, outcome: str, message: str) -> None:
         self._say(f"{outcome}: {message}" if message else outcome)

@@ -266,9 +266,22 @@ def _answer(script: str, is_direct: bool, tree: str, pip: str, hosts: Sequence[s
         _say(True, f"{script}, line {line}: {told}")
         return
     _check_torch(parsed)
+    _say(None, " ".join(_imports_of(parsed)))
     sys.path[:] = before
     if not any(name.lower().endswith("_proxy") for name in os.environ):
         _check_hosts([*hosts, *hosts_in([_text(node) for node in ast.walk(parsed)])])
+
+
+def _imports_of(tree: ast.Module) -> list[str]:
+    """The top-level modules that its first level imports, whatever happens, in their order."""
+    names = []
+    for node in tree.body:
+        if isinstance(node, ast.Import):
+            names += [each.name for each in node.names]
+        elif isinstance(node, ast.ImportFrom) and not node.level:
+            names.append(node.module or "")
+    tops = dict.fromkeys(name.partition(".")[0] for name in names)
+    return [name for name in tops if _place_of(name) != "stdlib"]
 
 
 def _check_torch(tree: ast.Module) -> None:
@@ -299,7 +312,8 @@ def _check_hosts(hosts: Sequence[str]) -> None:
             _say(False, f"{told} the data with --data DIR", name)
 
 
-def _say(is_certain: bool, text: str, host: str = "") -> None:
+def _say(is_certain: bool | None, text: str, host: str = "") -> None:
+    """``is_certain``: None where nothing is wrong: ``text`` has what the script imports."""
     print(json.dumps([is_certain, text, host]), flush=True)
 
 

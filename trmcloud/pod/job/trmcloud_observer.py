@@ -45,6 +45,8 @@ _SLOWED_BY = 20_000
 """A process that has told for so many seconds tells a second apart: its file stays small."""
 _MOST_SAVES = 4096
 _MOST_NAMES = 64
+_ORBAX = ".orbax-checkpoint-tmp"
+"""In the name of a folder that orbax writes, until the checkpoint is whole."""
 _WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_TRUNC
 _NO_WEIGHTS = frozenset(
     (
@@ -106,7 +108,7 @@ class _Told:
         self._target, self._log = target, log
         self._began = time.monotonic()
         self._marks, self._marked = _MOST_MARKS, self._began
-        self._state = self._since = 0
+        self._state = self._since = self._imports = 0
         self._saved: dict[str, float] = {}
         self._copy = ""
         self._metrics: dict[tuple[str, ...], tuple[float, dict[str, object] | None]] = {}
@@ -186,6 +188,8 @@ class _Told:
         """A file is about to be written by Python's ``open``."""
         if path == self._copy or os.path.splitext(path)[1].lower() in _NO_WEIGHTS:
             return
+        if f"{os.sep}__pycache__{os.sep}" in path:  # written under a name that ends with a number
+            return
         if time.monotonic() - self._saved.get(path, 0.0) > 0.05:
             self.saved(path)
 
@@ -193,9 +197,18 @@ class _Told:
         """A saved file is about to be renamed or copied, or a folder of such files renamed."""
         if copied:
             self._copy = target
-        if any(path == source or path.startswith(source + os.sep) for path in self._saved):
+        if _ORBAX in os.path.basename(source):
+            self.saved(target, time.time())  # all of it is written by other code than Python's
+        elif any(path == source or path.startswith(source + os.sep) for path in self._saved):
             self._saved[target] = time.monotonic()
             self._say(self._line(moved=[source, target], copied=copied))
+
+    def importing(self, name: str) -> None:
+        """The import of a module begins. The first ones of a process tell how far it has come."""
+        is_own = "." not in name and name not in getattr(sys, "stdlib_module_names", ())
+        if is_own and self._imports < _MOST_NAMES:
+            self._imports += 1
+            self._say({"importing": name})
 
     def flush(self) -> None:
         """Note the metrics that wait."""
@@ -383,6 +396,7 @@ def _hooks(told: _Told) -> dict[str, Callable[[Any], None]]:
         "safetensors.torch": save_second("save_file", "save_model"),
         "safetensors.numpy": save_second("save_file"),
         "safetensors.flax": save_second("save_file"),
+        "joblib.numpy_pickle": save_second("dump"),
         "keras.src.saving.saving_api": save_second("save_model", "save_weights"),
         "torch.utils.tensorboard.writer": writer,
         "tensorboardX.writer": writer,
@@ -401,12 +415,15 @@ def _hooks(told: _Told) -> dict[str, Callable[[Any], None]]:
 
 class _Finder:
     """Finds the modules of ``hooks`` as the other finders do, and calls the hook once one was
-    executed. The module and its loader look as without it."""
+    executed. The module and its loader look as without it. ``begins`` is called with each name."""
 
-    def __init__(self, hooks: Mapping[str, Callable[[Any], None]]) -> None:
-        self._hooks = hooks
+    def __init__(
+        self, hooks: Mapping[str, Callable[[Any], None]], begins: Callable[[str], None]
+    ) -> None:
+        self._hooks, self._begins = hooks, begins
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
+        _quietly(self._begins, name)
         hook = self._hooks.get(name)
         if hook is None:
             return None
@@ -500,7 +517,7 @@ def observe() -> None:
     told = _Told(observed, int(os.environ.get(ENV_LOG) or 0)) if observed else None
     if told is not None:
         told._say({"python": sys.executable})
-        sys.meta_path.insert(0, _Finder(_hooks(told)))
+        sys.meta_path.insert(0, _Finder(_hooks(told), told.importing))
         os.register_at_fork(after_in_child=told.forked)
         atexit.register(told.end)
     if opened is not None or told is not None:

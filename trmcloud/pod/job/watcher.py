@@ -95,13 +95,17 @@ class Watcher:
         """Watch a file outside the working tree that the command has saved there, unless its name
         is that of data."""
         real = os.path.realpath(path)
-        if is_like_data(os.path.basename(real)):
-            return
-        known = (self._work, *(place.root for place in self._named))
-        if any(real.startswith(f"{os.path.realpath(each)}{os.sep}") for each in known):
+        if is_like_data(os.path.basename(real)) or self.watches(real):
             return
         if len(self._found) < _MOST_FOUND and real not in self._found:
             self._found[real] = _Place(Path(real), real, "", "")
+
+    def watches(self, real: str) -> bool:
+        """Whether a path, its links resolved, is in one of the places that are watched."""
+        known = (self._work, *(place.root for place in self._named))
+        return real in self._found or any(
+            real.startswith(f"{os.path.realpath(each)}{os.sep}") for each in known
+        )
 
     def outside(self, tree: CheckpointTree) -> Path | None:
         """Return the folder outside the working tree that a checkpoint's names are below; None

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 
@@ -27,6 +27,12 @@ from trmcloud.core.contract.pod_contract import ENV_BESIDE, ENV_POD
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
+_ESTABLISHED = "01"
+_LOOPBACK = (
+    *("0100007F:", "0000000000000000FFFF00000100007F:"),
+    "00000000000000000000000001000000:",
+)
+"""As /proc/net writes 127.0.0.1, and ::1 last."""
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 _NAMES_POD = f"{ENV_POD}=".encode()
 
@@ -72,6 +78,34 @@ def resident_bytes(pid: int) -> int:
             return int(file.read().split()[1]) * _PAGE_BYTES
     except (OSError, ValueError, IndexError):
         return 0
+
+
+def moved_bytes(pid: int) -> int:
+    """Return the bytes that a process has read and written by calls of files and pipes; 0 where
+    that is not known."""
+    try:
+        rows = Path(f"/proc/{pid}/io").read_text(encoding="ascii").splitlines()
+        return sum(int(row.split()[1]) for row in rows[:2])
+    except (OSError, ValueError, IndexError):
+        return 0
+
+
+def is_connected(pids: Iterable[int]) -> bool:
+    """Whether one of the processes has a TCP connection to another machine."""
+    inodes: set[str] = set()
+    for pid in pids:
+        with contextlib.suppress(OSError):
+            for entry in os.scandir(f"/proc/{pid}/fd"):
+                with contextlib.suppress(OSError):
+                    inodes.add(os.readlink(entry.path))
+    for table in ("tcp", "tcp6"):
+        with contextlib.suppress(OSError):
+            for row in Path(f"/proc/net/{table}").read_text(encoding="ascii").splitlines()[1:]:
+                words = row.split()
+                is_away = not words[2].startswith(_LOOPBACK)
+                if words[3] == _ESTABLISHED and is_away and f"socket:[{words[9]}]" in inodes:
+                    return True
+    return False
 
 
 def started(pid: int) -> str | None:
