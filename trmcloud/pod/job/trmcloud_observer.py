@@ -36,13 +36,15 @@ MARK_BEGIN, MARK_END = b"\x1e\x1etrmcloud ", b"\x1e"
 before may be of, the first and the last."""
 MOST_LINES = 4000
 """Of one process of a trial; later paths and modules are not noted."""
-_MARKS_PER_S, _MOST_MARKS = 300.0, 3000.0
+_MARKS_PER_S, _MOST_MARKS = 50.0, 1000.0
 """A process may write so many marks a second on average, and so many at once: a training of very
-short steps is not slowed down, and then some marks span several states."""
+short steps is not slowed down, and then some marks span several states. Half of them are for steps
+after a pause, in which an evaluation may have printed."""
 _METRICS_EVERY_S = 0.25
 """Metrics of the same names that come sooner replace each other, unless a file is saved between."""
 _SLOWED_BY = 20_000
 """A process that has told for so many seconds tells a second apart: its file stays small."""
+_RANK_EVERY_S = 0.5
 _MOST_SAVES = 4096
 _MOST_NAMES = 64
 _ORBAX = ".orbax-checkpoint-tmp"
@@ -107,26 +109,29 @@ class _Told:
     def __init__(self, target: str, log: int) -> None:
         self._target, self._log = target, log
         self._began = time.monotonic()
-        self._marks, self._marked = _MOST_MARKS, self._began
+        self._marks, self._stepped, self._took_s = _MOST_MARKS, self._began, 0.0
         self._state = self._since = self._imports = 0
         self._saved: dict[str, float] = {}
         self._copy = ""
         self._metrics: dict[tuple[str, ...], tuple[float, dict[str, object] | None]] = {}
         """By their names: when metrics were noted last, and newer ones that were not yet."""
         self._main = threading.get_ident()
+        self._known_rank, self._asks_rank_at = 0, 0.0
 
     def forked(self) -> None:
         """In the child: the weights of the parent are not its own."""
         self._state = self._since = 0
         self._main = threading.get_ident()
+        self._asks_rank_at = 0.0
         self._metrics.clear()
 
     def step(self, *_: object, **__: object) -> None:
         """An optimizer is about to step, or weights are about to be loaded."""
         now = time.monotonic()
-        self._marks = min(_MOST_MARKS, self._marks + (now - self._marked) * _MARKS_PER_S)
-        self._marked = now
-        if self._marks >= 1.0:
+        took_s, before_s = now - self._stepped, self._took_s
+        self._stepped, self._took_s = now, took_s
+        self._marks = min(_MOST_MARKS, self._marks + took_s * _MARKS_PER_S)
+        if self._marks >= (1.0 if took_s > 2 * before_s else _MOST_MARKS / 2):
             self._marks -= 1.0
             self.mark()
             self._since = self._state + 1
@@ -139,7 +144,7 @@ class _Told:
 
     def mark(self) -> None:
         """Tell readers of the output the states that what was printed until now may be of."""
-        if _rank():
+        if self._rank():
             return
         for handle in (1, 2):
             try:
@@ -223,7 +228,13 @@ class _Told:
             self.mark()
 
     def _line(self, **said: object) -> dict[str, object]:
-        return {**said, "state": self.state(), "rank": _rank(), "at": time.time()}
+        return {**said, "state": self.state(), "rank": self._rank(), "at": time.time()}
+
+    def _rank(self) -> int:
+        now = time.monotonic()
+        if now >= self._asks_rank_at:
+            self._asks_rank_at, self._known_rank = now + _RANK_EVERY_S, _rank()
+        return self._known_rank
 
     def _say(self, line: Mapping[str, object]) -> None:
         with contextlib.suppress(OSError):  # a full disk must not end a training
