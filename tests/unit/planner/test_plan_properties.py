@@ -320,14 +320,16 @@ def test_selective_checkpointing_lies_between_none_and_all(d64: PhaseRecipe) -> 
     assert predict_memory(selective, 8).activations == pytest.approx(kept / 1e9 + one_block)
 
 
-@pytest.mark.parametrize(("sku", "selective"), [("H100-PCIe", False), ("H100-SXM", True)])
-def test_what_is_chosen_hangs_on_the_links(d64: PhaseRecipe, sku: str, selective: bool) -> None:
+@pytest.mark.parametrize(("sku", "computed_again"), [("H100-PCIe", True), ("H100-SXM", False)])
+def test_what_is_chosen_hangs_on_the_links(
+    d64: PhaseRecipe, sku: str, computed_again: bool
+) -> None:
     """Through PCIe fewer passes, and so fewer gathers, are worth products computed again."""
     fitted = fit_settings(d64, rented_machine(sku, 8), {})
     made = fitted.settings
     assert made.sharding == "fsdp"
-    assert made.activation_checkpointing
-    assert made.selective_checkpointing is selective
+    assert made.activation_checkpointing is computed_again
+    assert not made.selective_checkpointing
     assert made.global_batch(8) == d64.global_batch(8)
     assert fitted.memory.total <= GPUS[sku].memory_gb * 0.92
 

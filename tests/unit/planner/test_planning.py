@@ -505,7 +505,7 @@ def test_rows_of_one_text_each_are_counted_by_the_row(offers: list[Offer]) -> No
 
 def test_no_more_passes_are_planned_than_needed(offers: list[Offer]) -> None:
     """Unless said by hand, or where the micro-batch would fill the GPU."""
-    wish: dict[str, Any] = {"budget": Usd(2000), "hardware": "8xH100"}
+    wish: dict[str, Any] = {"budget": Usd(2000), "hardware": "8xB200"}
     gpt = load_recipe("gpt350m")
     plan = plan_for(gpt, offers, **wish)
     chosen = plan.candidate(plan.launchable[0])

@@ -22,7 +22,6 @@ from trmcloud.core.planner.roofline import (
     MAX_LOGITS,
     NODE_LINK_GB_S,
     assumed_format,
-    filled_share,
     kernel_share,
     step_of,
     step_time,
@@ -102,7 +101,6 @@ def _phase(c: Candidate, phase: PhasePlan) -> list[str]:
         dtype = assumed_format(s, gpu).dtype
         peaks = {"float32": 0.5, "float8": 2.0}.get(dtype, 1.0)
         peak = gpu.bf16_tflops * peaks
-        filled = filled_share(s.width, s.batch * s.sequence * work.positions, FITTED)
         sustained = FITTED.sustained_share(gpu, peaks=peaks)
         step = step_of(s, gpu)
         kernel = FITTED.attention_share * kernel_share(step.kernel, gpu)
@@ -111,8 +109,7 @@ def _phase(c: Candidate, phase: PhasePlan) -> list[str]:
         scale = phase.step_s.p50 / detail.total
         lines += [
             _line("matmul rate", f"{dtype}: {peak:,.0f} TFLOP/s dense × {sustained:.2f} sustained"
-                  f" at {gpu.tdp_w} W × {filled:.2f} filled",
-                  f"{peak * sustained * filled:,.0f} TFLOP/s"),
+                  f" at {gpu.tdp_w} W", f"{peak * sustained:,.0f} TFLOP/s"),
             _line("matmuls", "blocks and head, forward and backward", f"{detail.matmul:.3f} s"),
             _line("attention", f"{work.mask_share:.0%} of the square, at {kernel:.2f} of that rate",
                   f"{detail.attention:.3f} s"),
