@@ -61,7 +61,13 @@ from trmcloud.core.planner.roofline import (
     step_time,
     time_step,
 )
-from trmcloud.core.planner.speed import rented_machine, this_machine
+from trmcloud.core.planner.speed import (
+    SMALL_PARAMETERS,
+    may_be_slower,
+    predict_phase,
+    rented_machine,
+    this_machine,
+)
 from trmcloud.core.spec.plan import Interval, RemarkTopic
 from trmcloud.core.spec.recipe import Recipe
 from trmcloud.core.spec.settings import PhaseRecipe
@@ -215,6 +221,43 @@ def test_a_family_with_little_evidence_has_a_wider_range_and_says_why() -> None:
         told = [text for about, text in found.reasons if about is RemarkTopic.RANGE]
         assert bool(told) == (factor > 1), told
         assert all("timed on one H200 only" in text for text in told)
+
+
+def test_a_published_time_is_the_middle_of_a_plan_and_its_source_is_named() -> None:
+    """Samsung's README: about 18 h on one L40S; the roofline alone has less than a third of it."""
+    recipe = load_recipe("sudoku")
+    spec = RunSpec("sudoku", ("train",), "1xL40S")
+    there, elsewhere = (
+        outlook_on(recipe, spec, rented_machine(sku, 1)) for sku in ("L40S", "RTX4090")
+    )
+    [phase] = there.phases
+    assert phase.seconds.p50 == pytest.approx(18 * 3600, rel=0.001)
+    alone = outlook_on(replace(recipe, published={}), spec, rented_machine("L40S", 1))
+    assert phase.step_s.p10 == pytest.approx(alone.phases[0].step_s.p50)
+    assert alone.phases[0].seconds.p50 < 6 * 3600
+    [told] = [text for about, text in there.reasons if about is RemarkTopic.PUBLISHED]
+    assert told.startswith("published: 18 h on 1xL40S (SamsungSAILMontreal/TinyRecursiveModels")
+    [far] = [text for about, text in elsewhere.reasons if about is RemarkTopic.PUBLISHED]
+    assert far.endswith("the same ratio is assumed on RTX4090")
+    half = outlook_on(recipe, replace(spec, steps=32_552), rented_machine("L40S", 1))
+    assert half.phases[0].seconds.p50 == pytest.approx(9 * 3600, rel=0.01)
+    probe = MeasuredSpeed("L40S", 1, 0.25, 48, 768 * 162, 1e9)
+    assert not outlook_on(recipe, spec, rented_machine("L40S", 1, probe)).machine.published
+
+
+def test_small_models_come_within_their_range_and_say_why(calibration: Calibration) -> None:
+    small = [r for r in calibration.residuals if r.row.params < SMALL_PARAMETERS]
+    assert len(small) == 6
+    assert min(r.log for r in small) < -FITTED_SIGMA * P90_SIGMAS, "not in the usual range"
+    settings = changed(
+        load_recipe("shakespeare").resolve("train", hardware="1xA100", gpus=1), width=256
+    )
+    factor, why = may_be_slower(settings)
+    assert "17M parameters" in why
+    time = predict_phase(settings, rented_machine("A100-80GB-SXM", 1))
+    slow = math.hypot(FITTED_SIGMA * P90_SIGMAS, math.log(factor))
+    assert time.step.p90 / time.step.p50 == pytest.approx(math.exp(slow))
+    assert all(-slow <= r.log <= FITTED_SIGMA * P90_SIGMAS for r in small)
 
 
 def test_no_row_of_a_source_is_seen_when_it_is_predicted() -> None:
