@@ -180,9 +180,8 @@ def calibrate(rows: Sequence[Published], judged: Sequence[str] = JUDGED) -> Cali
 
 def row_seconds(row: Published, parameters: Parameters) -> float:
     """Seconds per token of one GPU, as ``parameters`` have it: by the function that plans."""
-    gpu, share = GPUS[row.gpu], parameters.reached(row.family)
     nodes = -(-row.gpus // 8)
-    step = time_step(row.step, gpu, row.gpus, parameters, share, nodes=nodes)
+    step = time_step(row.step, GPUS[row.gpu], row.gpus, parameters, nodes=nodes)
     return step.total / row.step_tokens
 
 

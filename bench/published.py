@@ -110,6 +110,7 @@ class Published:
             width=self.width,
             vocab=self.vocab,
             sequence=self.sequence,
+            software=self.family,
             pass_tokens=self.pass_tokens,
             passes=self.step_tokens / self.pass_tokens,
             precision=self.precision,

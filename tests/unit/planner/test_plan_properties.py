@@ -27,7 +27,7 @@ from trmcloud.core.planner import ranking
 from trmcloud.core.planner.estimates import outlook_on, with_machine
 from trmcloud.core.planner.memory import ACTIVATION_RANGE, checkpoint_bytes, predict_memory
 from trmcloud.core.planner.planning import make_plan
-from trmcloud.core.planner.roofline import FITTED, assumed_format, step_time
+from trmcloud.core.planner.roofline import FITTED, assumed_format, step_of, time_step
 from trmcloud.core.planner.speed import (
     fit_settings,
     predict_phase,
@@ -390,7 +390,7 @@ def test_where_nothing_is_known_of_the_gpu_or_there_is_none() -> None:
 def test_float8_is_planned_faster_in_its_products_alone() -> None:
     gpu, seconds = GPUS["H100-SXM"], {}
     for dtype in ("bfloat16", "float8"):
-        seconds[dtype] = step_time(settings_of("d32", dtype=dtype), gpu, 8, FITTED, 1.0)
+        seconds[dtype] = time_step(step_of(settings_of("d32", dtype=dtype), gpu), gpu, 8, FITTED)
     low, high = seconds["float8"], seconds["bfloat16"]
     assert high.matmul * 0.5 < low.matmul < high.matmul
     assert (low.attention, low.traffic) == (high.attention, high.traffic)

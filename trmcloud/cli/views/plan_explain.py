@@ -21,10 +21,11 @@ from trmcloud.core.planner.roofline import (
     FITTED,
     MAX_LOGITS,
     NODE_LINK_GB_S,
+    SOFTWARE,
     assumed_format,
     kernel_share,
     step_of,
-    step_time,
+    time_step,
 )
 from trmcloud.core.planner.speed import predict_phase, rented_machine, steps_between_saves
 from trmcloud.core.spec.guides import BatchRow
@@ -97,15 +98,14 @@ def _phase(c: Candidate, phase: PhasePlan) -> list[str]:
     ]  # fmt: skip
     gpu = GPUS.get(c.sku)
     if gpu is not None:
-        reach = rented_machine(c.sku, c.gpus).reach()
         dtype = assumed_format(s, gpu).dtype
         peaks = {"float32": 0.5, "float8": 2.0}.get(dtype, 1.0)
         peak = gpu.bf16_tflops * peaks
         sustained = FITTED.sustained_share(gpu, peaks=peaks)
-        step = step_of(s, gpu)
+        step = step_of(s, gpu, c.nodes)
         kernel = FITTED.attention_share * kernel_share(step.kernel, gpu)
         kernel *= s.sequence / (s.sequence + FITTED.attention_fill)
-        detail = step_time(s, gpu, c.world_size, FITTED, reach.share, nodes=c.nodes)
+        detail = time_step(step, gpu, c.world_size, FITTED, nodes=c.nodes)
         scale = phase.step_s.p50 / detail.total
         lines += [
             _line("matmul rate", f"{dtype}: {peak:,.0f} TFLOP/s dense × {sustained:.2f} sustained"
@@ -115,7 +115,7 @@ def _phase(c: Candidate, phase: PhasePlan) -> list[str]:
                   f"{detail.attention:.3f} s"),
             _line("memory traffic", f"norms, activations, logits ÷ {gpu.memory_gb_s:,.0f} GB/s",
                   f"{detail.traffic:.3f} s"),
-            _line("software", f"the sum × {1 / reach.share:.2f}: {reach.basis}",
+            _line("software", f"the sum × {FITTED.software[SOFTWARE]:.2f}: published trainings",
                   f"{detail.lost:.3f} s"),
             _line("recompute", _recompute_text(s),
                   f"{detail.recompute:.3f} s"),

@@ -267,7 +267,6 @@ def _frozen_bytes(model: HfModel, how: Finetuning) -> float:
 def seconds_per_token(model: HfModel, how: Finetuning, sku: str, gpus: int) -> float:
     """Seconds of one GPU for each token that is trained on, before the method's factor."""
     gpu, tokens = GPUS[sku], how.batch * how.sequence
-    share = FITTED.reached(SOFTWARE[how.is_compiled])
     work = model.work(how.sequence)
     is_frozen = how.method == "lora"
     step = Step(
@@ -275,6 +274,7 @@ def seconds_per_token(model: HfModel, how: Finetuning, sku: str, gpus: int) -> f
         width=model.width,
         vocab=model.vocab,
         sequence=how.sequence,
+        software=SOFTWARE[how.is_compiled],
         pass_tokens=tokens,
         passes=how.passes,
         kernel=POD_KERNEL,
@@ -282,7 +282,7 @@ def seconds_per_token(model: HfModel, how: Finetuning, sku: str, gpus: int) -> f
         is_frozen=is_frozen,
         is_sharded=gpus > 1 and not is_frozen,
     )
-    time = time_step(step, gpu, gpus, FITTED, share)
+    time = time_step(step, gpu, gpus, FITTED)
     busy = time.total / how.passes
     if is_frozen:  # adapters alone have an optimizer, and are exchanged
         busy -= (time.optimizer + time.links) / how.passes
@@ -291,7 +291,8 @@ def seconds_per_token(model: HfModel, how: Finetuning, sku: str, gpus: int) -> f
     host = 0.0 if how.is_compiled else HOST_S_PER_LAYER * model.layers
     seconds = busy + host
     if how.method == "grpo":
-        forward = (time.matmul / 3 + time.attention / 3.5 + time.traffic / 3) / share
+        forward = time.matmul / 3 + time.attention / 3.5 + time.traffic / 3
+        forward *= FITTED.software[step.software]
         seconds += 2 * forward + _drawing_s(model, how, gpu)
     return seconds / tokens
 

@@ -148,6 +148,10 @@ PRECISIONS: Mapping[str, str] = {"float32": "fp32", "float8": "fp8"}
 """By dtype; bf16 where it is none of these."""
 
 
+SOFTWARE = "torch-compile"
+"""The family of ours: PyTorch, compiled blocks, SDPA, DDP."""
+
+
 class Parameters(NamedTuple):
     """The constants that the calibration fits."""
 
@@ -168,10 +172,6 @@ class Parameters(NamedTuple):
     bridge."""
     software: Mapping[str, float]
     """Factors of time by family of training software; 1 for what it does not name."""
-
-    def reached(self, software: str) -> float:
-        """The share of the ideal that ``software`` reaches; 1 is the table's mean."""
-        return 1 / self.software.get(software, 1.0)
 
     def sustained_share(self, gpu: Gpu, watts: float = 0.0, peaks: float = 1.0) -> float:
         """Of a dense peak that is ``peaks`` × the bfloat16 one, at ``watts`` (else the board's)."""
@@ -236,6 +236,8 @@ class Step(NamedTuple):
     width: int
     vocab: int
     sequence: int
+    software: str
+    """Its family."""
     pass_tokens: float
     """Tokens of one forward and backward pass."""
     passes: float
@@ -276,6 +278,7 @@ def step_of(settings: PhaseRecipe, gpu: Gpu, nodes: int = 1) -> Step:
         width=settings.width,
         vocab=settings.vocab_size,
         sequence=settings.sequence,
+        software=SOFTWARE,
         pass_tokens=tokens,
         passes=settings.accumulation,
         precision=PRECISIONS.get(assumed_format(settings, gpu).dtype, "bf16"),
@@ -288,28 +291,14 @@ def step_of(settings: PhaseRecipe, gpu: Gpu, nodes: int = 1) -> Step:
     )
 
 
-def step_time(
-    settings: PhaseRecipe,
-    gpu: Gpu,
-    gpus: int,
-    parameters: Parameters,
-    share: float,
-    *,
-    nodes: int = 1,
-) -> StepTime:
-    """One step of ``settings`` on ``gpus`` of ``gpu`` that reach ``share`` of the ideal; they sit
-    in ``nodes`` machines."""
-    return time_step(step_of(settings, gpu, nodes), gpu, gpus, parameters, share, nodes=nodes)
-
-
 def time_step(
-    step: Step, gpu: Gpu, gpus: int, parameters: Parameters, share: float, *, nodes: int = 1
+    step: Step, gpu: Gpu, gpus: int, parameters: Parameters, *, nodes: int = 1
 ) -> StepTime:
-    """One ``step`` on ``gpus`` of ``gpu`` that reach ``share`` of the ideal, in ``nodes`` machines:
-    what plans are made with, and what ``make calibrate`` judges."""
+    """One ``step`` on ``gpus`` of ``gpu`` in ``nodes`` machines: what plans are made with, and what
+    ``make calibrate`` judges."""
     work, tokens, passes = step.work, step.pass_tokens, step.passes
-    token = token_seconds(step, gpu, parameters, share)
-    recompute = _again_seconds(step, token, parameters, share) * tokens
+    token = token_seconds(step, gpu, parameters)
+    recompute = _again_seconds(step, token, parameters) * tokens
     # Weights that are applied again and again have their gradients only when backward is at their
     # first application: until then there is nothing to reduce.
     reuse = work.block_applications / work.layers
@@ -330,9 +319,8 @@ def time_step(
     )
 
 
-def token_seconds(step: Step, gpu: Gpu, parameters: Parameters, share: float) -> TokenTime:
-    """Seconds per trained token, forward and backward, on a GPU that reaches ``share`` of the
-    ideal. Only block matmuls run in fp8."""
+def token_seconds(step: Step, gpu: Gpu, parameters: Parameters) -> TokenTime:
+    """Seconds per trained token, forward and backward. Only block matmuls run in fp8."""
     work = step.work
     blocks, head, rate = _product_seconds(step, gpu, parameters)
     executed = work.attention_flops * work.mask_share * (1 + ATTENTION_BACKWARD)
@@ -344,7 +332,8 @@ def token_seconds(step: Step, gpu: Gpu, parameters: Parameters, share: float) ->
     )
     matmul = _passes(step) * (blocks + head)
     ideal = matmul + attention + traffic
-    return TokenTime(matmul, attention, traffic, ideal / share - ideal)
+    slowness = parameters.software.get(step.software, 1.0)
+    return TokenTime(matmul, attention, traffic, ideal * (slowness - 1))
 
 
 def _passes(step: Step) -> float:
@@ -376,7 +365,7 @@ def _bandwidth(step: Step, gpu: Gpu, parameters: Parameters) -> float:
     return (step.memory_gb_s or gpu.memory_gb_s) * 1e9 * parameters.memory_share
 
 
-def _again_seconds(step: Step, token: TokenTime, parameters: Parameters, share: float) -> float:
+def _again_seconds(step: Step, token: TokenTime, parameters: Parameters) -> float:
     """Seconds per token of what the backward pass computes again."""
     again = CHECKPOINTING[step.checkpointing]
     blocks = step.work.matmul_flops / (step.work.matmul_flops + step.work.head_flops)
@@ -388,7 +377,7 @@ def _again_seconds(step: Step, token: TokenTime, parameters: Parameters, share: 
     tables = LOGIT_BYTES * step.vocab * step.work.head_applications
     tables /= traffic_bytes(step.work, step.width, step.vocab, parameters)
     seconds += token.traffic / 3 * ((1 - tables) * again.traffic + tables * step.head_again)
-    return seconds / share
+    return seconds * parameters.software.get(step.software, 1.0)
 
 
 def traffic_bytes(work: Work, width: int, vocab: int, parameters: Parameters) -> float:
@@ -448,8 +437,6 @@ def _optimizer_seconds(
 # ``throughput-2026.csv`` and ``wallclock.csv``, each with its source. ``make calibrate`` prints the
 # constants and how far off they are; a test holds them to it.
 
-SOFTWARE = "torch-compile"
-"""The family of ours: PyTorch, compiled blocks, SDPA, DDP."""
 FITTED = Parameters(
     sustained=0.9325,
     half_w=0.4238,
@@ -479,15 +466,6 @@ FITTED_CHIPS = (
 )
 NEW_CHIP_SIGMA = 0.2
 """Beside that, on a chip that no published row names."""
-
-
-class Reach(NamedTuple):
-    """The share of the ideal that a GPU is expected to reach, and how sure that is."""
-
-    share: float
-    sigma: float
-    """Standard deviation of the logarithm of time."""
-    basis: str
 
 
 class MeasuredSpeed(NamedTuple):
@@ -542,11 +520,6 @@ def pick_measured(
     )
 
 
-def reach_of(gpu: Gpu) -> Reach:
-    """Return the share of its peak that ``gpu`` reaches under our software before it was probed."""
-    share = FITTED.reached(SOFTWARE)
-    if gpu.sku in FITTED_CHIPS:
-        return Reach(share, FITTED_SIGMA, "published trainings")
-    return Reach(
-        share, math.hypot(FITTED_SIGMA, NEW_CHIP_SIGMA), "published trainings, none on this GPU"
-    )
+def fitted_sigma(sku: str) -> float:
+    """Return the standard deviation of the logarithm of time on a GPU that was not probed."""
+    return math.hypot(FITTED_SIGMA, 0.0 if sku in FITTED_CHIPS else NEW_CHIP_SIGMA)
