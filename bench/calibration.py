@@ -1,10 +1,10 @@
 """Calibration: what published trainings say of the roofline's constants, and how far off it is.
 
-``roofline.py`` is first principles up to a few constants that all chips share, one factor per chip
-and one per family of training software. They are fitted together, in logarithms of time, each
-with a prior: the factors are drawn to 1 and so to one another, rows are weighed by the quality of
-their source and by how far off they are (Student's t), and each source has an offset of its own,
-so that a source of many rows does not speak for many.
+``roofline.py`` is first principles up to seven constants that all chips share, and one factor per
+family of training software. They are fitted together, in logarithms of time, each with a prior: the
+factors are drawn to 1 and so to one another, rows are weighed by the quality of their source and by
+how far off they are (Student's t), and each source has an offset of its own, so that a source of
+many rows does not speak for many.
 
 Judged is what a user gets: all rows of a source are left out together, every constant is fitted
 anew without them, and they are predicted with no offset. Intervals come from those residuals; how
@@ -33,18 +33,15 @@ _COMMON: Final = {
     # Expected before any row is seen, and by how much the fit may move it (1σ of the logarithm).
     "sustained": (0.95, 0.2),
     "half_w": (0.30, 0.5),
-    "fill": (128.0, 0.5),
-    "pass_fill": (1500.0, 0.5),
     "traffic_values": (40.0, 0.4),
-    "eager_traffic": (1.5, 0.3),
     # FlashAttention 2, forward and backward: up to 335 TFLOP/s on an H100, two thirds of an A100's
     # peak, and half of it at a few hundred tokens (Dao 2023, figures 5 to 7).
     "attention_share": (0.87, 0.07),
     "attention_fill": (450.0, 0.3),
-    "masked_cost": (2.0, 0.3),
     "memory_share": (0.85, 0.1),
+    "pcie_share": (0.4, 0.5),
 }
-_SIGMA_SOFTWARE, _SIGMA_FP8, _SIGMA_CHIP, _SIGMA_SOURCE = 0.3, 0.12, 0.15, 0.2
+_SIGMA_SOFTWARE, _SIGMA_SOURCE = 0.3, 0.2
 _SIGMA_ROW: Final = {1: 0.08, 2: 0.12, 3: 0.20}
 """By the quality that the table gives its source."""
 _FREEDOM = 4.0
@@ -164,15 +161,16 @@ def half_width(logs: Sequence[float]) -> float:
     return ordered[min(len(ordered), math.ceil(0.8 * (len(ordered) + 1))) - 1]
 
 
-def calibrate(rows: Sequence[Published]) -> Calibration:
-    """Fits the roofline to ``rows``, and predicts each judged source from the others."""
+def calibrate(rows: Sequence[Published], judged: Sequence[str] = JUDGED) -> Calibration:
+    """Fits the roofline to ``rows``, and predicts each source of the families ``judged`` from the
+    others."""
     fit = _Fit(rows)
     whole = fit.solve(None)
     residuals: dict[int, Residual] = {}
-    for group in dict.fromkeys(row.group for row in rows if row.family in JUDGED):
+    for group in dict.fromkeys(row.group for row in rows if row.family in judged):
         parameters = fit.parameters(fit.solve(group, whole))
         for index, row in enumerate(rows):
-            if row.group == group and row.family in JUDGED:
+            if row.group == group and row.family in judged:
                 seconds = row_seconds(row, parameters)
                 residuals[index] = Residual(row, 1 / seconds, seconds * row.tokens_per_s - 1)
     return Calibration(
@@ -182,9 +180,8 @@ def calibrate(rows: Sequence[Published]) -> Calibration:
 
 def row_seconds(row: Published, parameters: Parameters) -> float:
     """Seconds per token of one GPU, as ``parameters`` have it: by the function that plans."""
-    gpu, share = GPUS[row.gpu], parameters.reached(row.gpu, row.family)
     nodes = -(-row.gpus // 8)
-    step = time_step(row.step, gpu, row.gpus, parameters, share, nodes=nodes)
+    step = time_step(row.step, GPUS[row.gpu], row.gpus, parameters, nodes=nodes)
     return step.total / row.step_tokens
 
 
@@ -234,8 +231,8 @@ def repeats(found: Calibration) -> list[Repeat]:
     rows = [residual.row for residual in found.residuals]
     for row in rows:
         for by in rows:
-            same = (row.group, row.family, row.gpu, row.gpus, row.precision, row.fp8) == (
-                *(by.group, by.family, by.gpu, by.gpus, by.precision, by.fp8),
+            same = (row.group, row.family, row.gpu, row.gpus, row.precision) == (
+                *(by.group, by.family, by.gpu, by.gpus, by.precision),
             )
             if row is by or not same:
                 continue
@@ -252,28 +249,13 @@ class _Fit:
     def __init__(self, rows: Sequence[Published]) -> None:
         self.rows = rows
         self.families = sorted({row.family for row in rows})
-        self.scalings = sorted({row.fp8 for row in rows if row.fp8})
-        self.chips = sorted({row.gpu for row in rows})
         groups = sorted({row.group for row in rows})
-        scalings_at = len(_COMMON) + len(self.families)
-        chips_at = scalings_at + len(self.scalings)
-        offsets_at = chips_at + len(self.chips)
+        offsets_at = len(_COMMON) + len(self.families)
         self.columns = [
-            [
-                *range(len(_COMMON)),
-                len(_COMMON) + self.families.index(row.family),
-                *([scalings_at + self.scalings.index(row.fp8)] if row.fp8 else []),
-                chips_at + self.chips.index(row.gpu),
-            ]
-            for row in rows
+            [*range(len(_COMMON)), len(_COMMON) + self.families.index(row.family)] for row in rows
         ]
         self.offsets = [offsets_at + groups.index(row.group) for row in rows]
-        factors = (
-            [_SIGMA_SOFTWARE] * len(self.families)
-            + [_SIGMA_FP8] * len(self.scalings)
-            + [_SIGMA_CHIP] * len(self.chips)
-            + [_SIGMA_SOURCE] * len(groups)
-        )
+        factors = [_SIGMA_SOFTWARE] * len(self.families) + [_SIGMA_SOURCE] * len(groups)
         centres = [math.log(centre) for centre, _ in _COMMON.values()]
         self.centres = np.array(centres + [0.0] * len(factors))
         self.sigmas = np.array([sigma for _, sigma in _COMMON.values()] + factors)
@@ -285,8 +267,6 @@ class _Fit:
         return Parameters(
             **dict(zip(_COMMON, values, strict=False)),
             software=dict(zip(self.families, values, strict=False)),
-            fp8=dict(zip(self.scalings, values, strict=False)),
-            chip=dict(zip(self.chips, values, strict=False)),
         )
 
     def solve(self, left_out: str | None, start: Array | None = None) -> Array:

@@ -17,10 +17,8 @@ COLUMNS = (
     "model", "params_m", "lookup_params_m", "layers", "dim", "ffn", "vocab", "seq_len", "gpu",
     "gpus", "precision", "power_w", "memory_gb_s", "tok_s_per_gpu", "family", "group", "quality",
     "step_tokens", "pass_tokens", "checkpointing", "attention", "kernel", "exchange", "sharded",
-    "muon", "fp8", "source",
+    "muon", "source",
 )  # fmt: skip
-EAGER = ("composer", "torch-eager")
-"""Families whose every operation is a kernel of its own."""
 #: Of attention's square. A window of half the context in three of four layers leaves ¾ of theirs;
 #: as a table's mask it leaves all.
 _MASKS: Mapping[str, float] = {
@@ -37,7 +35,6 @@ _WORDS: Mapping[str, tuple[str, ...]] = {
     "exchange": ("backward", "after"),
     "sharded": ("yes", "no"),
     "muon": ("no", "shared", "whole"),
-    "fp8": ("", "tensor", "row", "block", "engine"),
 }
 
 
@@ -80,9 +77,6 @@ class Published:
     is_sharded: bool
     muon: str
     """no, shared (its products are shared out over the GPUs) or whole (each does all of them)."""
-    fp8: str
-    """How its fp8 matmuls are scaled: by tensor, by row, by block (MX), or as an engine of the
-    vendor's does; empty in bf16."""
     source: str
 
     @cached_property
@@ -116,12 +110,11 @@ class Published:
             width=self.width,
             vocab=self.vocab,
             sequence=self.sequence,
+            software=self.family,
             pass_tokens=self.pass_tokens,
             passes=self.step_tokens / self.pass_tokens,
             precision=self.precision,
-            fp8=self.fp8,
             kernel=self.kernel,
-            is_fused=self.family not in EAGER,
             checkpointing=self.checkpointing,
             is_sharded=self.is_sharded,
             exchanges_after=self.exchanges_after,
@@ -203,7 +196,6 @@ def _row(cells: Mapping[str, str], where: str) -> Published:
             exchanges_after=cells["exchange"] == "after",
             is_sharded=cells["sharded"] == "yes",
             muon=cells["muon"],
-            fp8=cells["fp8"],
             source=cells["source"],
         )
     except (KeyError, ValueError) as error:
@@ -212,8 +204,6 @@ def _row(cells: Mapping[str, str], where: str) -> Published:
         raise UsageError(f"unknown GPU {row.gpu!r}", where=where)
     if row.precision == "fp8" and not GPUS[row.gpu].fp8_tflops:
         raise UsageError(f"{row.gpu} has no precision {row.precision!r} here", where=where)
-    if (row.precision == "fp8") != bool(row.fp8):
-        raise UsageError(f"{row.precision} goes not with fp8 scaling {row.fp8!r}", where=where)
     positive = (row.params, row.layers, row.width, row.hidden, row.vocab, row.sequence, row.gpus,
                 row.step_tokens, row.pass_tokens)  # fmt: skip
     if not all(value > 0 and math.isfinite(value) for value in positive):

@@ -505,17 +505,17 @@ def test_rows_of_one_text_each_are_counted_by_the_row(offers: list[Offer]) -> No
 
 def test_no_more_passes_are_planned_than_needed(offers: list[Offer]) -> None:
     """Unless said by hand, or where the micro-batch would fill the GPU."""
-    wish: dict[str, Any] = {"budget": Usd(2000), "hardware": "8xH100"}
+    wish: dict[str, Any] = {"budget": Usd(2000), "hardware": "4xH100"}
     gpt = load_recipe("gpt350m")
     plan = plan_for(gpt, offers, **wish)
     chosen = plan.candidate(plan.launchable[0])
     [phase] = chosen.phases
     assert (phase.settings.sharding, phase.settings.accumulation) == ("ddp", 1)
-    assert chosen.memory_need_gb <= 0.6 * chosen.memory_gb
+    assert chosen.memory_need_gb <= 0.8 * chosen.memory_gb
     by_hand = plan_for(gpt, offers, **wish, overrides=(("batch", 8),))
     [kept] = by_hand.candidate(by_hand.launchable[0]).phases
-    assert (kept.settings.batch, kept.settings.accumulation) == (8, 2)
-    d32 = plan_for(load_recipe("d32"), offers, **wish)
+    assert (kept.settings.batch, kept.settings.accumulation) == (8, 4)
+    d32 = plan_for(load_recipe("d32"), offers, **{**wish, "hardware": "8xH100"})
     [large] = d32.candidate(d32.launchable[0]).phases
     assert large.settings.accumulation > 1
 

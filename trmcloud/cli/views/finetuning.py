@@ -52,6 +52,7 @@ def render(plan: FinetunePlan) -> list[str]:
         f"  {chosen.batch} rows per GPU and pass; time within × ÷ {wide:.1f}, from published "
         "fine-tunings",
         "  with the trainer of Transformers: docs/bench/finetune.md",
+        "  rows are taken to be full: for shorter ones, --hf-set sequence=MEAN_TOKENS",
     ]
     if how.method == "grpo":
         lines.append("  (only one published source, with images and text: a rough guess)")

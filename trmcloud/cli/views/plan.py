@@ -39,7 +39,7 @@ _IN_STOPS = ("lands at", "hard stop", "landing reserve")
 _NOT_CHOSEN = ("off", "any", "the recipe's")
 _ALWAYS_TOLD = (
     *(RemarkTopic.NEED, RemarkTopic.PRICE, RemarkTopic.PLACE),
-    *(RemarkTopic.WARNING, RemarkTopic.RANGE),
+    *(RemarkTopic.WARNING, RemarkTopic.RANGE, RemarkTopic.PUBLISHED),
 )
 
 
@@ -215,7 +215,8 @@ def _cells(plan: Plan, candidate: Candidate, label: str) -> tuple[str, ...]:
     if candidate.provider == LOCAL:
         where = candidate.region
     over, stock = _over_text(plan, candidate), _stock_text(candidate)
-    about = (label, fits_text(candidate), over, stock)
+    published = any(each.about is RemarkTopic.PUBLISHED for each in candidate.reasons)
+    about = (label, fits_text(candidate), "by a report" * published, over, stock)
     return (
         LOCAL if candidate.provider == LOCAL else candidate.hardware,
         candidate.sku[:22],

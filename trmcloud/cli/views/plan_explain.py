@@ -21,11 +21,11 @@ from trmcloud.core.planner.roofline import (
     FITTED,
     MAX_LOGITS,
     NODE_LINK_GB_S,
+    SOFTWARE,
     assumed_format,
-    filled_share,
     kernel_share,
     step_of,
-    step_time,
+    time_step,
 )
 from trmcloud.core.planner.speed import predict_phase, rented_machine, steps_between_saves
 from trmcloud.core.spec.guides import BatchRow
@@ -98,27 +98,24 @@ def _phase(c: Candidate, phase: PhasePlan) -> list[str]:
     ]  # fmt: skip
     gpu = GPUS.get(c.sku)
     if gpu is not None:
-        reach = rented_machine(c.sku, c.gpus).reach()
         dtype = assumed_format(s, gpu).dtype
         peaks = {"float32": 0.5, "float8": 2.0}.get(dtype, 1.0)
         peak = gpu.bf16_tflops * peaks
-        filled = filled_share(s.width, s.batch * s.sequence * work.positions, FITTED)
         sustained = FITTED.sustained_share(gpu, peaks=peaks)
-        step = step_of(s, gpu)
+        step = step_of(s, gpu, c.nodes)
         kernel = FITTED.attention_share * kernel_share(step.kernel, gpu)
         kernel *= s.sequence / (s.sequence + FITTED.attention_fill)
-        detail = step_time(s, gpu, c.world_size, FITTED, reach.share, nodes=c.nodes)
+        detail = time_step(step, gpu, c.world_size, FITTED, nodes=c.nodes)
         scale = phase.step_s.p50 / detail.total
         lines += [
             _line("matmul rate", f"{dtype}: {peak:,.0f} TFLOP/s dense × {sustained:.2f} sustained"
-                  f" at {gpu.tdp_w} W × {filled:.2f} filled",
-                  f"{peak * sustained * filled:,.0f} TFLOP/s"),
+                  f" at {gpu.tdp_w} W", f"{peak * sustained:,.0f} TFLOP/s"),
             _line("matmuls", "blocks and head, forward and backward", f"{detail.matmul:.3f} s"),
             _line("attention", f"{work.mask_share:.0%} of the square, at {kernel:.2f} of that rate",
                   f"{detail.attention:.3f} s"),
             _line("memory traffic", f"norms, activations, logits ÷ {gpu.memory_gb_s:,.0f} GB/s",
                   f"{detail.traffic:.3f} s"),
-            _line("software", f"the sum × {1 / reach.share:.2f}: {reach.basis}",
+            _line("software", f"the sum × {FITTED.software[SOFTWARE]:.2f}: published trainings",
                   f"{detail.lost:.3f} s"),
             _line("recompute", _recompute_text(s),
                   f"{detail.recompute:.3f} s"),

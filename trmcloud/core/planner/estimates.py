@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from trmcloud.core.catalog.datasets import DataSet
 from trmcloud.core.catalog.eval_tasks import SUITES
-from trmcloud.core.catalog.hardware import LOCAL, hardware_name
+from trmcloud.core.catalog.hardware import LOCAL, hardware_name, parse_hardware
 from trmcloud.core.catalog.interruptions import InterruptionRate
 from trmcloud.core.clock import utc_day
 from trmcloud.core.contract.bucket_layout import BUCKET_BYTES_PER_S
@@ -21,7 +21,9 @@ from trmcloud.core.planner.speed import (
     Machine,
     PhaseTime,
     fit_settings,
+    may_be_slower,
     predict_phase,
+    rented_machine,
     save_s,
     scoring_s,
     startup_s,
@@ -330,7 +332,7 @@ def outlook_on(
     fitted = fitted or _fitted_on(recipe, spec, machine)
     chosen: list[PhaseRecipe] = []
     times: list[PhaseTime] = []
-    reasons: list[Remark] = []
+    machine, reasons = _as_published(recipe, machine)
     for name, fit in zip(spec.phases, fitted, strict=True):
         settings = fit.settings
         if last_steps is not None and name == spec.phases[-1]:
@@ -368,8 +370,8 @@ def outlook_on(
         reasons.append(Remark(RemarkTopic.SETTINGS, text))
     if lost := chosen[0].beaten_by.get(recipe.name):
         reasons.append(Remark(RemarkTopic.WARNING, lost))
-    slower, why = chosen[0].may_be_slower
-    if why and machine.measured is None and machine.gpu is not None:
+    slower, why = may_be_slower(chosen[0])
+    if why and machine.measured is None and machine.gpu is not None and not machine.published:
         reasons.append(Remark(RemarkTopic.RANGE, f"may take {slower:.2g} × as long: {why}"))
     tokens = [each.steps * each.tokens_per_step(machine.processes) for each in chosen]
     data = None
@@ -604,11 +606,37 @@ def _with_length(
     return replace(settings, steps=max(1, steps))
 
 
+def _as_published(recipe: Recipe, machine: Machine) -> tuple[Machine, list[Remark]]:
+    """``machine`` with the ratio of the recipe's published time to the predicted one, of its own
+    kind of GPU where that has a report, else of another."""
+    if machine.gpu is None or machine.measured is not None or not recipe.published:
+        return machine, []
+    requests = {name: parse_hardware(name) for name in recipe.published}
+    alike = [name for name in requests if machine.gpu.sku in requests[name].skus]
+    name = (alike or list(requests))[0]
+    like, report = requests[name], recipe.published[name]
+    theirs = rented_machine(machine.gpu.sku if alike else like.skus[0], like.count)
+    times = [
+        predict_phase(recipe.resolve(phase, hardware=name, gpus=like.count), theirs)
+        for phase in recipe.usual_phases
+    ]
+    of_steps_s = sum(time.training.p50 + time.evaluation.p50 for time in times)
+    whole_s = sum(time.seconds.p50 for time in times)
+    told = (
+        f"published: {report.hours:g} h on {name} ({report.source}); "
+        f"predicted: {whole_s / HOUR_S:.1f} h"
+    )
+    if not alike:
+        told += f"; the same ratio is assumed on {machine.gpu.name}"
+    ratio = 1 + (report.hours * HOUR_S - whole_s) / of_steps_s
+    return machine._replace(published=ratio), [Remark(RemarkTopic.PUBLISHED, told)]
+
+
 def _probed(settings: PhaseRecipe, machine: Machine) -> float:
     """Measured ÷ predicted step time, where this chip was probed."""
     probe = machine.measured
     if probe is None:
-        return 1.0
+        return machine.published or 1.0
     if probe.predicted_s > 0:
         return probe.step_s / probe.predicted_s
     measured = probe.step_s * probe.gpus / (probe.tokens_per_step * probe.flops_per_token)

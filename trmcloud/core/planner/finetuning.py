@@ -26,15 +26,19 @@ from trmcloud.core.spec.work import Work, block_matrices, work_of_blocks
 METHODS = ("full", "lora", "grpo")
 SOFTWARE: Mapping[bool, str] = {False: "torch-eager", True: "torch-compile"}
 """By whether it is compiled."""
-FACTORS: Mapping[str, float] = {"full": 1.082, "lora": 0.838, "qlora": 0.898, "grpo": 2.729}
+FACTORS: Mapping[str, float] = {
+    "full": 1.045, "transformers": 1.112, "lora": 0.774, "qlora": 0.880, "grpo": 2.616,
+}  # fmt: skip
 """Observed ÷ modelled time of published fine-tunings, by method (``bench/finetune.py``)."""
-SIGMAS: Mapping[str, float] = {"full": 0.4, "lora": 0.45, "qlora": 0.3, "grpo": 0.7}
-"""Of the logarithm of time, as those rows scatter. GRPO's has one source, which trains on images
-beside text."""
+SIGMAS: Mapping[str, float] = {
+    "full": 0.4, "transformers": 0.58, "lora": 0.2, "qlora": 0.16, "grpo": 0.7,
+}  # fmt: skip
+"""Of the logarithm of time, as those rows scatter, each predicted without its source: four of five
+are within. A prior for full, of one row; GRPO's one source trains on images beside text."""
 
 HOST_S_PER_LAYER = 0.004
-"""Of the host, to start one layer's kernels, forward, again and backward: where passes are short
-the GPU waits for it."""
+"""Of the host, to start one layer's kernels, forward, again and backward, for which the GPU waits:
+its kernels are short, and adapters add to them."""
 DEQUANTIZED_BYTES = 36.0
 """Moved per 4-bit parameter and pass, which turns it into bfloat16 three times."""
 MEMORY_SHARE = 0.6
@@ -205,12 +209,17 @@ class Finetuning(NamedTuple):
     """4: the frozen weights are quantized (QLoRA)."""
     completion: int = 512
     """Tokens that are drawn for each row, of GRPO."""
+    passes: int = 1
+    """Between two steps of the optimizer."""
+    is_checkpointed: bool = True
     is_compiled: bool = False
     """By torch.compile, its loss in pieces: torchtune's, for one."""
 
     @property
     def kind(self) -> str:
-        """The method as it was fitted."""
+        """The method as it was fitted; all weights by Transformers are a kind of their own."""
+        if self.method == "full" and not self.is_compiled:
+            return "transformers"
         return "qlora" if self.method == "lora" and self.bits == 4 else self.method
 
 
@@ -258,7 +267,6 @@ def _frozen_bytes(model: HfModel, how: Finetuning) -> float:
 def seconds_per_token(model: HfModel, how: Finetuning, sku: str, gpus: int) -> float:
     """Seconds of one GPU for each token that is trained on, before the method's factor."""
     gpu, tokens = GPUS[sku], how.batch * how.sequence
-    share = FITTED.reached(sku, SOFTWARE[how.is_compiled])
     work = model.work(how.sequence)
     is_frozen = how.method == "lora"
     step = Step(
@@ -266,24 +274,25 @@ def seconds_per_token(model: HfModel, how: Finetuning, sku: str, gpus: int) -> f
         width=model.width,
         vocab=model.vocab,
         sequence=how.sequence,
+        software=SOFTWARE[how.is_compiled],
         pass_tokens=tokens,
-        passes=1,
+        passes=how.passes,
         kernel=POD_KERNEL,
-        is_fused=how.is_compiled,
-        checkpointing="full",
+        checkpointing="full" if how.is_checkpointed else "none",
         is_frozen=is_frozen,
         is_sharded=gpus > 1 and not is_frozen,
     )
-    time = time_step(step, gpu, gpus, FITTED, share)
-    busy = time.total
+    time = time_step(step, gpu, gpus, FITTED)
+    busy = time.total / how.passes
     if is_frozen:  # adapters alone have an optimizer, and are exchanged
-        busy -= time.optimizer + time.links
+        busy -= (time.optimizer + time.links) / how.passes
     if how.bits == 4:
         busy += model.block_parameters * DEQUANTIZED_BYTES / (gpu.memory_gb_s * GB)
     host = 0.0 if how.is_compiled else HOST_S_PER_LAYER * model.layers
-    seconds = max(busy, host)
+    seconds = busy + host
     if how.method == "grpo":
-        forward = (time.matmul / 3 + time.attention / 3.5 + time.traffic / 3) / share
+        forward = time.matmul / 3 + time.attention / 3.5 + time.traffic / 3
+        forward *= FITTED.software[step.software]
         seconds += 2 * forward + _drawing_s(model, how, gpu)
     return seconds / tokens
 

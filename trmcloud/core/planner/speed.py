@@ -19,10 +19,10 @@ from trmcloud.core.planner.roofline import (
     NODE_LINK_GB_S,
     P90_SIGMAS,
     MeasuredSpeed,
-    Reach,
     StepTime,
-    reach_of,
-    step_time,
+    fitted_sigma,
+    step_of,
+    time_step,
 )
 from trmcloud.core.spec.plan import Interval
 from trmcloud.core.spec.settings import PhaseRecipe
@@ -90,17 +90,12 @@ class Machine(NamedTuple):
     """Machines that the processes are shared out to."""
     is_cluster: bool = False
     """SkyPilot rents it, and sets it up; its images have no torch."""
+    published: float = 0.0
+    """Time of the recipe's training as published ÷ as predicted; 0: there is no report."""
 
     @property
     def on_gpu(self) -> bool:
         return self.gpu is not None or bool(self.local and self.local.gpus)
-
-    def reach(self) -> Reach:
-        """Share of the ideal (a known GPU) or of the peak (MFU, all else), and its doubt."""
-        if self.gpu is not None:
-            return reach_of(self.gpu)
-        assert self.local is not None
-        return Reach(self.local.mfu, CPU_SIGMA, "a nominal share of the peak: not measured")
 
 
 def rented_machine(
@@ -196,20 +191,23 @@ def predict_phase(settings: PhaseRecipe, machine: Machine, factor: float = 1.0) 
     replaces the prior's doubt.
     """
     work = settings.work()
-    reach = machine.reach()
     probed = machine.measured is not None
-    detail, step_p50 = _step(settings, machine, reach)
-    doubt = reach.sigma
+    detail, step_p50 = _step(settings, machine)
+    doubt = fitted_sigma(machine.gpu.sku) if machine.gpu is not None else CPU_SIGMA
     if probed:
         other = ANOTHER_MACHINE_SIGMA if machine.local is None else 0.0
         doubt = math.hypot(PROBED_SIGMA, other)
     if machine.nodes > 1:
         doubt = math.hypot(doubt, SEVERAL_NODES_SIGMA)
     wide = math.exp(P90_SIGMAS * doubt)  # of a log-normal
-    slow = wide
-    if not probed and machine.gpu is not None:
-        slow = math.exp(math.hypot(P90_SIGMAS * doubt, math.log(settings.may_be_slower[0])))
-    spread = Interval(1 / wide, 1.0, slow)
+    spread = Interval(1 / wide, 1.0, wide)
+    if machine.published and not probed:  # the range includes what the model says
+        spread = Interval(
+            min(1 / wide, 1 / machine.published), 1.0, max(wide, 1 / machine.published)
+        )
+    elif not probed and machine.gpu is not None:
+        slow = math.hypot(P90_SIGMAS * doubt, math.log(may_be_slower(settings)[0]))
+        spread = Interval(1 / wide, 1.0, math.exp(slow))
     step = spread.scaled(step_p50 * factor)
     per_token = step_p50 * factor / settings.tokens_per_step(machine.processes)
     forward = per_token * work.forward_flops / work.train_flops
@@ -239,6 +237,17 @@ def predict_phase(settings: PhaseRecipe, machine: Machine, factor: float = 1.0) 
     )
 
 
+SMALL_PARAMETERS = 20e6
+
+
+def may_be_slower(settings: PhaseRecipe) -> tuple[float, str]:
+    """By which factor a step may take longer than predicted, and why; (1, "") where there is only
+    the usual doubt."""
+    if not settings.may_be_slower[1] and settings.work().parameters < SMALL_PARAMETERS:
+        return 1.7, "published trainings of 11M and 17M parameters took up to 1.7 × the prediction"
+    return settings.may_be_slower
+
+
 EAGER = 2.0
 """Seconds of a token of a task ÷ those of a token of a training's forward pass: prompts are short,
 of many lengths, padded, and nothing is compiled for them. Assumed: no GPU was timed."""
@@ -253,7 +262,7 @@ def scoring_s(tokens: float, time: PhaseTime, settings: PhaseRecipe, machine: Ma
 
 def step_seconds(settings: PhaseRecipe, machine: Machine) -> float:
     """P50 seconds of one step before any probe."""
-    return _step(settings, machine, machine.reach())[1]
+    return _step(settings, machine)[1]
 
 
 def save_s(settings: PhaseRecipe, machine: Machine) -> Interval:
@@ -283,14 +292,13 @@ def stall_s(settings: PhaseRecipe, machine: Machine) -> Interval:
     return Interval(seconds * 0.5, seconds, seconds * 2)
 
 
-def _step(settings: PhaseRecipe, machine: Machine, reach: Reach) -> tuple[StepTime | None, float]:
+def _step(settings: PhaseRecipe, machine: Machine) -> tuple[StepTime | None, float]:
     if machine.gpu is not None:
-        detail = step_time(
-            settings, machine.gpu, machine.processes, FITTED, reach.share, nodes=machine.nodes
-        )
+        step = step_of(settings, machine.gpu, machine.nodes)
+        detail = time_step(step, machine.gpu, machine.processes, FITTED, nodes=machine.nodes)
         return detail, detail.total
     assert machine.local is not None
-    rate = machine.local.peak_flops(machine.processes) * reach.share * machine.processes
+    rate = machine.local.peak_flops(machine.processes) * machine.local.mfu * machine.processes
     flops = settings.tokens_per_step(machine.processes) * settings.work().train_flops
     return None, flops / rate if rate > 0 else math.inf
 

@@ -84,6 +84,8 @@ class RemarkTopic(str, Enum):
     SETTINGS = "settings"
     RANGE = "range"
     """Why its range is wider than another's."""
+    PUBLISHED = "published"
+    """Whose report its time follows."""
     DATA = "data"
     PRICE = "price"
     PLACE = "place"

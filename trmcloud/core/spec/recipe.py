@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import math
 from dataclasses import field
-from typing import Any, Mapping
+from typing import Any, Mapping, NamedTuple
 
+from trmcloud.core.catalog.hardware import parse_hardware
 from trmcloud.core.errors import UsageError
 from trmcloud.core.spec.settings import CHAT as CHAT
 from trmcloud.core.spec.settings import (
@@ -36,6 +37,13 @@ SMALL = "-small"
 """The suffix of a name that means a recipe's ``[small]`` table."""
 
 
+class Report(NamedTuple):
+    """A published wall-clock time of a whole training."""
+
+    hours: float
+    source: str
+
+
 class Recipe(Value):
     """One recipe file: shared settings, and what each phase and each hardware changes."""
 
@@ -59,6 +67,8 @@ class Recipe(Value):
     """Sequences a step → the learning rate that goes with them: see ``rates``."""
     data_tokens: int = 0
     """Tokens of the data the recipe was written for; 0 where it leaves that open."""
+    published: Mapping[str, Report] = field(default_factory=dict)
+    """By hardware, the time that others reported of this training."""
     test_settings: Mapping[str, Any] = field(default_factory=dict)
     """Settings put over every row for a test: a plan made of it is not the recipe's."""
 
@@ -157,6 +167,7 @@ class Recipe(Value):
             hours=0.0,
             rates={},
             data_tokens=self._tokens_in_small(),
+            published={},
         )
 
     def shrunk(self, settings: Mapping[str, Any], where: str) -> Recipe:
@@ -177,6 +188,7 @@ class Recipe(Value):
             shared={**self.shared, **put},
             phases=phases,
             hardware=rows,
+            published={},
             test_settings=put,
         )
 
@@ -207,7 +219,7 @@ def parse_recipe(content: Mapping[str, Any], where: str) -> Recipe:
     """
     known = {
         "name", "family", "title", "settings", "phases", "hardware", "reference_hardware", "small",
-        "aspect_ratio", "data_tokens", "hours", "rates",
+        "aspect_ratio", "data_tokens", "hours", "rates", "published",
     }  # fmt: skip
     for key in content:
         if key not in known:
@@ -253,6 +265,10 @@ def parse_recipe(content: Mapping[str, Any], where: str) -> Recipe:
         data_tokens=_typed_count("data_tokens", content, where),
         hours=_typed_hours(content, where),
         rates=_typed_rates(content.get("rates", {}), f"{where} [rates]"),
+        published={
+            parse_hardware(name).text: _typed_report(table, f"{where} [published.{name}]")
+            for name, table in content.get("published", {}).items()
+        },
     )
 
 
@@ -268,6 +284,13 @@ def _typed_hours(content: Mapping[str, Any], where: str) -> float:
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < math.inf:
         raise UsageError(f"hours takes a number, not {value!r}", where=where)
     return float(value)
+
+
+def _typed_report(table: Mapping[str, Any], where: str) -> Report:
+    hours, source = _typed_hours(table, where), table.get("source")
+    if not hours or not isinstance(source, str) or len(table) != 2:
+        raise UsageError("a report has hours above 0 and a source", where=where)
+    return Report(hours, source)
 
 
 def _typed_rates(table: Any, where: str) -> dict[int, float]:
