@@ -138,17 +138,6 @@ def both(*records: Record) -> Record:
     return lambda log, work: [saved for record in records for saved in record(log, work)]
 
 
-def epochs_of_losses(pattern: str, *files: str) -> Record:
-    """The last value of each epoch is of its save."""
-
-    def record(log: str, work: Path) -> list[Saved]:
-        last = {int(epoch): float(value) for epoch, value in re.findall(_numbers(pattern), log)}
-        ended = sorted(last)[:-1] if "Traceback" in log else sorted(last)
-        return [Saved(file.format(step=epoch), last[epoch]) for epoch in ended for file in files]
-
-    return record
-
-
 def summary_csv(log: str, work: Path) -> list[Saved]:
     """timm's table of epochs."""
     made, record_value = [], -1.0
@@ -256,8 +245,8 @@ PUBLIC = (
         "python main.py --dataset fake --ngf 8 --ndf 8 --niter 8 --workers 0 --outf out",
         metric="Loss_G",
         saves=("out/netG_epoch_*.pth", "out/netD_epoch_*.pth"),
-        record=epochs_of_losses(
-            r"\[(\d+)/\d+\]\[\d+/\d+\] Loss_D: \S+ Loss_G: NUMBER",
+        record=each(
+            r"\[(\d+)/8\]\[9/10\] Loss_D: \S+ Loss_G: NUMBER",
             "out/netG_epoch_{step}.pth",
             "out/netD_epoch_{step}.pth",
         ),
@@ -290,9 +279,9 @@ PUBLIC = (
         " --n_embd=64 --max_iters=800 --eval_interval=80 --dropout=0.0 --wandb_log=True",
         metric="val/loss",
         saves=("out-shakespeare-char/ckpt.pt",),
-        record=better(
+        record=announced(
             r"step \d+: train loss \S+ val loss NUMBER",
-            *("out-shakespeare-char/ckpt.pt", "min", 1),
+            *("saving checkpoint to", "out-shakespeare-char/ckpt.pt"),
         ),
         opener="torch_any",
         kinds=(2, 3, 5),
@@ -304,12 +293,15 @@ PUBLIC = (
     Public(
         "makemore",
         *("karpathy/makemore", "988aa59e4d8fefa526d06f3b453ad116258398d4"),
-        "python makemore.py --max-steps 4001 --n-layer 2 --n-embd 32 --num-workers 0",
+        "python makemore.py --max-steps 801 --n-layer 2 --n-embd 32 --num-workers 0",
         metric="Loss/test",
         saves=("out/model.pt",),
-        record=better(r"step \d+ train loss: \S+ test loss: NUMBER", "out/model.pt"),
+        record=announced(
+            r"test loss NUMBER is the best so far", "is the best so far", "out/model.pt"
+        ),
         opener="torch_any",
         kinds=(2, 3),
+        patches=(Patch("makemore.py", "step % 500 == 0", "step % 100 == 0"),),
         resume="--resume",
         is_api=True,
     ),
@@ -352,7 +344,9 @@ PUBLIC = (
         " --levels 2 --ksize 3'",
         metric="Validation loss",
         saves=("TCN/poly_music/poly_music_JSB.pt",),
-        record=better(r"Validation loss: NUMBER", "TCN/poly_music/poly_music_JSB.pt"),
+        record=announced(
+            r"Validation loss: NUMBER", "Saved model!", "TCN/poly_music/poly_music_JSB.pt"
+        ),
         opener="torch_pickle",
         kinds=(3, 4),
         paths=("TCN",),
@@ -402,9 +396,8 @@ PUBLIC = (
         metric="test/accuracy",
         best="max",
         saves=("output/tiny_checkpoint.bin",),
-        record=better(
-            r"Valid Accuracy: NUMBER",
-            *("output/tiny_checkpoint.bin", "max"),
+        record=announced(
+            r"Valid Accuracy: NUMBER", "Saved model checkpoint to", "output/tiny_checkpoint.bin"
         ),
         opener="torch_any",
         kinds=(2, 3),
@@ -428,7 +421,7 @@ PUBLIC = (
         *("tatsu-lab/stanford_alpaca", "761dc5bfbdeeffa89b8bff5d038781a4055f796a"),
         "python train.py --model_name_or_path ./tiny-gpt2 --data_path data.json --output_dir out"
         " --num_train_epochs 3 --per_device_train_batch_size 4 --logging_steps 5 --save_steps 20"
-        " --learning_rate 5e-3 --use_cpu True --model_max_length 96",
+        " --learning_rate 5e-3 --use_cpu True --model_max_length 256",
         metric="loss",
         saves=("out/checkpoint-*/model.safetensors", "out/model.safetensors"),
         record=trainer_log(20),
@@ -456,7 +449,9 @@ PUBLIC = (
         " --num_workers 0 --learning_rate 0.003",
         metric="Vali Loss",
         saves=("checkpoints/*/checkpoint.pth",),
-        record=better(r"Vali Loss: NUMBER", "checkpoints/*/checkpoint.pth"),
+        record=announced(
+            r"Vali Loss: NUMBER", "Validation loss decreased", "checkpoints/*/checkpoint.pth"
+        ),
         opener="torch_any",
         kinds=(2, 3, 4),
         patches=(Patch("utils/tools.py", "np.Inf", "np.inf"),),
@@ -468,7 +463,7 @@ PUBLIC = (
         "python dlrm_s_pytorch.py --mini-batch-size=64 --data-size=12800 --nepochs=2"
         " --arch-embedding-size=1000-500-100 --arch-sparse-feature-size=16"
         " --arch-mlp-bot=13-64-16 --arch-mlp-top=64-16-1 --data-generation=random"
-        " --print-freq=20 --test-freq=40 --print-time --save-model=dlrm.pt --learning-rate=0.1",
+        " --round-targets=True --print-freq=20 --test-freq=40 --print-time --save-model=dlrm.pt --learning-rate=0.1",
         metric="Test/Acc",
         best="max",
         saves=("dlrm.pt",),
@@ -510,7 +505,7 @@ PUBLIC = (
         patches=tuple(
             Patch("unet_training_array.py", old, new)
             for old, new in (
-                ("128, 128, 128", "48, 48, 48"),
+                ("128, 128, 128", "48, 48, 48, rad_max=10"),
                 ("(96, 96, 96)", "(32, 32, 32)"),
                 ("range(40)", "range(12)"),
                 ("[:20]", "[:8]"),

@@ -132,7 +132,8 @@ class Versions(threading.Thread):
 
     def run(self) -> None:
         while not self._ended.wait(0.1):
-            self.look()
+            with contextlib.suppress(FileNotFoundError):  # a folder went while it was listed
+                self.look()
 
     def look(self) -> None:
         for path in self._files():
@@ -254,9 +255,10 @@ def _judge(row: Public, user: User, versions: Versions, out: str) -> tuple[str, 
     if code:
         return "nothing came home", f"{code}: {err.strip()[-300:]} {out.strip()[-200:]}"
     document: dict[str, Any] = json.loads(text)
-    folders = [document["folder"], *(rival["folder"] for rival in document["rivals"])]
-    values = [_value_of(row, Path(folder), versions, saved) for folder in folders]
-    _open(row, [Path(folder) for folder in folders])
+    told = [document["folder"], *(rival["folder"] for rival in document["rivals"])]
+    folders = [user.here / folder for folder in told]
+    values = [_value_of(row, folder, versions, saved) for folder in folders]
+    _open(row, folders)
     alone = row.saves_once or not saved
     best = saved[0].value if alone else _best(row, saved, versions)
     carried = (document["metric"] or {}).get("value")
@@ -361,9 +363,15 @@ def main() -> None:
         print(f"{name}: {result}", flush=True)
 
     with ThreadPoolExecutor(given.jobs) as pool:
-        for _ in pool.map(work, filter(is_due, CELLS)):
+        for _ in pool.map(work, filter(is_due, sorted(CELLS, key=_turn))):
             write_state(given.state, {"corpus": "public", "results": results})
     given.page.write_text(page_of({k: Result(**v) for k, v in results.items()}, given.date))
+
+
+def _turn(name: str) -> int:
+    """One ending of every script comes before the next one of any."""
+    row, _ = CELLS[name]
+    return [each for each, (other, _) in CELLS.items() if other is row].index(name) ^ 1
 
 
 def page_of(results: dict[str, Result], date: str) -> str:
