@@ -463,7 +463,8 @@ PUBLIC = (
         "python dlrm_s_pytorch.py --mini-batch-size=64 --data-size=12800 --nepochs=2"
         " --arch-embedding-size=1000-500-100 --arch-sparse-feature-size=16"
         " --arch-mlp-bot=13-64-16 --arch-mlp-top=64-16-1 --data-generation=random"
-        " --round-targets=True --print-freq=20 --test-freq=40 --print-time --save-model=dlrm.pt --learning-rate=0.1",
+        " --round-targets=True --print-freq=20 --test-freq=40 --print-time --save-model=dlrm.pt"
+        " --learning-rate=0.1",
         metric="Test/Acc",
         best="max",
         saves=("dlrm.pt",),
@@ -587,7 +588,7 @@ PUBLIC = (
         "timm",
         *("huggingface/pytorch-image-models", "aa4b5850c1543fa488abf260f18390eda46cf85d"),
         "python train.py --data-dir images --model test_resnet --num-classes 2 --img-size 64"
-        " -b 8 --epochs 5 --warmup-epochs 0 --device cpu --no-prefetcher --workers 0"
+        " -b 8 --epochs 5 --warmup-epochs 0 --device cpu --no-prefetcher --workers 1"
         " --log-interval 2 --lr 0.01",
         metric="eval_top1",
         best="max",

@@ -62,7 +62,9 @@ def write_mnist(folder: Path) -> None:
 
 
 def write_mnist_lightning(folder: Path) -> None:
-    _write_idx(folder / "Datasets" / "MNIST" / "raw", 2000, 200)
+    """It looks into two folders."""
+    for name in ("Datasets", "data"):
+        _write_idx(folder / name / "MNIST" / "raw", 2000, 200)
 
 
 def write_cora(folder: Path) -> None:
