@@ -221,7 +221,7 @@ PUBLIC = (
     Public(
         "imagenet",
         *_EXAMPLES,
-        "python main.py --dummy -a squeezenet1_1 -b 16 -j 0 --epochs 7 -p 1 --lr 0.001",
+        "python main.py --dummy -a squeezenet1_1 -b 16 -j 0 --epochs 5 -p 1 --lr 0.001",
         metric="Acc@1",
         best="max",
         saves=("checkpoint.pth.tar", "model_best.pth.tar"),
