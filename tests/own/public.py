@@ -469,7 +469,7 @@ PUBLIC = (
         best="max",
         saves=("dlrm.pt",),
         record=announced(r" accuracy NUMBER %, best", "Saving model to", "dlrm.pt"),
-        opener="torch_any",
+        opener="torch_pickle",
         kinds=(2, 3, 6),
         resume="--load-model={checkpoint}",
         is_api=True,
@@ -557,7 +557,7 @@ PUBLIC = (
     Public(
         "lightning-autoencoder",
         *("Lightning-AI/pytorch-lightning", "7f0c3436cd3f6ad3753125672024fc415cbcb414"),
-        "python pytorch/basics/autoencoder.py --trainer.max_epochs 6 --trainer.accelerator cpu",
+        "python pytorch/basics/autoencoder.py --trainer.max_epochs 14 --trainer.accelerator cpu",
         metric="val_loss",
         saves=("lightning_logs/version_*/checkpoints/*.ckpt",),
         record=lightning_events(
@@ -582,6 +582,10 @@ PUBLIC = (
         kinds=(3, 7),
         paths=("examples/python-guide/simple_example.py", "examples/regression"),
         folder="examples",
+        patches=(
+            Patch("python-guide/simple_example.py", "num_boost_round=20", "num_boost_round=3000"),
+            Patch("python-guide/simple_example.py", "stopping_rounds=5", "stopping_rounds=3000"),
+        ),
         saves_once=True,
     ),
     Public(

@@ -95,7 +95,7 @@ def make_user(row: Public, folder: Path) -> User:
 
 def line_of_trial(row: Public, user: User, ending: str) -> list[str]:
     """Return the words of the line that ``try`` prints."""
-    options = ["--for", str(_TRY_S), "--grace", "10", "--metric", row.metric]
+    options = ["--for", str(_TRY_S), "--grace", "10", "--metric", row.metric, "--best", row.best]
     options += ["--rate", "3.60", "--budget", _BUDGET_USD]
     for pair in row.env:
         options += ["--env", pair.partition("=")[0]]
@@ -201,6 +201,8 @@ def _end(row: Public, user: User, ending: str, words: list[str], versions: Versi
     process = user.start(*words[:place], "-y", *words[place:])
     if ending != "finished":
         _wait_for_saves(row, process, versions)
+        if process.poll() is not None:
+            raise MissError("not judged", "it ended before it could be stopped")
         if ending == "stopped":
             user.stop()
         else:
@@ -369,9 +371,9 @@ def main() -> None:
 
 
 def _turn(name: str) -> int:
-    """One ending of every script comes before the next one of any."""
+    """One ending of every script comes before the next one of any, and finished ones last."""
     row, _ = CELLS[name]
-    return [each for each, (other, _) in CELLS.items() if other is row].index(name) ^ 1
+    return ([each for each, (other, _) in CELLS.items() if other is row].index(name) - 1) % 4
 
 
 def page_of(results: dict[str, Result], date: str) -> str:

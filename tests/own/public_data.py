@@ -112,9 +112,9 @@ def write_glue(folder: Path) -> None:
             lines = csv.writer(content)
             lines.writerow(["sentence1", "sentence2", "label", "idx"])
             for index in range(count):
-                first = chance.choices(words, k=6)
                 label = chance.randrange(2)
-                second = chance.sample(first, 6) if label else chance.choices(words, k=6)
+                first = chance.choices(words[:30] if label else words[10:], k=6)
+                second = chance.choices(words[:30] if label else words[10:], k=6)
                 flipped = label if chance.random() < 0.85 else 1 - label
                 lines.writerow([" ".join(first), " ".join(second), flipped, index])
     target = folder / "tiny-bert"
