@@ -558,10 +558,10 @@ PUBLIC = (
         "lightning-autoencoder",
         *("Lightning-AI/pytorch-lightning", "7f0c3436cd3f6ad3753125672024fc415cbcb414"),
         "python pytorch/basics/autoencoder.py --trainer.max_epochs 14 --trainer.accelerator cpu",
-        metric="val_loss",
+        metric="val_loss_epoch",
         saves=("lightning_logs/version_*/checkpoints/*.ckpt",),
         record=lightning_events(
-            "val_loss", "lightning_logs/version_*/checkpoints/epoch=*-step={step}.ckpt"
+            "val_loss_epoch", "lightning_logs/version_*/checkpoints/epoch=*-step={step}.ckpt"
         ),
         opener="torch_pickle",
         kinds=(1, 3, 4),

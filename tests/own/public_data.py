@@ -191,7 +191,7 @@ def write_images(folder: Path) -> None:
             target.mkdir(parents=True, exist_ok=True)
             for index in range(count):
                 pixels = chance.integers(0, 200, (64, 64, 3)).astype(np.uint8)
-                pixels[..., label] |= 48
+                pixels[..., label] |= 4
                 Image.fromarray(pixels).save(target / f"{index}.png")
 
 
