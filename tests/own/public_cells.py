@@ -210,7 +210,7 @@ def _end(row: Public, user: User, ending: str, words: list[str], versions: Versi
                 kill(pid)
     out, err = process.communicate(timeout=600)
     assert "Traceback" not in err, err
-    if ending == "resumed" and user.only_run().live is False:
+    if ending == "resumed" and process.returncode:  # it did not go on by its --resume
         code, more, err = user.ended("resume", user.only_run().run_id, "-y", within_s=600)
         if code not in (0, 30):
             raise MissError("no run", f"resume ended with {code}: {more[-300:]} {err[-300:]}")
@@ -402,6 +402,7 @@ def page_of(results: dict[str, Result], date: str) -> str:
         ),
         rows="\n".join(rows),
         table="\n".join(lines),
+        missing=", ".join(name for name in CELLS if name not in results) or "none",
     )
 
 
@@ -409,11 +410,14 @@ _PAGE = """# Public scripts under `trmcloud run`
 
 `make own-public`, {date}: {played} of {all} cells played ({endings}). {counts}.
 
-Each script is tried with `trmcloud try`, and the line that it prints is typed unchanged. A stopped
-run is stopped with `trmcloud stop` after two saves; a killed one loses its processes by SIGKILL; a
-resumed one is killed and goes on, with its own `--resume` or by `trmcloud resume`. The true best is
-the best value in the script's own record. The bytes that came home are compared with the hashes of
-every save, taken while the script ran, and opened with their framework.
+Each script is tried with `trmcloud try` and its metric, `--best`, `--rate` and `--budget`. The
+line that it prints is typed unchanged, but for `-y` in the place of an answer. A stopped run is
+stopped with `trmcloud stop` after two saves; a killed one loses its processes by SIGKILL; a
+resumed one is killed and continues with its own `--resume` or by `trmcloud resume`. The true
+best is the best value in the script's own record. The bytes that came home are compared with
+the hashes of every save, taken while the script ran, and opened with their framework. A script
+that saves once, at its end, has no other save to be taken for its best. Results stay when code
+changes; docs/log.md says what was mended between them.
 
 | repository | script | kinds | metric through an API |
 |---|---|---|---|
@@ -422,6 +426,8 @@ every save, taken while the script ran, and opened with their framework.
 | script | ending | verdict | values | seconds |
 |---|---|---|---|---|
 {table}
+
+Not played, or to be played again: {missing}.
 """
 
 if __name__ == "__main__":
