@@ -191,7 +191,7 @@ own-all: $(READY) .venv-own/.all-ready
 # each: `git clone https://github.com/OWNER/NAME OWNER+NAME@COMMIT`, then `git checkout COMMIT` in it.
 # torchvision's wheel is for CUDA: without its operators only that one file of it fails.
 PUBLIC_FRAMEWORKS := torchvision timm monai nibabel gymnasium tyro wandb jsonargparse[signatures] \
-	ml_collections pandas scipy
+	ml_collections matplotlib pandas reformer_pytorch scipy
 .venv-own/.public-ready: .venv-own/.all-ready
 	$(OWN_PIP) $(PUBLIC_FRAMEWORKS)
 	: > "$$(.venv-own/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/torchvision/_meta_registrations.py"
