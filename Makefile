@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: help install demo test pod-torch nanochat bd3lm core trm test-quick test-all older stress check format bench bench-train bench-reach bench-control bench-own bench-sm90 calibrate soak soak-crashes soak-stops pg-torture mock own gguf sky vast sky-tasks e2e-slurm e2e-nodes e2e-own own-all clean sweep-worlds bench-sweep
+.PHONY: help install demo test pod-torch nanochat bd3lm core trm test-quick test-all older stress check format bench bench-train bench-reach bench-control bench-own bench-sm90 calibrate soak soak-crashes soak-stops pg-torture mock own gguf sky vast sky-tasks e2e-slurm e2e-nodes e2e-own own-all own-public clean sweep-worlds bench-sweep
 
 help:
 	@echo "make demo     the main job: plan, launch, stop at the budget, fetch the best, report"
@@ -44,6 +44,7 @@ help:
 	@echo "make own      Hugging Face's Trainer and Lightning in an environment of their own"
 	@echo "make gguf     exported GGUF files opened by llama.cpp, which is built for it (minutes)"
 	@echo "make own-all  scripts of all of them under run in three endings: docs/soak/own.md (ONLY=keras: some)"
+	@echo "make own-public PUBLIC_PATH=…   public scripts of checkouts in four endings"
 	@echo "make axe      axe-core, which judges whether everybody can use the page of trmcloud ui (npm)"
 	@echo "make sky      SkyPilot in an environment of its own (.venv-sky)"
 	@echo "make e2e-sky  the real sky launch on RunPod's stand-in: root, Python 3.10, minutes"
@@ -185,6 +186,20 @@ gguf: .venv-gguf/.ready
 own-all: $(READY) .venv-own/.all-ready
 	$(BIN)/python -m tests.own.cells --jobs $(JOBS) --only "$(ONLY)" $(TENTH_OF) --state build/own.json \
 		--page $(if $(ONLY)$(TENTH),build/own.md,docs/soak/own.md) --date "$$(date +%F)"
+
+# Public scripts (tests/own/public.py) in four endings. PUBLIC_PATH has a checkout OWNER+NAME@COMMIT of
+# each: `git clone https://github.com/OWNER/NAME OWNER+NAME@COMMIT`, then `git checkout COMMIT` in it.
+# torchvision's wheel is for CUDA: without its operators only that one file of it fails.
+PUBLIC_FRAMEWORKS := torchvision timm monai nibabel gymnasium tyro wandb jsonargparse[signatures] \
+	ml_collections matplotlib pandas reformer_pytorch scipy
+.venv-own/.public-ready: .venv-own/.all-ready
+	$(OWN_PIP) $(PUBLIC_FRAMEWORKS)
+	: > "$$(.venv-own/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/torchvision/_meta_registrations.py"
+	@touch $@
+
+own-public: $(READY) .venv-own/.public-ready
+	$(BIN)/python -m tests.own.public_cells --sources "$(PUBLIC_PATH)" --jobs $(JOBS) --only "$(ONLY)" \
+		--state build/own-public.json --page docs/soak/public-scripts.md --date "$$(date +%F)"
 
 # What a machine of SkyPilot's downloads when it has a network; the test's machines have none. The
 # trainer's packages, torch among them, are served to them from loopback.

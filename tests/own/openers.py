@@ -249,6 +249,63 @@ def open_plain(folder: Path, steps: int) -> int | None:
     return number_in(path.name)
 
 
+def open_torch_any(folder: Path, steps: int) -> int | None:
+    return _finite(folder, weights_only=True)
+
+
+def open_torch_pickle(folder: Path, steps: int) -> int | None:
+    """It holds more than tensors: the script's own code is imported."""
+    return _finite(folder, weights_only=False)
+
+
+def _finite(folder: Path, *, weights_only: bool) -> int | None:
+    """Load what ``torch.save`` wrote: it holds tensors, and their numbers are finite."""
+    import torch
+
+    for path in (path for path in sorted(folder.rglob("*")) if path.is_file()):
+        with open(path, "rb") as content:
+            if content.read(2) != b"PK":
+                continue
+        state = torch.load(path, weights_only=weights_only, map_location="cpu")
+        if isinstance(state, torch.nn.Module):
+            state = state.state_dict()
+        tensors = list(_tensors(state))
+        assert tensors, f"{path.name} holds no tensor"
+        assert all(bool(torch.isfinite(each.float()).all()) for each in tensors), path.name
+        return None
+    raise NotFoundError(f"no file of torch in {folder}")
+
+
+def _tensors(state: Any) -> Iterable[Any]:
+    import torch
+
+    if isinstance(state, torch.Tensor):
+        yield state
+    elif isinstance(state, dict | list | tuple):
+        for each in state.values() if isinstance(state, dict) else state:
+            yield from _tensors(each)
+
+
+def open_safetensors(folder: Path, steps: int) -> int | None:
+    from safetensors.torch import load_file
+
+    assert load_file(only(folder, "model.safetensors")), "it holds no tensor"
+    return None
+
+
+def open_keras_any(folder: Path, steps: int) -> int | None:
+    import keras
+
+    assert keras.models.load_model(only(folder, "*.keras", "*.h5")).count_params()
+    return None
+
+
+def open_lightgbm_any(folder: Path, steps: int) -> int | None:
+    import lightgbm as lgb
+
+    return int(lgb.Booster(model_file=only(folder, "model.txt")).current_iteration())
+
+
 OPENERS: dict[str, Callable[[Path, int], int | None]] = {
     name.removeprefix("open_"): opener
     for name, opener in list(globals().items())

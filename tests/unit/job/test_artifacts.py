@@ -249,6 +249,16 @@ def test_without_a_folder_the_tree_is_searched_but_for_what_was_sent(tmp_path: P
     assert "pretrained.pt" in sources, "trained further in place"
 
 
+def test_without_a_folder_a_file_of_torch_needs_no_models_name(tmp_path: Path) -> None:
+    for name in ("4.pkl", "predictions.pkl"):
+        with zipfile.ZipFile(tmp_path / name, "w") as archive:
+            archive.writestr("archive/data.pkl", b"x" * 400)
+    (tmp_path / "5.pkl").write_bytes(pickle.dumps([1], protocol=4))
+    (tmp_path / "6.pkl").symlink_to("4.pkl")
+    looked = find_artifacts(tmp_path)
+    assert [artifact.source for artifact in looked.artifacts] == ["4.pkl"]
+
+
 @pytest.mark.parametrize(
     ("name", "marks"),
     [

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from trmcloud.core.contract.command import Command
-from trmcloud.pod.job.metric_order import OF_HELD_OUT, OF_TRAINING, TEXT
+from trmcloud.pod.job.metric_order import OF_BATCH, OF_HELD_OUT, OF_TRAINING, TEXT
 from trmcloud.pod.job.readings import Reading, Readings, number_of, of_object, step_of
 
 
@@ -117,3 +117,29 @@ def test_the_split_that_a_line_names_is_part_of_the_name(
     read = reader(metric).read(line.encode())
     assert read is not None
     assert read.source == source
+
+
+def test_the_mean_after_the_batches_of_an_evaluation_is_of_the_held_out_split() -> None:
+    lines = reader("Acc@1")
+    read = [
+        lines.read(line.encode())
+        for line in (
+            "Epoch: [0][3/4]  Loss 6.6e+00 (6.7e+00)  Acc@1  12.50 ( 18.75)",
+            "Test: [1/2]  Loss 6.6e+00 (6.6e+00)  Acc@1  31.25 ( 31.25)",
+            "Test: [2/2]  Loss 6.6e+00 (6.6e+00)  Acc@1  18.75 ( 25.00)",
+            " *   Acc@1 25.000 Acc@5 54.167",
+            "Epoch: [1][1/4]  Loss 5.6e+00 (5.6e+00)  Acc@1  25.00 ( 25.00)",
+        )
+    ]
+    told = [(each.metrics["Acc@1"], each.source) for each in read if each is not None]
+    batches = [(31.25, OF_BATCH), (18.75, OF_BATCH)]
+    assert told == [(12.5, TEXT), *batches, (25.0, OF_HELD_OUT), (25.0, TEXT)]
+
+
+@pytest.mark.parametrize("line", ["epoch 0 loss 0.5", "iter 20: loss 0.5", "[2/8] loss 0.5"])
+def test_a_line_of_training_after_an_evaluation_is_not_its_mean(line: str) -> None:
+    lines = reader("loss")
+    lines.read(b"Test: [2/2] loss 0.4")
+    read = lines.read(line.encode())
+    assert read is not None
+    assert read.source == TEXT

@@ -382,9 +382,11 @@ def test_names_that_come_later_take_the_place_of_those_seen_once() -> None:
         (["ckpts/3f2a9c1d/model_1.pt", "ckpts/3f2a9c1d/model_2.pt"], "ckpts"),
         (["2026-11-26_160501/model.pt"], "."),
         (["out/step_20261231/a.pt", "out/step_00001000/a.pt"], "out"),
-        (["out/step_00001000/a.pt"], "out/step_00001000"),
+        (["out/step_00001000/a.pt"], "out"),
+        (["4.pkl"], "*.pkl"),
+        (["checkpoint-10"], "checkpoint*"),
         (["checkpoint-10", "checkpoint-20"], "checkpoint*"),
-        (["lightning_logs/version_0/checkpoints/a.ckpt"], "lightning_logs/version_0/checkpoints"),
+        (["lightning_logs/version_0/checkpoints/a.ckpt"], "lightning_logs"),
         (["a.pt", "out/b.bin"], "."),
     ],
 )

@@ -666,10 +666,8 @@ def checkpoints_place(saves: Sequence[SeenSave]) -> str:
     tops = {name.partition("/")[0] for name in names}
     if any(map(_OF_ONE_RUN.search, tops)):
         return "."
-    if len(names) == 1:
-        return next(iter(names))
-    if len(tops) == 1:
-        return next(iter(tops))
+    if len(tops) == 1 and not re.search("[0-9]", min(tops)):
+        return min(names) if len(names) == 1 else min(tops)
     suffixes = {name.rpartition(".")[2] for name in tops if "." in name}
     if len(suffixes) == 1 and all("." in name for name in tops):
         return f"*.{next(iter(suffixes))}"
@@ -688,10 +686,19 @@ _OF_ONE_RUN = re.compile(
 hexadecimal ids."""
 
 
+_OF_ONE_SAVE = re.compile(
+    r"(?:^|[-_.])(?:step|epoch|ep|iter|iteration|checkpoint|ckpt|version|exp|trial)s?[-_=.]?[0-9]+$",
+    re.I,
+)
+"""Folders that a script counts: its next save, or its next attempt, has another one."""
+
+
 def _lasting(folder: str) -> str:
-    """The beginning of a path that the next run will have too."""
+    """The beginning of a path that the next save and the next run will have too."""
     parts = folder.split("/")
-    volatile = (n for n, part in enumerate(parts) if _OF_ONE_RUN.search(part))
+    volatile = (
+        n for n, part in enumerate(parts) if _OF_ONE_RUN.search(part) or _OF_ONE_SAVE.search(part)
+    )
     return "/".join(parts[: next(volatile, len(parts))])
 
 

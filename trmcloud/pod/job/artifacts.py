@@ -14,7 +14,7 @@ import stat
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 from trmcloud.core.contract.command import MOST_PATH_CHARS
 from trmcloud.core.contract.command_terms import MOST_DEPTH, MOST_FILES
@@ -527,7 +527,7 @@ class _Search:
         for name, file in folder.files.items():
             if is_in_making(name) or not file.size_bytes:
                 continue
-            if not is_part(name) and is_model(self._root, file) and self._may_be(name):
+            if not is_part(name) and is_model(self._root, file) and self._may_be(file):
                 groups.setdefault(_group_of(name), []).append(name)
             elif is_part(name) or os.path.splitext(name)[1].lower() in _PART_SUFFIXES:
                 parts.append(name)
@@ -552,10 +552,11 @@ class _Search:
             files = [folder.files[name] for name in names]
             self._add(source, files, suffix, "", is_file=True)
 
-    def _may_be(self, name: str) -> bool:
+    def _may_be(self, file: SeenFile) -> bool:
+        name = file.path.rpartition("/")[2]
         if os.path.splitext(name)[1].lower() not in _OF_ANYTHING:
             return True
-        if self._by_name:
+        if self._by_name and not is_of_torch(self._root, file):
             return _LIKE_A_MODEL.search(name) is not None
         return _LIKE_DATA.search(name) is None
 
@@ -701,9 +702,7 @@ def is_model(root: Path, file: SeenFile) -> bool:
     if not suffix and _STEP.search(name):
         return True
     try:
-        with open(
-            os.open(root / file.path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb"
-        ) as f:
+        with _opened(root, file) as f:
             begin = f.read(_LOOKED_AT)
             if suffix == ".zip" and begin.startswith(b"PK\x03\x04"):
                 f.seek(max(0, file.size_bytes - (1 << 16)))
@@ -715,6 +714,23 @@ def is_model(root: Path, file: SeenFile) -> bool:
     is_open = suffix in _BY_CONTENT or _LIKE_A_MODEL.search(os.path.splitext(name)[0])
     known = _FIRST_BYTES if is_open else (_TORCH_ZIP,)
     return any(begin.startswith(first) and also in begin for first, also in known)
+
+
+@lru_cache(maxsize=1 << 16)
+def is_of_torch(root: Path, file: SeenFile) -> bool:
+    """Whether ``torch.save`` wrote a file, whatever its name: ``4.pkl``."""
+    try:
+        with _opened(root, file) as content:
+            begin = content.read(_LOOKED_AT)
+    except OSError:
+        return False
+    return begin.startswith(_TORCH_ZIP[0]) and _TORCH_ZIP[1] in begin
+
+
+def _opened(root: Path, file: SeenFile) -> BinaryIO:
+    """Open a file of a script's for reading, unless it is a link or a pipe."""
+    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK
+    return open(os.open(root / file.path, flags), "rb")
 
 
 def _without_twins(files: Mapping[str, SeenFile], names: Sequence[str]) -> list[str]:

@@ -30,10 +30,10 @@ WeightsState = tuple[int, int]
 the same. See ``trmcloud_observer``."""
 
 
-OF_TRAINING, TEXT, OF_HELD_OUT, OBSERVED, REPORTED = range(5)
-"""Sources of a metric: what is printed or logged in files, by the split that its line names, what
-the script gives to its trackers, and what it reports to us. Once a later one has told the metric,
-earlier ones do not count."""
+OF_TRAINING, TEXT, OF_BATCH, OF_HELD_OUT, OBSERVED, REPORTED = range(6)
+"""Sources of a metric: what is printed or logged in files, by the split that its line names (of
+batch: of one batch of a held-out split), what the script gives to its trackers, and what it reports
+to us. Once a later one has told the metric, earlier ones do not count."""
 
 
 class Value(NamedTuple):

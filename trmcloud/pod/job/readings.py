@@ -28,7 +28,13 @@ from trmcloud.core.contract.command_terms import (
 )
 from trmcloud.core.contract.records import MAX_LINE_BYTES, ContractError, parse
 from trmcloud.core.values import Value, replace
-from trmcloud.pod.job.metric_order import OF_HELD_OUT, OF_TRAINING, TEXT, WeightsState
+from trmcloud.pod.job.metric_order import (
+    OF_BATCH,
+    OF_HELD_OUT,
+    OF_TRAINING,
+    TEXT,
+    WeightsState,
+)
 from trmcloud.pod.job.trmcloud_observer import MARK_BEGIN, MARK_END
 
 # What a command prints: drained as fast as it comes, so that it never waits for a reader; kept up
@@ -221,6 +227,12 @@ _PLACEHOLDER = re.compile(r"\b0%\|[^|]*\|\s*0/|\b0/[0-9]+\s\[0+:00[<,]")
 """A progress bar before its first step: its numbers are none yet."""
 _TRAINED_ON = re.compile(r"\b(?:train|training)\b", re.I)
 _HELD_OUT = re.compile(r"\b(?:val|valid|validation|eval|evaluation|test|testing|dev)\b", re.I)
+_POSITION = re.compile(r"[0-9]\s*/\s*[0-9]")
+_BATCH = re.compile(
+    r"\b(?:val|valid|validation|eval|evaluation|test|testing)\b[\s:\[(-]{0,6}[0-9]+\s*/\s*[0-9]",
+    re.I,
+)
+"""``Test: [2/3]``: the numbers that follow are of one batch, or of those up to it."""
 _SPLIT = re.compile(r"(?:^|[^a-z])(?:train|val|eval|test|dev|held)", re.I)
 """In a metric's own name."""
 _EPOCH = re.compile(r"\bepochs?\b['\"]?[\s:=\[(|'\"]{0,6}" + _WHOLE, re.I)
@@ -307,6 +319,8 @@ class Readings:
         it to None."""
         self.counters: set[str] = set()
         """The words that the log has before numbers of steps."""
+        self._evaluates = False
+        """Whether the last line with the metric was of a batch of a held-out split."""
         self._strikes = 0
         self._lines = 0
         self._bars: _Bars | None = _Bars()
@@ -394,11 +408,23 @@ class Readings:
             ]
             if found:
                 source, _, value = max(found)
-                return number_of(value), source
+                return number_of(value), self._of_batch_or_all(text, source)
             self._note_header(text)
         elif self._columns is not None:
             return self._in_table(text), TEXT
         return None, TEXT
+
+    def _of_batch_or_all(self, text: str, source: int) -> int:
+        """The source of a line's value. After the lines of an evaluation's batches, one without a
+        step, an epoch or a place in a loop is their mean, although it does not name the split."""
+        is_of_batch = _BATCH.search(text) is not None
+        if is_of_batch and source == OF_HELD_OUT:
+            source = OF_BATCH
+        has_place = any(pattern.search(text) for pattern in (_POSITION, _STEP, _EPOCH))
+        if self._evaluates and source == TEXT and not has_place:
+            source = OF_HELD_OUT
+        self._evaluates = is_of_batch
+        return source
 
     def _split(self, before: str) -> int:
         """The split that the text before a metric's name names last; none where the name itself

@@ -1,0 +1,71 @@
+"""The table of public scripts and its judge, without a script."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from tests.own import openers
+from tests.own.public import CELLS, PUBLIC, Saved, announced, better, each
+from tests.own.public_cells import MissError, Versions, _best, _value_of, hash_of
+from tests.own.public_data import WRITERS
+
+ROW = next(row for row in PUBLIC if row.name == "nanogpt")
+
+
+def test_each_script_finishes_and_each_other_ending_is_played_fifteen_times() -> None:
+    count = Counter(ending for _, ending in CELLS.values())
+    assert count == {"finished": 20, "stopped": 15, "killed": 15, "resumed": 15}
+    assert {kind for row in PUBLIC for kind in row.kinds} >= {1, 2, 3, 4, 5, 6, 7}
+
+
+def test_each_row_has_its_generator_its_opener_and_a_whole_commit() -> None:
+    for row in PUBLIC:
+        assert not row.data or row.data in WRITERS, row.name
+        assert row.opener in openers.OPENERS, row.name
+        assert len(row.commit) == 40, row.name
+
+
+def test_a_record_has_one_entry_per_save() -> None:
+    log = "step 1 loss 3.0\nsaved\nstep 2 loss 4e0\nstep 3 loss 2.5\nsaved\n"
+    three = each(r"step (\d+) loss NUMBER", "{step}.pt")(log, Path())
+    assert three == [Saved("1.pt", 3.0), Saved("2.pt", 4.0), Saved("3.pt", 2.5)]
+    two = [Saved("a.pt", 3.0), Saved("a.pt", 2.5)]
+    assert better(r"loss NUMBER", "a.pt")(log, Path()) == two
+    assert announced(r"loss NUMBER", "saved", "a.pt")(log, Path()) == two
+
+
+def _versions(home: Path, *contents: str) -> Versions:
+    path = home / "runs/r/train/work/out-shakespeare-char/ckpt.pt"
+    path.parent.mkdir(parents=True)
+    versions = Versions(home, ROW.saves)
+    for content in contents:
+        path.write_text(content)
+        versions.look()
+        versions.look()
+    return versions
+
+
+def test_what_came_home_has_the_value_of_the_save_with_its_bytes(tmp_path: Path) -> None:
+    versions = _versions(tmp_path, "first save", "the second", "third one here")
+    saved = [Saved("out-*/ckpt.pt", value) for value in (4.0, 3.0, 3.5)]
+    fetched = tmp_path / "best"
+    (fetched / "own").mkdir(parents=True)
+    (fetched / "own" / "ckpt.pt").write_text("the second")
+    assert _value_of(ROW, fetched, versions, saved) == 3.0
+    assert _best(ROW, saved, versions) == 3.0
+    (fetched / "own" / "ckpt.pt").write_text("bytes of nobody")
+    with pytest.raises(MissError, match="no save that was seen") as miss:
+        _value_of(ROW, fetched, versions, saved)
+    assert miss.value.args[0] == "not judged"
+
+
+def test_a_save_that_was_overwritten_unseen_does_not_shift_those_after_it(tmp_path: Path) -> None:
+    versions = _versions(tmp_path, "the second", "third one here")
+    saved = [Saved("out-*/ckpt.pt", value) for value in (1.0, 3.0, 3.5)]
+    assert _best(ROW, saved, versions) == 3.0
+    name = "out-shakespeare-char/ckpt.pt"
+    path = tmp_path / "runs/r/train/work" / name
+    assert versions.of[name][-1] == hash_of(path)
