@@ -13,6 +13,7 @@ import subprocess
 import sys
 import tarfile
 import textwrap
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -50,7 +51,9 @@ class Kept(NamedTuple):
 class Script:
     """One script under the job's process, attempt after attempt."""
 
-    def __init__(self, folder: Path, code: str, words: str = "", **command: Any) -> None:
+    def __init__(
+        self, folder: Path, code: str, words: str = "", before: Sequence[str] = (), **command: Any
+    ) -> None:
         self.folder = folder
         self.out = folder / "runs/r1/train"
         sent = folder / "sent"
@@ -58,7 +61,8 @@ class Script:
         (folder / "train.py").write_text(SAVE + textwrap.dedent(code))
         with tarfile.open(sent / CODE_NAME, "w") as tar:
             tar.add(folder / "train.py", "train.py")
-        own = Command((sys.executable, "train.py", *words.split()), grace_s=5.0, **command)
+        typed = (*before, sys.executable, "train.py", *words.split())
+        own = Command(typed, grace_s=5.0, **command)
         self.command = own
         job = PhaseJob("r1", "train", {}, "", str(self.out), 1, command=own, code_dir=str(sent))
         self.out.mkdir(parents=True)
@@ -329,6 +333,17 @@ def test_what_was_written_elsewhere_and_not_understood_is_named(tmp_path: Path) 
     line = f"what it wrote in {elsewhere} stays there: --checkpoints with that folder brings it"
     assert line in log
     assert ".cache" not in log
+
+
+def test_a_command_that_sets_its_own_path_is_observed(tmp_path: Path) -> None:
+    code = """\
+        first, last = os.environ["PYTHONPATH"].split(os.pathsep)
+        print("path", os.path.basename(first), last)
+        save("model.safetensors", 1.0)
+    """
+    script = Script(tmp_path, code, before=("env", "A=1", "PYTHONPATH=own"))
+    assert "path on-path own\n" in script.run()
+    assert '"python"' in (script.out / "observed-1.jsonl").read_text()
 
 
 def test_signals_that_a_shell_has_ignored_reach_the_command(tmp_path: Path) -> None:

@@ -295,3 +295,22 @@ def test_data_that_cannot_be_sent_is_refused_before_the_rent(
     with pytest.raises(SystemExit) as left:
         main(["run", "local", *run[4:6], "--dry-run", *run[7:]])
     assert left.value.code == 0, "nothing of it is sent"
+
+
+@pytest.mark.parametrize(
+    ("metric", "best", "higher"),
+    [
+        ("test/accuracy", "", True),
+        ("eval_reward", "", True),
+        ("val_loss", "", False),
+        ("something", "", False),
+        ("accuracy=([0-9.]+)", "", True),
+        ("test/accuracy", "min", False),
+        ("val_loss", "max", True),
+    ],
+)
+def test_the_best_is_the_highest_of_a_score_unless_it_is_said(
+    project: Path, metric: str, best: str, higher: bool
+) -> None:
+    request = CommandRequest(("python", "sets/read.py"), metric=metric, best=best, unsent=True)
+    assert command_of(request, "", project).higher_is_better is higher

@@ -103,7 +103,7 @@ def test_what_is_typed_wins_and_is_named(project: Path) -> None:
     put(project, COMMAND + 'budget = 900\nmetric = "acc"\nbest = "max"\ngrace = 5\n')
     made = filled(project, budget="3", metric="val_loss")
     assert (made.request.budget, made.asked.metric, made.asked.grace) == ("3", "val_loss", 5.0)
-    assert made.asked.best == "min", "the direction of the file's metric is not that of another"
+    assert made.asked.best == "", "the direction of the file's metric is not that of another"
     told = "; replaced by what was typed: budget 900, metric acc, best max"
     assert made.line.endswith(f"command, grace 5{told}")
 

@@ -42,6 +42,7 @@ from trmcloud.core.text import one_line
 from trmcloud.core.values import Value, replace
 from trmcloud.io.children import ReaderStopped, find_program, reader_environment, run_reader
 from trmcloud.io.hashing import file_sha256
+from trmcloud.operations.commands.trial_checks import is_higher_better
 from trmcloud.operations.context import Context
 from trmcloud.operations.plans.launch_checks import check_disk
 from trmcloud.operations.plans.measurements import probe_of
@@ -149,7 +150,7 @@ def _metric(flag: str, metric: str) -> str:
 
 
 def _is_higher_better(flag: str, best: str) -> bool:
-    if best not in ("min", "max"):
+    if best not in ("", "min", "max"):
         raise UsageError(f"{flag} takes min or max, not {best!r}", next_step=f"{flag} min")
     return best == "max"
 
@@ -267,8 +268,10 @@ class CommandRequest(Value):
         _TRIED, _OWN, metavar="METRIC", parse=_metric, in_file=True,
     )
     best: str = option(
-        "--best", "min", "Whether the lowest (min) or highest (max) metric is best.", _TRIED,
-        _OWN_RARE,
+        "--best", "",
+        "Whether the lowest (min) or highest (max) metric is best. Default: by its name, the "
+        "highest accuracy, F1 or reward, the lowest of any other.",
+        _TRIED, _OWN_RARE,
         place="higher_is_better", parse=_is_higher_better, in_file=True,
         not_beside="metric",
     )
@@ -411,6 +414,8 @@ def command_of(request: CommandRequest, data: str, here: Path) -> Command:
     folder = _folder_below(request.root, here) if request.root else ""
     made = Command(**placed(replace(request, root=folder)))
     made = replace(made, data=_name_in(root_of(made, here), data))
+    if not request.best:
+        made = replace(made, higher_is_better=is_higher_better(made.metric_name))
     if not request.unsent:
         _check_script(made, root_of(made, here))
     return made

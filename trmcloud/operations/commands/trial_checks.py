@@ -849,6 +849,7 @@ def _may_compare(name: str) -> bool:
 
 
 def is_higher_better(name: str) -> bool:
+    """Return whether the highest value of a metric of this name is the best."""
     return _says(_HIGHER, name) and not _says(_LOWER, name)
 
 

@@ -51,7 +51,7 @@ from trmcloud.core.text import first_of, one_line
 from trmcloud.core.values import replace
 from trmcloud.io.files import read_small, write_atomic
 from trmcloud.pod.job.csv_logs import CsvLogs
-from trmcloud.pod.job.first_checks import FIRST_S, FirstChecks
+from trmcloud.pod.job.first_checks import FIRST_S, FirstChecks, sets_of
 from trmcloud.pod.job.metric_order import REPORTED
 from trmcloud.pod.job.observed import JsonLines, LowestRank, metrics_of, state_in
 from trmcloud.pod.job.parts import PORT, PartsReceiver, PartsSender
@@ -413,6 +413,10 @@ class Job:
         return self._folder / "packages"
 
     def _start(self, words: tuple[str, ...]) -> None:
+        if os.path.basename(words[0]) == "env":  # what observes it stays on the path
+            on_path = f"PYTHONPATH={self._folder / ON_PATH_DIR}{os.pathsep}"
+            sets = [each.replace("PYTHONPATH=", on_path, 1) for each in sets_of(words)]
+            words = (words[0], *sets, *words[1 + len(sets) :])
         read, write = os.pipe()
         try:
             self._child = subprocess.Popen(
