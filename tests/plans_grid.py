@@ -170,7 +170,7 @@ def _row(each: dict[str, Any]) -> Row:
         rate=float(each["rate_per_hour_usd"]),
         planned=float(each["planned_rate_per_hour_usd"]),
         cost=float(each["cost_p50_usd"]),
-        hours=each["duration_s"]["p50"] / 3600,
+        hours=min(each["duration_s"]["p50"], each["hard_stop_s"] or 1e12) / 3600,
         is_local=each["provider"] == "local",
         is_usable=each["fits_memory"]
         and each["within_budget"]
@@ -230,7 +230,7 @@ class Asker:
             self.texts[words] = kept
         else:
             code, recommended, rows, typed, notes, message = kept
-            made = [Row(*row[:-1], tuple(tuple(note) for note in row[-1])) for row in rows]
+            made = [Row._make((*row[:-1], tuple(map(tuple, row[-1])))) for row in rows]
             pairs = tuple((code, text) for code, text in notes)
             self.answers[words] = Answer(
                 code, recommended, tuple(made), tuple(typed), pairs, message
@@ -264,7 +264,8 @@ class Asker:
         out, begun = io.StringIO(), time.process_time()
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(io.StringIO()):
             try:
-                code: object = main(list(words))
+                main(list(words))
+                code: object = 0
             except SystemExit as ended:
                 code = ended.code
         self.spent_s += time.process_time() - begun

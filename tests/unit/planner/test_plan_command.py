@@ -81,7 +81,7 @@ def test_the_choices_are_the_best_the_cheapest_the_fastest_and_trade_offs() -> N
 
 def test_what_does_not_finish_is_no_choice_beside_what_does() -> None:
     planner = build_planner()
-    plan = planner.plan(planner.spec(LaunchRequest(budget="1000", recipe="gpt350m")))
+    plan = planner.plan(planner.spec(LaunchRequest(budget="1000", recipe="gpt350m", hours=1.5)))
     assert plan.recommended is not None
     early = [
         c for c in plan.candidates if any("the hours are used" in text for _, text in c.reasons)

@@ -53,8 +53,6 @@ class Recipe(Value):
     heads; 0: the two are set apart."""
     small: Mapping[str, Any] = field(default_factory=dict)
     """The tables that replace all else in ``in_small``."""
-    hours: float = 0.0
-    """Of training, where the user sets no length: then these are its deadline; 0: its steps are."""
     rates: Mapping[int, float] = field(default_factory=dict)
     """Sequences a step → the learning rate that goes with them: see ``rates``."""
     data_tokens: int = 0
@@ -154,7 +152,6 @@ class Recipe(Value):
             hardware={},
             reference_hardware="",
             small={},
-            hours=0.0,
             rates={},
             data_tokens=self._tokens_in_small(),
         )
@@ -207,7 +204,7 @@ def parse_recipe(content: Mapping[str, Any], where: str) -> Recipe:
     """
     known = {
         "name", "family", "title", "settings", "phases", "hardware", "reference_hardware", "small",
-        "aspect_ratio", "data_tokens", "hours", "rates",
+        "aspect_ratio", "data_tokens", "rates",
     }  # fmt: skip
     for key in content:
         if key not in known:
@@ -251,7 +248,6 @@ def parse_recipe(content: Mapping[str, Any], where: str) -> Recipe:
         aspect_ratio=_typed_count("aspect_ratio", content, where),
         small=table_of(content.get("small", {}), "small"),
         data_tokens=_typed_count("data_tokens", content, where),
-        hours=_typed_hours(content, where),
         rates=_typed_rates(content.get("rates", {}), f"{where} [rates]"),
     )
 
@@ -261,13 +257,6 @@ def _typed_count(key: str, content: Mapping[str, Any], where: str) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or value < 0:
         raise UsageError(f"{key} takes a whole number, not {value!r}", where=where)
     return value
-
-
-def _typed_hours(content: Mapping[str, Any], where: str) -> float:
-    value = content.get("hours", 0.0)
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < math.inf:
-        raise UsageError(f"hours takes a number, not {value!r}", where=where)
-    return float(value)
 
 
 def _typed_rates(table: Any, where: str) -> dict[int, float]:
