@@ -339,14 +339,15 @@ class Judge:
             self.broken.append(Broken(rule, words, how))
 
     def recipe_tokens(self, words: Words, hardware: str) -> float:
-        """Return the recipe's whole tokens on ``hardware``, as a plan without limits has them."""
+        """Return the recipe's whole tokens on ``hardware``, as a plan without limits has them; where
+        it has none on that, the least of any."""
         named = [*("--recipe", option(words, "--recipe"))] if "--recipe" in words else []
         named += [*("--goal", option(words, "--goal"))] if "--goal" in words else []
         rows = self.asker.ask((*named, "--deadline", "364d")).rows
         assert rows, f"{named}: no plan without limits"
         there = [row.planned_tokens for row in rows if row.hardware == hardware]
         whole = sorted(row.planned_tokens for row in rows)
-        return there[0] if there else whole[len(whole) // 2]
+        return there[0] if there else whole[0]
 
     def judge(self, words: Words) -> None:
         """Apply the rules that look at one query."""
@@ -376,7 +377,8 @@ class Judge:
         if "--deadline" not in words:
             most_h = 7 * 24 + 0.01
             if "--hours" in words:
-                most_h = max(most_h, float(option(words, "--hours")) + 24)
+                # The last evaluation comes on top, and takes days on this machine's processor.
+                most_h = max(most_h, 1.2 * float(option(words, "--hours")) + 24)
             self.hold("days", words, row.hours <= most_h, f"{row.hardware}: {row.hours:,.1f} h")
 
     def _dominated(self, words: Words, answer: Answer, row: Row) -> None:
@@ -475,11 +477,15 @@ class Judge:
         for chain in chains.values():
             for (_, less), (_, more) in itertools.pairwise(sorted(chain)):
                 one, two = asked[less].row, asked[more].row
-                before, after = self._share(less, one), self._share(more, two)
+                by_tokens = {"most-training", "--fill", "--equal-work"} & set(more)
+                if by_tokens and one is not None and two is not None:
+                    before, after = one.tokens, two.tokens
+                else:
+                    before, after = self._share(less, one), self._share(more, two)
                 self.hold(
                     "more", more, after >= 0.995 * before,
-                    f"{after:.1%} of the recipe ({two.hardware if two else 'no plan'}); "
-                    f"{before:.1%} ({one.hardware if one else ''}) for ${option(less, '--budget')}",
+                    f"{after:,.3f} of the recipe ({two.hardware if two else 'no plan'}); "
+                    f"{before:,.3f} ({one.hardware if one else ''}) for ${option(less, '--budget')}",
                 )  # fmt: skip
         prices: dict[str, tuple[float, Words]] = {}
         plain_first = sorted(asked, key=len)

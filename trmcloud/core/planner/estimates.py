@@ -271,8 +271,6 @@ class Estimates(NamedTuple):
     landing_s: float
     useful_s: float
     """The least that a launch must have: start-up, compile, one step, landing (P50)."""
-    overhead_p90_s: float
-    """Start-up, environment and compile alone, P90."""
     kept_gb: float
     """Checkpoints that are kept, all phases together."""
     memory: Memory
@@ -426,7 +424,6 @@ def outlook_on(
         startup=_NOTHING,  # this and the next three are filled in last
         seconds=_NOTHING,
         useful_s=0.0,
-        overhead_p90_s=0.0,
         landing_s=_landing_s(times, chosen[-1], machine, uploads=spec.pod_uploads),
         kept_gb=sum(checkpoint_bytes(s) * (s.kept_checkpoints + in_bucket) for s in chosen) / 1e9,
         memory=worst,
@@ -459,7 +456,6 @@ def with_machine(machine: Machine, outlook: Estimates, spec: RunSpec) -> Estimat
         startup=start,
         seconds=seconds,
         useful_s=start.p50 + _before_training_s(first) + first.step.p50 + outlook.landing_s,
-        overhead_p90_s=start.p90 + first.start.p90 + first.data.p90 + first.compile.p90,
     )
 
 

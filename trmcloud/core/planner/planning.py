@@ -85,7 +85,7 @@ FALLBACKS = 3
 
 
 _MARGINS = ", ".join(
-    f"P90 {percent} % and P50 {percent // 2} % dearer after {days} days"
+    f"P50 {percent // 2} % and P90 {percent} % above a quote of {days} days"
     for days, percent in AGE_MARGINS[::-1]
 )
 

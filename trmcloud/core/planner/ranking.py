@@ -27,7 +27,7 @@ from trmcloud.core.planner.estimates import (
     with_machine,
 )
 from trmcloud.core.planner.roofline import MeasuredSpeed, pick_measured
-from trmcloud.core.planner.rules import Case, Effect, broken, case_of, judged
+from trmcloud.core.planner.rules import Case, broken, case_of, judged
 from trmcloud.core.planner.speed import Machine, rented_machine, this_machine
 from trmcloud.core.spec.recipe import Recipe
 from trmcloud.core.spec.spec import CHEAPEST, DataSource, RunSpec
@@ -175,11 +175,11 @@ def rank(offers: Sequence[Offer], given: PlanningInputs) -> list[RankedOffer]:
 def _order(case: Case) -> tuple[float, ...]:
     """Return the sort key of an offer: what it breaks, then the objective's two keys."""
     spec, row = case.spec, case.row
-    outlook, effects = row.outlook, {rule.effect for rule in broken(case)}
+    outlook, refuses = row.outlook, [rule.refuses for rule in broken(case)]
     hourly = row.rate.micros + row.storage.hourly.micros
     place = (
-        Effect.REFUSED in effects,
-        Effect.OVER in effects,
+        True in refuses,
+        False in refuses,
         spec.hours is not None and case.share < 1.0,
         outlook.is_unsure,
         not can_be_rented(row.offer),

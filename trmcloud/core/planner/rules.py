@@ -4,7 +4,6 @@ that it breaks. Pure."""
 from __future__ import annotations
 
 from collections.abc import Callable
-from enum import Enum
 from typing import NamedTuple
 
 from trmcloud.core.catalog.offers import DAY_S
@@ -27,15 +26,6 @@ LEAST_SHARE = 0.05
 """Of the recipe, what a run trains at least where no shorter one was asked for."""
 
 
-class Effect(Enum):
-    """What follows where a rule is broken."""
-
-    REFUSED = "refused"
-    """Never recommended."""
-    OVER = "over"
-    """Recommended only where its hardware was asked for: a limit ends it early."""
-
-
 class Case(NamedTuple):
     """One offer under one wish, and how far a run gets on it at P50."""
 
@@ -44,7 +34,6 @@ class Case(NamedTuple):
     now: float
     allowed_s: float
     """Until the hard stop, by budget, deadline and days."""
-    soft_s: float
     stopped: tuple[str, int, int] | None
     """(phase, step, of steps) where the soft stop ends it; None if it does not."""
     share: float
@@ -63,7 +52,8 @@ class Case(NamedTuple):
 class Rule(NamedTuple):
     """A rule: ``holds`` for a case, or its sentence is printed."""
 
-    effect: Effect
+    refuses: bool
+    """Never recommended; else only on hardware that was asked for, where a limit ends it early."""
     holds: Callable[[Case], bool]
     sentence: Callable[[Case], str]
 
@@ -72,21 +62,18 @@ def case_of(row: RankedOffer, spec: RunSpec, now: float) -> Case:
     """Return how far a run gets on ``row``."""
     outlook, allowed_s = row.outlook, seconds_allowed(row, spec, now)
     soft_s, _ = stops(row, spec, now)
+    if spec.hours is not None:
+        soft_s = min(soft_s, outlook.startup.p50 + spec.hours * HOUR_S)
     stopped, share = None, 1.0
-    if spec.fills:
-        last = outlook.phases[-1]
-        steps = last_phase_steps(outlook, allowed_s)
+    last = outlook.phases[-1]
+    if spec.fills and (steps := last_phase_steps(outlook, allowed_s)):
         stopped = last.name, steps, max(steps, last.settings.steps)
-        share = 1.0 + last.tokens * (steps / last.settings.steps - 1.0) / outlook.tokens
+        share += last.tokens * (steps / last.settings.steps - 1.0) / outlook.tokens
     elif not spec.is_open_ended and (stopped := landing_point(outlook, soft_s)) is not None:
-        tokens = 0.0
-        for phase in outlook.phases:
-            if phase.name == stopped[0]:
-                tokens += phase.tokens * stopped[1] / stopped[2]
-                break
-            tokens += phase.tokens
-        share = tokens / outlook.tokens
-    return Case(row, spec, now, allowed_s, soft_s, stopped, share)
+        before = outlook.phases[: [phase.name for phase in outlook.phases].index(stopped[0])]
+        cut = outlook.phases[len(before)].tokens * stopped[1] / stopped[2]
+        share = (sum(phase.tokens for phase in before) + cut) / outlook.tokens
+    return Case(row, spec, now, allowed_s, stopped, share)
 
 
 def _starts(case: Case) -> bool:
@@ -160,17 +147,17 @@ def _too_many_days(case: Case) -> str:
 
 
 RULES = (
-    Rule(Effect.REFUSED, lambda case: case.row.outlook.fits, lambda case: "does not fit in memory"),
+    Rule(True, lambda case: case.row.outlook.fits, lambda case: "does not fit in memory"),
     Rule(
-        Effect.REFUSED,
+        True,
         lambda case: case.row.is_limited,
         lambda case: "its on-demand price is not known, so its spot price has no known limit",
     ),
-    Rule(Effect.REFUSED, _starts, _start_needs),
-    Rule(Effect.REFUSED, _trains_enough, _too_little),
-    Rule(Effect.OVER, _is_paid_for, _missing_money),
-    Rule(Effect.OVER, _is_in_time, _late),
-    Rule(Effect.OVER, _ends_in_days, _too_many_days),
+    Rule(True, _starts, _start_needs),
+    Rule(True, _trains_enough, _too_little),
+    Rule(False, _is_paid_for, _missing_money),
+    Rule(False, _is_in_time, _late),
+    Rule(False, _ends_in_days, _too_many_days),
 )
 """In the order in which their sentences are printed."""
 
@@ -183,7 +170,7 @@ def broken(case: Case) -> list[Rule]:
 def judged(case: Case) -> RankedOffer:
     """Return the offer of ``case`` with what it breaks, and what is printed about that."""
     rules = broken(case)
-    refused = [rule for rule in rules if rule.effect is Effect.REFUSED]
+    refused = [rule for rule in rules if rule.refuses]
     says = [rule.sentence(case) for rule in refused[:1] or rules]
     if not refused and _is_cut_by_time(case):
         says.insert(0, _cut_short(case))
