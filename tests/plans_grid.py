@@ -339,8 +339,8 @@ class Judge:
             self.broken.append(Broken(rule, words, how))
 
     def recipe_tokens(self, words: Words, hardware: str) -> float:
-        """Return the recipe's whole tokens on ``hardware``, as a plan without limits has them; where
-        it has none on that, the least of any."""
+        """Return the recipe's whole tokens on ``hardware``, as a plan without limits has them; the
+        least of any where it has no such row."""
         named = [*("--recipe", option(words, "--recipe"))] if "--recipe" in words else []
         named += [*("--goal", option(words, "--goal"))] if "--goal" in words else []
         rows = self.asker.ask((*named, "--deadline", "364d")).rows
@@ -484,8 +484,8 @@ class Judge:
                     before, after = self._share(less, one), self._share(more, two)
                 self.hold(
                     "more", more, after >= 0.995 * before,
-                    f"{after:,.3f} of the recipe ({two.hardware if two else 'no plan'}); "
-                    f"{before:,.3f} ({one.hardware if one else ''}) for ${option(less, '--budget')}",
+                    f"{after:,.3f} of the recipe ({two.hardware if two else 'no plan'}); for "
+                    f"${option(less, '--budget')} {before:,.3f} ({one.hardware if one else ''})",
                 )  # fmt: skip
         prices: dict[str, tuple[float, Words]] = {}
         plain_first = sorted(asked, key=len)

@@ -330,3 +330,17 @@ def test_nothing_that_fits_is_no_success(words: tuple[str, ...], code: int) -> N
     result = run(*words)
     assert result.exit_code == code
     assert ("closest:" in result.stdout) == (code != 0 and "--json" not in words)
+
+
+def test_a_refusal_has_a_command_that_has_a_plan() -> None:
+    for words in (
+        ("--recipe", "gpt350m", "--budget", "1"),
+        ("--recipe", "d24", "--hardware", "local"),
+    ):
+        refused = run(*words).stdout
+        line = next(
+            line for line in refused.splitlines() if line.startswith("Next: trmcloud plan ")
+        )
+        typed = line.removeprefix("Next: trmcloud plan ").split()
+        assert typed[:2] == list(words[:2]), "it keeps the recipe"
+        assert "Recommended: " in run(*typed).stdout

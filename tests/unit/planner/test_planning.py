@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import re
 from dataclasses import replace
 from datetime import datetime, timezone
@@ -420,6 +421,26 @@ def test_epochs_are_counted_and_many_are_warned_of(trm: Recipe, offers: list[Off
     assert any("epochs" in r and "warning" in r for _, r in plan.candidates[0].reasons)
     plan = plan_for(trm, offers, hardware="8xH100", tokens_available=10_000_000_000)
     assert not any("warning" in r for _, r in plan.candidates[0].reasons)
+
+
+def test_the_latest_twenty_plans_stay_and_those_saved_for_good(
+    trm: Recipe, offers: list[Offer], home: Path
+) -> None:
+    made = plan_for(trm, offers, budget=Usd(1000))
+    kept = planning.save_plan(home, dataclasses.replace(made, id="p-aaaa"), for_good=True)
+    for number in range(25):
+        plan = dataclasses.replace(made, id=f"p-{number:04x}")
+        path = planning.save_plan(home, plan)
+        os.utime(path, (number, number))
+    folder = path.parent
+    assert sorted(each.name for each in folder.glob("p-*.json"))[0] == "p-0005.json"
+    assert len(list(folder.glob("p-*.json"))) == 20
+    assert kept.stat().st_size < 50_000
+    loaded = planning.load_plan(home, "p-aaaa", NOW)
+    assert loaded.launchable == made.launchable
+    assert [loaded.candidate(name) for name in loaded.launchable] == [
+        made.candidate(name) for name in made.launchable
+    ]
 
 
 def test_plans_are_saved_loaded_and_expire(trm: Recipe, offers: list[Offer], home: Path) -> None:
