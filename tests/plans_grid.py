@@ -443,11 +443,13 @@ class Judge:
         )  # fmt: skip
 
     def _settings(self, words: Words, answer: Answer) -> None:
-        texts = [answer.message, *(text for row in answer.rows for _, text in row.notes)]
-        for text in texts:
+        said = [("", answer.message)]
+        said += [(row.hardware, text) for row in answer.rows for _, text in row.notes]
+        for hardware, text in said:
             for hint in re.findall(r"((?:--set \w+=\S+ )+)would fit", text)[:1]:
                 again = self.asker.ask((*without(words, "--set"), *hint.split()))
-                more = [again.message, *(t for row in again.rows for _, t in row.notes)]
+                alike = [row for row in again.rows if row.hardware == hardware]
+                more = [again.message, *(t for row in alike for _, t in row.notes)]
                 endless = any("would fit" in each for each in more) or again.code == 5
                 self.hold("settings", words, not endless, f"{hint}: {again.message}")
                 return

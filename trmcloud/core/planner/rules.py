@@ -146,8 +146,9 @@ def _too_many_days(case: Case) -> str:
     return f"takes {days:,.0f} days (P90): over {most:.0f} days needs --deadline or --hours"
 
 
+_FITS = Rule(True, lambda case: case.row.outlook.fits, lambda case: "does not fit in memory")
 RULES = (
-    Rule(True, lambda case: case.row.outlook.fits, lambda case: "does not fit in memory"),
+    _FITS,
     Rule(
         True,
         lambda case: case.row.is_limited,
@@ -174,7 +175,7 @@ def judged(case: Case) -> RankedOffer:
     says = [rule.sentence(case) for rule in refused[:1] or rules]
     if not refused and _is_cut_by_time(case):
         says.insert(0, _cut_short(case))
-    within = len(rules) == len(refused) and case.row.is_limited
+    within = all(rule is _FITS for rule in rules)
     return case.row._replace(within=within, useful=not refused, needs=tuple(says))
 
 
