@@ -27,6 +27,7 @@ help:
 	@echo "make bench-sweep  sweeps at equal dollars beside Syne Tune and Optuna: docs/soak/sweep.md (ONLY=…)"
 	@echo "make bench-sm90 CUDA_PYTHON=…  what is compiled, for an H100 that is not there"
 	@echo "make calibrate  how far the planner's predictions are from published trainings"
+	@echo "make plans-grid  2,300 plans held to an expert's rules: docs/bench/plans-grid.md; resumable"
 	@echo "make soak     200,000 simulated worlds that the hash of the code draws; resumable (JOBS=2)"
 	@echo "make sweep-worlds  20,000 simulated sweeps with faults: docs/soak/sweep-worlds.md (WORLDS=…)"
 	@echo "make soak-crashes  ten thousand kills of the writers of ledger and checkpoints; resumable; then of commands"
@@ -269,6 +270,12 @@ planted: $(READY)
 mutants: $(READY)
 	$(BIN)/python -m tests.mutation --jobs $(JOBS) $(TENTH_OF) --state build/mutation.json \
 		$(if $(TENTH),,--out docs/soak/mutants.md)
+
+# Thousands of plans held to an expert's rules; resumable as long as the product stays the same.
+.PHONY: plans-grid
+plans-grid: $(READY)
+	$(BIN)/python -m tests.plans_grid $(TENTH_OF) --page $(if $(TENTH),build,docs/bench)/plans-grid.md \
+		--date "$$(date +%F)"
 
 # The trainer's tests on the torch that pods have, whose build brings CUDA's libraries: 3 GB, and ten
 # minutes. All else is this environment's.

@@ -78,6 +78,11 @@ TARGETS = {
     "hostile-contents": Target(
         "hostile-contents", ("tests/hostile/soak.py", COMMAND), page="docs/soak/hostile.md"
     ),
+    "plans-grid": Target(
+        "plans-grid", ("tests/plans_grid.py",),
+        ("model/families", "model/recipes", "model/goals.toml"), "docs/bench/plans-grid.md",
+        in_process=True,
+    ),
     "ray": Target(
         "ray", ("tests/unit/pod/test_ray_tune.py", "tests/e2e/test_sweep_ray.py"),
         page="docs/soak/ray.md",

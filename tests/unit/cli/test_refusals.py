@@ -51,7 +51,7 @@ def test_recipes_that_are_none(typist: InProcess, text: str, says: str) -> None:
         (
             (*LAUNCH, "--budget", "0.001"),
             4,
-            "$0.0010 does not pay for one useful step on local",
+            "$0.0010 is too little for trm-tiny on local",
             "",
         ),
         ((*LAUNCH, "--budget", "1", "--rate", "0"), 2, "--rate: '0' is not above zero", ""),
@@ -359,7 +359,7 @@ def test_a_sweep_needs_a_limit_and_a_budget_for_one_rung(typist: InProcess) -> N
     text = typist.fails("sweep", "local", *SMALL, "--phase", "fast", SPACE, code=2)
     assert "a sweep needs a limit" in text
     text = typist.fails(*SWEEP, "--budget", "0.25", SPACE, code=2)
-    assert "less than one rung" in text or "does not pay for one useful step" in text
+    assert "less than one rung" in text or "is too little for" in text
 
 
 def test_a_sweeps_dry_run_says_what_the_dollars_buy(typist: InProcess) -> None:

@@ -11,7 +11,7 @@ import pytest
 from tests.unit.planner.conftest import NOW
 from trmcloud.adapters.prices.tables import load_offers, override
 from trmcloud.core.catalog.hardware import GPUS
-from trmcloud.core.catalog.offers import DAY_S, KNOWN_COLUMNS, Offer, parse_offers
+from trmcloud.core.catalog.offers import DAY_S, KNOWN_COLUMNS, Offer, parse_offers, without_odd
 from trmcloud.core.errors import UsageError
 from trmcloud.core.money import Usd
 
@@ -58,14 +58,35 @@ def test_a_bad_file_is_one_short_line(text: str) -> None:
     assert len(told) < 300
 
 
-def test_old_quotes_are_planned_dearer_by_their_age() -> None:
+def test_the_age_of_a_quote_widens_its_range() -> None:
     (offer,) = parse("H100-SXM,8,x,10,2026-05-01,USD\n")
     at = offer.priced_at
-    for days, rate in ((0, "10"), (30, "10"), (31, "13"), (120, "13"), (121, "16"), (900, "16")):
-        assert offer.planned_rate(at + days * DAY_S) == Usd(rate)
+    for days, half, rate in (
+        (0, "10", "10"), (30, "10", "10"), (31, "11.5", "13"), (120, "11.5", "13"),
+        (121, "13", "16"), (900, "13", "16"),
+    ):  # fmt: skip
+        assert offer.quoted == Usd(10)
+        assert offer.planned_rate(at + days * DAY_S) == Usd(half)
+        assert offer.late_rate(at + days * DAY_S) == Usd(rate)
         assert offer.is_stale(at + days * DAY_S) == (days > 30)
     own = offer._replace(own=True)
-    assert (own.planned_rate(at + 900 * DAY_S), own.is_stale(at + 900 * DAY_S)) == (Usd(10), False)
+    assert (own.late_rate(at + 900 * DAY_S), own.is_stale(at + 900 * DAY_S)) == (Usd(10), False)
+
+
+def test_an_old_quote_far_below_five_other_sellers_is_set_aside() -> None:
+    def table(price: str, day: str, others: int) -> list[Offer]:
+        rows = [f"H100-SXM,1,seller-{n},{3 + n / 10},2026-11-01,USD" for n in range(others)]
+        return parse("\n".join([f"H100-SXM,1,odd,{price},{day},USD", *rows, ""]))
+
+    for price, day, others, is_kept in (
+        ("1.5", "2026-05-01", 5, False),
+        ("2.5", "2026-05-01", 5, True),
+        ("1.5", "2026-05-01", 4, True),
+        ("1.5", "2026-11-01", 5, True),
+    ):
+        kept, odd = without_odd(table(price, day, others), NOW)
+        assert ("odd" in {offer.provider for offer in kept}) is is_kept, (price, day, others)
+        assert len(kept) + len(odd) == others + 1
 
 
 def test_the_shipped_table_is_sound(now: float) -> None:

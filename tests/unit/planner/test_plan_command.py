@@ -81,7 +81,7 @@ def test_the_choices_are_the_best_the_cheapest_the_fastest_and_trade_offs() -> N
 
 def test_what_does_not_finish_is_no_choice_beside_what_does() -> None:
     planner = build_planner()
-    plan = planner.plan(planner.spec(LaunchRequest(budget="1000", recipe="gpt350m")))
+    plan = planner.plan(planner.spec(LaunchRequest(budget="1000", recipe="gpt350m", hours=1.5)))
     assert plan.recommended is not None
     early = [
         c for c in plan.candidates if any("the hours are used" in text for _, text in c.reasons)
@@ -342,3 +342,17 @@ def test_nothing_that_fits_is_no_success(words: tuple[str, ...], code: int) -> N
     result = run(*words)
     assert result.exit_code == code
     assert ("closest:" in result.stdout) == (code != 0 and "--json" not in words)
+
+
+def test_a_refusal_has_a_command_that_has_a_plan() -> None:
+    for words in (
+        ("--recipe", "gpt350m", "--budget", "1"),
+        ("--recipe", "d24", "--hardware", "local"),
+    ):
+        refused = run(*words).stdout
+        line = next(
+            line for line in refused.splitlines() if line.startswith("Next: trmcloud plan ")
+        )
+        typed = line.removeprefix("Next: trmcloud plan ").split()
+        assert typed[:2] == list(words[:2]), "it keeps the recipe"
+        assert "Recommended: " in run(*typed).stdout

@@ -442,22 +442,16 @@ def test_what_cannot_be_meant_fails(offers: list[Offer], typed: dict[str, Any], 
         planned("gpt350m", offers, hardware="8xH100", **typed)
 
 
-# -- the guide's hours --------------------------------------------------------------------------
+# -- a recipe's length --------------------------------------------------------------------------
 
 
-def test_the_guides_hours_are_the_deadline_where_no_length_is_given(offers: list[Offer]) -> None:
+def test_a_recipe_is_planned_whole_where_no_length_is_given(offers: list[Offer]) -> None:
     plan = planned("gpt350m", offers, hardware="8xH100")
-    assert plan.spec.hours == 1.5
-    assert plan.limits["hours"] == "1.5 h of training"
-    assert plan.recommended is not None
-    longest = plan.recommended.startup_s.p90 + 1.5 * 3600 + plan.recommended.landing_s
-    assert plan.recommended.hard_stop_s <= longest + 1e-6
-    for length in ({"steps": 28_839}, {"tokens": 1_000_000}, {"fill": True, "budget": "20"}):
-        assert planned("gpt350m", offers, hardware="8xH100", **length).spec.hours is None
-    assert planned("gpt350m", offers, hardware="8xH100", hours=2.0).spec.hours == 2.0
-    assert load_recipe("gpt350m").in_small().hours == 0.0
-    with pytest.raises(UsageError, match="hours takes a number"):
-        parse_recipe({"name": "r", "family": "gpt", "phases": {"train": {}}, "hours": "x"}, "r")
+    assert plan.spec.hours is None
+    assert not any("before the recipe ends" in text for _, text in plan.candidates[0].reasons)
+    few = planned("gpt350m", offers, budget="20").recommended
+    steps = planned("gpt350m", offers, budget="20", steps=28_839).recommended
+    assert few == steps, "--steps buys no more of the recipe than the recipe itself"
 
 
 # -- rates by the batch -------------------------------------------------------------------------

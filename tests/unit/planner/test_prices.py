@@ -451,20 +451,26 @@ def offer(rate: str, days: float, **more: object) -> Offer:
 
 
 def planned(*offers: Offer) -> list[str]:
-    return [o.planned_rate(NOW).plain() for o in with_newer_quotes(offers, NOW)]
+    return [o.quoted.plain() for o in with_newer_quotes(offers, NOW)]
+
+
+def late(*offers: Offer) -> list[str]:
+    return [o.late_rate(NOW).plain() for o in with_newer_quotes(offers, NOW)]
 
 
 def test_the_dearest_newer_quote_is_planned_with() -> None:
     assert planned(offer("23.6", 260), offer("38", 50), offer("36", 20)) == ["38", "38", "36"]
-    assert planned(offer("23.6", 260), offer("36", 50)) == ["46.8", "46.8"], "itself old"
+    assert planned(offer("23.6", 260), offer("36", 50)) == ["36", "36"]
+    assert late(offer("23.6", 260), offer("36", 50)) == ["46.8", "46.8"], "itself old"
     assert planned(offer("23.6", 260), offer("36", 20)) == ["36", "36"]
-    assert planned(offer("40", 100), offer("36", 20)) == ["40", "36"], "no margin: it is known"
+    assert late(offer("40", 100), offer("36", 20)) == ["40", "36"], "no margin: it is known"
 
 
-def test_without_a_newer_one_age_makes_it_dearer() -> None:
-    assert planned(offer("10", 29)) == ["10"]
-    assert planned(offer("10", 40)) == ["13"]
-    assert planned(offer("10", 200), offer("9", 200)) == ["16", "14.4"]
+def test_without_a_newer_one_age_makes_it_dearer_at_p90() -> None:
+    assert late(offer("10", 29)) == ["10"]
+    assert late(offer("10", 40)) == ["13"]
+    assert late(offer("10", 200), offer("9", 200)) == ["16", "14.4"]
+    assert planned(offer("10", 200), offer("9", 200)) == ["10", "9"]
 
 
 @pytest.mark.parametrize(

@@ -49,6 +49,9 @@ _Kwh = Annotated[
 _Unsent = Annotated[
     bool, options.rare("--unsent", help="Also plan a script that is not among the files sent.")
 ]
+_Save = Annotated[
+    bool, options.rare("--save", help="Keep this plan's file; else the latest 20 are kept.")
+]
 _Explain = Annotated[
     str | None, typer.Option(help="Show the calculation for one hardware.", metavar="HARDWARE")
 ]
@@ -72,6 +75,7 @@ def plan(
     own: _Own = "",
     kwh: _Kwh = None,
     unsent: _Unsent = False,
+    save: _Save = False,
     as_json: options.Json = False,
     everything: Annotated[bool, typer.Option("--all", help="Show all candidates.")] = False,
     verbose: options.Verbose = False,
@@ -110,7 +114,8 @@ def plan(
         spec = planner.spec(request)
     if probe:
         _probe(planner, spec, probe)
-    made = planner.save(planner.plan(spec))
+    made, instead = _planned(planner, request, spec)
+    planner.save(made, for_good=save)
     if plot is not None:
         from trmcloud.cli.views.plan_plot import write_plot
 
@@ -121,10 +126,10 @@ def plan(
     compared = _own(planner, spec, made, own, kwh) if own or kwh is not None else None
     rests_on = from_file + rests_on
     if as_json:
-        _print_plan(planner, made, compared, rests_on)
+        _print_plan(planner, made, compared, rests_on, instead)
     else:
         shown = _beside(planner, request, made, typed, rests_on, compared)
-        shown["from_file"] = bool(from_file)
+        shown |= {"from_file": bool(from_file), "instead": instead}
         _show(planner, made, shown, everything=everything, verbose=verbose)
     _leave_if_nothing_fits(made)
 
@@ -178,14 +183,40 @@ def _explain(planner: "Planner", made: "Plan", hardware: str) -> None:
         print("\n".join(batch_lines(settings, guide.batches, recipe.rates)))
 
 
+def _planned(planner: "Planner", request: LaunchRequest, spec: "RunSpec") -> tuple["Plan", str]:
+    """(the plan, what to type instead where it recommends nothing)
+
+    Raises:
+        BudgetRefused: there is none, with what to type instead.
+    """
+    from trmcloud.core.errors import BudgetRefused
+
+    try:
+        made = planner.plan(spec)
+    except BudgetRefused as error:
+        next_step = planner.next_wish(request, spec) or error.next_step
+        raise BudgetRefused(error.what, where=error.where, next_step=next_step) from None
+    if made.recommended is not None or spec.is_open_ended:
+        return made, ""
+    return made, planner.next_wish(request, spec)
+
+
 def _print_plan(
-    planner: "Planner", made: "Plan", compared: "OwnHardware | None", rests_on: list[str]
+    planner: "Planner",
+    made: "Plan",
+    compared: "OwnHardware | None",
+    rests_on: list[str],
+    instead: str,
 ) -> None:
     from trmcloud.cli.views.json_output import print_document
     from trmcloud.operations.plans.plan_views import plan_document
 
     funds, unread = planner.funds(made)
-    print_document(plan_document(made, funds=funds, unread=unread, own=compared, rests_on=rests_on))
+    print_document(
+        plan_document(
+            made, funds=funds, unread=unread, own=compared, rests_on=rests_on, next_step=instead
+        )
+    )
 
 
 def _beside(
@@ -206,7 +237,7 @@ def _beside(
         from trmcloud.operations.plans.planning import OTHERS, OTHERS_SHOWN
 
         names = [name for name in OTHERS if name != made.spec.recipe]
-        others = planner.others(made.spec, names, most=OTHERS_SHOWN, quick=True)
+        others = planner.others(made.spec, names, most=OTHERS_SHOWN)
         shown["others"] = plan_view.other_lines(others, made.spec.budget)
     if compared is not None:
         shown["more"] = ["", *plan_view.own_lines(compared)]

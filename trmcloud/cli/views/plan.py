@@ -16,7 +16,9 @@ from trmcloud.core.planner.estimates import HORIZON_S, HOUR_S
 from trmcloud.core.planner.memory import USABLE_SHARE
 from trmcloud.core.spec.plan import (
     LIVE_PRICES,
+    SET_ASIDE,
     TRAINER,
+    UNPRICED,
     Candidate,
     Interval,
     Plan,
@@ -70,6 +72,8 @@ def _matters(plan: Plan, name: str, text: str) -> bool:
         "providers": len(spec.providers) > 1,  # one stands beside the hardware
         "storage": chosen is not None and chosen.storage != ZERO,
         LIVE_PRICES: text.startswith("not read"),
+        SET_ASIDE: False,  # told in the row of the offers
+        UNPRICED: False,
     }
     return told.get(name, text not in _NOT_CHOSEN)
 
@@ -119,6 +123,7 @@ def render(
     others: Sequence[str] = (),
     typed: Sequence[str] = (),
     from_file: bool = False,
+    instead: str = "",
 ) -> list[str]:
     """The lines a user reads: what fits a terminal of 24 rows. With ``everything`` each candidate;
     with ``verbose`` one of each hardware, phases, reasons and defaults, too.
@@ -128,6 +133,7 @@ def render(
         others: what else the budget buys.
         typed: the words of options that the line to type next repeats.
         from_file: trmcloud.toml gives the command, and the line does not repeat it.
+        instead: the command of a plan that there is, where this recommends nothing.
     """
     labels = choices(plan, MOST_CHOICES - bool(others))
     rows = [candidate for candidate in plan.candidates if candidate.id in labels]
@@ -147,13 +153,16 @@ def render(
     if len(plan.spec.phases) > 1 and verbose:
         lines += ["", *_by_phase(rows), ""]
     more = "" if everything or len(rows) == plan.offers_total else " (--all, -v)"
-    lines.append(f"shown {len(rows)} of {plan.offers_total} offers{more} · {_ages(plan, rows)}")
+    odd = " but odd ones" if SET_ASIDE in plan.limits else ""
+    lines.append(
+        f"shown {len(rows)} of {plan.offers_total} offers{odd}{more} · {_ages(plan, rows)}"
+    )
     limits = limit_rows(plan, verbose=verbose)
     lines += [f"{name}: {text}" for name, text in limits if verbose or name not in _TOLD]
     if balance:
         lines.append(f"balance: {balance}")
     lines += ["", *others] if others else []
-    lines += ["", *_advice(plan, verbose, typed, from_file=from_file)]
+    lines += ["", *_advice(plan, verbose, typed, from_file=from_file, instead=instead)]
     return lines
 
 
@@ -246,8 +255,7 @@ def _age_text(plan: Plan, candidate: Candidate) -> str:
 def _over_text(plan: Plan, candidate: Candidate) -> str:
     if candidate.within_budget or not candidate.fits_memory:
         return ""
-    too_long = candidate.provider == LOCAL and candidate.hours.p50 * HOUR_S > HORIZON_S
-    if too_long and plan.spec.deadline_at is None:
+    if candidate.hours.p50 * HOUR_S > HORIZON_S and plan.spec.deadline_at is None:
         return f"over {HORIZON_S / DAY_S:.0f} days"
     return "over budget" if plan.spec.deadline_at is None else "over limits"
 
@@ -327,13 +335,17 @@ def _ages(plan: Plan, rows: Sequence[Candidate]) -> str:
     return f"prices {span} days old{refresh}"
 
 
-def _advice(plan: Plan, verbose: bool, typed: Sequence[str], *, from_file: bool) -> list[str]:
+def _advice(
+    plan: Plan, verbose: bool, typed: Sequence[str], *, from_file: bool, instead: str
+) -> list[str]:
     chosen = plan.recommended
     if chosen is None:
         lines = ["No plan fits these limits; closest:"]
         for candidate in nearest(plan):
             needs = [text for about, text in candidate.reasons if about is RemarkTopic.NEED]
             lines += [f"  {candidate.hardware}: {text}" for text in needs]
+        if instead:
+            return [*lines, f"Next: {instead}"]
         less = "" if plan.spec.goal is not None else ", fewer --steps, or --fill"
         joint = " or" if not less else ","
         return [*lines, f"Next: a larger --budget{joint} a later --deadline{less}"]

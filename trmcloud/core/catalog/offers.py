@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import date
 from operator import attrgetter
+from statistics import median
 from typing import NamedTuple
 
 from trmcloud.core.catalog.hardware import GPUS, LOCAL, MAX_GPUS, LocalMachine
@@ -20,10 +21,11 @@ from trmcloud.core.nearest import suggest_name
 
 DAY_S = 86_400.0
 FRESH_DAYS = 30
-"""A quote older than this is planned dearer, by ``AGE_MARGINS``."""
+"""A quote older than this may be billed above it, by ``AGE_MARGINS``."""
 AGE_MARGINS = ((120, 60), (FRESH_DAYS, 30))
-"""(older than so many days, planned so many percent dearer), where no newer quote is known. Within
-100 days of 2026 RunPod's list moved up by 20 to 29 %, Nebius' in 240 by 53 %."""
+"""(older than so many days, by so many percent more at P90, half of that at P50), where no newer
+quote is known. Within 100 days of 2026 RunPod's list moved up by 20 to 29 %, Nebius' in 240 by
+53 %."""
 
 MAX_USD_PER_GPU_HOUR = 100
 MIN_USD_PER_GPU_HOUR = Usd("0.01")
@@ -93,18 +95,29 @@ class Offer(NamedTuple):
     def is_stale(self, now: float) -> bool:
         return not self.own and now - self.priced_at > FRESH_DAYS * DAY_S
 
+    @property
+    def quoted(self) -> Usd:
+        """USD/h by the quotes: its own, or what a newer one for the same asks where that is
+        more."""
+        return self.rate if self.newer is None else max(self.rate, self.newer)
+
     def planned_rate(self, now: float) -> Usd:
-        """USD/h to plan with: what a newer quote asks where that is more; where there is none, the
-        quote with the margin for its age."""
+        """USD/h at P50: the middle of ``quoted`` and ``late_rate``."""
         return Usd.from_micros(self.planned_micros(now))
 
     def planned_micros(self, now: float) -> int:
         """``planned_rate`` in micro-dollars, as thousands are ranked by it."""
-        micros = self.rate.micros
-        if self.newer is not None:
-            micros = max(micros, self.newer.micros)
-        elif not self.own:
-            micros = aged(micros, now - self.priced_at)
+        quoted = self.quoted.micros
+        return self._capped((quoted + self._late_micros(quoted, now) + 1) // 2)
+
+    def late_rate(self, now: float) -> Usd:
+        """USD/h at P90: ``quoted`` with the margin for the age of the newest quote."""
+        return Usd.from_micros(self._capped(self._late_micros(self.quoted.micros, now)))
+
+    def _late_micros(self, quoted: int, now: float) -> int:
+        return quoted if self.own else aged(quoted, now - max(self.priced_at, self.newer_at))
+
+    def _capped(self, micros: int) -> int:
         return micros if self.ceiling is None else min(micros, self.ceiling.micros)
 
     def most_rate(self, now: float) -> Usd | None:
@@ -112,12 +125,11 @@ class Offer(NamedTuple):
         one on demand, since no maximum of ours is sent. None where that is not known."""
         if self.ceiling is not None:
             return self.ceiling
-        planned = self.planned_rate(now)
         if not self.spot:
-            return planned
+            return self.late_rate(now)
         if self.on_demand is None:
             return None
-        return max(planned, self.on_demand)
+        return max(self.late_rate(now), self.on_demand)
 
     def on_machines(self, count: int) -> Offer:
         """``count`` machines of it, rented together."""
@@ -129,7 +141,7 @@ class Offer(NamedTuple):
 
 
 def age_margin_percent(age_s: float) -> int:
-    """Return the percentage that planning adds to a quote of this age if no newer one is known."""
+    """Return the percentage that P90 adds to a quote of this age if no newer one is known."""
     for days, percent in AGE_MARGINS:
         if age_s > days * DAY_S:
             return percent
@@ -429,7 +441,6 @@ def with_newer_quotes(offers: Sequence[Offer], now: float) -> list[Offer]:
     if not mixed:
         return list(offers)
     asks = _asks(keys, offers, {key: things[key] for key in things if things[key] in mixed})
-    _age(asks, newest, now)
     told = {key: _dearest(asks.get(things[key], ()), key[5], key[4]) for key in older}
     informed = [
         Offer._make((*offer[:_TOLD], *told[key], None)) if key in told and not offer.own else offer
@@ -437,8 +448,34 @@ def with_newer_quotes(offers: Sequence[Offer], now: float) -> list[Offer]:
     ]
     if not any(key[2] for key in things):
         return informed
-    listed = {_machine(offer): offer.planned_rate(now) for offer in informed if not offer.spot}
-    return [_with_on_demand(o, listed, asks) if o.spot else o for o in informed]
+    listed = {_machine(offer): offer.late_rate(now) for offer in informed if not offer.spot}
+    return [_with_on_demand(o, listed, asks, now) if o.spot else o for o in informed]
+
+
+ODD_SHARE = 0.6
+"""Of the median of other sellers' lowest prices for a GPU, below which an old quote is odd."""
+_OTHERS = 5
+"""Sellers whose prices can tell that another one's is odd."""
+
+
+def without_odd(offers: Sequence[Offer], now: float) -> tuple[list[Offer], list[Offer]]:
+    """(``offers`` to plan with, those set aside): a stale quote far below at least five other
+    sellers' lowest for the same GPU, on demand or spot, is taken for an error or for gone."""
+    lowest: dict[tuple[str, bool], dict[str, float]] = {}
+    for offer in offers:
+        sellers = lowest.setdefault((offer.sku, offer.spot), {})
+        each = offer.quoted.micros / offer.gpus
+        sellers[offer.provider] = min(each, sellers.get(offer.provider, each))
+    kept: list[Offer] = []
+    odd: list[Offer] = []
+    for offer in offers:
+        sellers = lowest[offer.sku, offer.spot]
+        is_odd = offer.is_stale(now) and len(sellers) > _OTHERS
+        if is_odd:
+            others = [price for name, price in sellers.items() if name != offer.provider]
+            is_odd = offer.quoted.micros / offer.gpus < ODD_SHARE * median(others)
+        (odd if is_odd else kept).append(offer)
+    return kept, odd
 
 
 def _thing(key: _Key) -> _Thing:
@@ -461,19 +498,6 @@ def _asks(
     return asks
 
 
-def _age(
-    asks: dict[_Thing, list[_PlannedPrice]], newest: Mapping[_Thing, float], now: float
-) -> None:
-    """Add the margin for its age to each newest quote: later ones are not known."""
-    for thing, known in asks.items():
-        asks[thing] = [
-            ask._replace(micros=aged(ask.micros, now - ask.priced_at))
-            if ask.priced_at == newest[thing]
-            else ask
-            for ask in known
-        ]
-
-
 def _dearest(asks: Iterable[_PlannedPrice], gpus: int, after: float) -> tuple[Usd | None, float]:
     """(USD/h of ``gpus``, when it was quoted) of those younger than ``after``: of as many GPUs,
     else of other counts."""
@@ -493,11 +517,15 @@ def _machine(offer: Offer) -> tuple[object, ...]:
 
 
 def _with_on_demand(
-    offer: Offer, listed: dict[tuple[object, ...], Usd], asks: dict[_Thing, list[_PlannedPrice]]
+    offer: Offer,
+    listed: dict[tuple[object, ...], Usd],
+    asks: dict[_Thing, list[_PlannedPrice]],
+    now: float,
 ) -> Offer:
     """By the price of the very machine, else by the dearest of the same that is known."""
     rate = listed.get(_machine(offer))
     if rate is None:
         thing = (offer.provider, offer.sku, False, offer.is_community)
-        rate, _ = _dearest(asks.get(thing, ()), offer.gpus, float("-inf"))
+        rate, at = _dearest(asks.get(thing, ()), offer.gpus, float("-inf"))
+        rate = Usd.from_micros(aged(rate.micros, now - at)) if rate is not None else None
     return offer._replace(on_demand=rate)

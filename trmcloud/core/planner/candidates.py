@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from trmcloud.core.catalog.hardware import GPUS, LOCAL
 from trmcloud.core.catalog.interruptions import NOT_KNOWN, InterruptionRate
-from trmcloud.core.catalog.offers import DAY_S, Offer, age_margin_percent
+from trmcloud.core.catalog.offers import DAY_S, Offer
 from trmcloud.core.catalog.providers import TRAITS, in_no_catalogue
 from trmcloud.core.contract.bucket_layout import BUCKET_MICROS_PER_GB_MONTH
 from trmcloud.core.money import ZERO, Usd, affordable_seconds, cost
@@ -18,8 +18,6 @@ from trmcloud.core.planner.estimates import (
     HOUR_S,
     Estimates,
     fill_steps,
-    is_too_long,
-    landing_point,
 )
 from trmcloud.core.planner.interruptions import rate_words
 from trmcloud.core.planner.memory import stored_bytes
@@ -84,11 +82,15 @@ class RankedOffer(NamedTuple):
     most: Usd
     """USD/h that it may be billed at: limits hold at this."""
     outlook: Estimates
-    within: bool
-    """P90 and the landing reserve fit budget and deadline."""
-    useful: bool
-    """It buys at least start-up, one step and a checkpoint."""
     storage: Storage
+    is_limited: bool = True
+    """``most`` is known to be the most."""
+    within: bool = True
+    """P90 and the landing reserve fit budget, deadline and days: ``rules``."""
+    useful: bool = True
+    """It does enough to be recommended: ``rules``."""
+    needs: tuple[str, ...] = ()
+    """What ends it early, or what it would need, for a user."""
 
     def with_outlook(self, outlook: Estimates) -> RankedOffer:
         return self._replace(outlook=outlook, storage=storage_of(outlook, self.offer.provider))
@@ -139,15 +141,23 @@ def storage_of(outlook: Estimates, provider: str) -> Storage:
     return Storage(gb, disks, kept, kept_s, traffic)
 
 
+def horizon_s(spec: RunSpec) -> float:
+    """Seconds that a run may last where no deadline and no hours say how long; a command's length
+    is its own."""
+    is_told = spec.deadline_at is not None or spec.hours is not None or spec.is_open_ended
+    return math.inf if is_told else HORIZON_S
+
+
 def seconds_allowed(row: RankedOffer, spec: RunSpec, now: float) -> float:
-    """Seconds from the pod's start to its hard stop that budget and deadline allow; may be ∞."""
+    """Seconds from the pod's start to its hard stop that budget, deadline and days allow; may be
+    ∞."""
     latency_s = kill_latency_s(row.offer.provider)
-    allowed = float("inf")
+    allowed = horizon_s(spec)
     if spec.budget is not None:
         money, hourly = spec.budget, row.storage.hourly
         if hourly:
             money = money - row.storage.after - _ROUNDING
-        allowed = affordable_seconds(money, row.most + hourly) - latency_s
+        allowed = min(allowed, affordable_seconds(money, row.most + hourly) - latency_s)
     if spec.deadline_at is not None:
         allowed = min(allowed, spec.deadline_at - now - latency_s)
     return max(0.0, allowed)
@@ -157,7 +167,7 @@ def make_candidate(row: RankedOffer, name: str, spec: RunSpec, now: float) -> Ca
     """The Candidate of ``row`` under the id ``name``."""
     offer, outlook, rate, storage = row.offer, row.outlook, row.rate, row.storage
     on_volume = outlook.volume_days is not None
-    soft_s, hard_s = _stops(row, spec, now)
+    soft_s, hard_s = stops(row, spec, now)
     billed_s = hard_s + kill_latency_s(offer.provider)
     rent = cost(row.most, billed_s)
     seconds = outlook.seconds
@@ -179,9 +189,9 @@ def make_candidate(row: RankedOffer, name: str, spec: RunSpec, now: float) -> Ca
         startup_s=outlook.startup,
         phases=outlook.phases,
         hours=seconds.scaled(1 / HOUR_S),
-        cost_p10=cost(rate, seconds.p10) + storage.cost(seconds.p10),
+        cost_p10=cost(offer.quoted, seconds.p10) + storage.cost(seconds.p10),
         cost_p50=cost(rate, seconds.p50) + storage.cost(seconds.p50),
-        cost_p90=cost(rate, seconds.p90) + storage.cost(seconds.p90),
+        cost_p90=cost(offer.late_rate(now), seconds.p90) + storage.cost(seconds.p90),
         memory_need_gb=outlook.memory.total,
         memory_least_gb=outlook.memory.least,
         memory_most_gb=outlook.memory.most,
@@ -192,7 +202,7 @@ def make_candidate(row: RankedOffer, name: str, spec: RunSpec, now: float) -> Ca
         hard_stop_s=hard_s,
         landing_s=outlook.landing_s,
         worst_case=rent + storage.cost(billed_s),
-        reasons=_reasons(row, spec, soft_s, rent, now),
+        reasons=_reasons(row, spec, rent, now),
         planned_rate=rate,
         most_rate=row.most,
         storage=storage.cost(min(seconds.p50, hard_s)),
@@ -217,7 +227,7 @@ def with_break_even(made: Candidate, paid: Candidate | None) -> Candidate:
     return dataclasses.replace(made, reasons=(*made.reasons, Remark(RemarkTopic.PRICE, text)))
 
 
-def _stops(row: RankedOffer, spec: RunSpec, now: float) -> tuple[float, float]:
+def stops(row: RankedOffer, spec: RunSpec, now: float) -> tuple[float, float]:
     """Seconds after the pod exists: when the trainer lands, and when all is killed."""
     outlook = row.outlook
     allowed_s = seconds_allowed(row, spec, now)
@@ -236,9 +246,7 @@ def _stops(row: RankedOffer, spec: RunSpec, now: float) -> tuple[float, float]:
     return max(0.0, hard_s - outlook.landing_s), hard_s
 
 
-def _reasons(
-    row: RankedOffer, spec: RunSpec, soft_s: float, rent: Usd, now: float
-) -> tuple[Remark, ...]:
+def _reasons(row: RankedOffer, spec: RunSpec, rent: Usd, now: float) -> tuple[Remark, ...]:
     offer, outlook = row.offer, row.outlook
     reasons = list(outlook.reasons)
 
@@ -251,16 +259,15 @@ def _reasons(
         add(RemarkTopic.WARNING, *outlook.data.caveats)
     if untrained := next(filter(None, (why_untrained(p.settings) for p in outlook.phases)), ""):
         add(RemarkTopic.SETTINGS, f"plan only: {untrained}", first=True)
-    if not outlook.fits:
-        add(RemarkTopic.NEED, "does not fit in memory", first=True)
     add(RemarkTopic.OFFER, *_of_its_age(row, now))
     add(RemarkTopic.PRICE, *_of_the_price(row, rent))
     if offer.spot:
         add(RemarkTopic.PLACE, f"interruptions: {rate_words(interruptions_of(offer.provider))}")
-    filled = spec.fills and row.useful
-    if filled:
+    if spec.fills and row.useful:
         add(RemarkTopic.PRICE, *_of_filling(row, spec, now))
-    add(RemarkTopic.NEED, *_limits_met(row, spec, soft_s, now))
+    if spec.is_open_ended and row.useful:
+        add(RemarkTopic.NEED, *_of_a_command(row, spec))
+    add(RemarkTopic.NEED, *row.needs, first=not outlook.fits)
     if outlook.kept_gb >= 100:
         price = row.storage.cost(outlook.seconds.p50)
         kept = (
@@ -279,15 +286,15 @@ def _reasons(
 
 
 def _of_its_age(row: RankedOffer, now: float) -> list[str]:
-    """Why it is not planned at its quote."""
+    """Why it may cost more than its quote."""
     offer = row.offer
     old = f"price {offer.age_days(now)} days old"
-    if row.rate > offer.rate and offer.newer is not None:
+    late = offer.late_rate(now)
+    if late > row.rate:
+        return [f"{old}: planned at {row.rate}/h, and at {late}/h in P90 and limits"]
+    if row.rate > offer.rate:
         since = max(0, int((now - offer.newer_at) // DAY_S))
         return [f"{old}: planned at {row.rate}/h, the same price as {since} days ago"]
-    if row.rate > offer.rate:
-        margin = age_margin_percent(now - offer.priced_at)
-        return [f"{old}: planned with a surcharge of {margin} %, at {row.rate}/h"]
     return []
 
 
@@ -296,9 +303,7 @@ def _of_the_price(row: RankedOffer, rent: Usd) -> list[str]:
     offer = row.offer
     traits = TRAITS.get(offer.provider)
     lines = []
-    if offer.spot and offer.on_demand is None:
-        lines.append("its on-demand price is not known, so its spot price has no known limit")
-    elif offer.spot:
+    if offer.spot and row.is_limited:
         lines.append(
             "the spot price may rise to the on-demand price: stops and cap are computed at "
             f"{row.most}/h"
@@ -345,52 +350,3 @@ def _of_filling(row: RankedOffer, spec: RunSpec, now: float) -> list[str]:
         f"{last.name}: {steps.least:,} to {steps.most:,} steps (P90 to P10) in the given time",
         f"likely {steps.likely:,}, {per_hour:,.0f} per hour, {tokens:,} tokens in total",
     ]
-
-
-def _limits_met(row: RankedOffer, spec: RunSpec, soft_s: float, now: float) -> list[str]:
-    """Return the limits that budget, deadline and hours set to the run."""
-    outlook = row.outlook
-    if not row.useful:
-        whole = cost(row.most, outlook.useful_s) + row.storage.cost(outlook.useful_s)
-        hours = outlook.useful_s / HOUR_S
-        return [f"start-up, one step and a checkpoint need {whole} and {hours:,.2f} h"]
-    if spec.is_open_ended:
-        return _of_a_command(row, spec)
-    early = landing_point(outlook, soft_s)
-    if spec.fills:
-        return []
-    lines = []
-    p90_s = outlook.seconds.p90 + outlook.landing_s
-    need = cost(row.most, p90_s) + row.storage.cost(p90_s)
-    missing = need - spec.budget if spec.budget is not None else ZERO
-    if early is not None:
-        phase, step, steps = early
-        what = "the hours are used" if spec.hours is not None else "the deadline is reached"
-        text = (
-            f"{what} before the recipe ends: stops and saves at about step {step:,} of {steps:,} "
-            f"of {phase}"
-        )
-        if missing > ZERO and spec.hours is None:
-            text = f"this budget buys about {step:,} of {steps:,} steps of {phase}"
-            text += f"; finishing needs {need}"
-        lines.append(text)
-    if row.within:
-        return lines
-    if missing > ZERO and (early is None or spec.hours is not None):
-        lines.append(f"likely to stop early: finishing needs {need}, {missing} more")
-    if is_too_long(outlook, spec):
-        lines.append(
-            f"this machine would take {p90_s / DAY_S:,.0f} days: over {HORIZON_S / DAY_S:.0f} days "
-            "it is not recommended without --hardware local or --deadline"
-        )
-    if spec.deadline_at is not None and p90_s > spec.deadline_at - now:
-        late_h = (p90_s - (spec.deadline_at - now)) / HOUR_S
-        lines.append(
-            f"finishing needs {p90_s / HOUR_S:,.1f} h (P90): set the deadline {late_h:,.1f} h later"
-        )
-    allowed_s = seconds_allowed(row, spec, now)
-    over = p90_s / allowed_s if allowed_s else 0.0
-    fewer = int(outlook.phases[-1].settings.steps / over) if over > 1 else 0
-    if fewer and early is None:
-        lines.append(f"this budget buys about {fewer:,} steps of {outlook.phases[-1].name}")
-    return lines

@@ -110,7 +110,6 @@ def command_outlook(
         seconds=start + training,
         landing_s=landing,
         useful_s=start.p50 + LEAST_USEFUL_S + landing,
-        overhead_p90_s=start.p90,
         kept_gb=spec.command.checkpoint_bytes * kept / 1e9,
         memory=_NO_MEMORY._replace(weights=(probed.used_gb or 0.0) if probed is not None else 0.0),
         fits=True,

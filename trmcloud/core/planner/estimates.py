@@ -31,7 +31,7 @@ from trmcloud.core.planner.speed import (
 )
 from trmcloud.core.spec.plan import Interval, PhasePlan, Remark, RemarkTopic
 from trmcloud.core.spec.recipe import Recipe
-from trmcloud.core.spec.settings import BYTE_PAIRS, CHAT, PhaseRecipe
+from trmcloud.core.spec.settings import BYTE_PAIRS, CHAT, PhaseRecipe, as_option
 from trmcloud.core.spec.spec import DataSource, RunSpec
 from trmcloud.core.values import replace
 
@@ -254,7 +254,7 @@ PULL_BYTES_PER_S = 50e6
 UPLOAD_MARGIN_S = 3.0
 """For an upload to be begun and answered for, whatever its size."""
 HORIZON_S = 7 * 86_400.0
-"""This machine is recommended only for what it ends within this time."""
+"""A run is planned for this time at most where no deadline and no hours say more."""
 MANY_EPOCHS = 4
 """Beyond about four passes, repeated text is worth less and less (Muennighoff et al. 2023)."""
 
@@ -273,8 +273,6 @@ class Estimates(NamedTuple):
     landing_s: float
     useful_s: float
     """The least that a launch must have: start-up, compile, one step, landing (P50)."""
-    overhead_p90_s: float
-    """Start-up, environment and compile alone, P90."""
     kept_gb: float
     """Checkpoints that are kept, all phases together."""
     memory: Memory
@@ -409,6 +407,7 @@ def outlook_on(
         )
         for name, settings, count, time in zip(spec.phases, chosen, tokens, times, strict=True)
     ]
+    reasons += _cut(phases, recipe, spec, machine)
     reasons += _epochs([p for p in phases if p.name != CHAT], tokens_available, recipe)
     if machine.nodes > 1:
         network = (
@@ -427,7 +426,6 @@ def outlook_on(
         startup=_NOTHING,  # this and the next three are filled in last
         seconds=_NOTHING,
         useful_s=0.0,
-        overhead_p90_s=0.0,
         landing_s=_landing_s(times, chosen[-1], machine, uploads=spec.pod_uploads),
         kept_gb=sum(checkpoint_bytes(s) * (s.kept_checkpoints + in_bucket) for s in chosen) / 1e9,
         memory=worst,
@@ -460,7 +458,6 @@ def with_machine(machine: Machine, outlook: Estimates, spec: RunSpec) -> Estimat
         startup=start,
         seconds=seconds,
         useful_s=start.p50 + _before_training_s(first) + first.step.p50 + outlook.landing_s,
-        overhead_p90_s=start.p90 + first.start.p90 + first.data.p90 + first.compile.p90,
     )
 
 
@@ -473,31 +470,6 @@ def landing_point(outlook: Estimates, soft_stop_s: float) -> tuple[str, int, int
             return phase.name, min(steps, phase.settings.steps), phase.settings.steps
         left -= phase.seconds.p50
     return None
-
-
-def trained_share(outlook: Estimates, spec: RunSpec) -> float:
-    """The share of its planned tokens that the run trains at P50 within its hours of training; 1
-    where those do not end it."""
-    if spec.hours is None or spec.fills or spec.is_open_ended:
-        return 1.0
-    point = landing_point(outlook, outlook.startup.p50 + spec.hours * HOUR_S)
-    if point is None:
-        return 1.0
-    name, step, steps = point
-    done = 0.0
-    for phase in outlook.phases:
-        if phase.name == name:
-            return (done + phase.tokens * step / steps) / outlook.tokens
-        done += phase.tokens
-    return 1.0
-
-
-def is_too_long(outlook: Estimates, spec: RunSpec) -> bool:
-    """Whether this machine would take longer than it is recommended for, where it was not asked
-    for and no deadline says how long it may take."""
-    if outlook.machine.local is None or spec.hardware or spec.deadline_at is not None:
-        return False
-    return outlook.seconds.p50 > HORIZON_S
 
 
 def last_phase_steps(outlook: Estimates, seconds: float) -> int:
@@ -695,6 +667,33 @@ def _may_not_fit(fit: FittedSettings, machine: Machine) -> str:
     if fit.settings.batch == 1:
         return f"{text}, and the micro-batch is already one sequence"
     return f"{text}; if so, the trainer halves the micro-batch"
+
+
+_CUT_BELOW = 0.9
+"""Of the recipe's tokens, below which a plan says that ``--set`` leaves some out."""
+
+
+def _cut(phases: list[PhasePlan], recipe: Recipe, spec: RunSpec, machine: Machine) -> list[Remark]:
+    """Return a warning for each phase whose tokens the user's own settings cut."""
+    of_goal = len(spec.goal.settings) if spec.goal is not None else 0
+    own = spec.overrides[of_goal:]
+    if not own or spec.tokens or spec.steps or spec.fills:
+        return []
+    typed = " ".join(as_option(*each) for each in own)
+    lines = []
+    for phase in phases:
+        whole = recipe.resolve(
+            phase.name,
+            hardware=hardware_of(machine),
+            gpus=machine.processes,
+            overrides=dict(spec.overrides[:of_goal]),
+        )
+        tokens = whole.steps * whole.tokens_per_step(machine.processes)
+        if phase.tokens < _CUT_BELOW * tokens:
+            share = f"{phase.tokens / tokens:.0%} of the recipe's {tokens:,} tokens"
+            text = f"{phase.name}: with {typed} it trains {share}; --tokens {tokens} trains all"
+            lines.append(Remark(RemarkTopic.WARNING, text))
+    return lines
 
 
 def _epochs(phases: list[PhasePlan], available: int | None, recipe: Recipe) -> list[Remark]:

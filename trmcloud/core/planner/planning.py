@@ -26,6 +26,7 @@ from trmcloud.core.catalog.offers import (
     Offer,
     local_offer,
     with_newer_quotes,
+    without_odd,
 )
 from trmcloud.core.catalog.providers import max_nodes
 from trmcloud.core.clock import utc_day
@@ -43,7 +44,6 @@ from trmcloud.core.planner.candidates import (
     RankedOffer,
     can_be_rented,
     interruptions_of,
-    kill_latency_s,
     make_candidate,
     seconds_allowed,
     with_break_even,
@@ -54,7 +54,16 @@ from trmcloud.core.planner.ranking import PlanningInputs, nearest_offer, rank
 from trmcloud.core.planner.roofline import MeasuredSpeed, needs_float8, refuse_float8
 from trmcloud.core.planner.speed import is_trained, why_untrained
 from trmcloud.core.spec.boots import ASK_EVERY_S, boot_budget, boot_limit_s
-from trmcloud.core.spec.plan import GOAL, TRAINER, Candidate, Plan
+from trmcloud.core.spec.plan import (
+    GOAL,
+    SET_ASIDE,
+    TRAINER,
+    UNPRICED,
+    Candidate,
+    Plan,
+    Remark,
+    RemarkTopic,
+)
 from trmcloud.core.spec.recipe import Recipe
 from trmcloud.core.spec.settings import CHAT, PHASES, as_option
 from trmcloud.core.spec.spec import (
@@ -76,7 +85,8 @@ FALLBACKS = 3
 
 
 _MARGINS = ", ".join(
-    f"{percent} % surcharge after {days} days" for days, percent in AGE_MARGINS[::-1]
+    f"P50 {percent // 2} % and P90 {percent} % above a quote of {days} days"
+    for days, percent in AGE_MARGINS[::-1]
 )
 
 
@@ -104,15 +114,16 @@ def make_plan(
         UsageError: unknown hardware, objective or phase, or more processes than is sane.
         NotFoundError: no provider offers the hardware.
         DoesNotFit: the recipe fits none of the machines asked for, at any micro-batch.
-        BudgetRefused: the budget does not buy start-up, one step and a checkpoint.
+        BudgetRefused: on the hardware asked for, the budget buys too little: ``rules``.
     """
     spec = _checked(spec, recipe, now)
     request = parse_hardware(spec.hardware) if spec.hardware else None
     given = PlanningInputs(spec, recipe, now, local, tokens_available, measured, source, probed)
-    chosen_from = _within_price(_matching(request, offers, spec, now, local, probed), spec, now)
+    found, odd = _matching(request, offers, spec, now, local, probed)
+    chosen_from = _within_price(found, spec, now)
     ranked = rank(chosen_from, given)
     if request is not None:
-        _refuse_hopeless(request, ranked, offers, given)
+        _refuse_hopeless(request, ranked, given)
     kept = ranked
     if spec.fills:
         kept = [_filled(row, given) for row in ranked]
@@ -121,6 +132,9 @@ def make_plan(
     made = [make_candidate(row, f"c{number}", spec, now) for number, row in enumerate(kept, 1)]
     paid = next((c for c in made if c.rate and c.fits_memory and c.within_budget), None)
     made = [with_break_even(candidate, paid) for candidate in made]
+    if spec.nodes > 1 and spec.command is None:
+        alone = _one_machine(given, offers)
+        made = [_beside_one_machine(candidate, alone) for candidate in made]
     usable = _usable(spec, kept, made)
     trained = [c for c in usable if all(is_trained(phase.settings) for phase in c.phases)]
     reservation = max((c.worst_case for c in trained), default=ZERO)
@@ -148,6 +162,7 @@ def make_plan(
         survives=_survives(spec, first),
         limits=_limits(spec, first, cap, now)
         | _capacity_limits(spec, chosen_from, trained, reservation)
+        | _price_limits(chosen_from, odd, offers, now)
         | _slow_limits(spec)
         | _idle_limits(spec)
         | ({TRAINER: untold} if untold else {}),
@@ -183,9 +198,6 @@ def _checked(spec: RunSpec, recipe: Recipe, now: float) -> RunSpec:
         )
     if spec.fills and (spec.steps or spec.tokens or spec.hours):
         raise UsageError("--fill sets the length: leave out --steps, --hours, --tokens")
-    has_length = spec.steps or spec.tokens or spec.hours or spec.fills or spec.equal_work
-    if recipe.hours and not has_length:
-        spec = dataclasses.replace(spec, hours=recipe.hours)
     if spec.phases == PHASES and not set(PHASES) & set(recipe.phases):
         phases = recipe.usual_phases
         if spec.chat_data and CHAT in recipe.phases and CHAT not in phases:
@@ -235,7 +247,7 @@ def rented_offers(spec: RunSpec, offers: Sequence[Offer], now: float) -> list[Of
         NotFoundError: there is none. UsageError: unknown hardware, or this machine.
     """
     request = parse_hardware(spec.hardware) if spec.hardware else None
-    return _within_price(_matching(request, offers, spec, now), spec, now)
+    return _within_price(_matching(request, offers, spec, now)[0], spec, now)
 
 
 def _matching(
@@ -245,8 +257,9 @@ def _matching(
     now: float,
     local: LocalMachine | None = None,
     probed: CommandProbe | None = None,
-) -> list[Offer]:
-    """Offers that hardware, provider, region, number of GPUs, their memory and spot leave over.
+) -> tuple[list[Offer], list[Offer]]:
+    """(offers that hardware, provider, region, number of GPUs, their memory and spot leave over;
+    those set aside as odd, where no provider is named)
 
     Where any hardware will do, that must hold what the command's probe saw in use.
     """
@@ -254,7 +267,7 @@ def _matching(
     if request is not None and request.is_local:
         if local is None:
             raise UsageError("the hardware of this machine could not be read")
-        return [_own_offer(spec, local, now)]
+        return [_own_offer(spec, local, now)], []
     nodes = request.nodes if request is not None else 1
     # Quotes tell of their own kind alone: what is not asked for need not be looked through.
     of_a_kind = [
@@ -262,7 +275,11 @@ def _matching(
         for offer in offers
         if (spec.spot or not offer.spot) and (spec.community or not offer.is_community)
     ]
-    found = _in_regions(with_newer_quotes(of_a_kind, now), spec.regions)
+    quoted = with_newer_quotes(of_a_kind, now)
+    odd: list[Offer] = []
+    if not spec.providers:
+        quoted, odd = without_odd(quoted, now)
+    found = _in_regions(quoted, spec.regions)
     if request is not None or spec.gpus or spec.providers:
         found = [
             offer
@@ -287,7 +304,7 @@ def _matching(
     if not found:
         what, next_step = nearest_offer(spec, request, with_newer_quotes(offers, now), now)
         raise NotFoundError(what, next_step=next_step)
-    return found
+    return found, odd
 
 
 def _within_price(offers: list[Offer], spec: RunSpec, now: float) -> list[Offer]:
@@ -301,13 +318,13 @@ def _within_price(offers: list[Offer], spec: RunSpec, now: float) -> list[Offer]
     if most is None:
         return offers
     rented = [offer for offer in offers if offer.provider != LOCAL]
-    within = [offer for offer in rented if offer.rate <= most]
+    within = [offer for offer in rented if offer.planned_rate(now) <= most]
     if rented and not within and not spec.wait_s:
-        cheapest = min(rented, key=lambda offer: offer.rate)
+        cheapest = min(rented, key=lambda offer: offer.planned_micros(now))
+        rate = cheapest.planned_rate(now)
         raise UsageError(
-            f"no offer costs {most}/h or less: the cheapest is {_priced(cheapest)}",
-            next_step=f"--max-price {cheapest.rate.plain()}; or wait for a lower price with "
-            "--wait-for 6h",
+            f"no offer is planned at {most}/h or less: the cheapest is {_priced(cheapest)}",
+            next_step=f"--max-price {rate.plain()}; or wait for a lower price with --wait-for 6h",
         )
     if spec.wait_s:
         return [o._replace(ceiling=most) if o.provider != LOCAL else o for o in offers]
@@ -386,6 +403,29 @@ def _lasting(row: RankedOffer, given: PlanningInputs) -> RankedOffer:
     return row.with_outlook(command_outlook(given.spec, machine, given.probed, until_s, sent_bytes))
 
 
+def _one_machine(given: PlanningInputs, offers: Sequence[Offer]) -> Candidate | None:
+    """Return what is recommended where one machine of the same trains alone."""
+    spec = dataclasses.replace(given.spec, hardware=given.spec.hardware.partition("x")[2])
+    try:
+        return make_plan(
+            spec, given.recipe, offers, given.now, "",
+            tokens_available=given.tokens_available, measured=given.measured, source=given.source,
+        ).recommended  # fmt: skip
+    except (NotFoundError, DoesNotFit, BudgetRefused):
+        return None
+
+
+def _beside_one_machine(made: Candidate, alone: Candidate | None) -> Candidate:
+    """``made``, of several machines, with a warning where one is cheaper and no slower."""
+    if alone is None or alone.cost_p50 >= made.cost_p50 or alone.hours.p50 > made.hours.p50:
+        return made
+    text = (
+        f"{made.nodes} machines do not pay with this network: one {alone.hardware} takes "
+        f"{alone.hours.p50:,.1f} h and {alone.cost_p50}"
+    )
+    return dataclasses.replace(made, reasons=(Remark(RemarkTopic.WARNING, text), *made.reasons))
+
+
 def _usable(
     spec: RunSpec, kept: Sequence[RankedOffer], made: Sequence[Candidate]
 ) -> list[Candidate]:
@@ -420,7 +460,6 @@ def _usable(
 def _refuse_hopeless(
     request: HardwareRequest,
     ranked: Sequence[RankedOffer],
-    offers: Sequence[Offer],
     given: PlanningInputs,
 ) -> None:
     spec, recipe = given.spec, given.recipe
@@ -431,26 +470,9 @@ def _refuse_hopeless(
             f"{recipe.name} does not fit on {request.text}: {why}",
             next_step=f"{' '.join(words)}   (shows the hardware that fits)",
         )
-    if spec.budget is None or any(row.useful for row in ranked):
-        return
-    row = min(ranked, key=lambda r: r.most.micros * r.outlook.useful_s)
-    overhead = cost(row.most, row.outlook.overhead_p90_s)
-    least_s = row.outlook.useful_s + kill_latency_s(row.offer.provider)
-    least = cost(row.most, least_s) + row.storage.cost(least_s)
-    what = (
-        f"{spec.budget} does not pay for one useful step on {request.text}: boot, environment and "
-        f"compile cost about {overhead} (p90)"
-        + (f", storage and traffic {row.storage.after}" if row.storage.traffic else "")
-    )
-    anywhere = dataclasses.replace(spec, hardware="", objective="cheapest", fill=False)
-    other = make_plan(anywhere, recipe, offers, given.now, "").recommended if offers else None
-    if other is None:
-        raise BudgetRefused(what, next_step=f"a start and one step cost {least} at p50")
-    raise BudgetRefused(
-        what,
-        next_step=f"trmcloud plan --budget {spec.budget.plain()}   (cheapest that fits:"
-        f" {other.hardware}, {other.hours.p50:,.1f} h, {other.cost_p50})",
-    )
+    if spec.budget is not None and not any(row.useful for row in ranked):
+        why = f"{spec.budget} is too little for {recipe.name} on {request.text}"
+        raise BudgetRefused(f"{why}: {ranked[0].needs[0]}", next_step="a larger --budget")
 
 
 def untrained_message(recipe: str, why: str = "its trainer does not exist yet") -> str:
@@ -521,6 +543,26 @@ def _capacity_limits(
             f"{boot_s / 60:g} min per machine, at most {boot_budget(tried, reservation)} for "
             "machines that never start"
         )
+    return limits
+
+
+def _price_limits(
+    offers: Sequence[Offer], odd: Sequence[Offer], known: Sequence[Offer], now: float
+) -> dict[str, str]:
+    """The quotes that were set aside, and the GPUs that no seller has a price for."""
+    if all(offer.provider == LOCAL for offer in offers):
+        return {}
+    limits = {}
+    if odd:
+        texts = [
+            f"{hardware_name(o.sku, o.gpus)} at {o.provider} {o.rate}/h ({o.age_days(now)} d)"
+            for o in sorted(odd, key=lambda o: o.planned_micros(now) / o.gpus)
+        ]
+        more = f" and {len(odd) - 3} more" if len(odd) > 3 else ""
+        limits[SET_ASIDE] = f"old quotes far below other sellers': {', '.join(texts[:3])}{more}"
+    priced = {offer.sku for offer in known}
+    if unpriced := [sku for sku in GPUS if sku not in priced and GPUS[sku].is_tried]:
+        limits[UNPRICED] = ", ".join(unpriced)
     return limits
 
 

@@ -371,10 +371,15 @@ def fit_settings(
         why = _why(asked, settings, memory, need, machine, first.total > room_gb(machine))
         return FittedSettings(settings, memory, why)
     if alternative is not None:
-        instead = " ".join(f"--set {key}={getattr(alternative, key)}".lower() for key in fixed)
+        keys = dict.fromkeys((*fixed, *_TOGETHER) if set(fixed) & set(_TOGETHER) else fixed)
+        instead = " ".join(f"--set {key}={getattr(alternative, key)}".lower() for key in keys)
         return FittedSettings(asked, first, f"{need}; {instead} would fit")
     least = smallest[1].total
     return FittedSettings(*smallest, f"{need}, and {least:,.0f} GB with {_way(smallest[0])}")
+
+
+_TOGETHER = ("batch", "accumulation")
+"""Where one of them is suggested, so is the other: the global batch is theirs together."""
 
 
 def _in_fewer_passes(

@@ -61,8 +61,6 @@ class Recipe(Value):
     heads; 0: the two are set apart."""
     small: Mapping[str, Any] = field(default_factory=dict)
     """The tables that replace all else in ``in_small``."""
-    hours: float = 0.0
-    """Of training, where the user sets no length: then these are its deadline; 0: its steps are."""
     rates: Mapping[int, float] = field(default_factory=dict)
     """Sequences a step → the learning rate that goes with them: see ``rates``."""
     data_tokens: int = 0
@@ -164,7 +162,6 @@ class Recipe(Value):
             hardware={},
             reference_hardware="",
             small={},
-            hours=0.0,
             rates={},
             data_tokens=self._tokens_in_small(),
             published={},
@@ -219,7 +216,7 @@ def parse_recipe(content: Mapping[str, Any], where: str) -> Recipe:
     """
     known = {
         "name", "family", "title", "settings", "phases", "hardware", "reference_hardware", "small",
-        "aspect_ratio", "data_tokens", "hours", "rates", "published",
+        "aspect_ratio", "data_tokens", "rates", "published",
     }  # fmt: skip
     for key in content:
         if key not in known:
@@ -263,7 +260,6 @@ def parse_recipe(content: Mapping[str, Any], where: str) -> Recipe:
         aspect_ratio=_typed_count("aspect_ratio", content, where),
         small=table_of(content.get("small", {}), "small"),
         data_tokens=_typed_count("data_tokens", content, where),
-        hours=_typed_hours(content, where),
         rates=_typed_rates(content.get("rates", {}), f"{where} [rates]"),
         published={
             parse_hardware(name).text: _typed_report(table, f"{where} [published.{name}]")
@@ -279,18 +275,12 @@ def _typed_count(key: str, content: Mapping[str, Any], where: str) -> int:
     return value
 
 
-def _typed_hours(content: Mapping[str, Any], where: str) -> float:
-    value = content.get("hours", 0.0)
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < math.inf:
-        raise UsageError(f"hours takes a number, not {value!r}", where=where)
-    return float(value)
-
-
 def _typed_report(table: Mapping[str, Any], where: str) -> Report:
-    hours, source = _typed_hours(table, where), table.get("source")
-    if not hours or not isinstance(source, str) or len(table) != 2:
+    hours, source = table.get("hours"), table.get("source")
+    is_number = isinstance(hours, (int, float)) and not isinstance(hours, bool)
+    if not is_number or not 0 < hours < math.inf or not isinstance(source, str) or len(table) != 2:
         raise UsageError("a report has hours above 0 and a source", where=where)
-    return Report(hours, source)
+    return Report(float(hours), source)
 
 
 def _typed_rates(table: Any, where: str) -> dict[int, float]:

@@ -102,7 +102,7 @@ def with_only_candidate(plan: Plan, candidate_id: str) -> Plan:
 def _candidate(
     name: str, offer: Offer, traits: ProviderTraits, hold_s: float, disk_rate: Usd, now: float
 ) -> Candidate:
-    rate = offer.planned_rate(now)
+    rate = offer.late_rate(now)
     whole_s = hold_s + traits.kill_latency_s
     worst = cost(rate, whole_s) + cost(disk_rate, whole_s)
     gpu = GPUS.get(offer.sku)

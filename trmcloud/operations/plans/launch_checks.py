@@ -17,7 +17,7 @@ from trmcloud.core.errors import BudgetRefused, DoesNotFit, MissingTool, NotSupp
 from trmcloud.core.money import ZERO, Usd
 from trmcloud.core.planner.memory import checkpoint_bytes
 from trmcloud.core.planner.planning import check_spot, untrained_message
-from trmcloud.core.spec.plan import TRAINER, Candidate, Plan
+from trmcloud.core.spec.plan import TRAINER, Candidate, Plan, RemarkTopic
 from trmcloud.core.spec.recipe import Recipe
 from trmcloud.core.spec.settings import FAMILIES
 from trmcloud.core.spec.spec import RunSpec
@@ -51,8 +51,12 @@ def first_candidate(plan: Plan) -> Candidate:
     """
     candidate = plan.recommended
     if candidate is None:
+        needs = (
+            r.text for c in plan.candidates[:1] for r in c.reasons if r.about is RemarkTopic.NEED
+        )
+        why = next(needs, "it has no candidate")
         raise DoesNotFit(
-            "no candidate of this plan can be launched",
+            f"no candidate of this plan can be launched: {why}",
             next_step="trmcloud plan, with a larger budget or other hardware",
         )
     return candidate

@@ -34,12 +34,15 @@ def plan_document(
     own: OwnHardware | None = None,
     tree: WorkingTree | None = None,
     rests_on: Iterable[str] = (),
+    next_step: str = "",
 ) -> views.Planned:
     """``unread``: why a balance could not be read; ``rests_on``: what a command's plan is made
-    from."""
+    from; ``next_step``: the command of a plan that there is, where this recommends nothing."""
     spec, first = plan.spec, plan.recommended
     notes = [note("basis", text) for text in rests_on if text.strip()]
     notes += [note("balance_not_read", unread)] if unread else []
+    if first is None:
+        notes.append(note("no_plan", "no plan keeps these limits", next_step=next_step))
     limits = {"checkpoints": plan.survives, **plan.limits}
     return filled(
         views.Planned,

@@ -6,12 +6,15 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import re
+import shlex
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from trmcloud.core.catalog.hardware import LOCAL, LocalMachine, find_gpu, parse_hardware
+from trmcloud.core.catalog.offers import DAY_S
 from trmcloud.core.catalog.providers import (
     TRAITS,
     brokered,
@@ -29,10 +32,11 @@ from trmcloud.core.errors import (
     NotFoundError,
     UsageError,
 )
-from trmcloud.core.money import ZERO, Usd
+from trmcloud.core.money import ZERO, Usd, cost
 from trmcloud.core.nearest import suggest_name
-from trmcloud.core.planner.candidates import can_be_rented
+from trmcloud.core.planner.candidates import kill_latency_s
 from trmcloud.core.planner.command_outlook import recipe_of
+from trmcloud.core.planner.estimates import HORIZON_S
 from trmcloud.core.planner.planning import make_plan, rented_offers
 from trmcloud.core.spec.plan import (
     FITTED,
@@ -54,7 +58,7 @@ from trmcloud.operations.home import make_home
 from trmcloud.operations.plans import measurements
 from trmcloud.operations.plans.stock import read_stock, with_stock
 from trmcloud.operations.sending.data import resolve_source
-from trmcloud.options import LaunchRequest, spec_of, with_goal
+from trmcloud.options import LaunchRequest, spec_of, with_goal, words_of
 from trmcloud.ports.machine import ENV_TEST_SETTINGS, PlanInputs
 
 if TYPE_CHECKING:
@@ -223,8 +227,10 @@ def own_hardware(
 # Saved plans: ``<home>/plans/p-7f3a.json``, written whole or not at all.
 
 PLANS_DIR = "plans"
+FOR_GOOD = "kept"
+"""The folder beside them of those that are never deleted."""
 _ID = re.compile(r"p-[0-9a-f]{4,8}")
-_KEPT = 200
+_LATEST = 20
 
 
 def is_plan_id(text: str) -> bool:
@@ -235,24 +241,29 @@ def new_plan_id(home: Path, spec: RunSpec, now: float, principal: str = "") -> s
     """An id that no saved plan of the principal's bears: ``p-`` and four to eight hex digits."""
     digest = hashlib.sha256(f"{now!r} {json.dumps(spec.to_json())}".encode()).hexdigest()
     for length in range(4, 9):
-        if not _path(home, f"p-{digest[:length]}", principal).exists():
+        found = (_path(home, f"p-{digest[:length]}", principal, w) for w in ("", FOR_GOOD))
+        if not any(path.exists() for path in found):
             break
     return f"p-{digest[:length]}"
 
 
-def save_plan(home: Path, plan: Plan, principal: str = "") -> Path:
-    """Writes ``plan``, apart from the owner's where it is a principal's: who may launch a plan is
-    who made it. The oldest beyond two hundred go.
+def save_plan(home: Path, plan: Plan, principal: str = "", *, for_good: bool = False) -> Path:
+    """Write ``plan`` with the candidates that a launch of it may take, apart from the owner's where
+    it is a principal's: who may launch a plan is who made it. Of those that are not saved
+    ``for_good``, the latest twenty stay.
 
     Raises:
         ConflictError: the folder cannot be written.
     """
-    path = _path(home, plan.id, principal)
+    path = _path(home, plan.id, principal, FOR_GOOD if for_good else "")
+    needed = {*plan.launchable, plan.recommended_id or plan.candidates[0].id}
+    small = replace(plan, candidates=tuple(c for c in plan.candidates if c.id in needed))
     try:
         make_home(home)
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_atomic(path, json.dumps(plan_to_json(plan)))
-        _forget_old(path.parent)
+        write_atomic(path, json.dumps(plan_to_json(small)))
+        if not for_good:
+            _forget_old(path.parent)
     except OSError as error:
         raise ConflictError(
             f"the plan cannot be saved: {error.strerror or error}",
@@ -272,6 +283,8 @@ def load_plan(home: Path, plan_id: str, now: float, principal: str = "") -> Plan
     if not is_plan_id(plan_id):
         raise UsageError(f"{plan_id!r} is not the id of a plan", next_step="ids look like p-7f3a")
     path = _path(home, plan_id, principal)
+    if not path.exists():
+        path = _path(home, plan_id, principal, FOR_GOOD)
     try:
         plan = plan_from_json(json.loads(path.read_text(encoding="utf-8")))
     except FileNotFoundError:
@@ -296,17 +309,17 @@ def load_plan(home: Path, plan_id: str, now: float, principal: str = "") -> Plan
     return plan
 
 
-def _path(home: Path, plan_id: str, principal: str) -> Path:
+def _path(home: Path, plan_id: str, principal: str, within: str = "") -> Path:
     folder = home / PLANS_DIR / f"of-{principal}" if principal else home / PLANS_DIR
-    return folder / f"{plan_id}.json"
+    return folder / within / f"{plan_id}.json"
 
 
 def _forget_old(folder: Path) -> None:
     paths = list(folder.glob("p-*.json"))
-    if len(paths) <= _KEPT:
+    if len(paths) <= _LATEST:
         return
     paths.sort(key=lambda path: path.stat().st_mtime)
-    for path in paths[: len(paths) - _KEPT]:
+    for path in paths[: len(paths) - _LATEST]:
         path.unlink(missing_ok=True)
 
 
@@ -327,14 +340,6 @@ def no_funds(provider: str) -> FundsSeen:
     return None, ""
 
 
-USUAL_HARDWARE = frozenset(
-    [
-        *((gpus, "H100-SXM") for gpus in (1, 4, 8)),
-        *((gpus, "A100-80GB-SXM") for gpus in (1, 8)),
-        *((1, sku) for sku in ("L4", "L40S", "RTX4090")),
-    ]
-)
-"""(GPUs, SKU) that other recipes are planned on where a line has to do."""
 OTHERS = ("speedrun", "gpt350m", "shakespeare", "d24", "bd3lm", "hdp")
 """Recipes that a plan names beside its own, those whose outcome is known first."""
 OTHERS_SHOWN = 3
@@ -500,46 +505,62 @@ class Planner:
             plan = replace(plan, limits={**plan.limits, TEST_SETTINGS: told})
         return plan
 
-    def save(self, plan: Plan) -> Plan:
-        """Keep it under the user's home.
+    def save(self, plan: Plan, *, for_good: bool = False) -> Plan:
+        """Keep it under the user's home, ``for_good`` or until twenty later ones are saved.
 
         Raises:
             ConflictError: the folder cannot be written.
         """
-        save_plan(self._home, plan, self._principal)
+        save_plan(self._home, plan, self._principal, for_good=for_good)
         return plan
 
-    def others(
-        self, spec: RunSpec, names: Sequence[str], *, most: int = 0, quick: bool = False
-    ) -> list[Bought]:
-        """What other recipes would take within the limits of ``spec``: those that it pays for, in
-        the order of ``names``, ``most`` of them (0: all). ``quick``: on ``USUAL_HARDWARE`` alone,
-        each where it is cheapest.
+    def others(self, spec: RunSpec, names: Sequence[str], *, most: int = 0) -> list[Bought]:
+        """What other recipes would take within the limits of ``spec``: the recommendations of their
+        own plans, in the order of ``names``, ``most`` of them (0: all).
         """
         now, found = self._clock(), []
-        offers: Sequence[Offer] = self._known_offers(spec, now)[0]
-        if quick:
-            try:
-                offers = _cheapest(rented_offers(spec, offers, now), now)
-            except NotFoundError:
-                return []
+        offers = self._known_offers(spec, now)[0]
         for name in names:
             wish = replace(spec, recipe=name, phases=PHASES, overrides=(), data="", chat_data="")
             recipe = self.recipe(name)
             try:
                 plan = make_plan(
                     wish, recipe, offers, now, "",
-                    local=None if quick else self.machine(), source=self._source(wish, recipe),
+                    local=self.machine(), source=self._source(wish, recipe),
                 )  # fmt: skip
             except (UsageError, NotFoundError, DoesNotFit, BudgetRefused):
                 continue
             chosen = plan.recommended
             if chosen is not None and chosen.within_budget:
-                kind = chosen.phases[0].settings
-                found.append(Bought(name, chosen, kind.reached.get(name, NOT_KNOWN)))
+                is_whole = not (spec.fills or spec.steps or spec.hours or spec.tokens)
+                reached = chosen.phases[0].settings.reached.get(name) if is_whole else None
+                found.append(Bought(name, chosen, reached or NOT_KNOWN))
             if len(found) == most > 0:
                 break
         return found
+
+    def next_wish(self, request: LaunchRequest, spec: RunSpec) -> str:
+        """The command nearest to ``request``, which has no plan, that has one: with more money and
+        time, else on other hardware; empty where there is none."""
+        typed = [name for name in request.typed if name not in ("budget", "deadline")]
+        free = replace(
+            spec, budget=None, objective=CHEAPEST, fill=False, fit_balance=False,
+            deadline_at=self._clock() + _YEAR_S,
+        )  # fmt: skip
+        for wish in (free, replace(free, hardware="", gpus=0, processes=0)):
+            if not wish.hardware:
+                typed = [name for name in typed if name not in ("hardware", "gpus", "processes")]
+            try:
+                best = self.plan(wish).recommended
+            except (UsageError, NotFoundError, DoesNotFit, BudgetRefused):
+                continue
+            if best is not None and best.within_budget:
+                more, names = _enough(best, spec, self._clock())
+                words = words_of(
+                    replace(request, **more, typed=(*typed, *names)), "plan", (*typed, *names)
+                )
+                return shlex.join(["trmcloud", "plan", *words])
+        return ""
 
     def offers_for(self, spec: RunSpec) -> tuple[list[Offer], float]:
         """(the offers of other machines that ``spec`` leaves to choose from, epoch s as of now)
@@ -607,16 +628,27 @@ class Planner:
             raise
 
 
-def _cheapest(offers: Sequence[Offer], now: float) -> list[Offer]:
-    """The cheapest of each of ``USUAL_HARDWARE``."""
-    best: dict[tuple[int, str], Offer] = {}
-    for offer in offers:
-        key = offer.gpus, offer.sku
-        if key in USUAL_HARDWARE and can_be_rented(offer):
-            kept = best.get(key)
-            if kept is None or offer.planned_micros(now) < kept.planned_micros(now):
-                best[key] = offer
-    return list(best.values())
+_YEAR_S = 364 * DAY_S
+"""The latest deadline that an option takes."""
+_ROOM = 1.03
+"""Of what P90 costs and takes, what is suggested: prices and lines move a little."""
+
+
+def _enough(best: Candidate, spec: RunSpec, now: float) -> tuple[dict[str, Any], list[str]]:
+    """(the budget and the deadline with which ``best`` finishes, those of them to be typed)"""
+    p90_s = best.hours.p90 * 3600 + best.landing_s + kill_latency_s(best.provider)
+    held = best.storage.micros * max(1.0, best.hours.p90 / max(best.hours.p50, 1e-9))
+    need = _ROOM * (cost(best.reserved_rate, p90_s).micros + held)
+    more: dict[str, Any] = {}
+    names = []
+    if spec.budget is not None:
+        more["budget"] = f"{max(spec.budget.micros, need) / 1e6 + 0.005:.2f}"
+        names.append("budget")
+    given_s = spec.deadline_at - now if spec.deadline_at is not None else HORIZON_S
+    if spec.deadline_at is not None or p90_s * _ROOM > given_s:
+        more["deadline"] = f"{math.ceil(max(given_s, p90_s * _ROOM) / 3600)}h"
+        names.append("deadline")
+    return more, names
 
 
 def _tokens_in(spec: RunSpec, recipe: Recipe) -> int | None:
