@@ -365,8 +365,12 @@ class Judge:
 
     def _row(self, words: Words, row: Row) -> None:
         asked_less = any(name in words for name in ("--steps", "--hours"))
-        if not asked_less and "--set" not in words:
-            whole = self.recipe_tokens(words, row.hardware)
+        whole = self.recipe_tokens(words, row.hardware)
+        by_sum = option(words, "--hardware") == "local" and "--rate" in words
+        if by_sum and row.tokens < 0.05 * whole and not asked_less:
+            told = any("buys about" in text or "stops and saves" in text for _, text in row.notes)
+            self.hold("trains", words, row.steps >= 1 and told, f"{row.id}: {row.steps:,.0f} steps")
+        elif not asked_less and "--set" not in words:
             enough = row.tokens >= 0.05 * whole
             evaluates = row.steps >= row.until_evaluation - 0.5 or row.tokens >= 0.999 * whole
             self.hold(

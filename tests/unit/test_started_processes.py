@@ -18,7 +18,6 @@ MAY_START = {
     "io/children.py:run_reader": "the one for another party's files",
     # The user's own command, whose plan was accepted, and its trial in a copy of the tree.
     "operations/commands/trial.py:_observe": "the observer: our code, in a trial's environment",
-    "operations/commands/trial_process.py:_Attempt.run": "the command that is tried",
     "pod/job/process.py:Job._start": "the command, on the machine that it was sent to",
     "pod/job/process.py:main": "a machine's Python, for the job that it was sent",
     # Our own commands and trainer, by this Python.

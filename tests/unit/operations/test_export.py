@@ -112,7 +112,7 @@ def test_its_price_limit_and_own_end_keep_the_plan_s_worst_case(tmp_path: Path) 
         chosen, resources = spec.candidate, task["resources"]
         ((_, count),) = resources["accelerators"].items()
         assert count == chosen.gpus == int(name[0])
-        assert resources["max_hourly_cost"] == float(chosen.planned_rate or chosen.rate)
+        assert resources["max_hourly_cost"] == float(chosen.most_rate or chosen.rate)
         limit = resources["autostop"]
         assert limit["down"] is True
         assert limit["wait_for"] == "none"

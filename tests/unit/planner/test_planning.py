@@ -302,6 +302,13 @@ def test_what_trains_too_little_of_a_recipe_is_refused(trm: Recipe, offers: list
     assert asked.recommended is not None, "--steps asks for less"
 
 
+def test_a_sum_for_this_machine_buys_what_it_buys(tiny: Recipe, machine: LocalMachine) -> None:
+    """The steps that it buys are printed: README's first run costs six cents."""
+    wish = {"phases": ("fast",), "local": machine, "rate": Usd("3.6"), "budget": Usd("0.06")}
+    bought = present(plan_for(tiny, [], hardware="local", **wish).recommended)
+    assert any("this budget buys about" in text for _, text in bought.reasons)
+
+
 def test_several_machines_say_where_one_is_cheaper_and_no_slower(
     offers: list[Offer],
 ) -> None:

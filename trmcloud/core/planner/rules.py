@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
+from trmcloud.core.catalog.hardware import LOCAL
 from trmcloud.core.catalog.offers import DAY_S
 from trmcloud.core.money import Usd, cost
 from trmcloud.core.planner.candidates import (
@@ -88,11 +89,13 @@ def _start_needs(case: Case) -> str:
 
 
 def _trains_enough(case: Case) -> bool:
-    """Where a shorter run was asked for, one step is enough."""
+    """Where a shorter run was asked for, or this machine by its name and money ends it, one step is
+    enough: the plan says how many it buys."""
     if case.stopped is None or not _starts(case):
         return True
     name, step, steps = case.stopped
-    if case.spec.steps or case.spec.hours:
+    by_sum = case.spec.hardware == LOCAL and not _is_paid_for(case)
+    if case.spec.steps or case.spec.hours or by_sum:
         return step > 0 or name != case.row.outlook.phases[0].name
     first = case.row.outlook.phases[0]
     before_evaluation = min(getattr(first.settings, "eval_every", 1) or steps, steps)

@@ -277,8 +277,9 @@ def _typed_count(key: str, content: Mapping[str, Any], where: str) -> int:
 
 def _typed_report(table: Mapping[str, Any], where: str) -> Report:
     hours, source = table.get("hours"), table.get("source")
-    is_number = isinstance(hours, (int, float)) and not isinstance(hours, bool)
-    if not is_number or not 0 < hours < math.inf or not isinstance(source, str) or len(table) != 2:
+    if isinstance(hours, bool) or not isinstance(hours, (int, float)) or not 0 < hours < math.inf:
+        hours = 0.0
+    if not hours or not isinstance(source, str) or len(table) != 2:
         raise UsageError("a report has hours above 0 and a source", where=where)
     return Report(float(hours), source)
 
