@@ -104,9 +104,12 @@ def _trains_enough(case: Case) -> bool:
 
 
 def _too_little(case: Case) -> str:
+    whole = f"needs {case.need}"
+    if _is_paid_for(case):
+        whole = f"takes {case.p90_s / DAY_S:,.1f} days (P90)"
     return (
         f"trains {case.share:.1%} of the recipe: less than {LEAST_SHARE:.0%}, or no evaluation, is "
-        f"not recommended without --steps or --hours; finishing needs {case.need}"
+        f"not recommended without --steps or --hours; finishing {whole}"
     )
 
 
