@@ -351,6 +351,15 @@ def test_a_known_framework_is_resumed_by_its_own_option(user: User) -> None:
     )
 
 
+def test_a_resumed_one_that_shows_nothing_has_not_passed(user: User) -> None:
+    """The checkpoint that was put back for it is no step of its own."""
+    waits = "if '--resume_from_checkpoint' in sys.argv:\n    time.sleep(60)\nfirst = 0\n"
+    script(user, LIKE_TRANSFORMERS.replace("first = 0\n", waits, 1))
+    made = tried(user, "--", "python3", "train.py", "--output_dir", "out")
+    assert made["checks"]["resumes"]["message"].endswith(": its log shows no step")
+    assert "--resume " not in made["run_command"]
+
+
 def test_one_that_writes_faster_than_is_read_is_judged_in_time(user: User) -> None:
     """Its long lines take milliseconds each to look at; what it said last is shown all the same."""
     script(

@@ -408,7 +408,9 @@ class TriedJob(Job):
     def _saves(self) -> tuple[tuple[SeenSave, ...], float]:
         """Return its checkpoints, and when the last of them was written, epoch seconds. The
         metrics that their layouts name are noted."""
-        artifacts = list(self._taking.taken.values())[-_MOST_SAVES:]
+        # A resumed attempt finds what was put back for it.
+        taken = [a for a in self._taking.taken.values() if a.saved_at >= self._started_at]
+        artifacts = taken[-_MOST_SAVES:]
         saves = []
         for artifact in artifacts:
             name = self._shown_name(artifact)
