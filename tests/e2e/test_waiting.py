@@ -105,7 +105,7 @@ def test_the_guard_goes_on_for_a_command_that_was_killed(rented: RentedUser) -> 
 
 def test_a_price_that_nothing_has_is_said_at_once(renter: RentedUser) -> None:
     out = renter.fails(*launch_of(renter, "--max-price", "0.05"), code=2)
-    assert "no offer costs $0.05/h or less: the cheapest is 1xRTX4090" in out
+    assert "no offer is planned at $0.05/h or less: the cheapest is 1xRTX4090" in out
     assert runs_of(renter) == []
     launch = renter.start(*launch_of(renter, "--max-price", "0.05", "--wait-for", "30m"))
     run = waits(renter)
