@@ -15,7 +15,7 @@ from trmcloud.core.contract.bucket_layout import BUCKET_BYTES_PER_S
 from trmcloud.core.money import Usd, cost
 from trmcloud.core.planner.interruptions import best_interval_s, expected_segment_s
 from trmcloud.core.planner.memory import Memory, checkpoint_bytes, weights_bytes
-from trmcloud.core.planner.roofline import NODE_LINK_GB_S, assumed_format
+from trmcloud.core.planner.roofline import FITTED_AT, NODE_LINK_GB_S, assumed_format
 from trmcloud.core.planner.speed import (
     FittedSettings,
     Machine,
@@ -609,7 +609,8 @@ def _probed(settings: PhaseRecipe, machine: Machine) -> float:
     probe = machine.measured
     if probe is None:
         return machine.published or 1.0
-    if probe.predicted_s > 0:
+    is_of_this_fit = machine.gpu is None or probe.at >= FITTED_AT
+    if probe.predicted_s > 0 and is_of_this_fit:
         return probe.step_s / probe.predicted_s
     measured = probe.step_s * probe.gpus / (probe.tokens_per_step * probe.flops_per_token)
     flops = settings.tokens_per_step(machine.processes) * settings.work().train_flops
