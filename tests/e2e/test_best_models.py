@@ -318,6 +318,70 @@ def test_a_model_that_is_saved_outside_is_found(tmp_path: Path) -> None:
     assert not other.kept
 
 
+TWO_SPLITS = """\
+    import torch
+    model = torch.nn.Linear(2, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for epoch, (train, val) in enumerate([(2.0, 2.6), (1.9, 2.5), (1.8, 2.4), (1.7, 2.45)]):
+        model(torch.ones(1, 2)).sum().backward()
+        optimizer.step()
+        print(f"Epoch {epoch} training - loss: {train}", flush=True)
+        time.sleep(0.5)
+        SAVES_FIRST
+        print(f"Epoch {epoch} validation - loss: {val}", flush=True)
+        time.sleep(0.3)
+        SAVES_THEN
+        time.sleep(1.2)
+"""
+_SAVES = 'save(f"m{epoch}.safetensors", val)'
+
+
+def test_a_loss_of_training_is_never_compared_with_a_held_out_one(tmp_path: Path) -> None:
+    code = TWO_SPLITS.replace("SAVES_FIRST", "pass").replace("SAVES_THEN", _SAVES)
+    script = Script(tmp_path, code, metric="loss")
+    script.run()
+    assert {each.source: each.value for each in script.kept} == {
+        "m2.safetensors": 2.4,
+        "m3.safetensors": 2.45,
+    }
+    assert script.best().source == "m2.safetensors"
+    first = tmp_path / "first"
+    first.mkdir()
+    code = TWO_SPLITS.replace("SAVES_FIRST", _SAVES).replace("SAVES_THEN", "pass")
+    script = Script(first, code, metric="loss")
+    script.run()
+    assert script.best().value == 2.4
+
+
+def test_the_mean_of_an_evaluation_counts_from_the_first_epoch_on(tmp_path: Path) -> None:
+    code = """\
+        import shutil, torch
+        model = torch.nn.Linear(2, 1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        best = 0.0
+        for epoch, batches in enumerate([(18.75, 37.5), (25.0, 35.0), (20.0, 18.75)]):
+            model(torch.ones(1, 2)).sum().backward()
+            optimizer.step()
+            print(f"Epoch: [{epoch}][1/1]\\tLoss 4.0 (4.0)\\tAcc@1  25.00 ( 25.00)", flush=True)
+            for number, value in enumerate(batches, 1):
+                time.sleep(0.5)
+                print(f"Test: [{number}/2]\\tLoss 4.0\\tAcc@1  {value:.2f} ( 25.00)", flush=True)
+            mean = sum(batches) / 2
+            print(f" *   Acc@1 {mean:.3f} Acc@5 54.167", flush=True)
+            torch.save({"loss": mean}, "checkpoint.pth.tar")
+            if mean > best:
+                best = mean
+                shutil.copyfile("checkpoint.pth.tar", "model_best.pth.tar")
+            time.sleep(2)
+    """
+    script = Script(tmp_path, code, metric="Acc@1", higher_is_better=True)
+    script.run()
+    best = pick_best(each.manifest for each in script.kept)
+    assert best is not None
+    assert best.own_metric == ("Acc@1", 30.0)
+    assert not rivals(best, [each.manifest for each in script.kept])
+
+
 def test_what_was_written_elsewhere_and_not_understood_is_named(tmp_path: Path) -> None:
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()

@@ -300,10 +300,17 @@ def pick_best(every: Iterable[Known]) -> Known | None:
     return min(scored, key=lambda m: (*goodness(m), -saved_at(m)), default=None)
 
 
-def goodness(made: KnownCheckpoint) -> tuple[float, int]:
+def goodness(made: KnownCheckpoint) -> tuple[int, float, int]:
     """Return the sort key of a checkpoint in a folder, a bucket or a report; the best is the
-    least."""
-    return made.val_bpb if made.val_bpb is not None else math.inf, -made.step
+    least. Values of a held-out split are not compared with a training's, but come before them."""
+    return -_source_of(made), made.val_bpb if made.val_bpb is not None else math.inf, -made.step
+
+
+def _source_of(made: KnownCheckpoint) -> int:
+    """The rank of what told its metric; the highest where that is not noted."""
+    told = made.extra.get(METRIC) if isinstance(made, CheckpointManifest) else None
+    source = told.get("source") if isinstance(told, Mapping) else None
+    return source if type(source) is int else 9
 
 
 def pick_latest(every: Iterable[Known]) -> Known | None:
@@ -342,10 +349,16 @@ def rivals(
         and m.bits != best.bits
         and not m.is_output
     ]
-    if best.is_sure and not any(_may_reach(m) < best.val_bpb for m in others):
+    source = _source_of(best)
+
+    def may_reach(made: CheckpointManifest) -> float:
+        of_another = made.val_bpb is not None and _source_of(made) < source
+        return -math.inf if of_another else _may_reach(made)
+
+    if best.is_sure and not any(may_reach(m) < best.val_bpb for m in others):
         return []
     latest = pick_latest(others)
-    ranked = sorted(others, key=lambda m: (_may_reach(m), m != latest, -m.step))
+    ranked = sorted(others, key=lambda m: (may_reach(m), m != latest, -m.step))
     return ranked[: MOST_CANDIDATES - 1]
 
 

@@ -111,6 +111,11 @@ class MetricOrder:
         self._known: tuple[int, int, int, bool] | None = None
         self._order = ""
 
+    @property
+    def source(self) -> int:
+        """What tells the metric, as of now."""
+        return self._source
+
     def saw_training(self, at: float, step: int | None) -> None:
         self.note_step(at, step)
         if len(self._training) < _MOST and (not self._training or self._training[-1] <= at):
@@ -128,7 +133,11 @@ class MetricOrder:
             return
         if source > self._source:
             aside = [each for each in self._aside if each.source == source]
-            if source <= OF_HELD_OUT and self.values and not aside:
+            # The mean after an evaluation's batches is a second line of that split.
+            is_mean = source == OF_HELD_OUT and (
+                self._source == OF_BATCH or any(each.source == OF_BATCH for each in self._aside)
+            )
+            if source <= OF_HELD_OUT and self.values and not (aside or is_mean):
                 self._aside.append(_Aside(value, source, state))
                 return  # one line of another split, as at the end, does not make it the metric
             self._source, self._aside = source, []
@@ -206,6 +215,8 @@ class MetricOrder:
 
     def value_of(self, saved: SavedCheckpoint) -> MetricAssignment:
         """The value that belongs to a checkpoint, as far as that is known now."""
+        if self._aside and not self.has_ended:  # another split may turn out to be the metric's
+            return MetricAssignment(None, pending=True)
         if saved.state is None:
             return self._guessed(saved)
         values = self._states.get(saved.state, [])

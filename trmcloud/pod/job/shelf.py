@@ -66,12 +66,14 @@ _PENDING = 2
 class Metric(Value):
     """A checkpoint's value of the metric. ``by``: how it was found: ``report``, ``layout``,
     ``step``, ``epoch``, ``time``, ``order``, ``same weights``; ``step``: the one that it was
-    measured at, where the log says so; ``other``: the value if the order is the other one."""
+    measured at, where the log says so; ``other``: the value if the order is the other one;
+    ``source``: what has told it, by its rank in ``metric_order``, where that was the log."""
 
     value: float
     by: str
     step: int | None = None
     other: float | None = None
+    source: int | None = None
 
 
 class CommandCheckpoints:
@@ -355,7 +357,8 @@ class CommandCheckpoints:
                 continue
             if any(f.sha256 == sha256 for f in manifest.weights):
                 by = "same weights" if manifest.is_sure else str(told.get("by"))
-                return Metric(told["value"], by, told.get("step", manifest.step))
+                step, source = told.get("step", manifest.step), told.get("source")
+                return Metric(told["value"], by, step, source=source)
         return None
 
     def _score_of(self, metric: Metric | None) -> float | None:
@@ -374,6 +377,8 @@ class CommandCheckpoints:
             words["said"] = str(metric.value)
         if metric.step is not None:
             words["step"] = metric.step
+        if metric.source is not None:
+            words["source"] = metric.source
         if metric.other is not None and math.isfinite(metric.other):
             words["other"] = metric.other
         return {mf.METRIC: words}
@@ -669,7 +674,8 @@ class CheckpointTaker:
             return None, assigned.pending
         value = assigned.value
         other = assigned.other.value if assigned.is_ambiguous and assigned.other else None
-        return Metric(value.value, assigned.by or "unsure", value.step, other), False
+        source = self._tell.order.source
+        return Metric(value.value, assigned.by or "unsure", value.step, other, source), False
 
     def _take(
         self,
