@@ -199,7 +199,7 @@ PUBLIC_FRAMEWORKS := torchvision timm monai nibabel gymnasium tyro wandb jsonarg
 
 own-public: $(READY) .venv-own/.public-ready
 	$(BIN)/python -m tests.own.public_cells --sources "$(PUBLIC_PATH)" --jobs $(JOBS) --only "$(ONLY)" \
-		--state build/own-public.json --page docs/soak/public-scripts.md --date "$$(date +%F)"
+		--results tests/own/public_results.json --page docs/soak/public-scripts.md --date "$$(date +%F)"
 
 # What a machine of SkyPilot's downloads when it has a network; the test's machines have none. The
 # trainer's packages, torch among them, are served to them from loopback.
