@@ -542,7 +542,7 @@ PUBLIC = (
             )
         ),
         is_api=True,
-        longer=("range(12)", "range(12000)"),
+        longer=("range(16)", "range(16000)"),
     ),
     Public(
         "accelerate-checkpointing",

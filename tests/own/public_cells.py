@@ -38,7 +38,7 @@ OWN = ROOT / ".venv-own"
 _GRACE_S = 10
 _LANDING_S = 9
 """Reserved by the plan to land, beside the grace."""
-_LIVES_S = {"stopped": 60}
+_LIVES_S = {"stopped": 50}
 """How long the budget lets a command run at 3.60 USD per hour; else it is more than any needs."""
 _SETTLED_S = 6
 _TRY_S = 20
@@ -57,7 +57,7 @@ class Play:
     detail: str
     seconds: float
     cause: str = ""
-    """Of a miss, added by a person."""
+    """Of a miss, or of a fault of this file or of a row; added by a person."""
 
     @property
     def is_unsure(self) -> bool:
@@ -197,7 +197,7 @@ def hash_of(path: Path) -> str:
 
 def run_cell(row: Public, ending: str, sources: Path, folder: Path) -> tuple[str, str]:
     """Return the verdict and its detail."""
-    row = row.endless() if ending == "stopped" else row
+    row = row.endless() if ending in ("stopped", "killed") else row
     (folder / "project").mkdir()
     make_project(row, sources, folder / "project")
     user = make_user(row, folder)
@@ -221,7 +221,7 @@ def _end(row: Public, user: User, ending: str, words: list[str], versions: Versi
     place = words.index("--")
     process = user.start(*words[:place], "-y", *words[place:])
     if ending in ("killed", "resumed"):
-        _wait_for_saves(row, process, versions)
+        _wait_for_saves(row, process, versions, 2 if ending == "killed" else 1)
         scripts = user.pids(_script_of(row))
         if process.poll() is not None or not scripts:
             raise MissError(_NOT_JUDGED, "it ended before it could be killed")
@@ -253,17 +253,25 @@ def _script_of(row: Public) -> str:
     return str(script)
 
 
-def _wait_for_saves(row: Public, process: subprocess.Popen[str], versions: Versions) -> None:
+def _wait_for_saves(
+    row: Public, process: subprocess.Popen[str], versions: Versions, count: int
+) -> None:
+    """Until there are ``count`` saves and time in which the newest of them is copied."""
+
     def has_saved() -> bool:
         if process.poll() is not None:
-            raise MissError("no run", f"it ended by itself: {process.communicate()}")
-        return versions.count() >= 2 * len(row.saves)
+            raise MissError(_NOT_JUDGED, f"it ended by itself: {process.communicate()}")
+        return versions.count() >= count * _files_of_a_save(row)
 
     if row.saves_once:
         time.sleep(15)
         return
-    until(has_saved, within_s=240, what="two saves")
-    time.sleep(_SETTLED_S)
+    until(has_saved, what=f"{count} saves")
+    time.sleep(_SETTLED_S if count > 1 else _SETTLED_S / 2)
+
+
+def _files_of_a_save(row: Public) -> int:
+    return max(Counter(Path(pattern).parent for pattern in row.saves).values())
 
 
 def _log(user: User) -> str:
@@ -294,6 +302,8 @@ def _judge(row: Public, user: User, versions: Versions, out: str) -> tuple[str, 
     best = _best(row, saved, versions)
     carried = (document["metric"] or {}).get("value")
     about = f"true best {best:g}; came {', '.join(f'{value:g}' for value in values)}"
+    seen, made = versions.count(), len(saved)
+    about += f" ({seen} of {made} saves seen)" if seen < made else ""
     about += f"; told {document['metric']['name']} {carried:g}" if carried is not None else ""
     if len(values) > 1:
         if best in values and len(values) <= 3:
@@ -386,7 +396,7 @@ def main() -> None:
     parser.add_argument("--date", required=True)
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--only", default="", help="a pattern of ROW-ENDING; - plays none")
-    parser.add_argument("--again", action="store_true", help="play those that missed again")
+    parser.add_argument("--again", action="store_true", help="those that missed, too")
     parser.add_argument("--keep", type=Path, help="a folder for the homes of those that missed")
     parser.add_argument("--results", type=Path, required=True)
     given = parser.parse_args()
@@ -395,7 +405,7 @@ def main() -> None:
     def is_due(name: str) -> bool:
         last = judged(read_plays(given.results), code).get(name, [])
         return fnmatch.fnmatch(name, given.only or "*") and (
-            not last or (given.again and last[-1].is_miss)
+            not last or (given.again and (last[-1].is_miss or bool(last[-1].cause)))
         )
 
     def work(name: str) -> Play:
@@ -407,7 +417,7 @@ def main() -> None:
             verdict, detail = _NOT_JUDGED, f"{type(error).__name__}: {error}"
         detail = " ".join(detail.replace(folder, "~").replace(str(ROOT), ".").split())
         play = Play(name, code, verdict, detail[:600], round(time.monotonic() - began))
-        if not given.keep or not (play.is_miss or verdict == _NOT_JUDGED):
+        if not given.keep or verdict in ("best", _NOTHING_SAVED):
             shutil.rmtree(folder, ignore_errors=True)
         return play
 
@@ -458,7 +468,7 @@ def page_of(plays: Sequence[Play], code: str, date: str) -> str:
         f"| {play.cell} | `{play.code}` | {play.verdict} | {_in_cell(play.detail)} |"
         f" {_in_cell(play.cause) or 'not yet known'} |"
         for play in plays
-        if play.is_miss
+        if play.is_miss or play.cause
     ]
     rows = [
         f"| [{row.repository}](https://github.com/{row.repository}/tree/{row.commit}) |"
@@ -534,7 +544,8 @@ _PAGE = """# Public scripts under `trmcloud run`
 {goals}
 
 The shares are of the cells whose script had saved something. A cell is played again only after a
-miss; its first verdict stays in the totals and in the list of misses.
+miss, or where the harness or the row was at fault; its first verdict stays in the totals and in the
+list of misses.
 
 Each script is tried with `trmcloud try` and its metric, `--rate` and `--budget`; `--best` is not
 given, because each metric's name tells the direction. The line that `try` prints is typed
