@@ -42,6 +42,8 @@ _LIVES_S = {"stopped": 50}
 """How long the budget lets a command run at 3.60 USD per hour; else it is more than any needs."""
 _SETTLED_S = 6
 _TRY_S = 20
+_ENV = ("OMP_NUM_THREADS=1",)
+"""Two threads of a script wait for each other where the cores are shared with other work."""
 _NOT_JUDGED = "not judged"
 """By a fault of this file or of a row, which is no verdict: the cell is played again."""
 _NOTHING_SAVED = "nothing was saved"
@@ -105,7 +107,7 @@ def make_project(row: Public, sources: Path, project: Path) -> None:
 
 def make_user(row: Public, folder: Path) -> User:
     path = os.pathsep.join([str(OWN / "bin"), str(Path(sys.executable).parent), os.environ["PATH"]])
-    given = dict(pair.split("=", 1) for pair in row.env)
+    given = dict(pair.split("=", 1) for pair in (*row.env, *_ENV))
     return User(folder, cwd=folder / "project", environment={"PATH": path, **given})
 
 
@@ -117,7 +119,7 @@ def line_of_trial(row: Public, user: User, ending: str) -> list[str]:
     budget_usd = 0.001 * (_LIVES_S.get(ending, 600) + _GRACE_S + _LANDING_S)
     options = ["--for", str(_TRY_S), "--grace", str(_GRACE_S), "--metric", row.metric]
     options += ["--rate", "3.60", "--budget", f"{budget_usd:.3f}"]
-    for pair in row.env:
+    for pair in (*row.env, *_ENV):
         options += ["--env", pair.partition("=")[0]]
     if row.resume and ending == "resumed":
         options += ["--resume", _resumed_command(row)]
@@ -249,8 +251,8 @@ _CODES = {
 
 
 def _script_of(row: Public) -> str:
-    [script] = re.findall(r"\S+\.py\b", row.command)
-    return str(script)
+    """The first one: what follows may be a configuration."""
+    return str(re.findall(r"\S+\.py\b", row.command)[0])
 
 
 def _wait_for_saves(
@@ -547,15 +549,15 @@ The shares are of the cells whose script had saved something. A cell is played a
 miss, or where the harness or the row was at fault; its first verdict stays in the totals and in the
 list of misses.
 
-Each script is tried with `trmcloud try` and its metric, `--rate` and `--budget`; `--best` is not
-given, because each metric's name tells the direction. The line that `try` prints is typed
-unchanged, but for `-y` in the place of an answer. A stopped run is a longer training that its
-budget ends after about a minute; a killed one loses its processes by SIGKILL after two saves; a
-resumed one is killed likewise, continues with its own `--resume` or by `trmcloud resume`, and
-finishes. The true best is the best value in the script's own record. The bytes that came home are
-compared with the hashes of every save, taken while the script ran, and opened with their framework.
-A script that saves once, at its end, has no other save to be taken for its best, and nothing to
-bring home before it.
+Each script is tried with `trmcloud try` and its metric, `--rate`, `--budget` and `--env
+OMP_NUM_THREADS`; `--best` is not given, because each metric's name tells the direction. The line
+that `try` prints is typed unchanged, but for `-y` in the place of an answer. A stopped run is a
+longer training that its budget ends after about a minute; a killed one loses its processes by
+SIGKILL after two saves; a resumed one is killed likewise, continues with its own `--resume` or by
+`trmcloud resume`, and finishes. The true best is the best value in the script's own record. The
+bytes that came home are compared with the hashes of every save, taken while the script ran, and
+opened with their framework. A script that saves once, at its end, has no other save to be taken for
+its best, and nothing to bring home before it.
 
 | repository | script | kinds | metric through an API |
 |---|---|---|---|
