@@ -397,7 +397,7 @@ def main() -> None:
     parser.add_argument("--page", type=Path, required=True)
     parser.add_argument("--date", required=True)
     parser.add_argument("--jobs", type=int, default=1)
-    parser.add_argument("--only", default="", help="a pattern of ROW-ENDING; - plays none")
+    parser.add_argument("--only", default="", help="patterns of ROW-ENDING, with commas; - plays none")
     parser.add_argument("--again", action="store_true", help="those that missed, too")
     parser.add_argument("--keep", type=Path, help="a folder for the homes of those that missed")
     parser.add_argument("--results", type=Path, required=True)
@@ -406,7 +406,8 @@ def main() -> None:
 
     def is_due(name: str) -> bool:
         last = judged(read_plays(given.results), code).get(name, [])
-        return fnmatch.fnmatch(name, given.only or "*") and (
+        chosen = (given.only or "*").split(",")
+        return any(fnmatch.fnmatch(name, pattern) for pattern in chosen) and (
             not last or (given.again and (last[-1].is_miss or bool(last[-1].cause)))
         )
 
