@@ -397,7 +397,9 @@ def main() -> None:
     parser.add_argument("--page", type=Path, required=True)
     parser.add_argument("--date", required=True)
     parser.add_argument("--jobs", type=int, default=1)
-    parser.add_argument("--only", default="", help="patterns of ROW-ENDING, with commas; - plays none")
+    parser.add_argument(
+        "--only", default="", help="patterns of ROW-ENDING, with commas; - plays none"
+    )
     parser.add_argument("--again", action="store_true", help="those that missed, too")
     parser.add_argument("--keep", type=Path, help="a folder for the homes of those that missed")
     parser.add_argument("--results", type=Path, required=True)
