@@ -508,6 +508,9 @@ PUBLIC = (
         opener="torch_any",
         kinds=(4, 6, 7),
         paths=("cleanrl/dqn.py", "cleanrl_utils"),
+        patches=(
+            Patch("cleanrl_utils/evals/dqn_eval.py", "video: bool = True", "video: bool = False"),
+        ),
         is_api=True,
         saves_once=True,
         longer=("--total-timesteps 20000", "--total-timesteps 20000000"),

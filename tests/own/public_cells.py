@@ -420,7 +420,8 @@ def main() -> None:
             verdict, detail = run_cell(row, ending, given.sources, Path(folder))
         except Exception as error:
             verdict, detail = _NOT_JUDGED, f"{type(error).__name__}: {error}"
-        detail = " ".join(detail.replace(folder, "~").replace(str(ROOT), ".").split())
+        detail = re.sub(rf"\S*{re.escape(Path(folder).name)}", "~", detail)  # may begin cut off
+        detail = " ".join(detail.replace(str(ROOT), ".").split())
         play = Play(name, code, verdict, detail[:600], round(time.monotonic() - began))
         if not given.keep or verdict in ("best", _NOTHING_SAVED):
             shutil.rmtree(folder, ignore_errors=True)
