@@ -191,7 +191,7 @@ own-all: $(READY) .venv-own/.all-ready
 # Public scripts (tests/own/public.py) in four endings. PUBLIC_PATH has a checkout OWNER+NAME@COMMIT of
 # each: `git clone https://github.com/OWNER/NAME OWNER+NAME@COMMIT`, then `git checkout COMMIT` in it.
 # torchvision's wheel is for CUDA: without its operators only that one file of it fails.
-PUBLIC_FRAMEWORKS := torchvision timm monai nibabel gymnasium tyro wandb jsonargparse[signatures] \
+PUBLIC_FRAMEWORKS := torchvision timm monai nibabel 'gymnasium<1' tyro wandb jsonargparse[signatures] \
 	ml_collections matplotlib pandas reformer_pytorch scipy
 .venv-own/.public-ready: .venv-own/.all-ready
 	$(OWN_PIP) $(PUBLIC_FRAMEWORKS)
@@ -200,7 +200,7 @@ PUBLIC_FRAMEWORKS := torchvision timm monai nibabel gymnasium tyro wandb jsonarg
 
 own-public: $(READY) .venv-own/.public-ready
 	$(BIN)/python -m tests.own.public_cells --sources "$(PUBLIC_PATH)" --jobs $(JOBS) --only "$(ONLY)" \
-		--state build/own-public.json --page docs/soak/public-scripts.md --date "$$(date +%F)"
+		--results tests/own/public_results.json --page docs/soak/public-scripts.md --date "$$(date +%F)"
 
 # What a machine of SkyPilot's downloads when it has a network; the test's machines have none. The
 # trainer's packages, torch among them, are served to them from loopback.

@@ -269,6 +269,8 @@ def _finite(folder: Path, *, weights_only: bool) -> int | None:
         state = torch.load(path, weights_only=weights_only, map_location="cpu")
         if isinstance(state, torch.nn.Module):
             state = state.state_dict()
+        if isinstance(state, dict) and "state_dict" in state:
+            state = state["state_dict"]  # what stands beside it may be infinite, as a worst value
         tensors = list(_tensors(state))
         assert tensors, f"{path.name} holds no tensor"
         assert all(bool(torch.isfinite(each.float()).all()) for each in tensors), path.name

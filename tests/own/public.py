@@ -11,7 +11,7 @@ import csv
 import json
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 _NUMBER = r"([-+]?[0-9]*\.?[0-9]+(?:e[-+]?[0-9]+)?)"
@@ -64,6 +64,9 @@ class Public:
     resume: str = ""
     env: tuple[str, ...] = ()
     """NAME=VALUE, passed with ``--env NAME``."""
+    longer: tuple[str, str] = ("", "")
+    """A text of the command, or of a replacement, and the text of a training that lasts for hours:
+    the budget ends it."""
     is_api: bool = False
     """The metric goes through a tracker or a framework."""
     saves_once: bool = False
@@ -71,6 +74,13 @@ class Public:
     @property
     def source(self) -> str:
         return f"{self.repository.replace('/', '+')}@{self.commit}"
+
+    def endless(self) -> Public:
+        old, new = self.longer
+        patches = [replace(patch, new=patch.new.replace(old, new)) for patch in self.patches]
+        made = replace(self, command=self.command.replace(old, new), patches=tuple(patches))
+        assert (made.command, made.patches) != (self.command, self.patches), self.name
+        return made
 
     @property
     def is_better(self) -> Callable[[float, float], bool]:
@@ -238,6 +248,7 @@ PUBLIC = (
             Patch("main.py", "50000, (3, 224, 224), 1000", "48, (3, 224, 224), 4"),
         ),
         resume="--resume {checkpoint}",
+        longer=("--epochs 5", "--epochs 5000"),
     ),
     Public(
         "dcgan",
@@ -246,7 +257,7 @@ PUBLIC = (
         metric="Loss_G",
         saves=("out/netG_epoch_*.pth", "out/netD_epoch_*.pth"),
         record=each(
-            r"\[(\d+)/8\]\[9/10\] Loss_D: \S+ Loss_G: NUMBER",
+            r"\[(\d+)/\d+\]\[9/10\] Loss_D: \S+ Loss_G: NUMBER",
             "out/netG_epoch_{step}.pth",
             "out/netD_epoch_{step}.pth",
         ),
@@ -255,6 +266,7 @@ PUBLIC = (
         paths=("dcgan",),
         folder="dcgan",
         patches=(Patch("main.py", "dset.FakeData(image", "dset.FakeData(640, image"),),
+        longer=("--niter 8", "--niter 8000"),
     ),
     Public(
         "mnist",
@@ -270,6 +282,7 @@ PUBLIC = (
         patches=(Patch("main.py", "'../data'", "'./data'"),),
         data="mnist",
         saves_once=True,
+        longer=("--epochs 5", "--epochs 5000"),
     ),
     Public(
         "nanogpt",
@@ -289,6 +302,7 @@ PUBLIC = (
         resume="--init_from=resume",
         env=("WANDB_MODE=offline",),
         is_api=True,
+        longer=("--max_iters=800", "--max_iters=800000"),
     ),
     Public(
         "makemore",
@@ -304,6 +318,7 @@ PUBLIC = (
         patches=(Patch("makemore.py", "step % 500 == 0", "step % 100 == 0"),),
         resume="--resume",
         is_api=True,
+        longer=("--max-steps 801", "--max-steps 801000"),
     ),
     Public(
         "mingpt",
@@ -325,6 +340,7 @@ PUBLIC = (
             Patch("projects/chargpt/chargpt.py", "generate(x, 500", "generate(x, 100"),
         ),
         data="text",
+        longer=("max_iters=801", "max_iters=801000"),
     ),
     Public(
         "pygat",
@@ -336,6 +352,7 @@ PUBLIC = (
         opener="torch_any",
         kinds=(1, 3),
         data="cora",
+        longer=("--epochs 24", "--epochs 24000 --patience 24000"),
     ),
     Public(
         "tcn-music",
@@ -357,6 +374,7 @@ PUBLIC = (
                 'torch.load(open(model_name, "rb"), weights_only=False)',
             ),
         ),
+        longer=("--epochs 8", "--epochs 8000"),
     ),
     Public(
         "cifar100",
@@ -387,6 +405,7 @@ PUBLIC = (
         ),
         resume="-resume",
         is_api=True,
+        longer=("EPOCH = 8\n", "EPOCH = 8000\n"),
     ),
     Public(
         "vit",
@@ -415,6 +434,7 @@ PUBLIC = (
             Patch("utils/data_utils.py", "num_workers=4", "num_workers=0"),
         ),
         is_api=True,
+        longer=("--num_steps 160", "--num_steps 160000"),
     ),
     Public(
         "alpaca",
@@ -439,6 +459,7 @@ PUBLIC = (
         ),
         data="instructions",
         is_api=True,
+        longer=("--num_train_epochs 3", "--num_train_epochs 3000"),
     ),
     Public(
         "autoformer",
@@ -456,6 +477,7 @@ PUBLIC = (
         kinds=(2, 3, 4),
         patches=(Patch("utils/tools.py", "np.Inf", "np.inf"),),
         data="table",
+        longer=("--train_epochs 8 --patience 8", "--train_epochs 8000 --patience 8000"),
     ),
     Public(
         "dlrm",
@@ -473,6 +495,7 @@ PUBLIC = (
         kinds=(2, 3, 6),
         resume="--load-model={checkpoint}",
         is_api=True,
+        longer=("--nepochs=2", "--nepochs=2000"),
     ),
     Public(
         "cleanrl-dqn",
@@ -485,8 +508,12 @@ PUBLIC = (
         opener="torch_any",
         kinds=(4, 6, 7),
         paths=("cleanrl/dqn.py", "cleanrl_utils"),
+        patches=(
+            Patch("cleanrl_utils/evals/dqn_eval.py", "video: bool = True", "video: bool = False"),
+        ),
         is_api=True,
         saves_once=True,
+        longer=("--total-timesteps 20000", "--total-timesteps 20000000"),
     ),
     Public(
         "monai-unet",
@@ -518,6 +545,7 @@ PUBLIC = (
             )
         ),
         is_api=True,
+        longer=("range(16)", "range(16000)"),
     ),
     Public(
         "accelerate-checkpointing",
@@ -534,6 +562,7 @@ PUBLIC = (
         patches=_glue("checkpointing.py"),
         data="glue",
         resume="--resume_from_checkpoint {checkpoint}",
+        longer=('"num_epochs": 8', '"num_epochs": 8000'),
     ),
     Public(
         "accelerate-nlp",
@@ -553,6 +582,7 @@ PUBLIC = (
         resume="--resume_from_checkpoint {checkpoint}",
         env=("WANDB_MODE=offline",),
         is_api=True,
+        longer=('"num_epochs": 8', '"num_epochs": 8000'),
     ),
     Public(
         "lightning-autoencoder",
@@ -570,6 +600,7 @@ PUBLIC = (
         patches=(Patch("pytorch/basics/autoencoder.py", "[55000, 5000]", "[1600, 400]"),),
         data="mnist_lightning",
         is_api=True,
+        longer=("--trainer.max_epochs 14", "--trainer.max_epochs 14000"),
     ),
     Public(
         "lightgbm-simple",
@@ -587,6 +618,7 @@ PUBLIC = (
             Patch("python-guide/simple_example.py", "stopping_rounds=5", "stopping_rounds=3000"),
         ),
         saves_once=True,
+        longer=("=3000", "=3000000"),
     ),
     Public(
         "timm",
@@ -603,6 +635,7 @@ PUBLIC = (
         paths=("train.py", "timm"),
         data="images",
         resume="--resume {checkpoint}",
+        longer=("--epochs 5", "--epochs 5000"),
     ),
 )
 
@@ -610,9 +643,12 @@ ENDINGS = ("finished", "stopped", "killed", "resumed")
 
 
 def endings_of(index: int) -> tuple[str, ...]:
-    """Each script is finished and has two of the three other endings; each fourth has all three,
-    so that each ending is played by 15 of 20 scripts."""
-    if index % 4 == 3:
+    """Each script is finished and has two of the three other endings; each fourth, and one more,
+    has all three, so that each ending is played by at least 15 of 20 scripts. A script that saves
+    once has no save after which it could be killed and resumed."""
+    if PUBLIC[index].saves_once:
+        return ENDINGS[:3]
+    if index % 4 == 3 or index == 10:
         return ENDINGS
     left_out = (index - index // 4) % 3 + 1
     return tuple(ending for place, ending in enumerate(ENDINGS) if place != left_out)

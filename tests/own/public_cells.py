@@ -1,7 +1,7 @@
 """Run a public script to one of four endings, by the line that ``try`` prints, and judge the best.
 
-``make own-public PUBLIC_PATH=FOLDER`` plays the cells that have no result yet and writes
-docs/soak/public-scripts.md.
+``make own-public PUBLIC_PATH=FOLDER`` plays the cells that have no verdict on this code yet, adds
+them to tests/own/public_results.json and writes docs/soak/public-scripts.md.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import fnmatch
 import hashlib
 import json
 import os
+import re
 import shlex
 import shutil
 import subprocess
@@ -20,34 +21,54 @@ import tempfile
 import threading
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from tests.e2e.user import ROOT, User, kill
-from tests.kept_state import read_state, write_state
 from tests.own.public import CELLS, ENDINGS, PUBLIC, Public, Saved
+from tests.targets import hash_of as hash_of_files
 from tests.waiting import until
+from trmcloud.core.errors import NO_CHECKPOINT_CODE, Outcome
+from trmcloud.io.files import write_atomic
 
 OWN = ROOT / ".venv-own"
-_BUDGET_USD = "0.60"
-"""Ten minutes at 3.60 USD per hour: more than any of the scripts needs."""
+_GRACE_S = 10
+_LANDING_S = 9
+"""Reserved by the plan to land, beside the grace."""
+_LIVES_S = {"stopped": 50}
+"""How long the budget lets a command run at 3.60 USD per hour; else it is more than any needs."""
 _SETTLED_S = 6
 _TRY_S = 20
+_ENV = ("OMP_NUM_THREADS=1",)
+"""Two threads of a script wait for each other where the cores are shared with other work."""
+_NOT_JUDGED = "not judged"
+"""By a fault of this file or of a row, which is no verdict: the cell is played again."""
+_NOTHING_SAVED = "nothing was saved"
 
 
 @dataclass(frozen=True)
-class Result:
+class Play:
+    cell: str
+    code: str
+    """Of the product, the hash of which is ``hash_of_code``."""
     verdict: str
-    """best; unsure, among N; WRONG; nothing came home; no run."""
+    """best; unsure, among N; WRONG; nothing was saved; nothing came home; and rarer ones."""
     detail: str
     seconds: float
+    cause: str = ""
+    """Of a miss, or of a fault of this file or of a row; added by a person."""
 
     @property
-    def is_right(self) -> bool:
-        return self.verdict == "best" or self.verdict.startswith("unsure, among")
+    def is_unsure(self) -> bool:
+        return self.verdict.startswith("unsure")
+
+    @property
+    def is_miss(self) -> bool:
+        right = ("best", _NOTHING_SAVED, _NOT_JUDGED)
+        return self.verdict not in right and not self.verdict.startswith("unsure, among")
 
 
 class MissError(Exception):
@@ -86,7 +107,7 @@ def make_project(row: Public, sources: Path, project: Path) -> None:
 
 def make_user(row: Public, folder: Path) -> User:
     path = os.pathsep.join([str(OWN / "bin"), str(Path(sys.executable).parent), os.environ["PATH"]])
-    given = dict(pair.split("=", 1) for pair in row.env)
+    given = dict(pair.split("=", 1) for pair in (*row.env, *_ENV))
     return User(folder, cwd=folder / "project", environment={"PATH": path, **given})
 
 
@@ -95,9 +116,10 @@ def make_user(row: Public, folder: Path) -> User:
 
 def line_of_trial(row: Public, user: User, ending: str) -> list[str]:
     """Return the words of the line that ``try`` prints."""
-    options = ["--for", str(_TRY_S), "--grace", "10", "--metric", row.metric, "--best", row.best]
-    options += ["--rate", "3.60", "--budget", _BUDGET_USD]
-    for pair in row.env:
+    budget_usd = 0.001 * (_LIVES_S.get(ending, 600) + _GRACE_S + _LANDING_S)
+    options = ["--for", str(_TRY_S), "--grace", str(_GRACE_S), "--metric", row.metric]
+    options += ["--rate", "3.60", "--budget", f"{budget_usd:.3f}"]
+    for pair in (*row.env, *_ENV):
         options += ["--env", pair.partition("=")[0]]
     if row.resume and ending == "resumed":
         options += ["--resume", _resumed_command(row)]
@@ -175,8 +197,9 @@ def hash_of(path: Path) -> str:
 # -- an ending -------------------------------------------------------------------------------------
 
 
-def run_cell(row: Public, ending: str, sources: Path, folder: Path) -> Result:
-    began = time.monotonic()
+def run_cell(row: Public, ending: str, sources: Path, folder: Path) -> tuple[str, str]:
+    """Return the verdict and its detail."""
+    row = row.endless() if ending in ("stopped", "killed") else row
     (folder / "project").mkdir()
     make_project(row, sources, folder / "project")
     user = make_user(row, folder)
@@ -186,58 +209,71 @@ def run_cell(row: Public, ending: str, sources: Path, folder: Path) -> Result:
         versions.start()
         out = _end(row, user, ending, words, versions)
         versions.end()
-        verdict, detail = _judge(row, user, versions, out)
+        return _judge(row, user, versions, out)
     except MissError as miss:
         verdict, detail = miss.args
+        return verdict, detail
     finally:
         versions._ended.set()
         user.end_everything()
-    return Result(verdict, detail, time.monotonic() - began)
 
 
 def _end(row: Public, user: User, ending: str, words: list[str], versions: Versions) -> str:
     """The printed line as it is, with ``-y`` in the place of the answer to its question."""
     place = words.index("--")
     process = user.start(*words[:place], "-y", *words[place:])
-    if ending != "finished":
-        _wait_for_saves(row, process, versions)
-        if process.poll() is not None:
-            raise MissError("not judged", "it ended before it could be stopped")
-        if ending == "stopped":
-            user.stop()
-        else:
-            for pid in _trainers(user):
-                kill(pid)
-    out, err = process.communicate(timeout=600)
+    if ending in ("killed", "resumed"):
+        _wait_for_saves(row, process, versions, 2 if ending == "killed" else 1)
+        scripts = user.pids(_script_of(row))
+        if process.poll() is not None or not scripts:
+            raise MissError(_NOT_JUDGED, "it ended before it could be killed")
+        for pid in scripts:
+            kill(pid)
+    out, err = process.communicate(timeout=700)
+    code = process.returncode
     assert "Traceback" not in err, err
-    if ending == "resumed" and process.returncode:  # it did not go on by its --resume
-        code, more, err = user.ended("resume", user.only_run().run_id, "-y", within_s=600)
-        if code not in (0, 30):
-            raise MissError("no run", f"resume ended with {code}: {more[-300:]} {err[-300:]}")
+    if ending == "resumed" and code:  # it did not go on by its --resume
+        code, more, err = user.ended("resume", user.only_run().run_id, "-y", within_s=700)
         out += more
-    if ending == "finished" and process.returncode not in (0, 30):
-        log = _log(user)
-        raise MissError(
-            "no run", f"ended with {process.returncode}: {out[-300:]} {err[-300:]} {log[-500:]}"
-        )
+    wanted = _CODES[ending].exit_code
+    if code not in (wanted, NO_CHECKPOINT_CODE):
+        text = f"ended with {code}, not {wanted}: {out[-300:]} {err[-300:]} {_log(user)[-500:]}"
+        raise MissError(_NOT_JUDGED if ending == "stopped" and code == 0 else "no run", text)
     return out
 
 
-def _trainers(user: User) -> list[int]:
-    return [pid for word in ("python",) for pid in user.pids(".py") if pid]
+_CODES = {
+    "finished": Outcome.FINISHED,
+    "stopped": Outcome.LANDED,
+    "killed": Outcome.FAILED,
+    "resumed": Outcome.FINISHED,
+}
 
 
-def _wait_for_saves(row: Public, process: subprocess.Popen[str], versions: Versions) -> None:
+def _script_of(row: Public) -> str:
+    """The first one: what follows may be a configuration."""
+    return str(re.findall(r"\S+\.py\b", row.command)[0])
+
+
+def _wait_for_saves(
+    row: Public, process: subprocess.Popen[str], versions: Versions, count: int
+) -> None:
+    """Until there are ``count`` saves and time in which the newest of them is copied."""
+
     def has_saved() -> bool:
         if process.poll() is not None:
-            raise MissError("no run", f"it ended by itself: {process.communicate()}")
-        return versions.count() >= 2 * len(row.saves)
+            raise MissError(_NOT_JUDGED, f"it ended by itself: {process.communicate()}")
+        return versions.count() >= count * _files_of_a_save(row)
 
     if row.saves_once:
         time.sleep(15)
         return
-    until(has_saved, what="two saves")
-    time.sleep(_SETTLED_S)
+    until(has_saved, what=f"{count} saves")
+    time.sleep(_SETTLED_S if count > 1 else _SETTLED_S / 2)
+
+
+def _files_of_a_save(row: Public) -> int:
+    return max(Counter(Path(pattern).parent for pattern in row.saves).values())
 
 
 def _log(user: User) -> str:
@@ -250,10 +286,14 @@ def _log(user: User) -> str:
 
 def _judge(row: Public, user: User, versions: Versions, out: str) -> tuple[str, str]:
     [work] = user.home.glob("runs/*/train/work")
-    saved = row.record(_log(user), work)
-    if not versions.of:
-        return "nothing was saved", "the script had not saved"
     code, text, err = user.ended("fetch-best", "--into", "best", "--json")
+    if not versions.of:
+        if not code:
+            return "WRONG", f"the script had not saved, and this came home: {text[:200]}"
+        return _NOTHING_SAVED, "the script had not saved"
+    saved = row.record(_log(user), work)
+    if not saved:
+        raise MissError(_NOT_JUDGED, f"no record of {dict(versions.of)}: {_log(user)[-200:]}")
     if code:
         return "nothing came home", f"{code}: {err.strip()[-300:]} {out.strip()[-200:]}"
     document: dict[str, Any] = json.loads(text)
@@ -261,10 +301,11 @@ def _judge(row: Public, user: User, versions: Versions, out: str) -> tuple[str, 
     folders = [user.here / folder for folder in told]
     values = [_value_of(row, folder, versions, saved) for folder in folders]
     _open(row, folders)
-    alone = row.saves_once or not saved
-    best = saved[0].value if alone else _best(row, saved, versions)
+    best = _best(row, saved, versions)
     carried = (document["metric"] or {}).get("value")
     about = f"true best {best:g}; came {', '.join(f'{value:g}' for value in values)}"
+    seen, made = versions.count(), len(saved)
+    about += f" ({seen} of {made} saves seen)" if seen < made else ""
     about += f"; told {document['metric']['name']} {carried:g}" if carried is not None else ""
     if len(values) > 1:
         if best in values and len(values) <= 3:
@@ -304,7 +345,7 @@ def _value_of(row: Public, folder: Path, versions: Versions, saved: Sequence[Sav
                 if from_end <= len(of_file):
                     values.add(of_file[-from_end].value)
     if not values:
-        raise MissError("not judged", f"{[p.name for p in weights]} is no save that was seen")
+        raise MissError(_NOT_JUDGED, f"{[p.name for p in weights]} is no save that was seen")
     if len(values) > 1 and len(weights) == 1:
         return (max if row.best == "max" else min)(values)  # equal bytes have an equal value
     if len(values) > 1:
@@ -330,7 +371,24 @@ def _open(row: Public, folders: Sequence[Path]) -> None:
         raise MissError("does not open", f"{bad} {done.stderr[-300:]}")
 
 
-# -- the page --------------------------------------------------------------------------------------
+# -- the results -----------------------------------------------------------------------------------
+
+
+def hash_of_code() -> str:
+    """Of every file of the product."""
+    files = [path for path in (ROOT / "trmcloud").rglob("*") if path.is_file()]
+    return hash_of_files(sorted(path for path in files if path.suffix != ".pyc"))
+
+
+def read_plays(path: Path) -> list[Play]:
+    if not path.exists():
+        return []
+    return [Play(**line) for line in json.loads(path.read_text(encoding="utf-8"))]
+
+
+def write_plays(path: Path, plays: Sequence[Play]) -> None:
+    lines = ",\n".join(json.dumps(asdict(play)) for play in plays)
+    write_atomic(path, f"[\n{lines}\n]\n")
 
 
 def main() -> None:
@@ -339,85 +397,171 @@ def main() -> None:
     parser.add_argument("--page", type=Path, required=True)
     parser.add_argument("--date", required=True)
     parser.add_argument("--jobs", type=int, default=1)
-    parser.add_argument("--only", default="", help="a part of ROW-ENDING")
-    parser.add_argument("--again", action="store_true", help="play those that missed again")
-    parser.add_argument("--keep", type=Path, help="a folder for the homes, which are kept")
-    parser.add_argument("--state", type=Path, required=True)
+    parser.add_argument(
+        "--only", default="", help="patterns of ROW-ENDING, with commas; - plays none"
+    )
+    parser.add_argument("--again", action="store_true", help="those that missed, too")
+    parser.add_argument("--keep", type=Path, help="a folder for the homes of those that missed")
+    parser.add_argument("--results", type=Path, required=True)
     given = parser.parse_args()
-    results: dict[str, Any] = read_state(given.state, {"corpus": "public"}, results={})["results"]
+    code = hash_of_code()
 
     def is_due(name: str) -> bool:
-        if given.only not in name:
-            return False
-        return name not in results or (given.again and not Result(**results[name]).is_right)
+        last = judged(read_plays(given.results), code).get(name, [])
+        chosen = (given.only or "*").split(",")
+        return any(fnmatch.fnmatch(name, pattern) for pattern in chosen) and (
+            not last or (given.again and (last[-1].is_miss or bool(last[-1].cause)))
+        )
 
-    def work(name: str) -> None:
+    def work(name: str) -> Play:
         row, ending = CELLS[name]
-        folder = tempfile.mkdtemp(prefix=f"{name}-", dir=given.keep)
+        began, folder = time.monotonic(), tempfile.mkdtemp(prefix=f"{name}-", dir=given.keep)
         try:
-            result = run_cell(row, ending, given.sources, Path(folder))
+            verdict, detail = run_cell(row, ending, given.sources, Path(folder))
         except Exception as error:
-            result = Result("not judged", f"{type(error).__name__}: {error}", 0.0)
-        finally:
-            if not given.keep:
-                shutil.rmtree(folder, ignore_errors=True)
-        results[name] = asdict(result)
-        print(f"{name}: {result}", flush=True)
+            verdict, detail = _NOT_JUDGED, f"{type(error).__name__}: {error}"
+        detail = re.sub(rf"\S*{re.escape(Path(folder).name)}", "~", detail)  # may begin cut off
+        detail = " ".join(detail.replace(str(ROOT), ".").split())
+        play = Play(name, code, verdict, detail[:600], round(time.monotonic() - began))
+        if not given.keep or verdict in ("best", _NOTHING_SAVED):
+            shutil.rmtree(folder, ignore_errors=True)
+        return play
+
+    lock = threading.Lock()
+
+    def play_and_note(name: str) -> None:
+        play = work(name)
+        print(f"{name}: {play}", flush=True)
+        with lock:
+            plays = [*read_plays(given.results), play]
+            write_plays(given.results, plays)
+            given.page.write_text(page_of(plays, code, given.date), encoding="utf-8")
 
     with ThreadPoolExecutor(given.jobs) as pool:
-        for _ in pool.map(work, filter(is_due, sorted(CELLS, key=_turn))):
-            write_state(given.state, {"corpus": "public", "results": results})
-    given.page.write_text(page_of({k: Result(**v) for k, v in results.items()}, given.date))
+        list(pool.map(play_and_note, [name for name in sorted(CELLS, key=_turn) if is_due(name)]))
+    given.page.write_text(page_of(read_plays(given.results), code, given.date), encoding="utf-8")
 
 
-def _turn(name: str) -> int:
-    """One ending of every script comes before the next one of any, and finished ones last."""
+def _turn(name: str) -> tuple[int, bool]:
+    """One cell of every script comes before the second one of any, and those of an API first.
+    With which ending a script begins differs between scripts."""
     row, _ = CELLS[name]
-    return ([each for each, (other, _) in CELLS.items() if other is row].index(name) - 1) % 4
+    own = [each for each, (other, _) in CELLS.items() if other is row]
+    return (own.index(name) + PUBLIC.index(row)) % len(own), not row.is_api
 
 
-def page_of(results: dict[str, Result], date: str) -> str:
-    lines = []
-    for name, (row, ending) in CELLS.items():
-        if (result := results.get(name)) is not None:
-            said = " ".join(result.detail.split()).replace("|", "\\|")[:240]
-            lines.append(
-                f"| {row.name} | {ending} | {result.verdict} | {said} | {result.seconds:.0f} |"
-            )
-    played = {name: result for name, result in results.items() if name in CELLS}
-    count = Counter(result.verdict for result in played.values())
+def judged(plays: Sequence[Play], code: str) -> dict[str, list[Play]]:
+    """By cell, in order, the plays on this code that have a verdict."""
+    found = defaultdict(list)
+    for play in plays:
+        if play.code == code and play.cell in CELLS and play.verdict != _NOT_JUDGED:
+            found[play.cell].append(play)
+    return found
+
+
+# -- the page --------------------------------------------------------------------------------------
+
+
+def page_of(plays: Sequence[Play], code: str, date: str) -> str:
+    """Return the page about this code: the last verdicts, the first ones' totals, every miss."""
+    of_cell = judged(plays, code)
+    table = [
+        f"| {row.name} | {ending} | {last.verdict} | {_in_cell(last.detail)} | {last.seconds:g} |"
+        for name, (row, ending) in CELLS.items()
+        for last in of_cell.get(name, [])[-1:]
+    ]
+    misses = [
+        f"| {play.cell} | `{play.code}` | {play.verdict} | {_in_cell(play.detail)} |"
+        f" {_in_cell(play.cause) or 'not yet known'} |"
+        for play in plays
+        if play.is_miss or play.cause
+    ]
     rows = [
         f"| [{row.repository}](https://github.com/{row.repository}/tree/{row.commit}) |"
         f" {row.name} |"
         f" {', '.join(map(str, row.kinds))} | {'yes' if row.is_api else 'no'} |"
         for row in PUBLIC
     ]
+    first = [found[0] for found in of_cell.values()]
+    last = [found[-1] for found in of_cell.values()]
     return _PAGE.format(
         date=date,
-        played=len(played),
+        code=code,
+        played=len(of_cell),
         all=len(CELLS),
-        counts="; ".join(f"{verdict}: {n}" for verdict, n in sorted(count.items())),
         endings=", ".join(
-            f"{sum(CELLS[name][1] == ending for name in played)} {ending}" for ending in ENDINGS
+            f"{sum(CELLS[name][1] == ending for name in of_cell)} {ending}" for ending in ENDINGS
         ),
+        counts="; ".join(
+            f"{verdict}: {n}" for verdict, n in sorted(Counter(p.verdict for p in first).items())
+        ),
+        goals="\n".join(_goals(first, last)),
         rows="\n".join(rows),
-        table="\n".join(lines),
-        missing=", ".join(name for name in CELLS if name not in results) or "none",
+        table="\n".join(table),
+        misses="\n".join([_MISSES, *misses]) if misses else "None.",
+        missing=", ".join(name for name in CELLS if name not in of_cell) or "none",
     )
 
 
+def _in_cell(text: str) -> str:
+    return " ".join(text.split()).replace("|", "\\|").replace("<", "&lt;")[:300]
+
+
+def _goals(first: Sequence[Play], last: Sequence[Play]) -> Iterator[str]:
+    """A row of each goal, of those cells whose script had saved something."""
+
+    def share(plays: Sequence[Play], counts: Callable[[Play], bool]) -> str:
+        saved = [play for play in plays if play.verdict != _NOTHING_SAVED]
+        n = sum(map(counts, saved))
+        return f"{n} of {len(saved)}" + (f" ({100 * n / len(saved):.0f} %)" if saved else "")
+
+    def of_api(plays: Sequence[Play]) -> list[Play]:
+        return [play for play in plays if CELLS[play.cell][0].is_api]
+
+    def is_right(play: Play) -> bool:
+        return not play.is_miss
+
+    def is_unsure(play: Play) -> bool:
+        return play.is_unsure
+
+    def is_wrong(play: Play) -> bool:
+        return play.verdict == "WRONG"
+
+    for goal, limit, counts, choose in (
+        ("best, or unsure with the best among at most three", "≥ 95 %", is_right, list),
+        ("unsure", "≤ 20 %", is_unsure, list),
+        ("unsure, metric through an API", "0", is_unsure, of_api),
+        ("a wrong one called best", "0", is_wrong, list),
+    ):
+        first_share, last_share = (share(choose(plays), counts) for plays in (first, last))
+        yield f"| {goal} | {limit} | {first_share} | {last_share} |"
+
+
+_MISSES = """| cell | code | verdict | values | cause |
+|---|---|---|---|---|"""
+
 _PAGE = """# Public scripts under `trmcloud run`
 
-`make own-public`, {date}: {played} of {all} cells played ({endings}). {counts}.
+`make own-public`, {date}, product code `{code}` (SHA-256 of the files of `trmcloud/`): {played} of
+{all} cells played ({endings}). First verdicts: {counts}.
 
-Each script is tried with `trmcloud try` and its metric, `--best`, `--rate` and `--budget`. The
-line that it prints is typed unchanged, but for `-y` in the place of an answer. A stopped run is
-stopped with `trmcloud stop` after two saves; a killed one loses its processes by SIGKILL; a
-resumed one is killed and continues with its own `--resume` or by `trmcloud resume`. The true
-best is the best value in the script's own record. The bytes that came home are compared with
-the hashes of every save, taken while the script ran, and opened with their framework. A script
-that saves once, at its end, has no other save to be taken for its best. Results stay when code
-changes; docs/log.md says what was mended between them.
+| goal | limit | first verdicts | last verdicts |
+|---|---|---|---|
+{goals}
+
+The shares are of the cells whose script had saved something. A cell is played again only after a
+miss, or where the harness or the row was at fault; its first verdict stays in the totals and in the
+list of misses.
+
+Each script is tried with `trmcloud try` and its metric, `--rate`, `--budget` and `--env
+OMP_NUM_THREADS`; `--best` is not given, because each metric's name tells the direction. The line
+that `try` prints is typed unchanged, but for `-y` in the place of an answer. A stopped run is a
+longer training that its budget ends after about a minute; a killed one loses its processes by
+SIGKILL after two saves; a resumed one is killed likewise, continues with its own `--resume` or by
+`trmcloud resume`, and finishes. The true best is the best value in the script's own record. The
+bytes that came home are compared with the hashes of every save, taken while the script ran, and
+opened with their framework. A script that saves once, at its end, has no other save to be taken for
+its best, and nothing to bring home before it.
 
 | repository | script | kinds | metric through an API |
 |---|---|---|---|
@@ -427,7 +571,11 @@ changes; docs/log.md says what was mended between them.
 |---|---|---|---|---|
 {table}
 
-Not played, or to be played again: {missing}.
+Not played, or without a verdict: {missing}.
+
+## Misses
+
+{misses}
 """
 
 if __name__ == "__main__":

@@ -9,15 +9,27 @@ import pytest
 
 from tests.own import openers
 from tests.own.public import CELLS, PUBLIC, Saved, announced, better, each
-from tests.own.public_cells import MissError, Versions, _best, _value_of, hash_of
+from tests.own.public_cells import (
+    MissError,
+    Play,
+    Versions,
+    _best,
+    _value_of,
+    hash_of,
+    page_of,
+    read_plays,
+    write_plays,
+)
 from tests.own.public_data import WRITERS
+from trmcloud.operations.commands.trial_checks import is_higher_better
 
 ROW = next(row for row in PUBLIC if row.name == "nanogpt")
 
 
 def test_each_script_finishes_and_each_other_ending_is_played_fifteen_times() -> None:
     count = Counter(ending for _, ending in CELLS.values())
-    assert count == {"finished": 20, "stopped": 15, "killed": 15, "resumed": 15}
+    assert count == {"finished": 20, "stopped": 15, "killed": 16, "resumed": 15}
+    assert not any(row.saves_once for row, ending in CELLS.values() if ending == "resumed")
     assert {kind for row in PUBLIC for kind in row.kinds} >= {1, 2, 3, 4, 5, 6, 7}
 
 
@@ -26,6 +38,12 @@ def test_each_row_has_its_generator_its_opener_and_a_whole_commit() -> None:
         assert not row.data or row.data in WRITERS, row.name
         assert row.opener in openers.OPENERS, row.name
         assert len(row.commit) == 40, row.name
+
+
+def test_no_script_needs_best_and_each_can_be_made_longer() -> None:
+    for row in PUBLIC:
+        assert is_higher_better(row.metric) == (row.best == "max"), row.name
+        assert row.endless().command.split()[0] == row.command.split()[0]
 
 
 def test_a_record_has_one_entry_per_save() -> None:
@@ -69,3 +87,25 @@ def test_a_save_that_was_overwritten_unseen_does_not_shift_those_after_it(tmp_pa
     name = "out-shakespeare-char/ckpt.pt"
     path = tmp_path / "runs/r/train/work" / name
     assert versions.of[name][-1] == hash_of(path)
+
+
+def test_a_miss_stays_on_the_page_and_in_the_first_totals(tmp_path: Path) -> None:
+    plays = [
+        Play("nanogpt-stopped", "old", "unsure, without the best", "v", 40, "read late"),
+        Play("nanogpt-stopped", "new", "WRONG", "true best 1; came 2", 40, "row"),
+        Play("nanogpt-stopped", "new", "best", "true best 1; came 1", 40),
+        Play("timm-stopped", "new", "unsure, among 2", "v", 40),
+        Play("mnist-stopped", "new", "nothing was saved", "v", 40),
+        Play("vit-finished", "new", "not judged", "the harness", 40),
+    ]
+    write_plays(tmp_path / "plays.json", plays)
+    page = page_of(read_plays(tmp_path / "plays.json"), "new", "2026-11-30")
+    assert f"3 of\n{len(CELLS)} cells" in page
+    assert "| ≥ 95 % | 1 of 2 (50 %) | 2 of 2 (100 %) |" in page
+    assert "| unsure | ≤ 20 % | 1 of 2 (50 %) | 1 of 2 (50 %) |" in page
+    assert "| unsure, metric through an API | 0 | 0 of 1 (0 %) | 0 of 1 (0 %) |" in page
+    assert "| a wrong one called best | 0 | 1 of 2 (50 %) | 0 of 2 (0 %) |" in page
+    assert "| nanogpt | stopped | best |" in page
+    assert "| nanogpt-stopped | `new` | WRONG | true best 1; came 2 | row |" in page
+    assert "| nanogpt-stopped | `old` | unsure, without the best | v | read late |" in page
+    assert "vit-finished," in page.partition("without a verdict")[2]
