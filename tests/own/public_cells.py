@@ -1,7 +1,7 @@
 """Run a public script to one of four endings, by the line that ``try`` prints, and judge the best.
 
 ``make own-public PUBLIC_PATH=FOLDER`` plays the cells that have no result yet and writes
-docs/soak/public-scripts.md.
+docs/soak/public-scripts.md; ``make own-public-more`` those of ``public_more.py``.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from typing import Any
 from tests.e2e.user import ROOT, User, kill
 from tests.kept_state import read_state, write_state
 from tests.own.public import CELLS, ENDINGS, PUBLIC, Public, Saved
+from tests.own.public_more import MORE, MORE_CELLS, page_of_rule
 from tests.waiting import until
 
 OWN = ROOT / ".venv-own"
@@ -36,6 +37,11 @@ _BUDGET_USD = "0.60"
 """Ten minutes at 3.60 USD per hour: more than any of the scripts needs."""
 _SETTLED_S = 6
 _TRY_S = 20
+Cells = dict[str, tuple[Public, str]]
+_TABLES: dict[str, tuple[Sequence[Public], Cells, str]] = {
+    "public": (PUBLIC, CELLS, "make own-public"),
+    "more": (MORE, MORE_CELLS, "make own-public-more"),
+}
 
 
 @dataclass(frozen=True)
@@ -86,7 +92,7 @@ def make_project(row: Public, sources: Path, project: Path) -> None:
 
 def make_user(row: Public, folder: Path) -> User:
     path = os.pathsep.join([str(OWN / "bin"), str(Path(sys.executable).parent), os.environ["PATH"]])
-    given = dict(pair.split("=", 1) for pair in row.env)
+    given = dict(pair.format(folder=folder).split("=", 1) for pair in row.env)
     return User(folder, cwd=folder / "project", environment={"PATH": path, **given})
 
 
@@ -335,6 +341,7 @@ def _open(row: Public, folders: Sequence[Path]) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser()
+    parser.add_argument("--table", choices=tuple(_TABLES), default="public")
     parser.add_argument("--sources", type=Path, required=True)
     parser.add_argument("--page", type=Path, required=True)
     parser.add_argument("--date", required=True)
@@ -344,7 +351,9 @@ def main() -> None:
     parser.add_argument("--keep", type=Path, help="a folder for the homes, which are kept")
     parser.add_argument("--state", type=Path, required=True)
     given = parser.parse_args()
-    results: dict[str, Any] = read_state(given.state, {"corpus": "public"}, results={})["results"]
+    _, cells, _ = _TABLES[given.table]
+    corpus = {"corpus": given.table}
+    results: dict[str, Any] = read_state(given.state, corpus, results={})["results"]
 
     def is_due(name: str) -> bool:
         if given.only not in name:
@@ -352,7 +361,7 @@ def main() -> None:
         return name not in results or (given.again and not Result(**results[name]).is_right)
 
     def work(name: str) -> None:
-        row, ending = CELLS[name]
+        row, ending = cells[name]
         folder = tempfile.mkdtemp(prefix=f"{name}-", dir=given.keep)
         try:
             result = run_cell(row, ending, given.sources, Path(folder))
@@ -365,50 +374,54 @@ def main() -> None:
         print(f"{name}: {result}", flush=True)
 
     with ThreadPoolExecutor(given.jobs) as pool:
-        for _ in pool.map(work, filter(is_due, sorted(CELLS, key=_turn))):
-            write_state(given.state, {"corpus": "public", "results": results})
-    given.page.write_text(page_of({k: Result(**v) for k, v in results.items()}, given.date))
+        for _ in pool.map(work, filter(is_due, sorted(cells, key=lambda name: _turn(name, cells)))):
+            write_state(given.state, corpus | {"results": results})
+    page = page_of({k: Result(**v) for k, v in results.items()}, given.date, given.table)
+    given.page.write_text(page)
 
 
-def _turn(name: str) -> int:
+def _turn(name: str, cells: Cells) -> int:
     """One ending of every script comes before the next one of any, and finished ones last."""
-    row, _ = CELLS[name]
-    return ([each for each, (other, _) in CELLS.items() if other is row].index(name) - 1) % 4
+    row, _ = cells[name]
+    return ([each for each, (other, _) in cells.items() if other is row].index(name) - 1) % 4
 
 
-def page_of(results: dict[str, Result], date: str) -> str:
+def page_of(results: dict[str, Result], date: str, table: str) -> str:
+    public, cells, target = _TABLES[table]
     lines = []
-    for name, (row, ending) in CELLS.items():
+    for name, (row, ending) in cells.items():
         if (result := results.get(name)) is not None:
             said = " ".join(result.detail.split()).replace("|", "\\|")[:240]
             lines.append(
                 f"| {row.name} | {ending} | {result.verdict} | {said} | {result.seconds:.0f} |"
             )
-    played = {name: result for name, result in results.items() if name in CELLS}
+    played = {name: result for name, result in results.items() if name in cells}
     count = Counter(result.verdict for result in played.values())
     rows = [
         f"| [{row.repository}](https://github.com/{row.repository}/tree/{row.commit}) |"
         f" {row.name} |"
         f" {', '.join(map(str, row.kinds))} | {'yes' if row.is_api else 'no'} |"
-        for row in PUBLIC
+        for row in public
     ]
     return _PAGE.format(
+        target=target,
+        rule=page_of_rule() if table == "more" else "",
         date=date,
         played=len(played),
-        all=len(CELLS),
+        all=len(cells),
         counts="; ".join(f"{verdict}: {n}" for verdict, n in sorted(count.items())),
         endings=", ".join(
-            f"{sum(CELLS[name][1] == ending for name in played)} {ending}" for ending in ENDINGS
+            f"{sum(cells[name][1] == ending for name in played)} {ending}" for ending in ENDINGS
         ),
         rows="\n".join(rows),
         table="\n".join(lines),
-        missing=", ".join(name for name in CELLS if name not in results) or "none",
+        missing=", ".join(name for name in cells if name not in results) or "none",
     )
 
 
 _PAGE = """# Public scripts under `trmcloud run`
 
-`make own-public`, {date}: {played} of {all} cells played ({endings}). {counts}.
+`{target}`, {date}: {played} of {all} cells played ({endings}). {counts}.
 
 Each script is tried with `trmcloud try` and its metric, `--best`, `--rate` and `--budget`. The
 line that it prints is typed unchanged, but for `-y` in the place of an answer. A stopped run is
@@ -418,7 +431,7 @@ best is the best value in the script's own record. The bytes that came home are 
 the hashes of every save, taken while the script ran, and opened with their framework. A script
 that saves once, at its end, has no other save to be taken for its best. Results stay when code
 changes; docs/log.md says what was mended between them.
-
+{rule}
 | repository | script | kinds | metric through an API |
 |---|---|---|---|
 {rows}

@@ -11,6 +11,7 @@ from tests.own import openers
 from tests.own.public import CELLS, PUBLIC, Saved, announced, better, each
 from tests.own.public_cells import MissError, Versions, _best, _value_of, hash_of
 from tests.own.public_data import WRITERS
+from tests.own.public_more import CANDIDATES, MORE, MORE_CELLS, SKIPPED, in_order, in_turn
 
 ROW = next(row for row in PUBLIC if row.name == "nanogpt")
 
@@ -22,7 +23,7 @@ def test_each_script_finishes_and_each_other_ending_is_played_fifteen_times() ->
 
 
 def test_each_row_has_its_generator_its_opener_and_a_whole_commit() -> None:
-    for row in PUBLIC:
+    for row in (*PUBLIC, *MORE):
         assert not row.data or row.data in WRITERS, row.name
         assert row.opener in openers.OPENERS, row.name
         assert len(row.commit) == 40, row.name
@@ -69,3 +70,21 @@ def test_a_save_that_was_overwritten_unseen_does_not_shift_those_after_it(tmp_pa
     name = "out-shakespeare-char/ckpt.pt"
     path = tmp_path / "runs/r/train/work" / name
     assert versions.of[name][-1] == hash_of(path)
+
+
+def test_the_twelve_further_scripts_are_the_first_of_their_kinds() -> None:
+    wanted = dict.fromkeys(CANDIDATES, 1)
+    wanted |= {"transformers or keras": 2, "prints": 3, "folder": 2}
+    drawn = set()
+    for kind, count in wanted.items():
+        able = [name for name in in_order(kind) if name not in SKIPPED]
+        drawn |= {name.partition(":")[0] for name in able[:count]}
+    assert drawn == {row.repository for row in MORE}
+    assert len(MORE) == 12
+    assert not drawn & {row.repository for row in PUBLIC}
+    assert Counter(name.rpartition("-")[2] for name in MORE_CELLS)["finished"] == 12
+
+
+def test_values_are_of_the_saves_in_turn() -> None:
+    record = in_turn(r"loss NUMBER", "{step}.pt", first=0)
+    assert record("loss 2 loss 1", Path()) == [Saved("0.pt", 2.0), Saved("1.pt", 1.0)]
