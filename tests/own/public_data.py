@@ -271,11 +271,11 @@ def write_words(folder: Path) -> None:
 
 
 def write_photos(folder: Path) -> None:
-    """700 images in a folder with spaces and brackets; a hidden folder has those to validate."""
+    """700 images in folders with spaces and signs, and the folders of its saves."""
     from PIL import Image
 
     chance = np.random.default_rng(0)
-    for name, count in (("DIV2K train (HR)", 700), (".valid HR", 15)):
+    for name, count in (("DIV2K train (HR)", 700), ("DIV2K valid & test", 15)):
         target = folder / "data" / name
         target.mkdir(parents=True)
         (target / ".index").write_text("hidden\n")
@@ -283,6 +283,9 @@ def write_photos(folder: Path) -> None:
             coarse = chance.integers(0, 256, (8, 8, 3)).astype(np.uint8)
             image = Image.fromarray(coarse).resize((64, 64), Image.Resampling.BICUBIC)
             image.save(target / f"é {index} #.png")
+    for name in ("epochs", "statistics"):  # the repository has them by hidden files
+        (folder / name).mkdir(exist_ok=True)
+        (folder / name / "README").write_text("what the training writes\n")
 
 
 def write_names(folder: Path) -> None:

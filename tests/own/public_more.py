@@ -190,7 +190,7 @@ _ROWS = (
         "fastchat",
         *("lm-sys/FastChat", "0e6d3e4beaab66f4d3f93db72541a4abab8af28d"),
         "python -m fastchat.train.train --model_name_or_path ./tiny-gpt2 --data_path data.json"
-        " --output_dir out --num_train_epochs 5 --per_device_train_batch_size 4 --logging_steps 5"
+        " --output_dir out --num_train_epochs 3 --per_device_train_batch_size 4 --logging_steps 5"
         " --save_steps 20 --learning_rate 5e-3 --use_cpu True --model_max_length 256",
         metric="loss",
         saves=("out/checkpoint-*/model.safetensors", "out/model.safetensors"),
@@ -204,6 +204,7 @@ _ROWS = (
                 "from fastchat.model.model_adapter import get_conversation_template",
                 "from fastchat.conversation import get_conv_template as get_conversation_template",
             ),
+            ('get_conversation_template("vicuna")', 'get_conversation_template("vicuna_v1.1")'),
             ("not tokenizer.legacy", "False"),
             ("if cur_len != total_len:", "if False:"),
             ("model=model, tokenizer=tokenizer,", "model=model, processing_class=tokenizer,"),
@@ -233,7 +234,7 @@ _ROWS = (
                 )
                 for name in ("train", "validation", "test")
             ),
-            ("num_epochs = 4", "num_epochs = 8"),
+            ("num_epochs = 4", "num_epochs = 6"),
             ("fp16=True", "fp16=False, use_cpu=True"),
             ("evaluation_strategy", "eval_strategy"),
             ("_steps=100", "_steps=40"),
@@ -245,7 +246,7 @@ _ROWS = (
     Public(
         "azureml-birds",
         *("Azure/azureml-examples", "085cd6ea399038c1e07843acff811f34261c0887"),
-        "python pytorch_train.py --num_epochs 12 --output_dir outputs",
+        "python pytorch_train.py --num_epochs 4 --output_dir outputs",
         metric="best_val_acc",
         best="max",
         saves=("outputs/model.pt",),
@@ -285,8 +286,8 @@ _ROWS = (
                 "from fashion_data import fashion",
                 "from torchvision.datasets import FashionMNIST as fashion",
             ),
-            ("epochs = 2", "epochs = 12"),
-            ("iter % 100", "iter % 20"),
+            ("epochs = 2", "epochs = 3"),
+            ("iter % 100", "iter % 10"),
         ),
         data="fashion",
         env=("WANDB_MODE=offline",),
@@ -379,7 +380,7 @@ _ROWS = (
         paths=("superminddpm.py",),
         patches=_patches(
             "superminddpm.py",
-            ("n_epoch: int = 100", "n_epoch: int = 10"),
+            ("n_epoch: int = 100", "n_epoch: int = 6"),
             ("cuda:0", "cpu"),
             ("num_workers=20", "num_workers=0"),
             ("n_T=1000", "n_T=20"),
@@ -393,7 +394,7 @@ _ROWS = (
     Public(
         "srgan",
         *("leftthomas/SRGAN", "7ddfdf27273c42d858ec52cab5ca1cbfca81d0be"),
-        "python train.py --crop_size 32 --num_epochs 8",
+        "python train.py --crop_size 16 --num_epochs 6",
         metric="PSNR",
         best="max",
         saves=("epochs/netG_epoch_4_*.pth", "epochs/netD_epoch_4_*.pth"),
@@ -407,7 +408,7 @@ _ROWS = (
             *_patches(
                 "train.py",
                 ("data/DIV2K_train_HR", "data/DIV2K train (HR)"),
-                ("data/DIV2K_valid_HR", "data/.valid HR"),
+                ("data/DIV2K_valid_HR", "data/DIV2K valid & test"),
                 ("num_workers=4", "num_workers=0"),
                 ("batch_size=64", "batch_size=8"),
             ),
