@@ -83,6 +83,12 @@ SKIPPED = {
     "bearpaw/pytorch-classification:cifar.py": "its progress bar is a submodule without text",
 }
 
+MISSES = {
+    "resnet-fails-once": "a command without --resume is not restarted (docs/contract.md), even if"
+    " a new start would work; the run ends with code 24 and is launched again by hand.",
+}
+"""By row: why its first verdicts are none of a best checkpoint."""
+
 
 def in_order(kind: str) -> list[str]:
     """The candidates of a kind in the order in which they are taken."""
@@ -96,12 +102,17 @@ def page_of_rule() -> str:
     files = [path for path in package.rglob("*") if path.is_file()]
     for path in sorted(path for path in files if "__pycache__" not in path.parts):
         code.update(path.relative_to(package).as_posix().encode() + path.read_bytes())
+    misses = "\n".join(f"- {name}: {why}" for name, why in MISSES.items())
     skipped = "\n".join(f"- {name}: {why}." for name, why in SKIPPED.items())
     return f"""
 The sha256 of trmcloud/ (names and bytes of its sorted files) is `{code.hexdigest()}`.
 How the scripts were drawn: tests/own/public_more.py. Skipped before any cell was played:
 
 {skipped}
+
+Misses by their first verdicts, and why:
+
+{misses}
 """
 
 
@@ -336,11 +347,20 @@ _ROWS = (
         opener="torch_pickle",
         kinds=(3, 4, 10),
         paths=("examples/stallion.py", "pytorch_forecasting"),
-        patches=_patches(
-            "examples/stallion.py",
-            ("n_trials=200", "n_trials=3"),
-            ("max_epochs=50", "max_epochs=4"),
-            ("limit_train_batches=30)", "limit_train_batches=10)"),
+        patches=(
+            *_patches(
+                "pytorch_forecasting/models/temporal_fusion_transformer/tuning.py",
+                ("suggest_loguniform(", "suggest_float("),
+                ("suggest_uniform(", "suggest_float("),
+            ),
+            *_patches(
+                "examples/stallion.py",
+                ("from pandas.errors import SettingWithCopyWarning\n", ""),
+                ('warnings.simplefilter("error", category=SettingWithCopyWarning)\n', ""),
+                ("n_trials=200", "n_trials=3"),
+                ("max_epochs=50", "max_epochs=4"),
+                ("limit_train_batches=30)", "limit_train_batches=10)"),
+            ),
         ),
         data="stallion",
         is_api=True,
@@ -394,7 +414,7 @@ _ROWS = (
     Public(
         "srgan",
         *("leftthomas/SRGAN", "7ddfdf27273c42d858ec52cab5ca1cbfca81d0be"),
-        "python train.py --crop_size 16 --num_epochs 6",
+        "python train.py --crop_size 32 --num_epochs 4",
         metric="PSNR",
         best="max",
         saves=("epochs/netG_epoch_4_*.pth", "epochs/netD_epoch_4_*.pth"),
