@@ -357,6 +357,8 @@ _ROWS = (
                 "examples/stallion.py",
                 ("from pandas.errors import SettingWithCopyWarning\n", ""),
                 ('warnings.simplefilter("error", category=SettingWithCopyWarning)\n', ""),
+                ("get_stallion_data()", '__import__("pandas").read_parquet("stallion.parquet")'),
+                ("TensorBoardLogger(log_graph=True)", 'TensorBoardLogger("lightning_logs")'),
                 ("n_trials=200", "n_trials=3"),
                 ("max_epochs=50", "max_epochs=4"),
                 ("limit_train_batches=30)", "limit_train_batches=10)"),
