@@ -84,8 +84,8 @@ SKIPPED = {
 }
 
 MISSES = {
-    "forecasting-stallion": "the best is among the candidates; `PYTHONPATH=.` in its command replaces"
-    " the observer's path, so no process was observed and files alone told the metric.",
+    "forecasting-stallion": "the best is among the candidates; `PYTHONPATH=.` in its command"
+    " replaces the observer's path, so no process was observed and files alone told the metric.",
     "resnet-fails-once": "a command without --resume is not restarted (docs/contract.md), even if"
     " a new start would work; the run ends with code 24 and is launched again by hand.",
 }
