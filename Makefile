@@ -46,6 +46,7 @@ help:
 	@echo "make gguf     exported GGUF files opened by llama.cpp, which is built for it (minutes)"
 	@echo "make own-all  scripts of all of them under run in three endings: docs/soak/own.md (ONLY=keras: some)"
 	@echo "make own-public PUBLIC_PATH=…   public scripts of checkouts in four endings"
+	@echo "make own-public-more PUBLIC_PATH=…   twelve further ones, drawn by rule"
 	@echo "make axe      axe-core, which judges whether everybody can use the page of trmcloud ui (npm)"
 	@echo "make sky      SkyPilot in an environment of its own (.venv-sky)"
 	@echo "make e2e-sky  the real sky launch on RunPod's stand-in: root, Python 3.10, minutes"
@@ -201,6 +202,15 @@ PUBLIC_FRAMEWORKS := torchvision timm monai nibabel 'gymnasium<1' tyro wandb jso
 own-public: $(READY) .venv-own/.public-ready
 	$(BIN)/python -m tests.own.public_cells --sources "$(PUBLIC_PATH)" --jobs $(JOBS) --only "$(ONLY)" \
 		--results tests/own/public_results.json --page docs/soak/public-scripts.md --date "$$(date +%F)"
+
+# Twelve more, drawn by the rule of tests/own/public_more.py.
+.PHONY: own-public-more
+own-public-more: $(READY) .venv-own/.public-ready
+	$(OWN_PIP) 'ray[train,tune]' mlflow optuna optuna-integration sentence-transformers \
+		statsmodels scikit-base
+	$(BIN)/python -m tests.own.public_cells --table more --sources "$(PUBLIC_PATH)" --jobs $(JOBS) \
+		--only "$(ONLY)" --results tests/own/public_more_results.json --page docs/soak/public-scripts-more.md \
+		--date "$$(date +%F)"
 
 # What a machine of SkyPilot's downloads when it has a network; the test's machines have none. The
 # trainer's packages, torch among them, are served to them from loopback.

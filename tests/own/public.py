@@ -87,7 +87,7 @@ class Public:
         return float.__gt__ if self.best == "max" else float.__lt__
 
 
-def _numbers(pattern: str) -> str:
+def read_numbers(pattern: str) -> str:
     """The pattern with a group for each word NUMBER."""
     return pattern.replace("NUMBER", _NUMBER)
 
@@ -96,7 +96,9 @@ def each(pattern: str, *files: str, plus: int = 0, every: int = 1) -> Record:
     """Each line with a step and a value is of one save of each of ``files``."""
 
     def record(log: str, work: Path) -> list[Saved]:
-        found = [(int(step), float(value)) for step, value in re.findall(_numbers(pattern), log)]
+        found = [
+            (int(step), float(value)) for step, value in re.findall(read_numbers(pattern), log)
+        ]
         return [
             Saved(file.format(step=step + plus), value)
             for step, value in found
@@ -113,7 +115,7 @@ def better(pattern: str, file: str, best: str = "min", first: int = 0) -> Record
     def record(log: str, work: Path) -> list[Saved]:
         made: list[Saved] = []
         record_value: float | None = None
-        for index, text in enumerate(re.findall(_numbers(pattern), log)):
+        for index, text in enumerate(re.findall(read_numbers(pattern), log)):
             value = float(text) if best == "min" else -float(text)
             if record_value is None or value < record_value:
                 record_value = value
@@ -130,7 +132,7 @@ def announced(pattern: str, words: str, file: str) -> Record:
     def record(log: str, work: Path) -> list[Saved]:
         made, value = [], None
         for line in log.splitlines():
-            if found := re.findall(_numbers(pattern), line):
+            if found := re.findall(read_numbers(pattern), line):
                 value = float(found[-1])
             if words in line and value is not None:
                 made.append(Saved(file, value))

@@ -21,7 +21,7 @@ import tempfile
 import threading
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -29,6 +29,7 @@ from typing import Any
 
 from tests.e2e.user import ROOT, User, kill
 from tests.own.public import CELLS, ENDINGS, PUBLIC, Public, Saved
+from tests.own.public_more import MORE, MORE_CELLS, page_of_rule
 from tests.targets import hash_of as hash_of_files
 from tests.waiting import until
 from trmcloud.core.errors import NO_CHECKPOINT_CODE, Outcome
@@ -47,6 +48,23 @@ _ENV = ("OMP_NUM_THREADS=1",)
 _NOT_JUDGED = "not judged"
 """By a fault of this file or of a row, which is no verdict: the cell is played again."""
 _NOTHING_SAVED = "nothing was saved"
+Cells = Mapping[str, tuple[Public, str]]
+
+
+@dataclass(frozen=True)
+class Table:
+    """Scripts, their cells, the target that plays them, and what its page says of their choice."""
+
+    rows: Sequence[Public]
+    cells: Cells
+    target: str
+    rule: Callable[[], str]
+
+
+TABLES = {
+    "public": Table(PUBLIC, CELLS, "make own-public", str),
+    "more": Table(MORE, MORE_CELLS, "make own-public-more", page_of_rule),
+}
 
 
 @dataclass(frozen=True)
@@ -107,7 +125,8 @@ def make_project(row: Public, sources: Path, project: Path) -> None:
 
 def make_user(row: Public, folder: Path) -> User:
     path = os.pathsep.join([str(OWN / "bin"), str(Path(sys.executable).parent), os.environ["PATH"]])
-    given = dict(pair.split("=", 1) for pair in (*row.env, *_ENV))
+    pairs = (*_ENV, *(pair.format(folder=folder) for pair in row.env))
+    given = dict(pair.split("=", 1) for pair in pairs)
     return User(folder, cwd=folder / "project", environment={"PATH": path, **given})
 
 
@@ -394,6 +413,7 @@ def write_plays(path: Path, plays: Sequence[Play]) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--sources", type=Path, required=True)
+    parser.add_argument("--table", choices=TABLES, default="public")
     parser.add_argument("--page", type=Path, required=True)
     parser.add_argument("--date", required=True)
     parser.add_argument("--jobs", type=int, default=1)
@@ -404,17 +424,17 @@ def main() -> None:
     parser.add_argument("--keep", type=Path, help="a folder for the homes of those that missed")
     parser.add_argument("--results", type=Path, required=True)
     given = parser.parse_args()
-    code = hash_of_code()
+    code, table = hash_of_code(), TABLES[given.table]
 
     def is_due(name: str) -> bool:
-        last = judged(read_plays(given.results), code).get(name, [])
+        last = judged(read_plays(given.results), code, table.cells).get(name, [])
         chosen = (given.only or "*").split(",")
         return any(fnmatch.fnmatch(name, pattern) for pattern in chosen) and (
             not last or (given.again and (last[-1].is_miss or bool(last[-1].cause)))
         )
 
     def work(name: str) -> Play:
-        row, ending = CELLS[name]
+        row, ending = table.cells[name]
         began, folder = time.monotonic(), tempfile.mkdtemp(prefix=f"{name}-", dir=given.keep)
         try:
             verdict, detail = run_cell(row, ending, given.sources, Path(folder))
@@ -435,26 +455,29 @@ def main() -> None:
         with lock:
             plays = [*read_plays(given.results), play]
             write_plays(given.results, plays)
-            given.page.write_text(page_of(plays, code, given.date), encoding="utf-8")
+            given.page.write_text(page_of(plays, code, given.date, table), encoding="utf-8")
 
+    due = [n for n in sorted(table.cells, key=lambda name: _turn(name, table)) if is_due(n)]
     with ThreadPoolExecutor(given.jobs) as pool:
-        list(pool.map(play_and_note, [name for name in sorted(CELLS, key=_turn) if is_due(name)]))
-    given.page.write_text(page_of(read_plays(given.results), code, given.date), encoding="utf-8")
+        list(pool.map(play_and_note, due))
+    given.page.write_text(
+        page_of(read_plays(given.results), code, given.date, table), encoding="utf-8"
+    )
 
 
-def _turn(name: str) -> tuple[int, bool]:
+def _turn(name: str, table: Table) -> tuple[int, bool]:
     """One cell of every script comes before the second one of any, and those of an API first.
     With which ending a script begins differs between scripts."""
-    row, _ = CELLS[name]
-    own = [each for each, (other, _) in CELLS.items() if other is row]
-    return (own.index(name) + PUBLIC.index(row)) % len(own), not row.is_api
+    row, _ = table.cells[name]
+    own = [each for each, (other, _) in table.cells.items() if other is row]
+    return (own.index(name) + table.rows.index(row)) % len(own), not row.is_api
 
 
-def judged(plays: Sequence[Play], code: str) -> dict[str, list[Play]]:
+def judged(plays: Sequence[Play], code: str, cells: Cells = CELLS) -> dict[str, list[Play]]:
     """By cell, in order, the plays on this code that have a verdict."""
     found = defaultdict(list)
     for play in plays:
-        if play.code == code and play.cell in CELLS and play.verdict != _NOT_JUDGED:
+        if play.code == code and play.cell in cells and play.verdict != _NOT_JUDGED:
             found[play.cell].append(play)
     return found
 
@@ -462,12 +485,12 @@ def judged(plays: Sequence[Play], code: str) -> dict[str, list[Play]]:
 # -- the page --------------------------------------------------------------------------------------
 
 
-def page_of(plays: Sequence[Play], code: str, date: str) -> str:
+def page_of(plays: Sequence[Play], code: str, date: str, table: Table = TABLES["public"]) -> str:
     """Return the page about this code: the last verdicts, the first ones' totals, every miss."""
-    of_cell = judged(plays, code)
-    table = [
+    of_cell = judged(plays, code, table.cells)
+    lines = [
         f"| {row.name} | {ending} | {last.verdict} | {_in_cell(last.detail)} | {last.seconds:g} |"
-        for name, (row, ending) in CELLS.items()
+        for name, (row, ending) in table.cells.items()
         for last in of_cell.get(name, [])[-1:]
     ]
     misses = [
@@ -480,26 +503,29 @@ def page_of(plays: Sequence[Play], code: str, date: str) -> str:
         f"| [{row.repository}](https://github.com/{row.repository}/tree/{row.commit}) |"
         f" {row.name} |"
         f" {', '.join(map(str, row.kinds))} | {'yes' if row.is_api else 'no'} |"
-        for row in PUBLIC
+        for row in table.rows
     ]
     first = [found[0] for found in of_cell.values()]
     last = [found[-1] for found in of_cell.values()]
     return _PAGE.format(
+        target=table.target,
+        rule=table.rule(),
         date=date,
         code=code,
         played=len(of_cell),
-        all=len(CELLS),
+        all=len(table.cells),
         endings=", ".join(
-            f"{sum(CELLS[name][1] == ending for name in of_cell)} {ending}" for ending in ENDINGS
+            f"{sum(table.cells[name][1] == ending for name in of_cell)} {ending}"
+            for ending in ENDINGS
         ),
         counts="; ".join(
             f"{verdict}: {n}" for verdict, n in sorted(Counter(p.verdict for p in first).items())
         ),
-        goals="\n".join(_goals(first, last)),
+        goals="\n".join(_goals(first, last, table.cells)),
         rows="\n".join(rows),
-        table="\n".join(table),
+        table="\n".join(lines),
         misses="\n".join([_MISSES, *misses]) if misses else "None.",
-        missing=", ".join(name for name in CELLS if name not in of_cell) or "none",
+        missing=", ".join(name for name in table.cells if name not in of_cell) or "none",
     )
 
 
@@ -507,7 +533,7 @@ def _in_cell(text: str) -> str:
     return " ".join(text.split()).replace("|", "\\|").replace("<", "&lt;")[:300]
 
 
-def _goals(first: Sequence[Play], last: Sequence[Play]) -> Iterator[str]:
+def _goals(first: Sequence[Play], last: Sequence[Play], cells: Cells) -> Iterator[str]:
     """A row of each goal, of those cells whose script had saved something."""
 
     def share(plays: Sequence[Play], counts: Callable[[Play], bool]) -> str:
@@ -516,7 +542,7 @@ def _goals(first: Sequence[Play], last: Sequence[Play]) -> Iterator[str]:
         return f"{n} of {len(saved)}" + (f" ({100 * n / len(saved):.0f} %)" if saved else "")
 
     def of_api(plays: Sequence[Play]) -> list[Play]:
-        return [play for play in plays if CELLS[play.cell][0].is_api]
+        return [play for play in plays if cells[play.cell][0].is_api]
 
     def is_right(play: Play) -> bool:
         return not play.is_miss
@@ -542,7 +568,7 @@ _MISSES = """| cell | code | verdict | values | cause |
 
 _PAGE = """# Public scripts under `trmcloud run`
 
-`make own-public`, {date}, product code `{code}` (SHA-256 of the files of `trmcloud/`): {played} of
+`{target}`, {date}, product code `{code}` (SHA-256 of the files of `trmcloud/`): {played} of
 {all} cells played ({endings}). First verdicts: {counts}.
 
 | goal | limit | first verdicts | last verdicts |
@@ -562,7 +588,7 @@ SIGKILL after two saves; a resumed one is killed likewise, continues with its ow
 bytes that came home are compared with the hashes of every save, taken while the script ran, and
 opened with their framework. A script that saves once, at its end, has no other save to be taken for
 its best, and nothing to bring home before it.
-
+{rule}
 | repository | script | kinds | metric through an API |
 |---|---|---|---|
 {rows}

@@ -195,6 +195,148 @@ def write_images(folder: Path) -> None:
                 Image.fromarray(pixels).save(target / f"{index}.png")
 
 
+def write_similar(folder: Path) -> None:
+    """STS's three tables of pairs with a similarity, and the BERT of ``write_glue``."""
+    write_glue(folder)
+    chance = random.Random(1)
+    words = [f"word{index}" for index in range(40)]
+    for name, count in (("train", 640), ("validation", 128), ("test", 128)):
+        with open(folder / f"{name}.csv", "w", newline="") as content:
+            lines = csv.writer(content)
+            lines.writerow(["sentence1", "sentence2", "score"])
+            for _ in range(count):
+                first, same = chance.sample(words, 6), chance.randrange(7)
+                second = first[:same] + chance.sample(words, 6 - same)
+                lines.writerow([" ".join(first), " ".join(second), round(same / 6, 3)])
+
+
+def write_conversations(folder: Path) -> None:
+    """FastChat's turns, and the GPT-2 of ``write_instructions`` with an unknown token."""
+    import json
+
+    from transformers import GPT2TokenizerFast
+
+    write_instructions(folder)
+    chance = random.Random(0)
+    rows = []
+    for index in range(160):
+        number = chance.randrange(50)
+        turns = (("human", f"Add one to {number}."), ("gpt", str(number + 1)))
+        rows.append(
+            {
+                "id": str(index),
+                "conversations": [{"from": who, "value": said} for who, said in turns],
+            }
+        )
+    (folder / "data.json").write_text(json.dumps(rows))
+    tokenizer = GPT2TokenizerFast.from_pretrained(str(folder / "tiny-gpt2"))
+    tokenizer.unk_token = tokenizer.eos_token
+    tokenizer.save_pretrained(folder / "tiny-gpt2")
+
+
+def write_birds(folder: Path) -> None:
+    write_images(folder)
+    (folder / "images" / "validation").rename(folder / "images" / "val")
+    (folder / "images").rename(folder / "fowl_data")
+
+
+def write_fashion(folder: Path) -> None:
+    _write_idx(folder / "data" / "FashionMNIST" / "raw", 4000, 500)
+
+
+def write_few_digits(folder: Path) -> None:
+    _write_idx(folder / "data" / "MNIST" / "raw", 640, 64)
+
+
+def write_projects(folder: Path) -> None:
+    """Projects with a tag, and a BERT of two layers."""
+    write_glue(folder)
+    chance = random.Random(0)
+    with open(folder / "dataset.csv", "w", newline="") as content:
+        lines = csv.writer(content)
+        lines.writerow(["id", "created_on", "title", "description", "tag"])
+        for index in range(400):
+            tag = chance.randrange(3)
+            words = chance.choices([f"word{10 * tag + each}" for each in range(18)], k=8)
+            told = [str(index), "2020-01-01", words[0], " ".join(words[1:]), f"tag{tag}"]
+            lines.writerow(told)
+
+
+def write_words(folder: Path) -> None:
+    (folder / "data").mkdir()
+    write_text(folder)
+    words = (folder / "input.txt").read_text().split()
+    lines = [" ".join(words[start : start + 12]) for start in range(0, len(words), 12)]
+    (folder / "data" / "train.txt").write_text("\n".join(lines) + "\n")
+
+
+def write_photos(folder: Path) -> None:
+    """700 images in folders with spaces and signs, and the folders of its saves."""
+    from PIL import Image
+
+    chance = np.random.default_rng(0)
+    for name, count in (("DIV2K train (HR)", 700), ("DIV2K valid & test", 15)):
+        target = folder / "data" / name
+        target.mkdir(parents=True)
+        (target / ".index").write_text("hidden\n")
+        for index in range(count):
+            coarse = chance.integers(0, 256, (8, 8, 3)).astype(np.uint8)
+            image = Image.fromarray(coarse).resize((64, 64), Image.Resampling.BICUBIC)
+            image.save(target / f"é {index} #.png")
+    for name in ("epochs", "statistics"):  # the repository has them by hidden files
+        (folder / name).mkdir(exist_ok=True)
+        (folder / name / "README").write_text("what the training writes\n")
+
+
+def write_names(folder: Path) -> None:
+    """Names of 18 languages, one hidden file per language beside them."""
+    chance = random.Random(0)
+    target = folder / "names of #18 länder"
+    target.mkdir()
+    for index in range(18):
+        letters = "abcdefghijklmnopqrstuvwxyz"[index : index + 7]
+        lines = ["".join(chance.choices(letters, k=6)) for _ in range(60)]
+        (target / f"Größe {index} & more.txt").write_text("\n".join(lines) + "\n")
+        (target / f".{index}").write_text("hidden\n")
+
+
+def write_stallion(folder: Path) -> None:
+    """Monthly volumes of 12 agencies and 2 articles, with the columns that the script reads."""
+    import pandas as pd
+
+    chance = np.random.default_rng(0)
+    days = [
+        "easter_day",
+        "good_friday",
+        "new_year",
+        "christmas",
+        "labor_day",
+        "independence_day",
+        "revolution_day_memorial",
+        "regional_games",
+        "fifa_u_17_world_cup",
+        "football_gold_cup",
+        "beer_capital",
+        "music_fest",
+    ]
+    rows = []
+    for agency in range(12):
+        for sku in range(2):
+            for month, date in enumerate(pd.date_range("2013-01-01", periods=60, freq="MS")):
+                wave = 40 + 20 * np.sin(month / 6 * np.pi + agency) + chance.normal(0, 3)
+                row = {"agency": f"Agency_{agency:02}", "sku": f"SKU_{sku:02}", "date": date}
+                row |= {"volume": max(wave, 0.0), "industry_volume": 5e5 + wave}
+                row |= {"soda_volume": 7e5 - wave, "avg_max_temp": 20 + wave / 10}
+                row |= {"price_regular": 1000.0 + agency, "price_actual": 990.0, "discount": 10.0}
+                row |= {
+                    "avg_population_2017": 1e5 + agency,
+                    "avg_yearly_household_income_2017": 1e5,
+                }
+                row |= {"discount_in_percent": chance.random(), "timeseries": 2 * agency + sku}
+                rows.append(row | {day: int(chance.random() < 0.1) for day in days})
+    pd.DataFrame(rows).to_parquet(folder / "stallion.parquet")
+
+
 WRITERS: dict[str, Callable[[Path], None]] = {
     name.removeprefix("write_"): writer
     for name, writer in list(globals().items())

@@ -21,6 +21,7 @@ from tests.own.public_cells import (
     write_plays,
 )
 from tests.own.public_data import WRITERS
+from tests.own.public_more import CANDIDATES, MORE, MORE_CELLS, SKIPPED, in_order, in_turn
 from trmcloud.operations.commands.trial_checks import is_higher_better
 
 ROW = next(row for row in PUBLIC if row.name == "nanogpt")
@@ -109,3 +110,21 @@ def test_a_miss_stays_on_the_page_and_in_the_first_totals(tmp_path: Path) -> Non
     assert "| nanogpt-stopped | `new` | WRONG | true best 1; came 2 | row |" in page
     assert "| nanogpt-stopped | `old` | unsure, without the best | v | read late |" in page
     assert "vit-finished," in page.partition("without a verdict")[2]
+
+
+def test_the_twelve_further_scripts_are_the_first_of_their_kinds() -> None:
+    wanted = dict.fromkeys(CANDIDATES, 1)
+    wanted |= {"transformers or keras": 2, "prints": 3, "folder": 2}
+    drawn = set()
+    for kind, count in wanted.items():
+        able = [name for name in in_order(kind) if name not in SKIPPED]
+        drawn |= {name.partition(":")[0] for name in able[:count]}
+    assert drawn == {row.repository for row in MORE}
+    assert len(MORE) == 12
+    assert not drawn & {row.repository for row in PUBLIC}
+    assert Counter(name.rpartition("-")[2] for name in MORE_CELLS)["finished"] == 12
+
+
+def test_values_are_of_the_saves_in_turn() -> None:
+    record = in_turn(r"loss NUMBER", "{step}.pt", first=0)
+    assert record("loss 2 loss 1", Path()) == [Saved("0.pt", 2.0), Saved("1.pt", 1.0)]
