@@ -566,7 +566,7 @@ def main() -> int:
     parser.add_argument("--tenth", action="store_true", help="every tenth query")
     parser.add_argument("--minutes", type=float, default=60.0)
     parser.add_argument("--state", type=Path, default=ROOT / "build" / "plans-grid.jsonl")
-    parser.add_argument("--page", type=Path)
+    parser.add_argument("--page", type=lambda name: Path(name).absolute())
     parser.add_argument("--date", default="")
     parser.add_argument("--show", type=int, default=5, help="examples of each broken rule")
     given = parser.parse_args()
