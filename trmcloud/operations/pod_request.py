@@ -239,15 +239,17 @@ def _require_wanted(
 ) -> None:
     """
     Raises:
-        ProviderRefused: it is too late for this pod to be asked for, or another one who drives the
-            run has given it up: on this machine that is a matter of a second.
+        ProviderRefused: it is too late for this pod to be asked for, another one who drives the run
+            has given it up, which is a matter of a second on this machine, or the ledger was
+            restored to a copy without the run.
     """
     late_s = context.clock.now().since(decided) - SEND_WITHIN_S
     if late_s > 0:
         raise ProviderRefused(
             f"the request for it was not sent, because it was {late_s:.0f} s too late"
         )
-    awaited = context.ledger.read().runs[run_id].open_generations
+    run = context.ledger.read().runs.get(run_id)
+    awaited = run.open_generations if run is not None else ()
     if all(each.number != generation.number for each in awaited):
         raise ProviderRefused("another controller has given it up: nothing was sent")
 

@@ -321,7 +321,9 @@ def asked_for(
     weights: str = "",
     clock: Any = None,
     recorded: Generation | None = None,
+    run_id: str = RUN.run_id,
 ) -> PodRequest:
+    """``run_id``: of the run that the ledger has."""
     plan, candidate = a_plan()
     generation = Generation(
         1, str(contract.PodName("0badcafe", "r-1", 1, int(NOW + candidate.hard_stop_s))),
@@ -336,7 +338,7 @@ def asked_for(
         ledger=SimpleNamespace(
             read=lambda: SimpleNamespace(
                 runs={
-                    RUN.run_id: SimpleNamespace(
+                    run_id: SimpleNamespace(
                         open_generations=tuple(g for g in (recorded,) if g is not None and g.open)
                     )
                 }
@@ -389,6 +391,13 @@ def test_what_another_one_has_given_up_is_not_asked_for(recorded: Generation | N
     with pytest.raises(
         ProviderRefused, match="another controller has given it up: nothing was sent"
     ):
+        asked.require_wanted()
+
+
+def test_a_run_that_a_restored_ledger_lacks_is_not_asked_for() -> None:
+    clock = SimpleNamespace(now=lambda: Instant(NOW, 500.5, "boot-1"))
+    asked = asked_for(LaunchData("/some/folder"), clock=clock, recorded=AWAITED, run_id="r-other")
+    with pytest.raises(ProviderRefused, match="nothing was sent"):
         asked.require_wanted()
 
 
