@@ -160,7 +160,6 @@ class SweepExecutor:
         self._lines: list[str] = []
         self._state = SweepState()
         self._running: dict[int, _Running] = {}
-        self._landing_since: float | None = None
         self._asked = False
         self._idle_from = clock.steady()
         self._idle_s = 0.0
