@@ -52,7 +52,9 @@ class PodNotices:
         post: Callable[[Webhook, Notice, float], bool] | None = None,
     ) -> None:
         self._dir, self._now, self._post = pod_dir, now, post or _sent
-        self._sent: set[str] = set(_read_sent(pod_dir / SENT_NAME))
+        sent = load_small(pod_dir / SENT_NAME, json.loads)
+        known = sent if isinstance(sent, list) else ()
+        self._sent = {each for each in known if isinstance(each, str)}
         self._tries: dict[str, int] = {}
         self._again_at: dict[str, float] = {}
         self._result_at: float | None = None
@@ -100,11 +102,6 @@ def _sent(webhook: Webhook, notice: Notice, now: float) -> bool:
         return False
     except Exception:  # no address, no answer, or none that can be read: sent again later
         return False
-
-
-def _read_sent(path: Path) -> list[str]:
-    data = load_small(path, json.loads)
-    return [each for each in data if isinstance(each, str)] if isinstance(data, list) else []
 
 
 def main() -> None:

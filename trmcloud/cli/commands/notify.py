@@ -101,7 +101,8 @@ def add(
         shown_once = secret if secret and not secret_from else None
         print_document(views.NoticeTargets(destinations=(target_of(made),), secret=shown_once))
         return
-    print(f"{made.name}: {made.way} to {host_of(made)}, {_wanted(made)}")
+    wanted = ", ".join(made.only) or "everything"
+    print(f"{made.name}: {made.way} to {host_of(made)}, {wanted}")
     if secret and not secret_from:
         print(f"  its secret, shown once: {secret}")
     if on_pod:
@@ -218,7 +219,3 @@ def _typed(where: str) -> str:
     if sys.stdin.isatty():
         return getpass.getpass("URL: ").strip()
     return sys.stdin.readline().strip()
-
-
-def _wanted(destination: Destination) -> str:
-    return ", ".join(destination.only) or "everything"

@@ -152,10 +152,6 @@ _ENDING = re.compile(r"POST /api/(runs/[^/]+/do|approvals/[^/]+)|GET /api/runs/[
 _ENDS = (STOP, LAND)
 
 
-def _is_end(wish: Mapping[str, str]) -> bool:
-    return wish.get("verb") in _ENDS or wish.get("answer") == "deny"
-
-
 # The page and what it asks: runs, one run, its curves, a stream of news; what a click would cost,
 # and the click itself.
 
@@ -426,7 +422,7 @@ def application(page: Page) -> Starlette:
         async def answer(request: Request) -> Response:
             asked = [request.query_params.get(name, "") for name in names]
             wish = [await _wish(request)] if method == "POST" else []
-            ends = any(map(_is_end, wish))
+            ends = any(w.get("verb") in _ENDS or w.get("answer") == "deny" for w in wish)
             if is_spare(request.scope) and not ends:
                 raise HTTPException(*BUSY)
             if ends:

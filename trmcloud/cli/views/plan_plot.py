@@ -65,9 +65,11 @@ def svg(plan: Plan, points: Sequence[Candidate]) -> str:
         _, y = at(math.exp(low), dollars)
         parts.append(f'<path d="M{_MARGIN} {y:.1f}H{_PLOT_WIDTH - _MARGIN}" stroke="#ddd"/>')
         parts.append(f'<text x="8" y="{y + 4:.1f}">${dollars:,.0f}</text>')
-    for hours in _hour_ticks(math.exp(low), math.exp(high)):
-        x, y = at(hours, 0)
-        parts.append(f'<text x="{x:.1f}" y="{y + 22:.1f}" text-anchor="middle">{hours:g} h</text>')
+    for hours in (m * 10.0**e for e in range(-3, 6) for m in (1, 2, 5)):
+        if math.exp(low) <= hours <= math.exp(high):
+            x, y = at(hours, 0)
+            label = f'<text x="{x:.1f}" y="{y + 22:.1f}" text-anchor="middle">{hours:g} h</text>'
+            parts.append(label)
     joined = [at(p.hours.p50, float(p.cost_p50)) for p in _by_hours(points) if p.id in front]
     if joined:
         line = " ".join(f"{x:.1f},{y:.1f}" for x, y in joined)
@@ -162,8 +164,3 @@ def _ticks(top: float) -> list[float]:
     if top / stride < 3:
         stride /= 2
     return [stride * n for n in range(int(top / stride) + 1)]
-
-
-def _hour_ticks(low: float, high: float) -> list[float]:
-    marks = [m * 10.0**e for e in range(-3, 6) for m in (1, 2, 5)]
-    return [mark for mark in marks if low <= mark <= high]

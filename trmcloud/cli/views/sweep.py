@@ -38,7 +38,13 @@ def terms_lines(terms: SweepTerms, priors: Priors = NO_PRIORS, on: str = "") -> 
     rows = [
         ("space", " ".join(str(each) for each in terms.space.parameters)),
         ("first trial", format_point(terms.default)),
-        *_first_rows(priors),
+        *(
+            (
+                "" if number else "then",
+                f"{format_point(each.point)} (trial {each.trial} of {each.run_id})",
+            )
+            for number, each in enumerate(priors.first)
+        ),
         ("slots", f"{terms.slots}, {amount(terms, terms.slot_rate)}/h each"),
         ("rungs", f"{rungs} per trial; 1 of {terms.eta} is continued"),
         ("reserved", kept),
@@ -53,14 +59,6 @@ def terms_lines(terms: SweepTerms, priors: Priors = NO_PRIORS, on: str = "") -> 
         rows.append(("one point", "there is nothing to choose: one training, then it ends"))
     width = max(len(name) for name, _ in rows)
     return ["  Sweep", *(f"    {name:<{width}}  {text}" for name, text in rows)]
-
-
-def _first_rows(priors: Priors) -> list[tuple[str, str]]:
-    rows = []
-    for number, each in enumerate(priors.first):
-        of = f"trial {each.trial} of {each.run_id}"
-        rows.append(("then" if not number else "", f"{format_point(each.point)} ({of})"))
-    return rows
 
 
 def _known_rows(priors: Priors) -> list[tuple[str, str]]:

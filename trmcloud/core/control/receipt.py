@@ -7,7 +7,7 @@ from collections.abc import Container, Iterable, Mapping, Sequence
 from typing import Annotated, Any
 
 from trmcloud.core import codec
-from trmcloud.core.catalog.goals import Goal, GoalResult, judge_goal
+from trmcloud.core.catalog.goals import Goal, judge_goal
 from trmcloud.core.contract import manifest as mf
 from trmcloud.core.contract.gate import number_of
 from trmcloud.core.contract.manifest import CheckpointManifest, KnownCheckpoint
@@ -361,7 +361,7 @@ def account_of(run_id: str, sources: Sources, made_at: float) -> dict[str, Any]:
         "curves": [_drawn(run, point) for point in sources.curves],
         "checkpoints": _checkpoints(known),
         **({"sweep": _swept(run, manifests)} if run.spec.sweep is not None else {}),
-        **({"goal": _goal(_judged(goal, run, sources, known))} if goal is not None else {}),
+        **({"goal": _goal(goal, run, sources, known)} if goal is not None else {}),
     }
 
 
@@ -371,15 +371,11 @@ def scores_of(points: Iterable[Point]) -> dict[tuple[str, int], float]:
     return {(p.phase, p.step): p.value for p in scored if p.value is not None}
 
 
-def _judged(
+def _goal(
     goal: Goal, run: RunState, sources: Sources, known: Sequence[KnownCheckpoint]
-) -> GoalResult:
+) -> dict[str, Any]:
     last = [m for m in known if m.phase == run.spec.phases[-1]]
-    return judge_goal(goal, last, scores_of(sources.curves))
-
-
-def _goal(result: GoalResult) -> dict[str, Any]:
-    goal = result.goal
+    result = judge_goal(goal, last, scores_of(sources.curves))
     return {
         "goal": goal.name,
         "metric": goal.metric,

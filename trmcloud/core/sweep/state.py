@@ -304,7 +304,7 @@ def _lost(state: SweepState, event: ev.TrialLost) -> SweepState:
             rung=kept,
             ahead=trial.ahead if kept == trial.rung else ZERO,
             landed_metric=trial.landed_metric if kept == trial.rung else None,
-            results=trial.results if kept == trial.rung else _until(trial.results, kept),
+            results=tuple(r for r in trial.results if kept == trial.rung or r.rung <= kept),
         ),
     )
 
@@ -373,7 +373,3 @@ def _account(state: SweepState, trial: Trial, usd: Usd) -> SweepState:
     return replace(
         state, spent=state.spent + usd, overdrawn=state.overdrawn + over, confirmed=confirmed
     )
-
-
-def _until(results: tuple[Result, ...], rung: int) -> tuple[Result, ...]:
-    return tuple(result for result in results if result.rung <= rung)

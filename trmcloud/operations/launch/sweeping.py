@@ -346,9 +346,15 @@ def prepare(
     Raises:
         TrmcloudError: what keeps this from being launched.
     """
+
+    def beside_code(wish: RunSpec) -> Mapping[str, bytes]:
+        plan = planner.plan(wish)
+        terms = terms_of(plan)
+        return {SWEEP_NAME: write_job(wish, terms, priors_of(plan, terms))}
+
     tree = None
     if spec.command is not None:
-        ready, tree = commands.prepare(context, planner, request, spec, here, _beside(planner))
+        ready, tree = commands.prepare(context, planner, request, spec, here, beside_code)
     else:
         plan = planner.plan(spec)
         _check(plan, terms_of(plan))  # before any data is fetched
@@ -361,17 +367,6 @@ def prepare(
         item = code_item(trainer, context.home, files)
         ready = replace(ready, data=replace(ready.data, code=str(item.local)))
     return ready, tree, terms, priors
-
-
-def _beside(planner: Planner) -> Any:
-    """Return a function from a command's wish to the files that stand beside its code."""
-
-    def beside(spec: RunSpec) -> Mapping[str, bytes]:
-        plan = planner.plan(spec)
-        terms = terms_of(plan)
-        return {SWEEP_NAME: write_job(spec, terms, priors_of(plan, terms))}
-
-    return beside
 
 
 def write_job(spec: RunSpec, terms: SweepTerms, priors: Priors) -> bytes:

@@ -192,10 +192,6 @@ def _scored(account: Mapping[str, Any], score: float | None) -> str:
     return f"{value} {title_of(name)}" if name is None else f"{title_of(name)} {value}"
 
 
-def _sign(account: Mapping[str, Any], kind: str) -> float:
-    return _metric(account)[1] if kind == "eval" else 1.0
-
-
 def _summary(receipt: Receipt, account: Mapping[str, Any]) -> str:
     sums, ended = account["money"], account["ended"]
     outcome = ended["outcome"] or f"{account['state']}, not closed yet"
@@ -330,10 +326,11 @@ def _curves(account: Mapping[str, Any]) -> str:
     charts = []
     validation = f"validation {title_of(_metric(account)[0])}"
     for title, kind in ((validation, "eval"), ("training loss, nats per token", "train")):
+        sign = _metric(account)[1] if kind == "eval" else 1.0
         series = [
             Series(
                 phase,
-                tuple((x(p), _sign(account, kind) * p["value"]) for p in points
+                tuple((x(p), sign * p["value"]) for p in points
                       if (p["phase"], p["kind"]) == (phase, kind)),
                 dots=kind == "eval",
             )

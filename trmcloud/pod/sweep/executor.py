@@ -565,7 +565,8 @@ class SweepExecutor:
         slot = min(set(range(self._terms.slots)) - taken)
         attempt = 1 + sum(_starts(line, trial.number) for line in self._lines[:-1])
         values: dict[str, Any] = dict(trial.point)
-        values.setdefault("seed", self._seed(trial))
+        own = self._job.settings.get("seed")  # repetitions have others than the recipe's
+        values.setdefault("seed", trial.seed + (own if isinstance(own, int) else 0))
         steady, now = self._clock.steady(), self._clock.now()
         # It must land before it is killed, however long starts have taken.
         until_s = self._terms.seconds(move.most_usd - self._terms.overrun_usd)
@@ -606,11 +607,6 @@ class SweepExecutor:
         if self._start_s:
             return statistics.median(self._start_s)
         return _START_SHARE * self._terms.seconds(self._terms.restart_usd)
-
-    def _seed(self, trial: Trial) -> int:
-        """Return the seed of a trial: the recipe's own, and others for repetitions."""
-        own = self._job.settings.get("seed")
-        return trial.seed + (own if isinstance(own, int) else 0)
 
     def _note_offspring(self) -> None:
         if self._command is None:

@@ -93,9 +93,12 @@ def keep(order: Order, parent: int) -> int:
     processes.adopt_orphans()
     folder = Path(order.folder)
     kill_at = time.monotonic() + (order.kill_after_s or math.inf)
+    words = order.words
+    if not os.path.exists(words[0]):  # this machine has its Python elsewhere
+        words = (sys.executable, *words[1:])
     with open(folder / contract.TRAIN_LOG_NAME, "ab") as log:
         child = subprocess.Popen(
-            _words_here(order.words),
+            words,
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=subprocess.STDOUT,
@@ -119,11 +122,6 @@ def keep(order: Order, parent: int) -> int:
     if code is None:
         code = -signal.SIGKILL
     return code if code >= 0 else 128 - code
-
-
-def _words_here(words: tuple[str, ...]) -> tuple[str, ...]:
-    """The same Python, or that of this process where this machine has it elsewhere."""
-    return words if os.path.exists(words[0]) else (sys.executable, *words[1:])
 
 
 def environment_here(order: Order, own: Mapping[str, str]) -> Order:
