@@ -355,3 +355,47 @@ def test_a_setting_that_cannot_be_used_is_one_line(
     assert "hidden" not in told + shown
     assert "report" not in told
     assert renter.creates() == 0
+
+
+def test_parts_of_a_sweep_are_runs_of_their_own_within_one_budget(renter: RentedUser) -> None:
+    """Their commands find no machine; the command that is repeated finds their runs."""
+    renter.standin.control.set(no_capacity=["*"])
+    words = (
+        *("sweep", "1xRTX4090", "--machines", "2", "--recipe", "trm-tiny", "--phase", "fast"),
+        *("--budget", "1.01", "--name", "wide", "--idempotency-key", "both", "-y"),
+        *(*renter.data, *ACCEPT, "lr=log:1e-4,1", "depth=1,2"),
+    )
+    out = renter.run(*words, code=Outcome.NO_MACHINE.exit_code)
+    assert "2 such runs, each within $0.505:" in out
+    assert re.search(r"1 +lr=log:0.0001,0.01 depth=1\|2\n +2 +lr=log:0.01,1 depth=1\|2", out)
+    assert {"1: ", "2: "} <= {line[:3] for line in out.splitlines()}
+    assert out.endswith("no trial has a result\n")
+    runs = renter.ledger().runs
+    assert sorted(run.name for run in runs.values()) == ["wide-1", "wide-2"]
+    assert {key for run in runs.values() for key in run.keys} == {"both.1", "both.2"}
+    assert sum(run.cap.micros for run in runs.values()) == 1_010_000
+    spaces = [run.spec.sweep.space for run in runs.values() if run.spec.sweep is not None]
+    assert {space[0] for space in spaces} == {"lr=log:0.0001,0.01", "lr=log:0.01,1"}
+    again = renter.run(*words)
+    for run_id in runs:
+        assert f"{run_id}: launched with this key before" in again
+    assert renter.ledger().runs.keys() == runs.keys()
+    assert "which was launched with other arguments" in renter.run(*words, "--seed", "1", code=2)
+
+
+@pytest.mark.parametrize(
+    ("typed", "said"),
+    [
+        (("local", "--rate", "1", "--budget", "1"), "--machines rents machines"),
+        (("1xH100", "--hours", "1"), "2 machines share one budget, which was not given"),
+        (("1xH100", "--budget", "1", "--json"), "--json is about one run"),
+        (("1xH100", "--budget", "1", "depth=2"), "no setting has 2 values"),
+    ],
+)
+def test_what_several_machines_cannot_share(
+    typist: InProcess, typed: tuple[str, ...], said: str
+) -> None:
+    space = () if typed[-1] == "depth=2" else ("lr=log:1e-4,1",)
+    words = ("--recipe", "trm-tiny", "--phase", "fast", "--machines", "2", "-y")
+    err = typist.refused("sweep", typed[0], *words, *typed[1:], *space, code=2)
+    assert said in err

@@ -196,3 +196,45 @@ def test_a_sweep_whose_rented_machine_is_lost_continues_on_another(
         assert points[trial["trial"]] == trial["settings"], "the journal came along"
     assert run.settled <= run.cap
     assert renter_in.run("fetch-best", run.run_id, "--into", str(renter_in.folder / "best"))
+
+
+@pytest.mark.more
+@pytest.mark.timeout(1200)
+def test_parts_of_a_sweep_go_on_where_their_command_is_killed(renter_in: RentedUser) -> None:
+    """Each is driven to its end by a command of its own; the one that is repeated shows both."""
+    words = (
+        *("sweep", "1xRTX4090", "--machines", "2", "--recipe", "trm-tiny", "--phase", "fast", "-y"),
+        *("--budget", "0.60", "--hours", "0.03", "--set", "compile=false"),
+        *("--idempotency-key", "both", *renter_in.data, *ACCEPT, SPACE),
+    )
+    launch = renter_in.start(*words)
+    until(
+        lambda: len(renter_in.live()) == 2 or launch.poll() is not None,
+        within_s=200,
+        what="both machines are rented",
+    )
+    launch.kill()
+    launch.communicate()
+
+    def have_ended() -> bool:
+        runs = renter_in.ledger().runs.values()
+        if any(run.live for run in runs) and not renter_in.live():
+            renter_in.clock.advance(600.0)  # until lists prove it
+        return len(runs) == 2 and not any(run.live for run in runs)
+
+    until(have_ended, within_s=700, what="both runs have ended")
+    runs = renter_in.ledger().runs
+    assert {run.outcome for run in runs.values()} == {Outcome.FINISHED}
+    assert sum(run.cap.micros for run in runs.values()) == 600_000
+    assert all(run.settled <= run.cap for run in runs.values())
+    out = renter_in.run(*words)
+    assert renter_in.ledger().runs.keys() == runs.keys()
+    table, _, best = out.rpartition("best of all: ")
+    rows = [line.split() for line in table.splitlines() if line.startswith("r-")]
+    assert {row[0] for row in rows} == runs.keys()
+    metrics = [float(row[4]) for row in rows if row[5] == "complete"]
+    assert metrics == sorted(metrics)
+    fetched = best.split()[-1]
+    assert fetched in runs
+    folder = str(renter_in.folder / "best")
+    assert "fetched and verified" in renter_in.run("fetch-best", fetched, "--into", folder)

@@ -24,6 +24,7 @@ MAY_START = {
     "operations/sending/data.py:_run_prepare": "model.prepare and model.tasks, which read --data",
     "operations/plans/probe_local.py:probe_local": "the trainer, for fifty steps",
     "cli/commands/evaluate.py:run_trainer_command": "model.score, model.sample, model.serve",
+    "cli/commands/sweep.py:_carry_out_parts": "the command sweep, for each of several machines",
     "mcp/launcher.py:begin": "the command launch, for an agent with a grant",
     "adapters/local/timer.py:ReaperTimer.try_out": "the command reap, as the timer starts it",
     # Tools that read what trmcloud or the user has written.

@@ -325,7 +325,7 @@ def test_a_sweep_on_several_machines_is_refused_with_what_to_do(
     text = typist.fails(command, "2x8xH100", *words, code=2)
     said = "error: a sweep runs on one machine, and 2x8xH100 is 2 machines\n"
     assert text.startswith(said)
-    assert "2 sweeps of 8xH100 with --seed 1 to 2, each with its part of the money" in text
+    assert "trmcloud sweep 8xH100 --machines 2, a run on each" in text
 
 
 def test_slots_divide_the_gpus_of_the_machine(typist: InProcess) -> None:

@@ -6,7 +6,13 @@ import json
 
 import pytest
 
-from trmcloud.cli.views.sweep import report_lines, terms_lines, trial_lines, verdict_line
+from trmcloud.cli.views.sweep import (
+    joint_lines,
+    report_lines,
+    terms_lines,
+    trial_lines,
+    verdict_line,
+)
 from trmcloud.core.money import Usd
 from trmcloud.core.sweep import events as ev
 from trmcloud.core.sweep.priors import EarlierSweep, EarlierTrial, FirstPoint, Priors, memory_table
@@ -101,3 +107,26 @@ def test_a_plan_and_a_report_say_what_was_known() -> None:
 def test_a_verdict_names_the_side_that_it_is_on(goal: Goal, gain: float, told: str) -> None:
     found = Verdict(Finding.NOT_BETTER, 3, 1, gain, gain - 0.3, gain + 0.3, 0.1, 4)
     assert verdict_line(found, terms_for(goal)).endswith(told)
+
+
+def test_one_table_shows_the_trials_of_runs_that_share_a_space() -> None:
+    """The best of all is first, whichever run it is of; a trial that runs stands above it."""
+    one, other = lines_of(3), lines_of(4)
+    said = json.loads(json.dumps(other))
+    for line in said:
+        if line["said"]["event"] == "RungReached":
+            line["said"]["metric"] -= 10_000
+    found = [("r-one", facts_of(TERMS, one)), ("r-two", facts_of(TERMS, said))]
+    lines = joint_lines(found)
+    assert lines[0].split()[:3] == ["run", "trial", "rung"]
+    rows = [tuple(line.split()[:2]) for line in lines[1:8]]
+    assert rows == [
+        ("r-one", "3"), ("r-two", "4"),  # these run
+        ("r-two", "1"), ("r-two", "2"), ("r-two", "3"), ("r-one", "1"), ("r-one", "2"),
+    ]  # fmt: skip
+    assert lines[8].startswith("best of all: trial 1 of r-two with learning_rate=")
+    assert lines[9:] == ["  trmcloud fetch-best r-two"]
+    assert max(map(len, lines[:8])) <= 80
+    many = joint_lines([("r-one", facts_of(TERMS, lines_of(20)))])
+    assert many[13] == "and 8 more: trmcloud status RUN -v"
+    assert joint_lines([]) == ["no trial has a result"]

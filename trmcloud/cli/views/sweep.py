@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from trmcloud.cli.views.text import table
 from trmcloud.core.errors import ConflictError
 from trmcloud.core.money import Usd
@@ -111,10 +113,35 @@ def trial_lines(facts: SweepFacts, *, verbose: bool = False, most: int = _ROWS) 
     shown = rows if verbose else rows[:most]
     lines = table(header, shown) if rows else ["no trial has begun"]
     if not verbose:
-        lines = [line if len(line) <= _WIDTH else f"{line[: _WIDTH - 1]}…" for line in lines]
+        lines = _cut(lines)
     if more := len(rows) - len(shown):
         lines.append(f"and {more} more: -v")
     return lines
+
+
+def _cut(lines: Sequence[str]) -> list[str]:
+    return [line if len(line) <= _WIDTH else f"{line[: _WIDTH - 1]}…" for line in lines]
+
+
+def joint_lines(found: Sequence[tuple[str, SweepFacts]]) -> list[str]:
+    """One table of the trials of several runs, by their ids, that share one space out; and which
+    checkpoint is the best of all."""
+    trials = [(facts.place(t), run, facts, t) for run, facts in found for t in facts.ranked()]
+    trials.sort(key=lambda each: each[:2])
+    best = [(facts.place(facts.best), run, facts.best) for run, facts in found if facts.best]
+    if not best:
+        return ["no trial has a result"]
+    header, _ = trial_table(found[0][1])
+    rows = [(run, *_row(facts, trial)) for _, run, facts, trial in trials[:_ROWS]]
+    lines = _cut(table(("run", *header), rows))
+    if more := len(trials) - len(rows):
+        lines.append(f"and {more} more: trmcloud status RUN -v")
+    _, run, trial = min(best, key=lambda each: (-each[2].rung, each[0]))
+    return [
+        *lines,
+        f"best of all: trial {trial.number} of {run} with {format_point(trial.point)}",
+        f"  trmcloud fetch-best {run}",
+    ]
 
 
 def trial_table(facts: SweepFacts) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:

@@ -29,7 +29,7 @@ from typing import Any
 from trmcloud.core.errors import UsageError
 from trmcloud.core.nearest import suggest_name
 from trmcloud.core.text import one_line
-from trmcloud.core.values import dataclass
+from trmcloud.core.values import dataclass, replace
 
 Value = float | int | str | bool
 Point = tuple[tuple[str, Value], ...]
@@ -146,6 +146,31 @@ class Parameter:
             return False
         return self.kind not in _WHOLE or (value - self.low) % self.step == 0
 
+    def cut(self, parts: int) -> tuple[Parameter, ...]:
+        """Return it in ``parts`` of about equal shares, at most ``count``: together they have all
+        its values, and no value of a choice or whole number twice."""
+        places = [int(min(self.count, 2**53)) * part // parts for part in range(parts + 1)]
+        if self.kind in _NAMED:
+            return tuple(self._of(self.values[one:end]) for one, end in itertools.pairwise(places))
+        apart = self.step if self.kind in _WHOLE else 0
+        ends: list[float]
+        if self.kind is Kind.INT:
+            ends = [self.low + place * apart for place in places]
+        else:
+            ends = [float(self.value(part / parts)) for part in range(parts + 1)]
+        if self.kind is Kind.LOGINT:  # near its low end several shares have the same number
+            for part in range(1, parts):
+                ends[part] = max(ends[part], ends[part - 1] + apart)
+            ends[-1] += apart
+        return tuple(self._range(one, end - apart) for one, end in itertools.pairwise(ends))
+
+    def _range(self, low: float, high: float) -> Parameter:
+        return self._of((low,)) if low == high else replace(self, low=low, high=high)
+
+    def _of(self, values: tuple[Value, ...]) -> Parameter:
+        kind = Kind.CONSTANT if len(values) == 1 else Kind.CHOICE
+        return Parameter(self.name, kind, values=values)
+
     def _nearest(self, number: float) -> int:
         steps = round((number - self.low) / self.step)
         return int(self.low) + min(max(steps, 0), int(self.count) - 1) * self.step
@@ -180,6 +205,26 @@ class Space:
     @property
     def is_one_point(self) -> bool:
         return not self.free
+
+    def divided(self, parts: int) -> tuple[Space, ...]:
+        """Return ``parts`` spaces that share its points out: one parameter's values are cut.
+
+        Raises:
+            UsageError: no parameter that exists everywhere, and none depends on, has so many.
+        """
+        bound = {each.parent for each in self.parameters}
+        able = [each for each in self.parameters if not each.parent and each.name not in bound]
+        widest = max(able, key=lambda each: each.count, default=None)
+        if widest is None or widest.count < parts:
+            most = int(widest.count) if widest is not None else 1
+            raise UsageError(
+                f"no setting has {parts} values that can be shared out over {parts} machines",
+                next_step=f"--machines {most}" if most > 1 else "leave --machines out",
+            )
+        return tuple(
+            Space(tuple(part if each is widest else each for each in self.parameters))
+            for part in widest.cut(parts)
+        )
 
     def point(self, shares: Sequence[float]) -> Point:
         """Return the point at ``shares``, one for each of ``free``."""

@@ -168,7 +168,7 @@ def wish_of(
         placed(each)  # each value by itself, before what they say together
     parse_money("--accept-exposure", request.accept_exposure)
     recipes = None if words else _of_recipe(planner, request, asked, is_rented=is_rented)
-    space = _space(named, search.space, here)
+    space = space_of(named, search.space, here)
     if request.budget is None and request.hours is None and request.deadline is None:
         raise UsageError(
             "a sweep needs a limit: the number of its trials follows from it",
@@ -184,8 +184,8 @@ def wish_of(
         one = spec.hardware.partition("x")[2]
         raise UsageError(
             f"a sweep runs on one machine, and {spec.hardware} is {nodes} machines",
-            next_step=f"{nodes} sweeps of {one} with --seed 1 to {nodes}, each with its part of "
-            "the money, under one budget or grant; on a cluster of your own: --on ray",
+            next_step=f"trmcloud sweep {one} --machines {nodes}, a run on each; on a cluster of "
+            "your own: --on ray",
         )
     default = sp.read_default(search.default)
     space.default(default)  # refused where it is not in the space
@@ -225,7 +225,12 @@ def _check_place(on: str, hardware: str, address: str) -> None:
         )
 
 
-def _space(words: Sequence[str], path: str, here: Path) -> Space:
+def space_of(words: Sequence[str], path: str, here: Path) -> Space:
+    """Return the space of ``NAME=VALUES`` words, or of the TOML file at ``path``.
+
+    Raises:
+        UsageError: it is none.
+    """
     if path and words:
         raise UsageError("name the settings in --space or as words, not both")
     if not path:

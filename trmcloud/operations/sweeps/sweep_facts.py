@@ -39,14 +39,13 @@ class SweepFacts(Value):
 
     def ranked(self) -> list[Trial]:
         """The trials: those that run first, then by metric, the best first."""
+        return sorted(self.state.trials.values(), key=self.place)
+
+    def place(self, trial: Trial) -> tuple[bool, bool, float, int]:
+        """Return what ``ranked`` sorts by; places of sweeps with one metric can be compared."""
         sign = 1.0 if self.terms.goal.value == "min" else -1.0
-
-        def order(trial: Trial) -> tuple[bool, bool, float, int]:
-            metric = trial.metric
-            score = 0.0 if metric is None else sign * metric
-            return not trial.is_running, metric is None, score, trial.number
-
-        return sorted(self.state.trials.values(), key=order)
+        score = 0.0 if trial.metric is None else sign * trial.metric
+        return not trial.is_running, trial.metric is None, score, trial.number
 
 
 def sweep_of(context: Context, run: RunState) -> SweepFacts | None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import math
 import re
 from contextlib import suppress
 
@@ -148,3 +149,44 @@ def test_values_are_what_they_look_like() -> None:
         3, 3.0, 0.001, True, "x", -2, "1_0", "nan",
     ]  # fmt: skip
     assert format_value(0.1 + 0.2) == repr(0.1 + 0.2)
+
+
+@pytest.mark.parametrize("machines", [2, 3, 5])
+@pytest.mark.parametrize(
+    "words",
+    [("width=int:1,11,step=2", "depth=2|4"), ("batch=logint:1,9",), ("depth=2|4|8|16|32",)],
+    ids=" ".join,
+)
+def test_each_point_is_in_one_part_of_a_divided_space(
+    words: tuple[str, ...], machines: int
+) -> None:
+    space = read_words(words)
+    parts = [read_words(map(str, part.parameters)) for part in space.divided(machines)]
+    assert len(parts) == machines
+    points = [set(part.points()) for part in parts]
+    assert all(points)
+    assert sum(map(len, points)) == len(set().union(*points))
+    assert set().union(*points) == set(space.points())
+
+
+@given(st.integers(2, 32))
+def test_a_range_of_real_numbers_is_divided_without_a_gap(machines: int) -> None:
+    for word, even in (("lr=log:1e-4,1e-2", math.log), ("rate=uniform:0,0.5", float)):
+        [*parts] = read_words([word, "depth=2|4"]).divided(machines)
+        cut = [part.parameters[0] for part in parts]
+        assert [one.high for one in cut[:-1]] == [other.low for other in cut[1:]]
+        [whole] = read_words([word]).parameters
+        assert (cut[0].low, cut[-1].high) == (whole.low, whole.high)
+        lengths = [even(one.high) - even(one.low) for one in cut]
+        assert max(lengths) == pytest.approx(min(lengths), rel=0.01)
+
+
+def test_what_others_depend_on_is_not_divided() -> None:
+    words = ("optimizer=adamw|muon|sgd", "beta=uniform:0,1@optimizer=adamw", "depth=2|4")
+    space = read_words(words)
+    for part, depth in zip(space.divided(2), ("depth=2", "depth=4"), strict=True):
+        cut = [str(each).replace("depth=2|4", depth) for each in space.parameters]
+        assert [str(each) for each in part.parameters] == cut
+    with pytest.raises(UsageError, match="no setting has 3 values") as caught:
+        read_words(words).divided(3)
+    assert caught.value.next_step == "--machines 2"
