@@ -115,6 +115,15 @@ class Row(NamedTuple):
     epochs: float
     """The most passes over the data of any phase at P50; 0 where they are not counted."""
     notes: tuple[tuple[str, str], ...]
+    p90_s: float
+    hard_s: float
+    """Seconds until it is killed."""
+    most: float
+    """Dollars that it costs at most, in JSON ``worst_case_usd``."""
+    most_at_stop: float
+    """Dollars of rent at its highest rate until half an hour after that, with its storage."""
+    limit: float
+    """Dollars that it costs at most where its stop is moved; 0: it is not."""
 
 
 class Answer(NamedTuple):
@@ -183,6 +192,13 @@ def _row(each: dict[str, Any]) -> Row:
         until_evaluation=min(every, first["steps"]) if every else first["steps"],
         epochs=epochs,
         notes=notes,
+        p90_s=each["duration_s"]["p90"],
+        hard_s=each["hard_stop_s"],
+        most=float(each["worst_case_usd"]),
+        most_at_stop=sum(
+            float(each[f"{part}_rate_per_hour_usd"]) for part in ("most", "disk", "volume")
+        ) * (each["hard_stop_s"] + 1800) / 3600 + float(each["storage_usd"]),
+        limit=float(each.get("limit_usd") or 0),
     )  # fmt: skip
 
 
@@ -293,6 +309,8 @@ class Broken(NamedTuple):
 RULES = {
     "trains": "a recommended or listed plan does at least one evaluation and 5 % of the recipe",
     "days": "none lasts longer than 7 days without --deadline or --hours",
+    "stop": "without --fill or --hours a run on one rented machine is killed after about 2 × P90, "
+    "or 30 minutes after P90, and reserves what that costs; moved, it stays within the budget",
     "dominated": "the recommended one is not beaten in both cost and time by one with as much work",
     "machines": "several machines are recommended with their network stated, and where one machine "
     "is cheaper and not slower the plan says so",
@@ -384,6 +402,19 @@ class Judge:
                 # The last evaluation comes on top, and takes days on this machine's processor.
                 most_h = max(most_h, 1.2 * float(option(words, "--hours")) + 24)
             self.hold("days", words, row.hours <= most_h, f"{row.hardware}: {row.hours:,.1f} h")
+
+        lasts = any(name in words for name in ("--fill", "--hours", "most-training"))
+        if row.is_local or row.nodes > 1 or lasts or "--budget" not in words:
+            return
+        # Beside it the last evaluation and save, which is short against a training.
+        latest_s = max(2.1 * row.p90_s, row.p90_s + 1800) + 1800
+        budget = float(option(words, "--budget"))
+        self.hold(
+            "stop", words,
+            row.hard_s <= latest_s and row.most <= row.most_at_stop and row.limit <= budget,
+            f"{row.hardware}: killed after {row.hard_s / 3600:,.2f} h, P90 {row.p90_s / 3600:,.2f} "
+            f"h, at most ${row.most:,.2f}, or ${row.limit:,.2f}",
+        )  # fmt: skip
 
     def _dominated(self, words: Words, answer: Answer, row: Row) -> None:
         if "most-training" in words or "--fill" in words:

@@ -42,7 +42,7 @@ from trmcloud.core.errors import (
 from trmcloud.core.health import Finding
 from trmcloud.core.money import Usd
 from trmcloud.core.nearest import suggest_name
-from trmcloud.core.spec.plan import Candidate, Plan
+from trmcloud.core.spec.plan import Candidate, Plan, at_limit
 from trmcloud.core.spec.spec import parse_wait
 from trmcloud.core.values import Value
 from trmcloud.operations.checkpoints.inventory import Checkpoint, Place, checkpoints_of
@@ -239,7 +239,7 @@ class Home:
         planner, request = self._planner(), request_from(wish)
         if not self._uses_machine:
             require_names(request)
-        return planner.save(planner.plan(planner.spec(request)))
+        return planner.save(at_limit(planner.plan(planner.spec(request))))
 
     def launch(self, hardware: str, *, progress: Progress | None = None, **wish: Any) -> Run:
         """Carry a plan out: reserve its worst case, rent, and return once it trains, or has ended.

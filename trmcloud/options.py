@@ -18,6 +18,7 @@ from trmcloud.core.money import Usd, parse_budget
 from trmcloud.core.nearest import nearest
 from trmcloud.core.spec.settings import CHAT, PHASE_NAMES, PHASES, PRECISIONS, SCALES, parse_setting
 from trmcloud.core.spec.spec import (
+    AT_BUDGET,
     BALANCE_POLICIES,
     CONTINUE,
     IGNORE,
@@ -25,6 +26,7 @@ from trmcloud.core.spec.spec import (
     OBJECTIVES,
     SLOW_POLICIES,
     THEN,
+    TIGHT,
     WARN,
     RunSpec,
     parse_deadline,
@@ -483,6 +485,13 @@ class LaunchRequest(Value):
         "If a machine is slower than the plan's P90, or the work no longer fits: stop (saves a "
         "checkpoint; exit code 21; resume continues), continue (sends a notification).",
         "plan launch run", _RENTING_RARE, metavar="WHAT", parse=_one_of(*SLOW_POLICIES),
+    )
+    stop: str = option(
+        "--stop", "",
+        "Where its stop is: tight (about twice the planned time; moved if the work needs it and "
+        "this command follows the run) or budget. With -d: budget.",
+        "launch run", _RENTING_RARE, metavar="WHERE", place="", beside_a_plan=True,
+        parse=_one_of("", TIGHT, AT_BUDGET),
     )
     idle: str = option(
         "--idle", "",

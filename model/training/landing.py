@@ -16,7 +16,9 @@ import math
 import statistics
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
 
 from model.machine.distributed import World
 from model.machine.signals import SignalFlag
@@ -30,7 +32,13 @@ from model.training.schedule import (
     is_due,
     recent_mean,
 )
-from trmcloud.core.contract.trainer_contract import ENV_DEADLINE_AT, ENV_LANDING_S, ENV_PATIENCE
+from trmcloud.core.contract.pod_contract import DEADLINE_NAME
+from trmcloud.core.contract.trainer_contract import (
+    ENV_DEADLINE_AT,
+    ENV_JOB,
+    ENV_LANDING_S,
+    ENV_PATIENCE,
+)
 from trmcloud.core.errors import UsageError
 from trmcloud.core.spec.settings import PhaseRecipe
 
@@ -82,6 +90,8 @@ class Limits:
     """Seconds after the deadline by which saving must be complete; None if none was given."""
     patience: int = 0
     """Evaluations in a row without a better one that end it; 0: any number may be."""
+    deadline_file: Path | None = None
+    """Where a later deadline stands, once there is one."""
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str]) -> Limits:
@@ -98,7 +108,9 @@ class Limits:
                 pairs = (pair.split(":") for pair in told.split(","))
                 decisions = tuple((int(start), int(steps)) for start, steps in pairs)
                 return cls(replay=Replay(decisions, int(last)))
-            return cls(float(deadline) if deadline else None, None, landing_s, patience)
+            job = environment.get(ENV_JOB)
+            moved = Path(job).parent / DEADLINE_NAME if job else None
+            return cls(float(deadline) if deadline else None, None, landing_s, patience, moved)
         except ValueError:
             raise UsageError(f"{name} is {environment[name]!r}", where=name) from None
 
@@ -191,6 +203,14 @@ class Landing:
         """Whether a clock, or a record of one, decides the cooldown."""
         return self._limits.deadline_at is not None or self._limits.replay is not None
 
+    def reread_deadline(self) -> None:
+        """Take the deadline that the agent has moved this training's to, if it has."""
+        path = self._limits.deadline_file
+        if path is None or self._limits.deadline_at is None:
+            return
+        with suppress(OSError, ValueError):
+            self._limits = replace(self._limits, deadline_at=float(path.read_text()))
+
     def took(self, step_s: float) -> None:
         self._recent.append(step_s)
 
@@ -245,6 +265,7 @@ class Landing:
             worse: than it was before; one that is to end is not cooled down from there.
             since_best: evaluations in a row without a better one.
         """
+        self.reread_deadline()
         code, length, asked = _GO_ON, 0, 0
         if self._world.is_main:
             code, length = self._judge(step, cooldown, now, elapsed_s)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, Callable
 
 import pytest
@@ -205,6 +206,22 @@ def test_no_step_is_begun_that_would_pass_the_deadline(settings: PhaseRecipe) ->
     cooldown = Cooldown(0, 999, 100.0)
     assert landing.consult(3, cooldown, now=97.9, elapsed_s=90.0).outcome is None
     assert landing.consult(3, cooldown, now=98.1, elapsed_s=90.0).outcome == "landed_deadline"
+
+
+def test_a_deadline_that_was_moved_is_the_one_that_ends_it(
+    settings: PhaseRecipe, tmp_path: Path
+) -> None:
+    environment = {"TRMCLOUD_DEADLINE_AT": "100.0", "TRMCLOUD_JOB": str(tmp_path / "job.json")}
+    landing = landing_of(replace(settings, steps=1000), Limits.from_environment(environment))
+    for _ in range(5):
+        landing.took(2.0)
+    assert landing.consult(3, None, now=80.0, elapsed_s=80.0).cooldown is not None
+    (tmp_path / "deadline").write_text("300.0")
+    moved = landing.consult(4, None, now=99.0, elapsed_s=99.0)
+    assert (moved.outcome, moved.cooldown) == (None, None), "it trains on, at its full rate"
+    (tmp_path / "deadline").write_text("not a number")
+    assert landing.deadline_at == 300.0
+    assert landing.consult(5, None, now=298.1, elapsed_s=290.0).outcome == "landed_deadline"
 
 
 def test_the_cooldown_begins_once_and_stays_while_steps_wait(settings: PhaseRecipe) -> None:

@@ -34,6 +34,7 @@ GOVERN, ACTIONS, ABSENCE = (
 )
 RENTING, CONTINUING = "core/control/renting.py", "core/control/continuing.py"
 WAITING, BOARDS = "core/control/waiting.py", "core/control/boards.py"
+EXTENDING = "core/control/extending.py"
 PACE, METER = "core/control/pace.py", "core/contract/pace.py"
 SUPERVISE, MIND, MANIFEST = (
     "core/contract/supervisor.py",
@@ -111,6 +112,27 @@ BUGS: tuple[Bug, ...] = (
         "if needed_s * ratio <= available_s:", "if False:"),
     Bug("a slower board is taken for a faster one", BOARDS,
         "    if is_worse(board.form, planned):\n", "    if False:\n"),
+    # -- stops that are moved -----------------------------------------------------------------
+    Bug("an extension is not held against the budgets", BOOKS, "elif isinstance(event, ev.Extended):", "elif False:"),
+    Bug("an extension costs nothing", EXTENDING, "run.reserved + cost(hourly, more_s))", "run.reserved)"),
+    Bug("an extension does not pay for disks", EXTENDING,
+        "ask_rate(run, candidate) + candidate.disk_rate + candidate.volume_rate", "ask_rate(run, candidate)"),
+    Bug("a stop is moved beyond what the budget buys", EXTENDING,
+        "until = min(now + _MARGIN * needs_s + landing_s, mine.limit_at)", "until = now + _MARGIN * needs_s + landing_s"),
+    Bug("a stop is moved a minute before it comes", EXTENDING, "LATEST_AHEAD_S = 900.0", "LATEST_AHEAD_S = 60.0"),
+    Bug("a run that is told to stop is extended", EXTENDING, "or run.stop is not None or run.errand", "or run.errand"),
+    Bug("a machine that lands is extended", EXTENDING, "report.result is not None or report.landing", "report.result is not None",
+        test="tests/unit/core/test_extending.py::test_a_machine_that_lands_or_has_ended_is_not_extended"),
+    Bug("no run is extended", DRIVE, "        if more is None:\n            return run\n", "        return run\n"),
+    Bug("a machine's name has its first stop", RENTING, "int(max(limit_at, hard_stop_at))", "int(hard_stop_at)"),
+    Bug("only the hard stop is moved", RUN, "soft_stop_at=mine.soft_stop_at + later_s", "soft_stop_at=mine.soft_stop_at"),
+    Bug("an order to move a stop goes under the old epoch", DRIVE,
+        "        self.epoch = self.context.take_over(self.run_id)\n        return self.run()\n\n    def _end_idle", "        return self.run()\n\n    def _end_idle", timing=True),
+    Bug("the machine is not told of its later stop", CONTROL, "if not generation.is_extended or", "if True or", timing=True),
+    Bug("its trainer keeps the deadline", MIND,
+        "            self._anchors = self._read_anchors(now)\n            self._move_deadline(now)\n", "            self._anchors = self._read_anchors(now)\n"),
+    Bug("an agent takes any later stop", CONTRACT, "not 0 < later_s <= self.limit_at - self.hard_stop_at", "later_s <= 0",
+        test="tests/unit/core/test_extending.py::test_a_lease_takes_later_stops_within_its_limit_alone"),
     # -- the agent's looks --------------------------------------------------------------------
     Bug("a trainer is looked at twice, and may have ended in between", MIND,
         "supervisor.supervise(self.lease, self.report.phases, view)",

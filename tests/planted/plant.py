@@ -43,7 +43,7 @@ import json, signal, sys
 from tests.sim.kept import KEPT
 from tests.sim.faults import MARKET, NAMES, arm_all
 from tests.sim.play import play
-from tests.sim.drawing import draw, with_grants, with_paces, with_time_to_spare
+from tests.sim.drawing import draw, with_extensions, with_grants, with_paces, with_time_to_spare
 beyond, first, broken = int(sys.argv[1]), int(sys.argv[2]), set(json.loads(sys.argv[3]))
 class Stuck(BaseException):
     pass
@@ -53,8 +53,8 @@ signal.signal(signal.SIGVTALRM, stuck)
 def worlds(seed):
     yield seed, len(NAMES), ""
     # Beside it the same world in which machines are rare, or a host has other GPUs, or machines
-    # time their steps, or principals spend within grants.
-    more, kind = seed // 4 % 2, ("paces", "boards", "paces", "market")[seed % 4]
+    # time their steps, or stops are moved, or principals spend within grants.
+    more, kind = seed // 4 % 2, ("paces", "boards", "extensions", "market")[seed % 4]
     yield seed, len(NAMES) if more else 0, kind
     if seed % 4 == 1:
         yield seed, len(NAMES) if more else 0, "grants"
@@ -68,6 +68,8 @@ def drawn(seed, faults, kind):
         return with_grants(made)
     if kind == "paces":
         return with_paces(made)
+    if kind == "extensions":
+        return with_extensions(made)
     return made
 fresh = [list(worlds(seed)) for seed in range(beyond)]
 def scenarios():

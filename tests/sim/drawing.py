@@ -369,6 +369,56 @@ def with_paces(scenario: Scenario) -> Scenario:
     return replace(made, paces=paces)
 
 
+_TIGHT = (0.4, 0.6, 0.8, 1.0)
+"""Tight stops, as shares of the planned P90: that a machine of the planned pace needs no more is
+not so in all of them."""
+
+
+def with_extensions(scenario: Scenario) -> Scenario:
+    """The same scenario with machines of any pace, and with stops that are tight and are moved
+    where the work needs it; the account's cap mostly has the money for that. Drawn apart."""
+    paced = with_paces(scenario)
+    rng = random.Random(f"extensions {scenario.seed}")
+    share, wishes = rng.choice(_TIGHT), []
+    for wish in paced.wishes:
+        plan = wish.plan if wish.detached else _tight(wish.plan, share)
+        wishes.append(replace(wish, plan=plan))
+    cap = paced.account_cap
+    if cap is not None:
+        whole = sum((wish.plan.cap or ZERO).micros for wish in wishes)
+        least = max(wish.plan.reservation.micros for wish in wishes)
+        cap = Usd.from_micros(max(least, int(whole * rng.uniform(0.5, 1.5))) + 1)
+    return replace(paced, wishes=tuple(wishes), account_cap=cap)
+
+
+def _tight(plan: Plan, share: float) -> Plan:
+    """``plan`` with a hard stop at ``share`` of its own, or what is left to land and a quarter of
+    an hour; that one is the limit to which it is moved."""
+    if plan.spec.patience or plan.candidates[0].provider == LOCAL:
+        return plan
+    candidates = []
+    for made in plan.candidates:
+        least_s = max(made.startup_s.p90 + 1200.0, made.hours.p50 * HOUR_S) + made.landing_s
+        hard_s = max(least_s, share * made.hard_stop_s)
+        if hard_s >= made.hard_stop_s:
+            return plan
+        less = cost(
+            made.reserved_rate + made.disk_rate + made.volume_rate, made.hard_stop_s - hard_s
+        )
+        candidates.append(
+            replace(
+                made,
+                soft_stop_s=hard_s - made.landing_s,
+                hard_stop_s=hard_s,
+                worst_case=made.worst_case - less + Usd.from_micros(4),
+                limit_s=made.hard_stop_s,
+                limit=made.worst_case,
+            )
+        )
+    reservation = max(c.worst_case for c in candidates)
+    return replace(plan, candidates=tuple(candidates), reservation=reservation)
+
+
 def with_time_to_spare(scenario: Scenario) -> Scenario:
     """The same scenario with plans whose money lasts for ten times their work: then even the
     slowest board does it in time."""

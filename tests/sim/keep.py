@@ -10,6 +10,7 @@ import sys
 from collections.abc import Mapping
 
 from tests.sim.drawing import draw
+from tests.sim.extensions import extended_scenario
 from tests.sim.faults import NAMES, arm_all
 from tests.sim.grants import granted_scenario
 from tests.sim.kept import write
@@ -31,6 +32,7 @@ KINDS: Mapping[str, ScenarioOf] = {
     "grants": granted_scenario,
     "market": market_scenario,
     "paces": paced_scenario,
+    "extensions": extended_scenario,
 }
 
 

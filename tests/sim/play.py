@@ -22,6 +22,8 @@ class PlayResult(product.PlayResult):
     """Paces that were measured, believed, slow, and for which the run was stopped."""
     grants: tuple[int, int, int] = (0, 0, 0)
     """Reservations of principals, what their grants refused, and revocations."""
+    extensions: tuple[int, int] = (0, 0)
+    """Stops that were moved, and runs that landed at one that could have been."""
 
 
 def play(scenario: Scenario, arm: product.Arm | None = None) -> PlayResult:
@@ -35,4 +37,9 @@ def play(scenario: Scenario, arm: product.Arm | None = None) -> PlayResult:
 
     played = product.play_in(users, check, finish, arm)
     values: dict[str, Any] = {each.name: getattr(played, each.name) for each in fields(played)}
-    return PlayResult(**values, paces=check.truth.paces.counts, grants=check.grants.counts)
+    return PlayResult(
+        **values,
+        paces=check.truth.paces.counts,
+        grants=check.grants.counts,
+        extensions=check.truth.extensions.counts,
+    )

@@ -209,7 +209,7 @@ def test_a_price_that_rises_after_boot_ends_the_pod() -> None:
 def test_a_deadline_is_bound_by_what_was_granted() -> None:
     """A pod whose clock is an hour behind wins nothing by it."""
     seen = Instant(wall=1000.0 - 3600.0, boot=50.0, boot_id="a")
-    anchor = AnchorNote(1, seen).anchor(deadline_at=1500.0, granted_at=1000.0)
+    anchor = AnchorNote(seen).anchor(deadline_at=1500.0, granted_at=1000.0)
     assert anchor.seconds_left(seen) == 500.0
     later = Instant(wall=1200.0 - 3600.0, boot=250.0, boot_id="a")
     assert anchor.seconds_left(later) == 300.0

@@ -12,7 +12,7 @@ from trmcloud.core.catalog.hardware import GUIDE_HARDWARE, LOCAL
 from trmcloud.core.catalog.offers import Offer
 from trmcloud.core.errors import ConflictError, DataError, DoesNotFit, NotSupported, UsageError
 from trmcloud.core.planner.planning import make_plan
-from trmcloud.core.spec.plan import Candidate, Plan
+from trmcloud.core.spec.plan import Candidate, Plan, at_limit
 from trmcloud.core.spec.recipe import Recipe
 from trmcloud.core.spec.settings import CHAT, PHASES
 from trmcloud.core.spec.spec import RunSpec
@@ -113,7 +113,7 @@ def write(
     carrier = path.with_suffix(".sh") if sky else path
     for each in {path, carrier}:
         _refuse_to_replace(each, force=request.force)
-    plan = planner.save(planner.plan(spec))
+    plan = planner.save(at_limit(planner.plan(spec)))
     chosen = _launchable(plan)
     if any(phase.name == CHAT for phase in chosen.phases):
         raise NotSupported(

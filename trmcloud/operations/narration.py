@@ -380,6 +380,7 @@ ROWS: Mapping[type[Any], Row] = {
     ev.Reserved: Row("{amount} reserved"),
     ev.WaitStarted: Row("waits while no machine is free, at most {boot_usd} for failed boots"),
     ev.PodIntended: Row("generation {generation}: asks {provider} for a machine at {rate}/h"),
+    ev.Extended: Row("generation {generation}: needs more time: {amount} reserved", _NEWS, "price"),
     ev.PodNotMade: Row("generation {generation}: {reason}", _NEWS),
     ev.PodUp: Row(_up, _MARK),
     ev.PodMissed: Row("generation {generation}: its provider's list lacks it"),

@@ -460,7 +460,12 @@ class PlannedPhase(View):
 
 
 class PlannedMachine(View):
-    """One candidate of a plan. Stops count from the moment at which the machine exists."""
+    """One candidate of a plan. Stops count from the moment at which the machine exists.
+
+    ``limit_s``: the latest hard stop that its budget allows where the measured pace needs more
+    than ``hard_stop_s``, and ``limit_usd`` the most that it can cost then; null where the stop is
+    not moved.
+    """
 
     id: str
     hardware: str
@@ -482,10 +487,12 @@ class PlannedMachine(View):
     cost_p50_usd: Usd
     cost_p90_usd: Usd
     worst_case_usd: Usd
+    limit_usd: Usd | None
     duration_s: Spread
     startup_s: Spread
     soft_stop_s: float
     hard_stop_s: float
+    limit_s: float | None
     landing_s: float
     memory_need_gb: float
     memory_least_gb: float

@@ -14,7 +14,7 @@ from typing import Any
 from trmcloud.core.errors import DoesNotFit, UsageError
 from trmcloud.core.money import Usd
 from trmcloud.core.planner.speed import steps_between_saves
-from trmcloud.core.spec.plan import Candidate, Interval, PhasePlan, Plan
+from trmcloud.core.spec.plan import Candidate, Interval, PhasePlan, Plan, at_limit
 from trmcloud.core.values import Value, replace
 from trmcloud.sim.faults.table import ALL, NAMES, arm_all
 from trmcloud.sim.play import PlayResult, play
@@ -109,7 +109,8 @@ def rehearse(
             "no candidate of this plan can be launched",
             next_step="trmcloud plan, with a larger budget or other hardware",
         )
-    plan = _as_if_launchable(plan)
+    # By no pace: each stop is where the budget ends, which is the most that can be spent.
+    plan = at_limit(_as_if_launchable(plan))
     known = _with_known_habits(plan)
     plays, habits, kept_s = [], [], []
     for index in range(runs):

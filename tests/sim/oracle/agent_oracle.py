@@ -64,12 +64,12 @@ class AgentOracle(Observer):
         now = self.world.queue.now
         self._lives.on_agent_start(pod)
         left_s = agent.hard_left_s()
-        if left_s > pod.rented.due_at - now + self._lives.late_s(pod) + 1.0:
+        if left_s > pod.rented.lease_due_at - now + self._lives.late_s(pod) + 1.0:
             self.fail("I2", f"{pod.rented.pod_id}'s agent believes in {left_s:.0f} s")
 
     def on_spawn(self, pod: Pod, trainer: SimTrainer, from_deadline_s: float) -> None:
         now, lease, phase = self.world.queue.now, pod.lease, trainer.shape.phase
-        soft_at = pod.rented.due_at - (lease.hard_stop_at - lease.soft_stop_at)
+        soft_at = pod.rented.lease_due_at - (lease.hard_stop_at - lease.soft_stop_at)
         if from_deadline_s > max(0.0, soft_at - now) + self._lives.late_s(pod) + 1.0:
             self.fail("I2", f"{pod.rented.pod_id}'s trainer may go on after the soft stop")
         share = next(p for p in lease.phases if p.name == phase)
@@ -89,7 +89,7 @@ class AgentOracle(Observer):
             trainer.ill.kind == "deaf" or now >= trainer.started_at + trainer.ill.after_s
         )
         ill = ill or now >= trainer.silent_from
-        due = pod.machine.now().wall >= pod.lease.hard_stop_at or now >= pod.rented.due_at
+        due = pod.machine.now().wall >= pod.lease.hard_stop_at or now >= pod.rented.lease_due_at
         if trainer.runs(now) and noted and not ill and not due and not self._lives.clock_wrong(pod):
             self.fail("needless kill", f"{pod.rented.pod_id}'s trainer was at work")
 
@@ -128,7 +128,7 @@ class AgentOracle(Observer):
     def on_land_request(self, pod: Pod) -> None:
         """The agent tells its trainer to land: somebody asked it to, or the soft stop is there."""
         ordered = pod.orders is not None and pod.orders.land
-        soft_at = pod.rented.due_at - (pod.lease.hard_stop_at - pod.lease.soft_stop_at)
+        soft_at = pod.rented.lease_due_at - (pod.lease.hard_stop_at - pod.lease.soft_stop_at)
         early_s = soft_at - self.world.queue.now - self._lives.late_s(pod)
         wrong = self._lives.clock_wrong(pod) or pod in self._lives.restarted
         wrong = wrong or abs(pod.rented.granted_ahead_s) > 5.0
@@ -147,7 +147,7 @@ class AgentOracle(Observer):
 
     def on_watchdog_end(self, pod: Pod, why: str) -> None:
         """The watchdog ends the pod: for its hard stop not before that."""
-        early_s = pod.rented.due_at - self.world.queue.now
+        early_s = pod.rented.lease_due_at - self.world.queue.now
         wrong = pod.machine.offset_s or abs(pod.rented.granted_ahead_s) > 5.0
         if why == HARD_STOP and early_s > 5.0 and not wrong:
             self.fail("needless kill", f"{pod.rented.pod_id} is ended {early_s:.0f} s early")
@@ -167,7 +167,7 @@ class AgentOracle(Observer):
     # -- what must have followed --------------------------------------------------------------
 
     def _at_stop(self, pod: Pod, look: Callable[[], None]) -> None:
-        self.world.queue.at(pod.rented.due_at + self._lives.late_s(pod) + _LAYER_S, look)
+        self.world.queue.at(pod.rented.lease_due_at + self._lives.late_s(pod) + _LAYER_S, look)
 
     def _stopped_hard(self, pod: Pod) -> None:
         now = self.world.queue.now
@@ -175,7 +175,7 @@ class AgentOracle(Observer):
             return
         awake = now - pod.stopped_until > _LAYER_S and not self.world.off & {"agent"}
         old = now - self._lives.since(pod) > _LAYER_S
-        if now < pod.rented.due_at + self._lives.late_s(pod) + _LAYER_S - 1.0:
+        if now < pod.rented.lease_due_at + self._lives.late_s(pod) + _LAYER_S - 1.0:
             self._at_stop(pod, partial(self._stopped_hard, pod))
             return
         if pod.agent is not None and awake and old and any(t.runs(now) for t in pod.trainers_alive):
@@ -277,7 +277,7 @@ class BootJudge(Observer):
         away = able_since is None or able_since > rented.boot_failed_at
         undecidable = check.undecidable
         lost = self.world.forgotten or undecidable.woken or undecidable.clocks_moved
-        return away or lost or bool(self.world.knobs.lies) or now >= rented.due_at
+        return away or lost or bool(self.world.knobs.lies) or now >= rented.lease_due_at
 
     def _is_beyond_lists(self, rented: RentedMachine) -> bool:
         """Whether lists lag more than they do, or deletes are not done: absence takes longer."""

@@ -164,7 +164,7 @@ class AttemptJudge(Observer):
         if last is None or last.outcome != "landed_signal" or pod in self._lives.restarted:
             return
         lease = pod.lease
-        soft_at = pod.rented.due_at - (lease.hard_stop_at - lease.soft_stop_at)
+        soft_at = pod.rented.lease_due_at - (lease.hard_stop_at - lease.soft_stop_at)
         left_s = soft_at - self.world.queue.now - self._lives.early_s(pod)
         ordered = pod.orders is not None and pod.orders.land
         clock_wrong = self._lives.clock_wrong(pod) or abs(pod.rented.granted_ahead_s) > 5.0
@@ -186,7 +186,7 @@ class AttemptJudge(Observer):
             return 0.0
         shape, now, lease = trainer.shape, self.world.queue.now, pod.lease
         # A deaf one does not turn there, and is told so all the same.
-        soft_at = pod.rented.due_at - (lease.hard_stop_at - lease.soft_stop_at)
+        soft_at = pod.rented.lease_due_at - (lease.hard_stop_at - lease.soft_stop_at)
         steps_s = (shape.steps - trainer.step(now)) * shape.step_s
         return min(trainer.turns_at - now, soft_at - now, steps_s)
 
@@ -300,7 +300,7 @@ class AttemptJudge(Observer):
         tries.close(now)
         if outcome:
             tries.fruitless = 0
-        soft_at = pod.rented.due_at - (lease.hard_stop_at - lease.soft_stop_at)
+        soft_at = pod.rented.lease_due_at - (lease.hard_stop_at - lease.soft_stop_at)
         left_s = soft_at - now - self._lives.early_s(pod)
         ordered = pod.orders is not None and pod.orders.land
         useful = tries.fruitless <= lease.max_restarts and left_s > lease.min_useful_s + 60

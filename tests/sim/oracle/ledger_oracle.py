@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from math import inf
 from typing import TYPE_CHECKING, Any
 
+from tests.sim.oracle.extensions import ExtensionJudge
 from tests.sim.oracle.paces import PaceJudge
 from tests.sim.oracle.waits import WaitJudge
 from trmcloud.core.catalog.hardware import GPUS, LOCAL, on_other_board, slowdown
@@ -52,12 +53,14 @@ class LedgerOracle:
         self.calls = CallJudge(check)
         self.waits = WaitJudge(check)
         self.paces = PaceJudge(check)
+        self.extensions = ExtensionJudge(check)
 
     # -- events -------------------------------------------------------------------------------
 
     def on_append(self, process: Process, run_id: str, events: Sequence[ev.RunEvent]) -> None:
         run = self.world.ledger.read().runs[run_id]
         self.paces.on_append(run, events)
+        self.extensions.on_append(process, run, events)
         for event in events:
             judge = _JUDGES.get(type(event))
             if judge is not None:
@@ -68,6 +71,9 @@ class LedgerOracle:
             self.fail("I1", f"{run_id} counts its landing from another moment than the first wish")
 
     def _reserved(self, process: Process, run: RunState, event: ev.Reserved) -> None:
+        self._held[run.run_id] = event.amount.micros
+
+    def _extended(self, process: Process, run: RunState, event: ev.Extended) -> None:
         self._held[run.run_id] = event.amount.micros
 
     def _reopened(self, process: Process, run: RunState, event: ev.Reopened) -> None:
@@ -87,7 +93,7 @@ class LedgerOracle:
     def _intended(self, process: Process, run: RunState, event: ev.PodIntended) -> None:
         self.waits.on_intent(run, event, is_time_odd=self.undecidable.is_time_odd)
         name = parse_pod_name(event.pod_name)
-        if name is None or name.hard_stop_at != int(event.hard_stop_at):
+        if name is None or name.hard_stop_at != int(max(event.hard_stop_at, event.limit_at)):
             self.fail("I5", f"{event.pod_name} does not say when it must be gone")
         candidate = self.world.truths[run.run_id].plan.candidate(event.candidate_id)
         made = run.generations[event.generation - 1]
@@ -388,6 +394,7 @@ class LedgerOracle:
 
 _JUDGES: Mapping[type[Any], Callable[[LedgerOracle, Process, RunState, Any], None]] = {
     ev.Reserved: LedgerOracle._reserved,
+    ev.Extended: LedgerOracle._extended,
     ev.Reopened: LedgerOracle._reopened,
     ev.StopRequested: LedgerOracle._stop_asked,
     ev.PodIntended: LedgerOracle._intended,

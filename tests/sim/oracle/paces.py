@@ -58,7 +58,7 @@ class PaceJudge:
         told = truth.told.get((generation.pod_name, event.phase), [])
         mine = next((each for each in told if abs(each.told_s - event.step_s) < 1e-9), None)
         name = parse_pod_name(generation.pod_name)
-        if name is None or int(generation.hard_stop_at) != name.hard_stop_at:
+        if name is None or int(generation.latest_stop_at) != name.hard_stop_at:
             self.fail("I1", f"{generation.pod_name} has another hard stop since it has measured")
         if mine is None:
             self.fail("I4", f"{generation.pod_name} never told {event.step_s} s a step")

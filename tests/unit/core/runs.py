@@ -55,6 +55,7 @@ class StubCandidate:
     region: str = "any"
     soft_stop_s: float = 2900.0
     hard_stop_s: float = 3000.0
+    limit_s: float = 0.0
     landing_s: float = 100.0
     storage: Usd = ZERO
     volume_rate: Usd = ZERO

@@ -63,8 +63,16 @@ def sample(kind: type[Any], generation: int = 1) -> Any:
         ev.RunPlanned: ev.RunPlanned(plan_json(), Usd(10), "thesis"),
         ev.Reserved: ev.Reserved(Usd(5)),
         ev.PodIntended: ev.PodIntended(
-            generation, f"pod-{generation}", "local", "c1", Usd(1), AT + 50, AT + 60
+            generation,
+            f"pod-{generation}",
+            "local",
+            "c1",
+            Usd(1),
+            AT + 50,
+            AT + 60,
+            limit_at=AT + 90,
         ),
+        ev.Extended: ev.Extended(generation, AT + 80, Usd(7)),
         ev.ActionStarted: ev.ActionStarted("r1/g1/create/1", "create"),
         ev.ActionFinished: ev.ActionFinished("r1/g1/create/1", "create", "id-1"),
         ev.ActionFailed: ev.ActionFailed(

@@ -22,6 +22,8 @@ from trmcloud.core.catalog.hardware import GPUS
 from trmcloud.core.contract import command_terms as contract
 from trmcloud.core.contract.command import Command
 from trmcloud.core.contract.command_terms import PATTERN_STRIKES, Act, CommandStopper, MeasuredSteps
+from trmcloud.core.contract.pod_contract import DEADLINE_NAME
+from trmcloud.core.contract.trainer_contract import ENV_DEADLINE_AT, PhaseJob
 from trmcloud.core.planner.command_outlook import transfer_speed
 from trmcloud.pod.job import process
 from trmcloud.pod.job.metric_order import SavedCheckpoint, Value
@@ -51,6 +53,16 @@ def story(command: Command, *, listens: bool, asked_at: float = math.inf) -> lis
 
 def test_a_signal_goes_at_once_to_one_that_looks_for_no_file() -> None:
     assert story(PLAIN, listens=False) == [(20, "FILES"), (20, "SIGNAL"), (30, "KILL")]
+
+
+def test_a_deadline_that_was_moved_is_the_one_that_tells(tmp_path: Path) -> None:
+    phase = PhaseJob("r-1", "train", {}, "", str(tmp_path), 1, command=PLAIN)
+    job = Job(phase, PLAIN, {ENV_DEADLINE_AT: "1000.0"})
+    assert job._moved_deadline() == 1000.0
+    (tmp_path / DEADLINE_NAME).write_text("1020.0")
+    job._stopping.deadline_at = job._moved_deadline()
+    due = [job._stopping.acts(at, at, asked=False, listens=True) for at in (1019.0, 1020.0)]
+    assert due == [(), (Act.FILES,)]
 
 
 @pytest.mark.parametrize(("command", "listens"), [(PLAIN, True), (BY_FILE, False)])
@@ -327,6 +339,8 @@ def test_it_says_what_the_contract_has(monkeypatch: pytest.MonkeyPatch, tmp_path
         TRMCLOUD_DEADLINE_AT="1800000000.5",
     )
     assert job.deadline() == 1_800_000_000.5
+    (tmp_path / DEADLINE_NAME).write_text("1800003600.5")
+    assert job.deadline() == 1_800_003_600.5, "it was moved"
     assert not job.should_stop()
     stop.touch()
     assert job.should_stop()

@@ -55,10 +55,14 @@ CUT = make_reason(ReasonKind.BUDGET_CUT, level="month", cap_usd=Usd(4))
 def asks(number: int, provider: str = "runpod") -> ev.PodIntended:
     name, to = f"pod-{number}", "c1" if provider == "runpod" else "c2"
     rate = Usd(4) if provider == "runpod" else Usd(2)
-    return ev.PodIntended(number, name, provider, to, rate, AT + 9000, AT + 9900)
+    return ev.PodIntended(
+        number, name, provider, to, rate, AT + 9000, AT + 9900, limit_at=AT + 9999
+    )
 
 
-ERRAND = ev.PodIntended(6, "pod-6", "runpod", "fetch1", Usd(1), AT + 9000, AT + 9900)
+ERRAND = ev.PodIntended(
+    6, "pod-6", "runpod", "fetch1", Usd(1), AT + 9000, AT + 9900, limit_at=AT + 9999
+)
 R, M, N, A = Severity
 STORY: tuple[tuple[ev.Event, Severity, str], ...] = (
     (ev.RunPlanned(PLAN, Usd(20), "thesis"), R, "planned within $20.00"),
@@ -81,6 +85,7 @@ STORY: tuple[tuple[ev.Event, Severity, str], ...] = (
     (ev.Pulled(3, "fast", 100, SHA), N, "pulled fast step 100, verified"),
     (ev.Pulled(3, "fast", 1200, SHA), N, "pulled fast step 1,200, verified"),
     (ev.SaveRequested(3, "ada"), R, "a checkpoint was requested by ada"),
+    (ev.Extended(3, AT + 9950, Usd(21)), N, "generation 3: needs more time: $21.00 reserved"),
     (ev.StopLowering(3, AT + 8000, "ada"), R, "generation 3: an earlier stop was requested"),
     (ev.StopKnown(3), M, "generation 3: it stops earlier"),
     (ev.StopLowered(3, Usd(9), "guard"), R, "generation 3: $9.00 stays reserved"),
@@ -331,8 +336,8 @@ def test_words_of_a_pod_come_from_no_template() -> None:
     ("upto", "words"),
     [
         (3, ""),
-        (16, "asks to stop at {soft} (budget), killed at {hard}"),
-        (22, "asks to stop at {soft} (set earlier for another run), killed at {hard}"),
+        (16, "asks to stop at {soft} (the time that is reserved), killed at {hard}"),
+        (23, "asks to stop at {soft} (set earlier for another run), killed at {hard}"),
         (43, "stops and saves now (the month budget was cut to $4.00), killed at {hard}"),
         (45, ""),
     ],

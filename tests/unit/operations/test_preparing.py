@@ -588,7 +588,7 @@ def test_a_live_run_shows_no_layer_as_verified_whose_credential_may_lapse(
     compute = context.machines.computes["nebius"]
     assert isinstance(compute, SkyPilotCompute)
     generation = SimpleNamespace(
-        open=True, provider="nebius", pod_name=pod, pod_id=pod, agent_at=None, hard_stop_at=until
+        open=True, provider="nebius", pod_name=pod, pod_id=pod, agent_at=None, latest_stop_at=until
     )
     run: Any = SimpleNamespace(run_id="r-000001", live=True, generation=generation)
 

@@ -13,6 +13,7 @@ from tests.present import present
 from tests.unit.pod.leases import HARD_STOP_S, a_lease
 from tests.unit.pod.provider import Provider
 from trmcloud.core.clock import Instant
+from trmcloud.core.contract.pod_contract import Orders
 from trmcloud.core.values import replace
 from trmcloud.pod.agent.lease_clock import AnchorFile, AnchorNote
 from trmcloud.pod.agent.terminate import TERMINATION_NAME, EndAnswer, EndMethod, SelfEnd, ways_of
@@ -346,23 +347,29 @@ def test_without_its_note_the_clock_set_back_would_have_won(tmp_path: Path) -> N
 
 
 def test_after_a_reboot_the_deadline_is_no_further_than_when_it_was_first_seen() -> None:
-    note = AnchorNote(1, Instant(GRANTED + 500, 50.0, "a"), lost_s=500.0)
+    note = AnchorNote(Instant(GRANTED + 500, 50.0, "a"), lost_s=500.0)
     seen_late = note.anchor(GRANTED + 600, GRANTED)
     set_back = Instant(GRANTED, 2.0, "b")
     assert seen_late.seconds_left(set_back) == pytest.approx(100.0)
 
 
-def test_a_lease_of_a_newer_epoch_is_anchored_anew(tmp_path: Path) -> None:
+@pytest.mark.parametrize("ahead_s", [0.0, -3600.0, 7200.0])
+def test_an_extended_lease_adds_what_was_reserved_whatever_the_wall_clock_says(
+    tmp_path: Path, ahead_s: float
+) -> None:
+    """Counted anew from the wall clock of then, one that was wrong at the grant would add more."""
     guard = Watchdog(AnchorFile(tmp_path))
     look = {"agent_runs": True, "agent_done": False, "told": False, "result": None}
     guard.look(Instant(GRANTED, 50.0, "a"), LEASE, **look)  # type: ignore[arg-type]
-    newer = a_lease(GRANTED + 500, epoch=2)
-    now = Instant(GRANTED + 500, 550.0, "a")
-    guard.look(now, newer, **look)  # type: ignore[arg-type]
-    assert guard.seconds_left(now) == pytest.approx(HARD_STOP_S + HARD_STOP_GRACE_S)
-    older = a_lease(GRANTED + 5000, epoch=1)
-    guard.look(now, older, **look)  # type: ignore[arg-type]
-    assert guard.seconds_left(now) == pytest.approx(HARD_STOP_S + HARD_STOP_GRACE_S)
+    extendable = replace(LEASE, limit_at=LEASE.hard_stop_at + 900)
+    later = extendable.extended(Orders(epoch=2, hard_stop_at=LEASE.hard_stop_at + 600))
+    assert later is not None
+    now = Instant(GRANTED + 500 + min(ahead_s, 0.0), 550.0, "a")
+    guard.look(now, later, **look)  # type: ignore[arg-type]
+    left_s = HARD_STOP_S + 600 - 500 + HARD_STOP_GRACE_S
+    assert guard.seconds_left(now) == pytest.approx(left_s)
+    guard.look(now, replace(LEASE, hard_stop_at=GRANTED + 99_999), **look)  # type: ignore[arg-type]
+    assert guard.seconds_left(now) == pytest.approx(left_s), "a lease of an earlier epoch"
 
 
 def test_another_stop_of_the_same_lease_does_not_count(tmp_path: Path) -> None:
@@ -382,7 +389,7 @@ def test_a_damaged_note_is_made_anew(tmp_path: Path) -> None:
         assert AnchorFile(tmp_path).read_anchor() is None
     now = Instant(GRANTED, 50.0, "a")
     seconds_left(tmp_path, now)
-    assert AnchorFile(tmp_path).read_anchor() == AnchorNote(1, now)
+    assert AnchorFile(tmp_path).read_anchor() == AnchorNote(now)
 
 
 def test_a_note_that_cannot_be_written_is_passed_over(tmp_path: Path) -> None:

@@ -175,7 +175,8 @@ def launch_of(wish: Wish, *, yes: bool) -> Launch:
     """Return the launch of what was typed; with ``yes`` the user is not asked."""
     context = build_context()
     planner = build_planner(funds=funds_reader(context))
-    return Launch(context, planner, wish, Caller(confirms=not yes), trainer_package)
+    caller = Caller(confirms=not yes, follows=True)
+    return Launch(context, planner, wish, caller, trainer_package)
 
 
 def carry_out(

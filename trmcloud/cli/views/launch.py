@@ -139,6 +139,14 @@ def frozen_rows(
                 f"{duration(chosen.landing_s)}; killed at {duration(chosen.hard_stop_s)}",
             )
         )
+        if chosen.limit_s:
+            rows.append(
+                (
+                    "later stop",
+                    f"only if its measured pace needs it: up to {duration(chosen.limit_s)}, "
+                    f"{chosen.limit}",
+                )
+            )
     rows.append((CHECKPOINTS, plan.survives))
     return rows
 

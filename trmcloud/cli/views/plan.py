@@ -358,8 +358,10 @@ def _advice(
     lines += [f"  {reason}" for reason in reasons_to_show(chosen.reasons, verbose=verbose)]
     lines.append(
         f"  stops and saves after {duration(chosen.soft_stop_s)}, killed at "
-        f"{duration(chosen.hard_stop_s)}, at most {chosen.worst_case}"
+        f"{duration(chosen.hard_stop_s)}: expected {chosen.cost_p50}, at most {chosen.worst_case}"
     )
+    if chosen.limit_s and plan.spec.budget is not None:
+        lines[-1] += f" (of {plan.spec.budget}, if its measured pace needs more)"
     if plan.launchable and plan.spec.command is not None:
         lines.append(f"Run it: {_run_line(plan, chosen, typed, from_file=from_file)}")
     elif plan.launchable:

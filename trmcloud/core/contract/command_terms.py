@@ -19,7 +19,8 @@ ENV_STOP_FILE = "TRMCLOUD_STOP_FILE"
 ENV_REPORTS = "TRMCLOUD_REPORTS"
 ENV_DATA = "TRMCLOUD_DATA"
 ENVIRONMENT: Mapping[str, str] = {
-    "TRMCLOUD_DEADLINE_AT": "Time at which the command is asked to stop, in epoch seconds.",
+    "TRMCLOUD_DEADLINE_AT": "Time at which the command is asked to stop, in epoch seconds, as it "
+    "began. It may be moved: `trmcloud_job.deadline()` has the time of now.",
     ENV_STOP_FILE: "A path: when a file exists there, the command must save and exit.",
     ENV_REPORTS: "A path: the command may append JSON lines to it, as below.",
     ENV_DATA: "The folder or file of --data, on the machine that runs the command.",
@@ -146,10 +147,11 @@ class Act(Enum):
 
 
 class CommandStopper:
-    """One attempt's. ``deadline_at`` is in epoch seconds; infinite where nothing stops it."""
+    """One attempt's. ``deadline_at`` is in epoch seconds, and may be moved until it has passed;
+    infinite where nothing stops it."""
 
     def __init__(self, command: Command, deadline_at: float) -> None:
-        self._command, self._deadline_at = command, deadline_at
+        self._command, self.deadline_at = command, deadline_at
         self.told = ""
         """Why it was told to stop: ``deadline`` or ``signal``; empty while it was not."""
         self.killed = False
@@ -166,7 +168,7 @@ class CommandStopper:
             listens: whether the command has said that it looks for one.
         """
         if not self.told:
-            if not asked and now < self._deadline_at:
+            if not asked and now < self.deadline_at:
                 return ()
             self.told, self._told_at = "signal" if asked else "deadline", steady
             # One that looks for a file is not to be cut off by a signal before it has looked.

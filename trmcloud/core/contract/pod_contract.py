@@ -20,7 +20,7 @@ from trmcloud.core.contract.records import ContractError as ContractError
 from trmcloud.core.contract.records import dump as dump
 from trmcloud.core.contract.recovery import Plain, Recoveries, Seconds
 from trmcloud.core.text import strip_control as strip_control
-from trmcloud.core.values import Value
+from trmcloud.core.values import Value, replace
 
 # Where data is really fetched from, on this machine and on a pod.
 #
@@ -36,7 +36,8 @@ _POD_NAME = re.compile(r"trmc-([0-9a-f]{8})-([a-z0-9]{1,20})-g([0-9]{1,4})-([0-9
 
 
 class PodName(Value):
-    """The owner and the hard stop of a pod: readable by a reaper without the ledger."""
+    """The owner and the hard stop of a pod, at the latest that it may be moved to: readable by a
+    reaper without the ledger."""
 
     ledger: str
     run_id: str
@@ -240,6 +241,9 @@ INNER_SSH_PORT = 10022
 # -- names of files -------------------------------------------------------------------------
 JOB_NAME = "job.json"
 HEARTBEAT_NAME = "heartbeat.json"
+DEADLINE_NAME = "deadline"
+"""Beside its job: the epoch second that takes the place of the deadline in a trainer's
+environment, once that was moved."""
 METRICS_NAME = "metrics.jsonl"
 TRAIN_LOG_NAME = "train.log"
 CHECKPOINTS_DIR = "checkpoints"
@@ -337,7 +341,32 @@ class Lease(Value):
     place."""
     ends_by: str = BUDGET
     """What the soft stop comes from: ``budget``, or ``hours``, the run's limit on them."""
+    limit_at: Instant = 0.0
+    """No order moves the hard stop beyond this; 0: none moves it at all."""
     version: int = CONTRACT_VERSION
+
+    @property
+    def latest_stop_at(self) -> float:
+        """When its machine has ended, however often its stop is moved."""
+        return max(self.hard_stop_at, self.limit_at)
+
+    def extended(self, orders: Orders) -> Lease | None:
+        """This lease with the later stops of ``orders``, under their epoch; None where they give
+        none, or more than it allows. The time between the two stops stays, and a phase that has
+        a share of its own may last as much longer."""
+        later_s = orders.hard_stop_at - self.hard_stop_at
+        if orders.epoch <= self.epoch or not 0 < later_s <= self.limit_at - self.hard_stop_at:
+            return None
+        return replace(
+            self,
+            epoch=orders.epoch,
+            soft_stop_at=self.soft_stop_at + later_s,
+            hard_stop_at=orders.hard_stop_at,
+            phases=tuple(
+                replace(each, allowed_s=each.allowed_s + later_s if each.allowed_s else 0.0)
+                for each in self.phases
+            ),
+        )
 
 
 class Orders(Value):
@@ -346,7 +375,8 @@ class Orders(Value):
     ``finished`` are phases that were finished on this very pod, by the controller's records: one
     that was restarted without its disk does not train them again. ``save`` is how often this pod
     was asked for a checkpoint: it owes one while its report has answered fewer. ``hard_stop_at``:
-    the earlier hard stop of a machine whose agent is of an earlier version; 0: its lease's stands.
+    the hard stop that a machine has in place of its lease's, since that was moved; 0: its lease's
+    stands.
     """
 
     epoch: int

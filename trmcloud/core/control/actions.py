@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 # safe.
 
 CREATE, LAND, TERMINATE, PULL, SAVE = "create", "land", "terminate", "pull", "save"
+EXTEND = "extend"
 LONG = frozenset({STAGE, GRANT, PULL})
 """Actions that workers carry out; a stop never waits for one."""
 

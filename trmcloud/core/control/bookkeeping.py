@@ -360,6 +360,9 @@ def add_events(
         moved = with_run_event(ledger, record)
         if isinstance(event, ev.Reserved):
             require_money(ledger, run, event.amount, at)
+        elif isinstance(event, ev.Extended):
+            # In the month in which its money was reserved, where all of it counts.
+            require_money(ledger, run, event.amount, run.reserved_at)
         ledger, run = moved, moved.runs[run_id]
         records.append(record)
     return ledger, tuple(records)

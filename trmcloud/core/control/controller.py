@@ -12,6 +12,7 @@ from trmcloud.core.contract.pod_contract import AgentReport, CheckpointRef, pars
 from trmcloud.core.control import events as ev
 from trmcloud.core.control.actions import (
     CREATE,
+    EXTEND,
     LAND,
     NOTHING,
     PULL,
@@ -335,7 +336,8 @@ def _watch(
         action = next_attempt(run, LAND, generation, pod_id, lands, now, once=True)
         return Decision(actions=tuple(a for a in (action, errand) if a))
     save = _save(run, generation, report, pod_id, now)
-    actions = tuple(a for a in (save, errand) if a)
+    later = _extend(run, generation, report, pod_id, now)
+    actions = tuple(a for a in (save, later, errand) if a)
     return Decision(actions=actions) if actions else NOTHING
 
 
@@ -407,6 +409,17 @@ def _save(
     if run.state is not State.RUNNING or asked <= answered:
         return None
     return next_attempt(run, SAVE, generation, pod_id, None, now, once=True, item=str(asked))
+
+
+def _extend(
+    run: RunState, generation: Generation, report: AgentReport | None, pod_id: str, now: float
+) -> Action | None:
+    """Tell its agent the later stop until it reports that one: nothing else is proof."""
+    if not generation.is_extended or run.state is not State.RUNNING or report is None:
+        return None
+    if report.result is not None or report.hard_stop_at >= generation.hard_stop_at - 1.0:
+        return None
+    return next_attempt(run, EXTEND, generation, pod_id, None, now)
 
 
 def _errand(

@@ -148,6 +148,19 @@ class PodIntended(RunEvent):
     boot: float = 0.0
     boot_id: str = ""
     """When it was put on record, by a clock that cannot be set: see ``clock.Instant``."""
+    limit_at: float = 0.0
+    """The latest that ``Extended`` may move its hard stop to (epoch s), which its name tells; 0:
+    it is not moved."""
+
+
+class Extended(RunEvent):
+    """By its measured pace the work needs more time: the generation's hard stop is moved to
+    ``hard_stop_at`` (epoch s), and its soft stop by as much; for all of it ``amount`` is held in
+    the place of what was reserved."""
+
+    generation: int
+    hard_stop_at: float
+    amount: Usd
 
 
 class MoveStarted(RunEvent):

@@ -282,11 +282,16 @@ def _quarantine(
     settled: list[Usd] = []
     project, reserved_at, closed = None, 0.0, 0
     principals: dict[str, None] = {}
+    extendable = False
     for record in records:
         event = record.event
         if isinstance(event, (ev.Reserved, ev.MoveStarted)):
             held.append(event.amount)
             reserved_at = record.at
+        elif isinstance(event, ev.Extended):
+            held[-1:] = [event.amount]
+        elif isinstance(event, ev.PodIntended):
+            extendable = extendable or event.limit_at > event.hard_stop_at
         elif isinstance(event, (ev.RunPlanned, ev.Reopened)):
             caps.append(event.cap)
             project = event.project if isinstance(event, ev.RunPlanned) else project
@@ -297,8 +302,10 @@ def _quarantine(
         elif isinstance(event, (ev.Settled, ev.Billed, ev.BucketSwept)):
             settled.append(event.amount)
     kinds = {each.kind for each in lost}
-    most: Usd | None = max(total(held), total(settled))
-    if kinds & {"Reserved", "MoveStarted", "BucketSwept", ""}:
+    # Where its stop is one that can be moved, its machine may live to the time in its name.
+    held_most = max((total(held), *caps)) if extendable else total(held)
+    most: Usd | None = max(held_most, total(settled))
+    if kinds & {"Reserved", "Extended", "MoveStarted", "BucketSwept", ""}:
         capped = bool(caps) and not kinds & {"RunPlanned", "Reopened", ""}
         most = max(most or ZERO, *caps) if capped else None
     when_known = reserved_at > 0 and not kinds & {"Reserved", "MoveStarted", ""}

@@ -170,19 +170,14 @@ def _forecast(
     measured pace; their range is the scatter of one machine. What the clock ends takes as long as
     it was planned to."""
     ratio = told.step_s / planned_step_s(phase).p50
-    open_phases = phases_to_run(run, candidate)
-    names = [each.name for each in open_phases]
-    rest = open_phases[names.index(phase.name) :] if phase.name in names else (phase,)
-    paced_s = sum(map(_paced_s, rest))
+    paced_s = sum(map(_paced_s, _phases_left(run, candidate, phase)))
     settings = phase.settings
     done = min(told.step, settings.steps)
-    left_s = max(0.0, generation.soft_stop_at - now)
-    pause_s = _paced_s(phase) / max(1, settings.steps)
-    step_s = max(1e-9, ratio * pause_s)
-    fit = min(settings.steps, done + int(left_s / step_s))
-    this_s = (settings.steps - done) * step_s
-    later_s = sum(each.seconds.p50 - _paced_s(each) + ratio * _paced_s(each) for each in rest[1:])
-    fits = this_s + later_s <= left_s
+    # A stop that is moved where the work needs it is no limit.
+    later_s = generation.latest_stop_at - generation.hard_stop_at
+    left_s = max(0.0, generation.soft_stop_at + later_s - now)
+    fit = min(settings.steps, done + int(left_s / max(1e-9, ratio * planned_pause_s(phase))))
+    fits = needed_s(run, candidate, phase, done, ratio) <= left_s
     if not _was_to_fit(plan, candidate):
         return Forecast(candidate.hours, candidate.cost_p50, fit, fits)
     extra_s, scatter_s = (ratio - 1) * paced_s, (REPRICED_P90 - 1) * ratio * paced_s
@@ -192,6 +187,31 @@ def _forecast(
     usd = candidate.cost_p50
     usd = usd + cost(hourly, extra_s) if extra_s >= 0 else max(ZERO, usd - cost(hourly, -extra_s))
     return Forecast(Interval(max(0.0, hours - spread_h), hours, hours + spread_h), usd, fit, fits)
+
+
+def needed_s(
+    run: RunState, candidate: Candidate, phase: PhasePlan, step: int, ratio: float
+) -> float:
+    """Return the seconds that the rest of the work needs, from ``step`` of ``phase`` on, where
+    steps take ``ratio`` × the planned time; what lies between them, as saves do, its own."""
+    paced_s, begins_s = _paced_s(phase), phase.parts_s.get("compile", 0.0)
+    whole_s = ratio * paced_s + max(0.0, phase.seconds.p50 - begins_s - paced_s)
+    steps = phase.settings.steps
+    this_s = whole_s * max(0, steps - step) / max(1, steps)
+    later = _phases_left(run, candidate, phase)[1:]
+    return this_s + sum(p.seconds.p50 + (ratio - 1) * _paced_s(p) for p in later)
+
+
+def planned_pause_s(phase: PhasePlan) -> float:
+    """Return the planned seconds from one step to the next, evaluations included."""
+    return _paced_s(phase) / max(1, phase.settings.steps)
+
+
+def _phases_left(run: RunState, candidate: Candidate, phase: PhasePlan) -> tuple[PhasePlan, ...]:
+    """``phase`` and those that follow it."""
+    phases = phases_to_run(run, candidate)
+    names = [each.name for each in phases]
+    return phases[names.index(phase.name) :] if phase.name in names else (phase,)
 
 
 def _paced_s(phase: PhasePlan) -> float:

@@ -279,12 +279,13 @@ def orders_for(run: RunState, generation: Generation, epoch: int) -> Orders:
 
     Why it shall land is none of its business: see ``result_of``, which knows.
     """
+    moved = generation.is_extended or generation.legacy.first_stop_at is not None
     return Orders(
         epoch=epoch,
         land=run.stop is not None or generation.legacy.hands_over,
         finished=finished_on(run, generation),
         save=generation.saves_asked,
-        hard_stop_at=0.0 if generation.legacy.first_stop_at is None else generation.hard_stop_at,
+        hard_stop_at=generation.hard_stop_at if moved else 0.0,
     )
 
 

@@ -472,10 +472,10 @@ def _ended(run: RunState, records: Sequence[ev.Record]) -> dict[str, Any]:
 
 
 _TOLD = (
-    ev.Reserved, ev.PodIntended, ev.PodUp, ev.PodNotMade, ev.AgentUp, ev.PhaseEnded, ev.GateJudged,
-    ev.StopRequested, ev.SaveRequested, ev.ResultKnown, ev.PodGone, ev.Settled, ev.Billed,
-    ev.PlanRevised, ev.Reopened, ev.Fetched, ev.Closed, ev.PodMissed, ev.PodFound, ev.StrayCharged,
-    ev.BoardFound,
+    ev.Reserved, ev.PodIntended, ev.Extended, ev.PodUp, ev.PodNotMade, ev.AgentUp, ev.PhaseEnded,
+    ev.GateJudged, ev.StopRequested, ev.SaveRequested, ev.ResultKnown, ev.PodGone, ev.Settled,
+    ev.Billed, ev.PlanRevised, ev.Reopened, ev.Fetched, ev.Closed, ev.PodMissed, ev.PodFound,
+    ev.StrayCharged, ev.BoardFound,
 )  # fmt: skip
 
 

@@ -146,6 +146,7 @@ def make_lease(
         ready_within_s=ready_within_s(candidate) if rented else 0.0,
         max_restarts=max_restarts,
         ends_by=ends_by(run, candidate, generation),
+        limit_at=generation.limit_at,
     )
 
 
@@ -174,6 +175,9 @@ def _trained_s(phase: PhasePlan) -> float:
     """P50 seconds of a phase but for its wait for data, which says nothing about the next one."""
     return phase.seconds.p50 - phase.parts_s.get("data", 0.0)
 
+
+LEAST_EXTENSION_S = 60.0
+"""A stop that could be moved by less is not moved at all."""
 
 # Of ``decide``: which machine a run tries next, until when, and whether it was made at all.
 
@@ -229,7 +233,12 @@ def intend(
         return _end_without_a_machine(run, plan, now)
     number = len(run.generations) + 1
     hard_stop_at = now + hard_stop_s
-    name = PodName(ledger_id, run.run_id, number, int(hard_stop_at))
+    limit_at = 0.0
+    if candidate.limit_s:
+        left_s = limit_s(run, plan, candidate, now, kill_latency_s=latency_s)
+        latest_s = min(candidate.limit_s, left_s, _affordable_s(run, candidate, traits))
+        limit_at = now + latest_s if latest_s >= hard_stop_s + LEAST_EXTENSION_S else 0.0
+    name = PodName(ledger_id, run.run_id, number, int(max(limit_at, hard_stop_at)))
     intent = ev.PodIntended(
         generation=number,
         pod_name=str(name),
@@ -238,8 +247,19 @@ def intend(
         rate=ask_rate(run, candidate),
         soft_stop_at=min(now + _longest_training_s(candidate), hard_stop_at - candidate.landing_s),
         hard_stop_at=hard_stop_at,
+        limit_at=limit_at,
     )
     return Decision(events=(intent,))
+
+
+def _affordable_s(run: RunState, candidate: Candidate, traits: ProviderTraits) -> float:
+    """Seconds until the hard stop that the rest of the run's whole budget buys; 0 for a run that
+    was reopened, which has reserved all of it."""
+    if run.first_generation > 1:
+        return 0.0
+    for_rent = run.cap - run.settled - storage_beside_disks(candidate)
+    rate = ask_rate(run, candidate) + candidate.disk_rate + candidate.volume_rate
+    return affordable_seconds(for_rent, rate) - traits.kill_latency_s if rate else 0.0
 
 
 def _end_without_a_machine(run: RunState, plan: Plan, now: float) -> Decision:

@@ -69,6 +69,7 @@ STAYING: Mapping[type[Any], frozenset[State]] = {
     **dict.fromkeys((ev.StopLowering, ev.StopKnown), frozenset({State.RUNNING})),
     ev.StopLowered: frozenset({State.RUNNING, State.ENDING}),
     ev.PlanRevised: frozenset({State.RESERVED}),
+    ev.Extended: frozenset({State.RUNNING}),
     **dict.fromkeys((ev.BoardFound, ev.PaceMeasured), frozenset({State.RUNNING})),
     **dict.fromkeys((ev.MoveStarted, ev.HandedOver), frozenset({State.RUNNING})),
     ev.WaitStarted: frozenset({State.RESERVED}),
@@ -185,12 +186,21 @@ class Generation(Value):
     billed: Usd | None = None
     legacy: Legacy = field(default_factory=Legacy)
     payer: Payer = field(default_factory=Payer)
+    limit_at: float = 0.0
+    """See ``events.PodIntended.limit_at``."""
+    is_extended: bool = False
+    """Whether its stops were moved."""
+
+    @property
+    def latest_stop_at(self) -> float:
+        """When its machine has ended, however often its stop is moved."""
+        return max(self.hard_stop_at, self.limit_at)
 
     @property
     def granted_until(self) -> float:
-        """The hard stop that it was started with: what it was given is good until then."""
+        """The latest stop that it was started with: what it was given is good until then."""
         first_stop_at = self.legacy.first_stop_at
-        return self.hard_stop_at if first_stop_at is None else first_stop_at
+        return self.latest_stop_at if first_stop_at is None else first_stop_at
 
     @property
     def charged_rate(self) -> Usd:
@@ -618,7 +628,29 @@ def _made(run: RunState, event: ev.PodIntended, at: float) -> Generation:
         boot=event.boot,
         boot_id=event.boot_id,
         payer=run.payer,
+        limit_at=event.limit_at,
     )
+
+
+def _extended(run: RunState, event: ev.Extended, at: float) -> RunState:
+    mine = run.generation
+    if mine is None or mine.number != event.generation or not mine.open or run.errand is not None:
+        raise IllegalTransition(f"generation {event.generation} of {run.run_id} does not train")
+    if not mine.hard_stop_at < event.hard_stop_at <= mine.limit_at:
+        raise IllegalTransition(f"the stop of {run.run_id} cannot be moved there")
+    more = event.amount - run.reserved
+    if more < ZERO or run.standby_usd is not None:
+        raise IllegalTransition(f"{event.amount} is less than {run.run_id} has reserved")
+    later_s = event.hard_stop_at - mine.hard_stop_at
+    moved = _on_generation(
+        run,
+        event.generation,
+        soft_stop_at=mine.soft_stop_at + later_s,
+        hard_stop_at=event.hard_stop_at,
+        is_extended=True,
+    )
+    # It stays in the month in which the run's money was reserved.
+    return replace(moved, reserved=event.amount, reservation=run.reservation + more)
 
 
 def _action_finished(run: RunState, event: ev.ActionFinished, at: float) -> RunState:
@@ -830,6 +862,7 @@ _CHANGES: Mapping[type[Any], Callable[[RunState, Any, float], RunState]] = {
     ev.Reserved: _reserved,
     ev.WaitStarted: lambda run, e, at: replace(run, wait=e, wait_at=at),
     ev.PodIntended: _intended,
+    ev.Extended: _extended,
     ev.MoveStarted: _move_started,
     ev.HandedOver: _handed_over,
     ev.Moved: _moved,

@@ -36,6 +36,9 @@ FREE_HARD_STOP_S = 24 * HOUR_S
 """The hard stop where nothing costs anything: this, or four times the run's P90."""
 STOP_SLACK = 1.1
 """Hard stop of a run without budget, relative to its P90."""
+TIGHT_SLACK, TIGHT_LEAST_S = 2.0, 1800.0
+"""Hard stop of a run whose length is its work, relative to its P90; and by how much it is later at
+least: a later one is reserved a quarter of an hour before, by the pace that was measured."""
 
 SPOT_NOTE = "spot: e^(λR) · (e^(λ(τ+δ)) − 1) ÷ λ for each interval τ + δ, R a restart (Daly 2006)"
 STORAGE_AFTER_S = 7 * DAY_S
@@ -167,9 +170,13 @@ def make_candidate(row: RankedOffer, name: str, spec: RunSpec, now: float) -> Ca
     """The Candidate of ``row`` under the id ``name``."""
     offer, outlook, rate, storage = row.offer, row.outlook, row.rate, row.storage
     on_volume = outlook.volume_days is not None
-    soft_s, hard_s = stops(row, spec, now)
-    billed_s = hard_s + kill_latency_s(offer.provider)
+    soft_s, hard_s, limit_s = stops(row, spec, now)
+    latency_s = kill_latency_s(offer.provider)
+    billed_s = hard_s + latency_s
     rent = cost(row.most, billed_s)
+    limit = ZERO
+    if limit_s:
+        limit = cost(row.most, limit_s + latency_s) + storage.cost(limit_s + latency_s)
     seconds = outlook.seconds
     if spec.sweep is not None:
         seconds = seconds.each(lambda part: soft_s)
@@ -211,6 +218,8 @@ def make_candidate(row: RankedOffer, name: str, spec: RunSpec, now: float) -> Ca
         work_gb=storage.work_gb,
         disk_rate=storage.disks,
         nodes=outlook.machine.nodes,
+        limit_s=limit_s,
+        limit=limit,
     )
 
 
@@ -227,9 +236,10 @@ def with_break_even(made: Candidate, paid: Candidate | None) -> Candidate:
     return dataclasses.replace(made, reasons=(*made.reasons, Remark(RemarkTopic.PRICE, text)))
 
 
-def stops(row: RankedOffer, spec: RunSpec, now: float) -> tuple[float, float]:
-    """Seconds after the pod exists: when the trainer lands, and when all is killed."""
-    outlook = row.outlook
+def stops(row: RankedOffer, spec: RunSpec, now: float) -> tuple[float, float, float]:
+    """Seconds after the pod exists: when the trainer lands, when all is killed, and the latest that
+    this is moved to where the work needs it; 0: it is not moved."""
+    outlook, limit_s = row.outlook, 0.0
     allowed_s = seconds_allowed(row, spec, now)
     if spec.hours is not None:
         wanted_s = outlook.startup.p90 + spec.hours * HOUR_S + outlook.landing_s
@@ -239,11 +249,24 @@ def stops(row: RankedOffer, spec: RunSpec, now: float) -> tuple[float, float]:
             wanted_s = FREE_HARD_STOP_S  # nothing is known of its length
     elif spec.budget is not None or spec.fills:
         wanted_s = allowed_s
+        if _has_own_length(outlook, spec):
+            p90_s = outlook.seconds.p90
+            wanted_s = max(TIGHT_SLACK * p90_s, p90_s + TIGHT_LEAST_S) + outlook.landing_s
+            limit_s = allowed_s if wanted_s < allowed_s else 0.0
     else:
         wanted_s = outlook.startup.p90 + outlook.landing_s
         wanted_s += STOP_SLACK * sum(phase.seconds.p90 for phase in outlook.phases)
     hard_s = min(wanted_s, allowed_s)
-    return max(0.0, hard_s - outlook.landing_s), hard_s
+    return max(0.0, hard_s - outlook.landing_s), hard_s, limit_s
+
+
+def _has_own_length(outlook: Estimates, spec: RunSpec) -> bool:
+    """Whether a run on one machine is as long as its work, by a recipe or by measured steps."""
+    if spec.fills or spec.sweep is not None or outlook.machine.nodes > 1 or not outlook.phases:
+        return False
+    # Without a probe a command is planned to last until it is told to stop.
+    last = outlook.phases[-1].seconds
+    return spec.command is None or (bool(spec.steps) and last.p50 < last.p90)
 
 
 def _reasons(row: RankedOffer, spec: RunSpec, rent: Usd, now: float) -> tuple[Remark, ...]:

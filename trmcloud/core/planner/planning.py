@@ -63,6 +63,7 @@ from trmcloud.core.spec.plan import (
     Plan,
     Remark,
     RemarkTopic,
+    stop_limits,
 )
 from trmcloud.core.spec.recipe import Recipe
 from trmcloud.core.spec.settings import CHAT, PHASES, as_option
@@ -627,8 +628,7 @@ def _limits(spec: RunSpec, candidate: Candidate | None, cap: Usd, now: float) ->
     if candidate is not None:
         if not candidate.rate:
             limits["price"] = "no rate set (--rate): the budget cannot apply"
-        limits["lands at"] = f"{candidate.soft_stop_s:,.0f} s after start"
-        limits["hard stop"] = f"{candidate.hard_stop_s:,.0f} s after start"
+        limits |= stop_limits(candidate)
         limits["landing reserve"] = duration(candidate.landing_s)
         limits["storage"] = f"{candidate.storage} until a week after the run"
         if candidate.provider != LOCAL and spec.balance != WARN:

@@ -62,7 +62,7 @@ class Rule(NamedTuple):
 def case_of(row: RankedOffer, spec: RunSpec, now: float) -> Case:
     """Return how far a run gets on ``row``."""
     outlook, allowed_s = row.outlook, seconds_allowed(row, spec, now)
-    soft_s, _ = stops(row, spec, now)
+    soft_s, *_ = stops(row, spec, now)
     if spec.hours is not None:
         soft_s = min(soft_s, outlook.startup.p50 + spec.hours * HOUR_S)
     stopped, share = None, 1.0

@@ -20,7 +20,7 @@ from trmcloud.core.values import Value, replace
 #
 # ``planning.make_plan`` makes it; ``launch`` carries it out without planning again.
 
-PLAN_VERSION = 13
+PLAN_VERSION = 14
 """Raised with any field that is new or gone, which a test holds.
 
 1  2026-11-21  the first
@@ -36,6 +36,7 @@ PLAN_VERSION = 13
 11 2026-11-27  a sweep: the settings that it searches
 12 2026-11-27  a sweep: the points that it begins with, and the trials of earlier ones
 13 2026-11-29  no wish has last rungs, the least gain of a dollar, a strict gate or moves
+14 2026-12-01  a stop that is moved where the work needs it; whether it may be
 """
 
 TRAINER = "trainer"
@@ -181,6 +182,11 @@ class Candidate(Value):
     """The ends of the range of ``memory_need_gb``; 0 in older plans, and where nothing is known."""
     nodes: int = 1
     """Machines, of ``gpus`` each; every figure is of all of them together."""
+    limit_s: float = 0.0
+    """Seconds to the hard stop that the budget buys, where ``hard_stop_s`` is an earlier one that
+    is moved if the work needs it; 0: it is not moved."""
+    limit: Usd = ZERO
+    """The most that it can cost then: ``worst_case`` at ``limit_s``."""
 
     @property
     def reserved_rate(self) -> Usd:
@@ -225,6 +231,40 @@ class Plan(Value):
     @property
     def recommended(self) -> Candidate | None:
         return self.candidate(self.recommended_id) if self.recommended_id else None
+
+
+def at_limit(plan: Plan) -> Plan:
+    """``plan`` as it is carried out where nobody stays to move a stop: each is where the budget
+    ends, and the reservation follows."""
+    candidates = tuple(
+        replace(
+            each,
+            soft_stop_s=each.soft_stop_s + each.limit_s - each.hard_stop_s,
+            hard_stop_s=each.limit_s,
+            worst_case=each.limit,
+            limit_s=0.0,
+            limit=ZERO,
+        )
+        if each.limit_s
+        else each
+        for each in plan.candidates
+    )
+    worst = [each.worst_case for each in candidates if each.id in plan.launchable]
+    made = replace(plan, candidates=candidates, reservation=max(worst, default=plan.reservation))
+    return replace(made, limits={**plan.limits, **stop_limits(made.recommended)})
+
+
+def stop_limits(candidate: Candidate | None) -> dict[str, str]:
+    """The stops among a plan's limits, as a user reads them."""
+    if candidate is None:
+        return {}
+    limits = {
+        "lands at": f"{candidate.soft_stop_s:,.0f} s after start",
+        "hard stop": f"{candidate.hard_stop_s:,.0f} s after start",
+    }
+    if candidate.limit_s:
+        limits["hard stop"] += f", moved up to {candidate.limit_s:,.0f} s if the work needs it"
+    return limits
 
 
 class RecordedPlan:
@@ -307,8 +347,8 @@ _PERCENTILES = ("p10", "p50", "p90")
 #: Amounts, which JSON has as text under ``NAME_usd``.
 _AMOUNTS = ("rate", "storage", "worst_case")
 #: What plans of the first versions lack, and is 0 there; ``nodes`` is 1.
-_LATER_AMOUNTS = ("volume_rate", "disk_rate")
-_LATER_COUNTS = ("volume_gb", "work_gb", "nodes", "memory_least_gb", "memory_most_gb")
+_LATER_AMOUNTS = ("volume_rate", "disk_rate", "limit")
+_LATER_COUNTS = ("volume_gb", "work_gb", "nodes", "memory_least_gb", "memory_most_gb", "limit_s")
 
 
 def plan_to_json(plan: Plan) -> dict[str, Any]:

@@ -209,6 +209,8 @@ nothing, it is not read."""
 
 CONTINUE = "continue"
 SLOW_POLICIES = (STOP, CONTINUE)
+TIGHT, AT_BUDGET = "tight", "budget"
+"""Where the stop of a run is whose length is its work: see ``--stop``."""
 """The consequence where a machine's measured pace is slower than the plan's P90, or its work no
 longer fits: a landing; a notification alone."""
 _EARLIER_SLOW_POLICIES = {"move": CONTINUE}

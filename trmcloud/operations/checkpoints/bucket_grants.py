@@ -231,7 +231,7 @@ def give_grants(
             pod_name=generation.pod_name,
             generation=generation.number,
             phases={phase.name: phase.settings.keep_best for phase in candidate.phases},
-            until=generation.hard_stop_at + AFTER_HARD_STOP_S,
+            until=generation.latest_stop_at + AFTER_HARD_STOP_S,
             folders=folders,
             go_on_from=[
                 (stored, _place_on_pod(root, stored.manifest))

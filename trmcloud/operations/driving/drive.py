@@ -21,6 +21,7 @@ from trmcloud.core.contract.records import dump
 from trmcloud.core.control import events as ev
 from trmcloud.core.control.actions import (
     CREATE,
+    EXTEND,
     LAND,
     LONG,
     PULL,
@@ -33,6 +34,7 @@ from trmcloud.core.control.billing import awaiting_bill
 from trmcloud.core.control.bookkeeping import govern, require_whole
 from trmcloud.core.control.controller import decide, end_standby
 from trmcloud.core.control.events import ActionKey, FailureKind
+from trmcloud.core.control.extending import extension, may_extend, progress_from
 from trmcloud.core.control.idle import SeenProgress, idle_limit_s, progress_of, why_idle
 from trmcloud.core.control.observation import Observation
 from trmcloud.core.control.pace import pace_events, phase_to_time
@@ -107,6 +109,7 @@ _PROGRESS_NAME = "progress.json"
 _PACE_EVERY_S, _PACE_SLOWER, _PACE_AT_LEAST_EVERY_S = 2.0, 1.3, 600.0
 """How often a phase's metrics are read for its measured pace: ever more rarely, as they grow."""
 _MOST_EVENTS_AT_ONCE = 50
+_EXTEND_EVERY_S = 60.0
 _LONGEST_UNLISTED_S = 1800.0
 _LONGEST_RETRY_S, _END_AGAIN_S, _LIST_EVERY_S = 30.0, 10.0, 10.0
 """While the ledger cannot be used: how often it is tried, a pod is asked to end, and is looked for.
@@ -155,6 +158,7 @@ class RunDriver:
     """The pod and the phase whose pace is looked for."""
     _timed_at: float = 0.0
     _timing_s: float = 0.0
+    _extended_at: float = -_EXTEND_EVERY_S
     _watch: Watcher = lambda run: None
     _observer: Observer = field(init=False)
     _beside: Observer = field(init=False)
@@ -357,7 +361,8 @@ class RunDriver:
         self._carry_out(run, decision.actions)
         if decision.actions:
             run = self.run()
-        run = self._end_standby(self._end_idle(self._note_pace(run, seen), seen))
+        run = self._extend(self._note_pace(run, seen), seen)
+        run = self._end_standby(self._end_idle(run, seen))
         if _is_due(self._beaten_at, _BEAT_EVERY_S, now):
             self._beaten_at = now
             self.context.ledger.beat(self.run_id, self.epoch, now)
@@ -408,6 +413,28 @@ class RunDriver:
         if told is None:
             return run
         self._append(*pace_events(run, run.plan, phase, told, now))
+        return self.run()
+
+    def _extend(self, run: RunState, seen: Observation) -> RunState:
+        """Reserve more time for a run that needs it by its pace, while its budgets have the money;
+        this process is its driver under a newer epoch then, which is that of the agent's lease."""
+        now = self.context.wall()
+        if not self.errands or not _is_due(self._extended_at, _EXTEND_EVERY_S, now):
+            return run
+        report = own_report(seen, run.generation) if run.generation is not None else None
+        phase = may_extend(run, report, now)
+        if phase is None:
+            return run
+        self._extended_at = now
+        lines = self.context.files.metrics(run.run_id, phase.name)
+        more = extension(run, run.plan, phase, progress_from(lines, phase.started_at or 0.0), now)
+        if more is None:
+            return run
+        try:
+            self._append(more)
+        except BudgetRefused:
+            return run  # another budget lacks the money: it lands at the stop that it has
+        self.epoch = self.context.take_over(self.run_id)
         return self.run()
 
     def _end_idle(self, run: RunState, seen: Observation) -> RunState:
@@ -659,7 +686,7 @@ class RunDriver:
             if generation.provider == LOCAL:  # others are given it with their files
                 self._give_webhook(generation)
             return done
-        if action.verb in (LAND, SAVE):
+        if action.verb in (EXTEND, LAND, SAVE):
             orders = orders_for(run, generation, self.epoch)
             self._link(generation).send_orders(generation.pod_name, orders)
         elif action.verb == TERMINATE:

@@ -16,8 +16,8 @@ from trmcloud.core.control import bookkeeping
 from trmcloud.core.control.bookkeeping import KeyUsed
 from trmcloud.core.control.run_state import RunState
 from trmcloud.core.errors import NotSupported
-from trmcloud.core.spec.plan import Plan
-from trmcloud.core.spec.spec import RunSpec
+from trmcloud.core.spec.plan import Plan, at_limit
+from trmcloud.core.spec.spec import AT_BUDGET, TIGHT, RunSpec
 from trmcloud.core.sweep.priors import Priors
 from trmcloud.core.sweep.terms import SweepTerms
 from trmcloud.core.values import Value, replace
@@ -67,9 +67,11 @@ class Wish(Value):
 
 
 class Caller(Value):
-    """Who launches. ``confirms``: a person sees the plan and is asked before it begins."""
+    """Who launches. ``confirms``: a person sees the plan and is asked before it begins.
+    ``follows``: it stays with the run, and moves its stop where the work needs that."""
 
     confirms: bool = False
+    follows: bool = False
     uses_machine: bool = True
     """False for a client who may be another user of this machine: none of its files is read and
     none of its commands is run for it."""
@@ -188,10 +190,20 @@ class Launch:
         wish, here = self.wish, self.wish.here
         spec = self._spec()
         if spec is None:
-            return Outlook(preparing.dry_run(self.context, self.planner, wish.request))
-        if wish.search is None:
-            return Outlook(*commands.dry_run(self.planner, spec, here))
-        return Outlook(*sweeping.dry_run(self.planner, spec, here))
+            found = Outlook(preparing.dry_run(self.context, self.planner, wish.request))
+        elif wish.search is None:
+            found = Outlook(*commands.dry_run(self.planner, spec, here))
+        else:
+            found = Outlook(*sweeping.dry_run(self.planner, spec, here))
+        return replace(found, plan=self.stopped(found.plan))
+
+    def stopped(self, plan: Plan) -> Plan:
+        """``plan`` with the stop that it is carried out with: a tight one where this caller stays
+        to move it, or asks for one."""
+        wanted = self.wish.request.stop
+        follows = self.caller.follows and not self.wish.request.detach
+        is_tight = wanted == TIGHT or (follows and wanted != AT_BUDGET)
+        return plan if is_tight else at_limit(plan)
 
     def prepare(self, progress: DataProgress) -> Prepared:
         """Make the plan and check it, before anybody is asked for money; then make its data and its
@@ -207,12 +219,13 @@ class Launch:
         if spec is None:
             if self.caller.is_agent and is_plan_id(request.hardware):
                 quotes.require_quote(context, planner, request.hardware)
-            return Prepared(preparing.prepare(context, planner, request, progress))
-        if wish.search is None:
-            return Prepared(*commands.prepare(context, planner, request, spec, here))
-        trainer = self._trainer()
-        made = sweeping.prepare(context, planner, request, spec, here, trainer, progress)
-        return Prepared(*made)
+            made = Prepared(preparing.prepare(context, planner, request, progress))
+        elif wish.search is None:
+            made = Prepared(*commands.prepare(context, planner, request, spec, here))
+        else:
+            told = context, planner, request, spec, here, self._trainer(), progress
+            made = Prepared(*sweeping.prepare(*told))
+        return replace(made, ready=replace(made.ready, plan=self.stopped(made.ready.plan)))
 
     def foresee(self) -> Plan:
         """Return the saved plan that is asked for, once it has passed all that needs no data.
@@ -220,7 +233,7 @@ class Launch:
         Raises:
             TrmcloudError: what would keep it from being launched.
         """
-        plan = preparing.check_saved(self.context, self.planner, self.wish.request)
+        plan = self.stopped(preparing.check_saved(self.context, self.planner, self.wish.request))
         self.check(Prepared(PreparedLaunch(plan, LaunchData())))
         return plan
 
@@ -301,7 +314,8 @@ def _require_quoted(launch: Launch, prepared: Prepared) -> None:
         QuoteRefused, UsageError: it is not what was quoted, or costs more now.
     """
     if launch.wish.quote:
-        quotes.require_same(launch.context, launch.planner, launch.wish.quote, prepared.plan)
+        told = launch.context, launch.planner, launch.wish.quote, prepared.plan
+        quotes.require_same(*told, launch.stopped)
 
 
 def _require_cap(launch: Launch, prepared: Prepared) -> None:

@@ -4,7 +4,7 @@ trial of its command that found nothing."""
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from trmcloud.core.catalog.hardware import LOCAL
@@ -56,13 +56,16 @@ def require_quote(context: Context, planner: Planner, plan_id: str) -> None:
         raise QuoteRefused(f"quote {plan_id}: {why}", planner.save(now))
 
 
-def require_same(context: Context, planner: Planner, quote: str, plan: Plan) -> None:
+def require_same(
+    context: Context, planner: Planner, quote: str, plan: Plan, stopped: Callable[[Plan], Plan]
+) -> None:
     """Look whether ``plan``, a command's as it is about to be launched, is what was quoted.
+    ``stopped``: returns a plan with the stop that it is launched with.
 
     Raises:
         QuoteRefused, NotFoundError: as above. UsageError: the quote is for something else.
     """
-    quoted = planning.load_plan(context.home, quote, 0.0, context.caller.principal)
+    quoted = stopped(planning.load_plan(context.home, quote, 0.0, context.caller.principal))
     if _wish(quoted) != _wish(plan):
         raise UsageError(
             f"quote {quote} is for another command or other options",

@@ -103,6 +103,7 @@ _CODES = {
     "RunPlanned": "planned",
     "Reserved": "reserved",
     "PodIntended": "requested a machine",
+    "Extended": "given more time",
     "PodUp": "the machine is listed",
     "PodNotMade": "no machine appeared",
     "AgentUp": "its agent answers",

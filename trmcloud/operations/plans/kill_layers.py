@@ -102,7 +102,7 @@ def guards_of(context: Context, run: RunState) -> Guards:
     seen |= _own_limits(context, generation.provider, generation.pod_name)
     known = _verified(context, traits, now)
     lapsing = context.machines.computes[generation.provider].lapsing(
-        generation.hard_stop_at, generation.pod_name
+        generation.latest_stop_at, generation.pod_name
     )
     layers = []
     for name in names:

@@ -238,7 +238,8 @@ def check_exposure(context: Context, plan: Plan, accepted: Usd | None) -> None:
     rates: dict[str, Usd] = {}
     last_s: dict[str, float] = {}
     for candidate in (plan.candidate(name) for name in plan.launchable):
-        last_s[candidate.provider] = max(last_s.get(candidate.provider, 0.0), candidate.hard_stop_s)
+        latest_s = max(candidate.hard_stop_s, candidate.limit_s)
+        last_s[candidate.provider] = max(last_s.get(candidate.provider, 0.0), latest_s)
         known = rates.get(candidate.provider, ZERO)
         rates[candidate.provider] = max(known, candidate.reserved_rate)
     for provider, rate in rates.items():

@@ -92,6 +92,8 @@ def _machine(candidate: Candidate) -> views.PlannedMachine:
         candidate,
         planned_rate_per_hour_usd=candidate.planned_rate or candidate.rate,
         most_rate_per_hour_usd=candidate.reserved_rate,
+        limit_s=candidate.limit_s or None,
+        limit_usd=candidate.limit if candidate.limit_s else None,
         duration_s=spread(candidate.hours, _HOUR_S),
         startup_s=spread(candidate.startup_s),
         phases=tuple(map(_phase, candidate.phases)),

@@ -189,6 +189,8 @@ def stops_at(run: RunState, beat: Heartbeat | None) -> tuple[float, str]:
     latency_s = traits_of(machine.provider).kill_latency_s + 60.0
     if machine.legacy.first_stop_at is not None:
         limit = "set earlier for another run"
+    elif machine.limit_at > machine.hard_stop_at:
+        limit = "the time that is reserved"
     elif spec.deadline_at is not None and machine.hard_stop_at >= spec.deadline_at - latency_s:
         limit = "deadline"
     elif spec.hours is not None and lasts_s >= spec.hours * 3600.0:

@@ -46,6 +46,9 @@ class Host(Anchors, Protocol):
 
     def read_lease(self) -> contract.Lease | None: ...
 
+    def write_lease(self, lease: contract.Lease) -> None:
+        """Put a lease with later stops in the place of the pod's, if the disk takes it."""
+
     def read_orders(self) -> contract.Orders | None: ...
 
     def read_report(self) -> contract.AgentReport | None: ...
@@ -68,6 +71,9 @@ class Host(Anchors, Protocol):
 
         ``overrides``: settings that take the place of the job's.
         """
+
+    def move_deadline(self, trainer: Trainer, deadline_at: float) -> None:
+        """Tell a trainer that it has until then; where that fails, it lands as it was told."""
 
     def trainer_runs(self, trainer: Trainer) -> bool: ...
 

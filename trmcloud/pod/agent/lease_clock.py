@@ -16,13 +16,12 @@ from trmcloud.io.files import read_small, write_atomic
 
 
 class AnchorNote(Value):
-    """The elapsed time of a lease of ``epoch`` when both of this pod's clocks said ``seen``.
+    """The elapsed time of a lease when both of this pod's clocks said ``seen``.
 
     ``known_s``: seconds since this pod first saw it. ``lost_s``: seconds that had passed by then
     since it was granted, by the wall clock.
     """
 
-    epoch: int
     seen: Instant
     known_s: float = 0.0
     lost_s: float = 0.0
@@ -53,12 +52,14 @@ class Anchors(Protocol):
 
 
 def anchor_note(anchors: Anchors, lease: contract.Lease, now: Instant) -> AnchorNote:
-    """Return the note of a lease of this epoch: it is written the first time, and again by the
-    clocks of a machine that was restarted. Counted from a reading before that, a deadline would
-    hang on the wall clock alone, which may still be set."""
+    """Return the note of this pod's lease: it is written the first time, and again by the clocks
+    of a machine that was restarted. Counted from a reading before that, a deadline would hang on
+    the wall clock alone, which may still be set. Where the lease was extended the time that has
+    passed is the same: were it counted anew, a wrong clock at the grant would give more than was
+    reserved."""
     note = anchors.read_anchor()
-    if note is None or note.epoch != lease.epoch:
-        note = AnchorNote(lease.epoch, now, lost_s=max(0.0, now.wall - lease.granted_at))
+    if note is None:
+        note = AnchorNote(now, lost_s=max(0.0, now.wall - lease.granted_at))
     elif note.seen.boot_id != now.boot_id:
         note = note.renewed(now)
     else:
@@ -83,12 +84,12 @@ class AnchorFile:
             data = json.loads(read_small(self._path) or "{}")
             seen = Instant(float(data["wall"]), float(data["boot"]), str(data["boot_id"]))
             times = float(data["known_s"]), float(data["lost_s"])
-            return AnchorNote(int(data["epoch"]), seen, *times)
+            return AnchorNote(seen, *times)
         return None
 
     def write_anchor(self, note: AnchorNote) -> None:
         seen = note.seen
-        record = {"epoch": note.epoch, "known_s": note.known_s, "lost_s": note.lost_s}
+        record = {"known_s": note.known_s, "lost_s": note.lost_s}
         text = json.dumps({**record, **vars(seen)})
         with contextlib.suppress(OSError):
             write_atomic(self._path, text)

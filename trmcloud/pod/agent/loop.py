@@ -44,6 +44,7 @@ class AgentLoop:
         if self._trainer is not None:
             self._trainer.last_progress_boot = self._trainer.saved_boot = now.boot
             self._take_up(self._trainer)
+            self._move_deadline(now)  # which a killed agent may not have done
         else:
             body.kill_trainer()  # one that a killed agent started and could not note down
         self._uploads = Uploads()
@@ -85,10 +86,19 @@ class AgentLoop:
         if lease is not None and lease.epoch > self.lease.epoch:
             self.lease = lease
             self._anchors = self._read_anchors(now)
+            self._move_deadline(now)
         orders = self._body.read_orders()
         if orders is not None and orders.epoch >= self._orders.epoch:
             self._orders = orders
             self._pass_over(orders.finished)
+            later = self.lease.extended(orders)
+            if later is not None:
+                self._body.write_lease(later)  # and read again: the watchdog knows no other
+
+    def _move_deadline(self, now: Instant) -> None:
+        if self._trainer is not None:
+            left_s = min(self._anchors[0].seconds_left(now), self._share_left_s(now))
+            self._body.move_deadline(self._trainer, now.wall + left_s)
 
     def _pass_over(self, finished: tuple[str, ...]) -> None:
         """Before this pod lost its disk it had finished these, as the controller knows."""

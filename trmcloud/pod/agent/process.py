@@ -133,6 +133,10 @@ class _FilesAndProcesses(AnchorFile):
             self._run_id = lease.run_id
         return lease
 
+    def write_lease(self, lease: contract.Lease) -> None:
+        with contextlib.suppress(OSError):
+            write_atomic(self._pod_dir / contract.LEASE_NAME, contract.dump(lease))
+
     def read_orders(self) -> contract.Orders | None:
         return load_small(self._pod_dir / contract.ORDERS_NAME, contract.load_orders)
 
@@ -206,8 +210,9 @@ class _FilesAndProcesses(AnchorFile):
             **_limits(self.read_lease(), phase),
             contract.ENV_POD: self._pod_name,
         }
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(folder / contract.HEARTBEAT_NAME)
+        for name in (contract.HEARTBEAT_NAME, contract.DEADLINE_NAME):
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(folder / name)
         with open(folder / contract.TRAIN_LOG_NAME, "ab") as log:
             child = subprocess.Popen(
                 command,
@@ -220,6 +225,11 @@ class _FilesAndProcesses(AnchorFile):
             )
         self._child = child
         return child.pid, processes.started(child.pid) or ""
+
+    def move_deadline(self, trainer: Trainer, deadline_at: float) -> None:
+        path = self._phase_dir(trainer.phase) / contract.DEADLINE_NAME
+        with contextlib.suppress(OSError):
+            write_atomic(path, repr(deadline_at))
 
     def trainer_runs(self, trainer: Trainer) -> bool:
         if self._child is not None and self._child.pid == trainer.pid:

@@ -531,6 +531,8 @@ class Job:
             self._probe(steady)
             if ended or self._first.stuck:
                 return
+            if now >= self._stopping.deadline_at:
+                self._stopping.deadline_at = self._moved_deadline()
             acts = self._stopping.acts(now, steady, asked=self._asked, listens=self._listens)
             if Act.FILES in acts:
                 self._make_stop_files(now)
@@ -540,6 +542,12 @@ class Job:
             if Act.KILL in acts:
                 return
             time.sleep(_TICK_S)
+
+    def _moved_deadline(self) -> float:
+        """Return the deadline, which the agent may have moved since this began."""
+        with contextlib.suppress(OSError, ValueError):
+            return float((self._folder / contract.DEADLINE_NAME).read_text())
+        return self._deadline_at
 
     def _note_life(self, steady: float, lines: int) -> None:
         """Note whatever shows that the command gets on. One that only computes, as a notebook does

@@ -29,8 +29,15 @@ _last_step: int | None = None
 
 
 def deadline() -> float | None:
-    """Epoch seconds at which this is to stop, or None where nothing stops it."""
+    """Epoch seconds at which this is to stop, or None where nothing stops it. It may be moved to a
+    later time while the script runs."""
     text = os.environ.get("TRMCLOUD_DEADLINE_AT", "")
+    if text and _STOP_FILE:
+        try:
+            with open(os.path.join(os.path.dirname(_STOP_FILE), "deadline")) as moved:
+                return float(moved.read())
+        except (OSError, ValueError):
+            pass  # it was not moved
     return float(text) if text else None
 
 

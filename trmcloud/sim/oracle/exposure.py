@@ -34,6 +34,8 @@ class Exposure:
         self._hurt: set[str] = set()
         self._hurt_until: dict[str, float] = {}
         """By run: until when its records were damaged."""
+        self._unread_until = 0.0
+        """When the ledger could not be read last."""
         self._reap_since: float | None = None
         self._reap_ending_since: float | None = None
 
@@ -66,6 +68,8 @@ class Exposure:
             for run_id in {*hurt, *self._hurt}:
                 self._hurt_until[run_id] = now
             self._hurt = {*hurt}
+        if not self.world.ledger_readable:
+            self._unread_until = now
         _since(self.able, drives - hurt if writes else set(), now)
         _since(self.ending, drives, now)
         self._stuck = stuck
@@ -93,7 +97,7 @@ class Exposure:
             if is_hurt or (not owned and rented.run_id in self._hurt_until):
                 # Whose it is cannot be read: it has the time that its name says, and no more.
                 latest_s = max(traits.kill_latency_s for traits in TRAITS.values())
-                told_at = min(self._hurt_until[rented.run_id], rented.due_at + latest_s)
+                told_at = min(self._hurt_until[rented.run_id], rented.name_due_at + latest_s)
                 seen_at = max(seen_at, told_at)
             able_since = self.ending.get(rented.run_id) if owned else self.able.get(ANY_RUN)
             # Where a wrong clock granted the lease, controllers believe in a later hard stop.
@@ -107,7 +111,8 @@ class Exposure:
             stuck = rented.run_id in self._stuck or abs(rented.granted_ahead_s) > CLOCK_OFF_S
             reap_since = self._reap_ending_since if owned else self._reap_since
             if reap_since is not None and not (owned and stuck) and not untold:
-                due = rented.due_at
+                # By its name alone, where the ledger cannot be read.
+                due = rented.due_at if since > self._unread_until else rented.name_due_at
                 if rented.unowned_at is not None:
                     due = min(due, rented.unowned_at)
                 wait = self.reap_every_s + REACTION_S
@@ -117,7 +122,7 @@ class Exposure:
                 able_at = min(
                     able_at,
                     max(
-                        rented.due_at + self.late_s(rented),
+                        rented.lease_due_at + self.late_s(rented),
                         rented.undeletable_until,
                         rented.pod.stopped_until,
                         # Its own call to the provider gets through since then.

@@ -93,7 +93,14 @@ class RentedMachine:
         """As a list showed it last."""
         promised_s = request.lease.hard_stop_at - request.lease.granted_at
         self.due_at = at + promised_s
-        """When it must have ended, by the truth: what was promised, counted from its creation."""
+        """When it must have ended, by the truth: what was promised, counted from its creation. It
+        moves as soon as a later stop is on record."""
+        self.lease_due_at = self.due_at
+        """Likewise by what its own agent knows: it moves when that has taken the later stop."""
+        self.name_due_at = at + request.lease.latest_stop_at - request.lease.granted_at
+        """When it must have ended for whoever knows its name alone."""
+        self._stop_at = request.lease.hard_stop_at
+        """Its hard stop on record."""
         self.unowned_at: float | None = None
         self.exposed_s = 0.0
         self.exposed_micros = 0.0
@@ -121,6 +128,12 @@ class RentedMachine:
     @property
     def ended(self) -> bool:
         return self.ended_at is not None
+
+    def move_stop(self, hard_stop_at: float) -> None:
+        """A later hard stop was put on record, and the money for it is reserved."""
+        self.due_at += hard_stop_at - self._stop_at
+        self._stop_at = hard_stop_at
+        self.account.world.queue.at(self.due_at, self.account.world.wake)
 
     @property
     def hourly_micros(self) -> int:

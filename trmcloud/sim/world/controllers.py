@@ -439,7 +439,17 @@ class LedgerView:
         name = type(events[0]).__name__
         self._begin(name)
         self._ledger.append(run_id, epoch, events, at)
+        for event in events:
+            if isinstance(event, ev.Extended):
+                self._move_stop(run_id, event)
         self._written(name, epoch, run_id, events)
+
+    def _move_stop(self, run_id: str, event: ev.Extended) -> None:
+        generation = self._ledger.read().runs[run_id].generations[event.generation - 1]
+        account = self._process.sim.accounts[generation.provider]
+        rented = account.find(generation.pod_id or generation.pod_name)
+        if rented is not None:
+            rented.move_stop(event.hard_stop_at)
 
     def request(self, run_id: str, event: ev.RunEvent, at: float) -> None:
         self._begin("request")

@@ -47,6 +47,15 @@ class SimHost:
     def read_lease(self) -> contract.Lease | None:
         return self._pod.lease
 
+    def write_lease(self, lease: contract.Lease) -> None:
+        pod = self._pod
+        if pod.world.knobs.pod_disk_full:
+            pod.world.observed("47")
+            return
+        pod.rented.lease_due_at += lease.hard_stop_at - pod.lease.hard_stop_at
+        pod.lease = lease
+        pod.cross("lease")
+
     def read_orders(self) -> contract.Orders | None:
         return self._pod.orders
 
@@ -107,6 +116,13 @@ class SimHost:
         pid = self._pod.spawn(phase, attempt, deadline_at, overrides)
         self._pod.cross("started")
         return pid, "1"
+
+    def move_deadline(self, trainer: Trainer, deadline_at: float) -> None:
+        self._pod.cross("deadline")
+        for each in self._pod.trainers_alive:
+            if each.pid == trainer.pid:
+                left_s = deadline_at - self._pod.machine.now().wall
+                each.move_deadline(self._pod.world.queue.now, left_s)
 
     def trainer_runs(self, trainer: Trainer) -> bool:
         """A look takes time: a trainer that is asked about twice may have ended in between."""

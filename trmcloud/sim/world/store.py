@@ -187,6 +187,8 @@ class SimFiles:
         """All that hostile hosts ever put into the bucket beyond what they were granted."""
         self.refresh: Callable[[str], None] = lambda run_id: None
         """Called before a look, so that a trainer's latest saves are there."""
+        self.progress: Callable[[str, str], list[Mapping[str, object]]] = lambda *phase: []
+        """Lines of a run's training in a phase as far as it has come."""
 
     def is_elsewhere(self, run_id: str) -> bool:
         return False
@@ -342,7 +344,8 @@ class SimFiles:
         return None
 
     def metrics(self, run_id: str, phase: str) -> Sequence[Mapping[str, object]]:
-        return self.paces.get((run_id, phase), [])
+        paces = self.paces.get((run_id, phase), [])
+        return [*paces, *self.progress(run_id, phase)] if paces else paces
 
     def manifests(self, run_id: str) -> Sequence[CheckpointManifest]:
         self.refresh(run_id)

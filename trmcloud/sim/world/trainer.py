@@ -250,6 +250,13 @@ class SimTrainer:
             if self.frozen_at is None or at < self.frozen_at:
                 self._replan()
 
+    def move_deadline(self, at: float, left_s: float) -> None:
+        """Its deadline is ``left_s`` from now on."""
+        if self.told_at is None and self.runs(at) and at < self.turns_at:
+            self.deadline_at = at + left_s
+            if self.frozen_at is None or at < self.frozen_at:
+                self._replan()
+
     def finish(self, at: float) -> None:
         """SIGUSR2: it no longer pays. It cools down after this step, unless it does already."""
         frozen = self.frozen_at is not None and at >= self.frozen_at

@@ -49,6 +49,7 @@ class SimWorld:
         self.knobs = FaultSettings()
         self.files = SimFiles()
         self.files.refresh = self._save_all
+        self.files.progress = self.progress_lines
         self.ledger = MemoryLedger(LEDGER_ID)
         self.accounts = {name: Account(self, PROFILES[name]) for name in providers}
         self.laptop = Machine(self.queue, "laptop")
@@ -281,6 +282,18 @@ class SimWorld:
         kept.append(ToldPace(shape.step_s, said.step_s, said.steps))
         self.say(f"{pod.rented.pod_id} {phase} tells {said.step_s:.3g} s a step")
         self.wake()
+
+    def progress_lines(self, run_id: str, phase: str) -> list[Mapping[str, object]]:
+        """The first and the newest line of training of a machine that times its steps."""
+        now = self.queue.now
+        for rented in self.living() if self.truths[run_id].paces is not None else ():
+            trainer = rented.pod.trainer if rented.run_id == run_id else None
+            if trainer is None or trainer.shape.phase != phase or now <= trainer.trains_at:
+                continue
+            at = rented.pod.machine.now().wall
+            points = (trainer.trains_at, trainer.from_step), (now, trainer.step(now))
+            return [{"kind": "train", "at": at - now + t, "step": step} for t, step in points]
+        return []
 
     def quoted_micros(self, request: PodRequest) -> int:
         """Return what its plan says that the machine costs, in micro-dollars an hour."""

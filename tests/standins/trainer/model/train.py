@@ -11,6 +11,7 @@ from pathlib import Path
 
 from trmcloud.core.contract import manifest as mf
 from trmcloud.core.contract import pod_contract as contract
+from trmcloud.core.contract.pace import PACE, PaceMeter
 from trmcloud.core.contract.trainer_contract import (
     ENV_ATTEMPT,
     ENV_DEADLINE_AT,
@@ -64,6 +65,9 @@ class Trainer:
         self.saved: int | None = self.step or None
         self.evaluated = -1
         self.beaten = 0.0
+        self.deadline_file = Path(os.environ[ENV_JOB]).with_name(contract.DEADLINE_NAME)
+        self.meter: PaceMeter | None = PaceMeter() if self.fault == "slow" else None
+        self.step_s = 4 * STEP_S if self.fault == "slow" else STEP_S
 
     def latest_step(self) -> int:
         folder = self.out / contract.CHECKPOINTS_DIR
@@ -99,7 +103,7 @@ class Trainer:
             step=self.step,
             steps=self.settings.steps,
             outcome=outcome,
-            step_seconds=STEP_S,
+            step_seconds=self.step_s,
             landing_seconds=0.05,
             val_bpb=self.bpb,
             step_losses=self.losses(),
@@ -178,6 +182,13 @@ class Trainer:
         self.saved = self.step
         self.log(kind="save", step=self.step)
 
+    def tell_pace(self, step_s: float) -> None:
+        """Once it is steady, as the real one does."""
+        told = self.meter.add(step_s) if self.meter is not None else None
+        if told is not None:
+            self.meter = None
+            self.log(**{**vars(told), "kind": PACE, "step": self.step})
+
     def train(self) -> str:
         signal.signal(signal.SIGTERM, lambda *_: self.told.append(1))
         signal.signal(signal.SIGUSR1, lambda *_: self.asked.append(1))
@@ -187,6 +198,8 @@ class Trainer:
         while self.step < self.settings.steps:
             if self.told and self.fault != "deaf":
                 return "landed_signal"
+            if self.deadline_file.exists():
+                self.deadline = float(self.deadline_file.read_text())
             if time.time() >= self.deadline and self.fault != "deaf":
                 return "landed_deadline"
             if self.step == self.fault_at:
@@ -201,11 +214,12 @@ class Trainer:
                 self.saves += 1
                 self.save()
                 self.beat("training", force=True)
-            time.sleep(STEP_S)
+            time.sleep(self.step_s)
             if self.step >= HOLD_AT and self.hold is not None and self.hold.exists():
                 self.beat("training")
                 continue
             self.step += 1
+            self.tell_pace(self.step_s)
             self.spend("training")
             self.beat("training")
             if self.step % self.settings.log_every == 0:
