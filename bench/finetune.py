@@ -16,13 +16,12 @@ from trmcloud.core.planner.finetuning import (
     FACTORS,
     SIGMAS,
     Finetuning,
-    HfModel,
     Need,
     need_of,
-    read_config,
     seconds_per_token,
 )
 from trmcloud.core.planner.roofline import P90_SIGMAS
+from trmcloud.core.spec.hf_models import HfModel, read_config
 
 TABLE = Path(__file__).with_name("finetune.csv")
 
@@ -33,6 +32,10 @@ def _config(layers: int, width: int, heads: int, kv: int, hidden: int, vocab: in
         "num_key_value_heads": kv, "intermediate_size": hidden, "vocab_size": vocab,
     }  # fmt: skip
     return read_config(data, "bench")
+
+
+def _vit(layers: int, width: int, heads: int, hidden: int) -> HfModel:
+    return _config(layers, width, heads, heads, hidden, 1000)._replace(mlp_matrices=2, tied=True)
 
 
 MODELS = {
@@ -48,6 +51,12 @@ MODELS = {
     "qwen2.5-3b": _config(36, 2048, 16, 2, 11008, 151936),
     "qwen2.5-7b": _config(28, 3584, 28, 4, 18944, 152064),
     "qwen2.5-32b": _config(64, 5120, 40, 8, 27648, 152064),
+    "vit-tiny-16": _vit(12, 192, 3, 768),
+    "vit-small-16": _vit(12, 384, 6, 1536),
+    "vit-base-16": _vit(12, 768, 12, 3072),
+    "vit-large-16": _vit(24, 1024, 16, 4096),
+    "vit-huge-14": _vit(32, 1280, 16, 5120),
+    "vit-g-14": _vit(40, 1408, 16, 6144),
 }
 
 
@@ -58,8 +67,8 @@ which names each row's source. The model is the one that plans: forward, backwar
 of an eager trainer on the GPU's roofline and what its host adds, times one factor for each method,
 which each source is judged without; torchtune's compiled training of all weights is one row, which
 is judged without any. `transformers` trains all weights with Transformers or DeepSpeed, eagerly.
-GRPO has one source alone, and its lengths are taken: that factor is its own. Of memory nothing was
-fitted.
+`vision` trains all weights of a vision transformer; the tokens are those of its images. GRPO has
+one source alone, and its lengths are taken: that factor is its own. Of memory nothing was fitted.
 
 ```
 """

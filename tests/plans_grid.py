@@ -86,6 +86,8 @@ BOUGHT = tuple(
     for option in ("", "--fill", "--deadline 6h", "--max-price 5", "--objective cheapest")
 )
 """Queries whose text is read for what the budget also buys."""
+METHODS = ("full", "lora", "qlora")
+"""Of fine-tunings, in whose rows they stand where a recipe's name does."""
 
 
 class Row(NamedTuple):
@@ -537,10 +539,10 @@ class Judge:
 
     def bought(self, words: Words) -> None:
         """Compare what a budget also buys with the plans of those recipes."""
-        lines = self.asker.text(words).partition(" also buys")[2].splitlines()[1:]
+        lines = self.asker.text(words).partition("(all: --recipes):")[2].splitlines()[1:]
         for line in lines:
             found = re.match(r"  (\S+) +(\S+) +([\d.,]+) h +\$([\d.,]+) +(.*)", line)
-            if found is None:
+            if found is None or found[1] in METHODS:  # a fine-tuning is no recipe
                 break
             recipe, hardware, _, dollars, result = found.groups()
             row = self.asker.ask(("--recipe", recipe, *words)).row

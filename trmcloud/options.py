@@ -461,7 +461,7 @@ class LaunchRequest(Value):
         _RENTED, _RENTING_RARE,
     )
     deadline: str | None = option(
-        "--deadline", None, "Latest end of the run: 12h, friday, 2026-11-27T18:00.",
+        "--deadline", None, "Latest end of the run: 12h, 08:00, friday, 2026-11-27T18:00.",
         "plan rehearse run sweep", _LENGTH, metavar="TIME", place="deadline_at",
         but={"rehearse": {"help": "Latest end of a command: 12h, friday."}},
     )

@@ -68,8 +68,9 @@ POST_TRAINED = "run local --rate 3.60 --budget 0.40 --grace 10 --checkpoint-gb 0
 OTHER_WORLDS = {
     "agents.md": "an agent's conversation: scripts/guides.py agents, tests/e2e/test_mcp.py",
     "team.md": "a database: tests/e2e/test_shared_ledger.py",
+    "questions.md": "an empty folder: tests/unit/planner/test_questions.py",
 }
-"""Guides whose commands need more than one reader."""
+"""Guides whose commands need more than one reader, or a world of their own."""
 SWEEP = (
     "sweep local --recipe shakespeare --rate 3.60 --budget 1 --processes 2 --slots 2 -y "
     "lr=log:1e-3,1e-1 depth=2,4"

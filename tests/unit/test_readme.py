@@ -83,6 +83,7 @@ def test_guides_stay_short() -> None:
     words = {name: len(page.read_text(encoding="utf-8").split()) for name, page in pages.items()}
     assert words.pop("huggingface") <= 800, "a provider's guide has room of its own"
     assert words.pop("vast") <= 500, "likewise"
+    assert words.pop("questions") <= 1_700, "ten answers as printed"
     for room in ("sweep", "agents", "team"):
         assert words.pop(room) <= 1_200, f"{room}: a room that was added has room of its own"
     assert sum(words.values()) <= 25_000

@@ -626,11 +626,14 @@ class FinetuneMachine(View):
     need_gb: Mapping[str, float]
     fits_for_certain: bool
     batch: int
+    spot: bool
+    preemptions: float
 
 
 class FinetunePlanned(View, schema="finetune-plan/1"):
     """Machines, time and money for training a Hugging Face model further."""
 
+    name: str
     model: Mapping[str, Any]
     finetuning: Mapping[str, Any]
     tokens: int

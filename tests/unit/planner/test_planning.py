@@ -668,6 +668,9 @@ NOW_DEADLINE = datetime(2026, 11, 18, 15, 0, tzinfo=timezone.utc).timestamp()  #
     [
         ("12h", datetime(2026, 11, 19, 3, 0)),
         ("90m", datetime(2026, 11, 18, 16, 30)),
+        ("18:30", datetime(2026, 11, 18, 18, 30)),
+        ("08:00", datetime(2026, 11, 19, 8, 0)),
+        ("15:00", datetime(2026, 11, 19, 15, 0)),
         ("1.5d", datetime(2026, 11, 20, 3, 0)),
         ("friday", datetime(2026, 11, 21)),
         ("Wed", datetime(2026, 11, 19)),
@@ -682,7 +685,8 @@ def test_times_as_people_say_them(text: str, expected: datetime) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "soon", "0h", "-3h", "nanh", "infd", "2020-01-01", "t", "2030-01-01", "12"]
+    "text",
+    ["", "soon", "0h", "-3h", "nanh", "infd", "2020-01-01", "t", "2030-01-01", "12", "25:00"],
 )
 def test_what_is_no_future_time_is_refused(text: str) -> None:
     with pytest.raises(UsageError, match="--deadline"):

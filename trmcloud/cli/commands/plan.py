@@ -1,8 +1,9 @@
 """``trmcloud plan``: what a budget buys, on which hardware, and when it would be done."""
 
 # Annotations are values here: Typer reads them twice, and would compile each of their texts.
+import shlex
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
@@ -14,7 +15,9 @@ from trmcloud.options import LaunchRequest, words_of
 if TYPE_CHECKING:
     from trmcloud.core.spec.plan import Plan
     from trmcloud.core.spec.spec import RunSpec
+    from trmcloud.operations.plans.finetune_plans import FinetunePlan
     from trmcloud.operations.plans.planning import FundsSeen, OwnHardware, Planner
+    from trmcloud.operations.plans.train_script import Script
 
 
 _Words = Annotated[
@@ -25,15 +28,22 @@ _Words = Annotated[
     ),
 ]
 _Hf = Annotated[
-    str, typer.Option("--hf", metavar="CONFIG", help="config.json of a Hugging Face model.")
+    str,
+    typer.Option("--hf", metavar="MODEL", help="Hugging Face model: its name, or a config.json."),
 ]
-_Method = Annotated[str, options.rare(help="With --hf: full, lora or grpo.")]
+_Method = Annotated[
+    str,
+    options.rare(help="With --hf: full, lora, qlora, dpo or grpo (default: lora; images: full)."),
+]
+_Write = Annotated[
+    str, options.rare("--write", metavar="FILE.py", help="With --hf: write a script of TRL for it.")
+]
 _HfSet = Annotated[
     list[str] | None,
     options.rare(
         "--hf-set",
         metavar="KEY=N",
-        help="With --hf: sequence, batch, rank, bits=4, completion; repeatable.",
+        help="With --hf: sequence, batch, rank, bits=4, completion; image, images; repeatable.",
     ),
 ]
 _Plot = Annotated[
@@ -62,8 +72,9 @@ def plan(
     request: LaunchRequest,
     words: _Words = None,
     hf: _Hf = "",
-    method: _Method = "lora",
+    method: _Method = "",
     hf_set: _HfSet = None,
+    write: _Write = "",
     all_recipes: Annotated[
         bool, typer.Option("--recipes", help="What the budget buys, for every recipe.")
     ] = False,
@@ -88,9 +99,10 @@ def plan(
 
     planner = build_planner(funds=_funds)
     request, words = _with_hardware(request, words or [])
-    _refuse_hf_with(words, hf, hf_set)
+    model = HfRequest(hf, method, tuple(hf_set or ()), write)
+    _refuse_hf_with(words, model)
     if hf:
-        _show_finetuning(planner, planner.spec(request), hf, method, hf_set, as_json=as_json)
+        _show_finetuning(planner, request, model, as_json=as_json)
         return
     if all_recipes:
         _show_recipes(planner, planner.spec(request), as_json=as_json)
@@ -124,51 +136,86 @@ def plan(
         _explain(planner, made, explain)
         return
     compared = _own(planner, spec, made, own, kwh) if own or kwh is not None else None
-    rests_on = from_file + rests_on
+    rests_on = from_file + rests_on + _probe_lines(planner, made)
     if as_json:
         _print_plan(planner, made, compared, rests_on, instead)
     else:
-        shown = _beside(planner, request, made, typed, rests_on, compared)
+        shown = _beside(planner, request, made, typed, rests_on, compared, verbose=verbose)
         shown |= {"from_file": bool(from_file), "instead": instead}
         _show(planner, made, shown, everything=everything, verbose=verbose)
     _leave_if_nothing_fits(made)
 
 
-def _refuse_hf_with(words: list[str], hf: str, hf_set: list[str] | None) -> None:
+class HfRequest(NamedTuple):
+    """What was typed about a model that is trained further."""
+
+    model: str
+    method: str
+    settings: tuple[str, ...]
+    write: str
+
+    def words(self) -> list[str]:
+        """As they would be typed again, without the file to write."""
+        words = ["--hf", self.model, *["--method", self.method] * bool(self.method)]
+        return words + [word for each in self.settings for word in ("--hf-set", each)]
+
+
+def _refuse_hf_with(words: list[str], asked: HfRequest) -> None:
     """
     Raises:
-        UsageError: a model's file and a command, or settings of a model without one.
+        UsageError: a model and a command, or settings of a model without one.
     """
     from trmcloud.core.errors import UsageError
 
-    if words and hf:
+    if words and asked.model:
         raise UsageError(
             "--hf plans a model, and -- COMMAND a command", next_step="leave out one of them"
         )
-    if hf_set and not hf:
-        raise UsageError("--hf-set is for --hf", next_step="--hf CONFIG, or leave --hf-set out")
+    if any(asked[1:]) and not asked.model:
+        raise UsageError(
+            "--method, --hf-set and --write are for --hf", next_step="--hf meta-llama/Llama-3.1-8B"
+        )
 
 
 def _show_finetuning(
-    planner: "Planner",
-    spec: "RunSpec",
-    hf: str,
-    method: str,
-    hf_set: list[str] | None,
-    *,
-    as_json: bool,
+    planner: "Planner", request: LaunchRequest, asked: HfRequest, *, as_json: bool
 ) -> None:
-    from trmcloud.cli.views import finetuning
     from trmcloud.operations.plans.finetune_plans import finetune_plan
 
-    tuned = finetune_plan(planner, spec, Path(hf).expanduser(), method, hf_set or ())
+    tuned = finetune_plan(planner, planner.spec(request), asked.model, asked.method, asked.settings)
+    words = ["trmcloud", "plan", *asked.words(), *words_of(request, "plan", request.typed)]
+    typed = shlex.join(words)
+    written = _write(tuned, Path(asked.write), typed) if asked.write else None
     if as_json:
         from trmcloud.cli.views.json_output import print_document
         from trmcloud.operations.plans.plan_views import finetune_document
 
         print_document(finetune_document(tuned))
-    else:
-        finetuning.show(tuned)
+        return
+    from trmcloud.cli.views import finetuning
+
+    finetuning.show(tuned, typed, written)
+
+
+def _write(tuned: "FinetunePlan", path: Path, typed: str) -> "Script":
+    from trmcloud.cli.confirm import is_confirmed
+    from trmcloud.operations.plans.train_script import train_script, write_script
+
+    script = train_script(tuned, path, typed)
+    there = [each.name for each in script.files if each.exists()]
+    question = f"Replace {' and '.join(there)}?"
+    if there and not is_confirmed(question, before=f"{path} exists", line="--write NAME.py"):
+        raise typer.Abort
+    write_script(script)
+    return script
+
+
+def _probe_lines(planner: "Planner", made: "Plan") -> list[str]:
+    if made.spec.command is None:
+        return []
+    from trmcloud.operations.commands.command_plans import probe_lines
+
+    return probe_lines(planner.home, made)
 
 
 def _explain(planner: "Planner", made: "Plan", hardware: str) -> None:
@@ -226,6 +273,8 @@ def _beside(
     typed: list[str],
     rests_on: list[str],
     compared: "OwnHardware | None",
+    *,
+    verbose: bool,
 ) -> dict[str, Any]:
     """Return what is shown beside a plan: how a command is run, other recipes, own hardware."""
     from trmcloud.cli.views import plan as plan_view
@@ -239,9 +288,27 @@ def _beside(
         names = [name for name in OTHERS if name != made.spec.recipe]
         others = planner.others(made.spec, names, most=OTHERS_SHOWN)
         shown["others"] = plan_view.other_lines(others, made.spec.budget)
+        if made.recommended is None:
+            shown["others"] = shown["others"][1:] + _usual_finetunings(planner, request, made.spec)
+    if made.spec.command is None:
+        from trmcloud.operations.plans.spot_beside import spot_beside
+
+        shown["spot"] = plan_view.spot_lines(spot_beside(planner, made), verbose=verbose)
     if compared is not None:
         shown["more"] = ["", *plan_view.own_lines(compared)]
     return shown
+
+
+def _usual_finetunings(planner: "Planner", request: LaunchRequest, spec: "RunSpec") -> list[str]:
+    """Return lines of the fine-tunings that the limits buy, and how one is planned; none where
+    more is set than limits."""
+    if spec.fills or spec.hours or spec.overrides:
+        return []
+    from trmcloud.cli.views.finetuning import usual_lines
+    from trmcloud.operations.plans.finetune_plans import usual_within
+
+    limits = words_of(request, "plan", request.typed)
+    return usual_lines(usual_within(planner, spec), shlex.join(["trmcloud", "plan", *limits]))
 
 
 def _show(

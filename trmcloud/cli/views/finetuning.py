@@ -2,67 +2,121 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from decimal import Decimal
 
 from trmcloud.cli.views.plan import hours_text
 from trmcloud.core.catalog.offers import DAY_S, FRESH_DAYS
-from trmcloud.core.planner.finetuning import SIGMAS, FinetuneRow
+from trmcloud.core.planner.finetuning import FinetuneRow
 from trmcloud.core.planner.roofline import P90_SIGMAS
 from trmcloud.operations.plans.finetune_plans import FinetunePlan
 from trmcloud.operations.plans.plan_choices import LEAST_GAIN, MOST_CHOICES
+from trmcloud.operations.plans.train_script import DATA, Script, has_script
 from trmcloud.operations.words import count
 
 _PLACE_COLUMNS = 20
 _SCRIPT = ("python", "train.py")
+_PAGE = "docs/bench/finetune.md"
+_BASES = {
+    "full": f"from two sources: {_PAGE}",
+    "lora": f"from four sources: {_PAGE}",
+    "dpo": "as LoRA and another forward pass: no published run",
+    "grpo": "from one source (images and text)",
+    "vision": f"from two sources: {_PAGE}",
+}
+"""What the factor and the scatter of a method rest on."""
 _LEAST_SAVED = Decimal("1.05")
 """Choices differ by this factor in dollars, too."""
 
 
-def show(plan: FinetunePlan) -> None:
-    print("\n".join(render(plan)))
+def show(plan: FinetunePlan, typed: str = "", written: Script | None = None) -> None:
+    print("\n".join(render(plan, typed, written)))
 
 
-def render(plan: FinetunePlan) -> list[str]:
-    """The lines a user reads, on 80 columns and 24 rows."""
+def render(plan: FinetunePlan, typed: str = "", written: Script | None = None) -> list[str]:
+    """The lines a user reads, on 80 columns and 24 rows. ``typed``: the command that planned it;
+    ``written``: the script that was written for it."""
     model, how, chosen = plan.model, plan.how, plan.recommended
     active = model.active_parameters / model.block_parameters
-    size = f"{model.kind}, {model.parameters / 1e9:.2f}B parameters"
+    title = plan.name.removeprefix(".") or model.kind  # in this folder it has no name
+    digits = 2 if model.parameters > 1e9 else 3
+    size = f"{title}, {model.parameters / 1e9:.{digits}f}B parameters"
     if active < 1:
         size += f" ({active:.0%} of those of the blocks in use)"
-    method = {"full": "all weights", "lora": f"LoRA of rank {how.rank}", "grpo": "GRPO"}[how.method]
-    if how.bits == 4:
-        method += " on 4 bits"
     limit = f"budget {plan.spec.budget}" if plan.spec.budget is not None else "no budget"
     if plan.spec.deadline_at is not None:
         limit += f" · {(plan.spec.deadline_at - plan.created_at) / 3600:.0f} h"
     lines = [
         f"{size} · {limit}",
-        f"{method} · {count(plan.tokens)} tokens in rows of {how.sequence:,}"
-        + (f", {how.completion:,} of them sampled" if how.method == "grpo" else ""),
+        f"{how.title} · {_length(plan)}",
         "",
     ]
     for row, label in choices(plan):
         lines += _row(plan, row, label)
     held = plan.kinds - len(plan.too_small)
     lines.append(f"fits on {held} of {plan.kinds} kinds of hardware" + _small(plan))
-    wide = 2.718281828 ** (P90_SIGMAS * SIGMAS[how.kind])
+    wide = math.exp(P90_SIGMAS * how.sigma)
+    unit = "images" if model.image else "rows"
     lines += [
         "",
         f"Recommended: {chosen.hardware} — {_why(plan)}.",
-        f"  {chosen.batch} rows per GPU and pass; time within × ÷ {wide:.1f}, from published "
-        "fine-tunings",
-        "  with the trainer of Transformers: docs/bench/finetune.md",
-        "  rows are taken to be full: for shorter ones, --hf-set sequence=MEAN_TOKENS",
+        f"  {chosen.batch} {unit} per GPU and pass{_assumed(plan)}",
+        f"  time within × ÷ {wide:.1f}, {_BASES[how.method]}",
     ]
-    if how.method == "grpo":
-        lines.append("  (only one published source, with images and text: a rough guess)")
     if not chosen.is_sure:
         lines.append("  it may not fit: then use fewer rows or a shorter sequence")
-    lines.append("Measure your training, then plan again with the result:")
-    cap = max(1, round(float(chosen.rate) * 0.4 + 0.5))
-    probe = ("run", chosen.hardware, "--probe", "30", "--budget", str(cap))
-    for words in (probe, ("plan", "--steps", "1000")):
-        lines.append("  " + " ".join(("trmcloud", *words, "--", *_SCRIPT)))
+    return lines + _launch_lines(plan, typed, written)
+
+
+def _assumed(plan: FinetunePlan) -> str:
+    if not plan.model.image:
+        return ", each full (shorter: --hf-set sequence=MEAN_TOKENS)"
+    each_s = plan.tokens / plan.model.image_tokens / (plan.recommended.hours.p50 * 3600)
+    return f"; reading {each_s:,.0f} images/s is not counted"
+
+
+def _length(plan: FinetunePlan) -> str:
+    model, how = plan.model, plan.how
+    if model.image:
+        images, side = plan.tokens // model.image_tokens, model.image
+        return f"{images:,} images of {side} × {side} ({model.image_tokens} tokens each)"
+    drawn = f", {how.completion:,} of them sampled" if how.method == "grpo" else ""
+    return f"{count(plan.tokens)} tokens in rows of {how.sequence:,}{drawn}"
+
+
+def _launch_lines(plan: FinetunePlan, typed: str, written: Script | None) -> list[str]:
+    """What to type next: the written script's launch, what writes one, or a probe of the user's
+    own."""
+    if written is not None:
+        names = " and ".join(path.name for path in written.files)
+        return [f"Wrote {names}. It reads {DATA}: put yours here, then", f"  {written.launch}"]
+    if typed and has_script(plan):
+        return ["Write a script of TRL for it, with its launch:", f"  {typed} --write train.py"]
+    rate = max(1, round(float(plan.recommended.rate) * 0.4 + 0.5))
+    probe = ("run", plan.recommended.hardware, "--probe", "30", "--budget", str(rate))
+    return [
+        "Measure your training, then plan again with the result:",
+        *(
+            "  " + " ".join(("trmcloud", *words, "--", *_SCRIPT))
+            for words in (probe, ("plan", "--steps", "1000"))
+        ),
+    ]
+
+
+def usual_lines(plans: Sequence[FinetunePlan], typed: str) -> list[str]:
+    """A line for each fine-tuning that a budget buys, below those of recipes; ``typed``: the
+    command, to plan one of them."""
+    lines = []
+    for plan in plans:
+        row, method = plan.recommended, "qlora" if plan.how.bits == 4 else plan.how.method
+        dollars, tokens = f"${float(row.cost_p50):,.2f}", count(plan.tokens)
+        hours = f"{hours_text(row.hours).partition(' ')[0]} h"
+        lines.append(
+            f"  {method:<12}{row.hardware:<11}{hours:>7} {dollars:>7}  {plan.name}, {tokens} tokens"
+        )
+    if plans:
+        lines.append(f"  {typed} --recipe NAME, or --hf MODEL --method lora")
     return lines
 
 
@@ -105,7 +159,8 @@ def _row(plan: FinetunePlan, row: FinetuneRow, label: str) -> list[str]:
     need, have = row.need, row.memory_gb
     fits = f"{need.least:,.0f}–{need.most:,.0f}/{have:,.0f} GB{'' if row.is_sure else ' ?'}"
     where = f"{row.offer.provider} {row.offer.region}".removesuffix(" any")[:_PLACE_COLUMNS]
-    about = " · ".join(filter(None, (label, f"{row.offer.sku}, {where}", fits)))
+    spot = f"spot, {row.preemptions:.2g} preemptions expected" if row.offer.spot else ""
+    about = " · ".join(filter(None, (label, f"{row.offer.sku}, {where}", fits, spot)))
     return [
         f"{mark} {row.hardware:<13}{hours_text(row.hours)} h · {dollars} · {rate}",
         f"    {about}",
@@ -124,4 +179,4 @@ def _why(plan: FinetunePlan) -> str:
     return {
         "cheapest": "least cost",
         "fastest": "soonest done",
-    }.get(spec.objective, f"best value, counting your time at {spec.hour_value}")
+    }.get(spec.objective, f"best value, counting your time at {spec.hour_value}/h")

@@ -12,7 +12,9 @@ from trmcloud.cli.views.text import duration
 from trmcloud.core.catalog.hardware import LOCAL
 from trmcloud.core.catalog.offers import DAY_S, FRESH_DAYS
 from trmcloud.core.money import ZERO, Usd, cost, total
+from trmcloud.core.planner.candidates import interruptions_of
 from trmcloud.core.planner.estimates import HORIZON_S, HOUR_S
+from trmcloud.core.planner.interruptions import rate_words
 from trmcloud.core.planner.memory import USABLE_SHARE
 from trmcloud.core.spec.plan import (
     LIVE_PRICES,
@@ -34,6 +36,7 @@ from trmcloud.operations.plans.planning import Bought, OwnHardware
 from trmcloud.operations.words import count
 
 if TYPE_CHECKING:
+    from trmcloud.operations.plans.spot_beside import SpotBeside
     from trmcloud.operations.views import PlanBalance
 
 _IN_STOPS = ("lands at", "hard stop", "landing reserve")
@@ -121,6 +124,7 @@ def render(
     verbose: bool = False,
     balance: str = "",
     others: Sequence[str] = (),
+    spot: Sequence[str] = (),
     typed: Sequence[str] = (),
     from_file: bool = False,
     instead: str = "",
@@ -131,6 +135,7 @@ def render(
     Args:
         balance: what is told of the provider's.
         others: what else the budget buys.
+        spot: what a spot machine in its place costs.
         typed: the words of options that the line to type next repeats.
         from_file: trmcloud.toml gives the command, and the line does not repeat it.
         instead: the command of a plan that there is, where this recommends nothing.
@@ -143,6 +148,8 @@ def render(
         rows = shown_rows(plan)
     elif not rows:
         rows = nearest(plan)
+    if others and plan.recommended is None and not (everything or verbose):
+        return _what_fits(plan, others, instead)
     lines = [_headline(plan)]
     if untrained := plan.limits.get(TRAINER):
         lines.append(untrained)
@@ -161,9 +168,34 @@ def render(
     lines += [f"{name}: {text}" for name, text in limits if verbose or name not in _TOLD]
     if balance:
         lines.append(f"balance: {balance}")
+    lines += spot
     lines += ["", *others] if others else []
     lines += ["", *_advice(plan, verbose, typed, from_file=from_file, instead=instead)]
     return lines
+
+
+def _what_fits(plan: Plan, others: Sequence[str], instead: str) -> list[str]:
+    """The lines of a wish that names no recipe, where the usual one does not fit."""
+    needs = [
+        f"{candidate.hardware}: {text}"
+        for candidate in nearest(plan)
+        for about, text in candidate.reasons
+        if about is RemarkTopic.NEED
+    ]
+    spec = plan.spec
+    limits = f"{spec.budget}"
+    if spec.deadline_at is not None:
+        limits += f" and {(spec.deadline_at - plan.created_at) / HOUR_S:.1f} h"
+    does_not = [f"  {text}" for text in needs[:2]]
+    next_step = f"Next: {instead}" if instead else "Next: a larger --budget, or a later --deadline"
+    return [
+        f"within {limits} (all: --recipes):",
+        *others,
+        "",
+        f"{spec.recipe} does not fit; closest:",
+        *does_not,
+        next_step,
+    ]
 
 
 def hours_text(interval: Interval) -> str:
@@ -180,6 +212,8 @@ def fits_text(candidate: Candidate) -> str:
     """The range of what it needs, of what there is; a question mark where it may not fit."""
     need, have = candidate.memory_need_gb, candidate.memory_gb
     least, most = candidate.memory_least_gb or need, candidate.memory_most_gb or need
+    if not most:  # a command that was not measured
+        return f"{have:,.0f} GB"
     if not candidate.fits_memory:
         return f"no: {least:,.0f}–{most:,.0f} > {have:,.0f} GB"
     digits = 1 if need < 10 else 0
@@ -225,7 +259,8 @@ def _cells(plan: Plan, candidate: Candidate, label: str) -> tuple[str, ...]:
         where = candidate.region
     over, stock = _over_text(plan, candidate), _stock_text(candidate)
     published = any(each.about is RemarkTopic.PUBLISHED for each in candidate.reasons)
-    about = (label, fits_text(candidate), "by a report" * published, over, stock)
+    kind = "spot" * candidate.spot
+    about = (label, kind, fits_text(candidate), "by a report" * published, over, stock)
     return (
         LOCAL if candidate.provider == LOCAL else candidate.hardware,
         candidate.sku[:22],
@@ -372,7 +407,9 @@ def _advice(
 def _run_line(plan: Plan, chosen: Candidate, typed: Sequence[str], *, from_file: bool) -> str:
     """The command that runs a command of the user's own as it is planned."""
     assert plan.spec.command is not None
-    steps = ["--steps", f"{plan.spec.steps}"] if plan.spec.steps and "--steps" not in typed else []
+    lengths = {"--steps": plan.spec.steps, "--hours": plan.spec.hours}
+    flags = [(flag, number) for flag, number in lengths.items() if number and flag not in typed]
+    steps = [word for flag, number in flags for word in (flag, f"{number:g}")]
     words = ["trmcloud", "launch" if from_file else "run", chosen.hardware, *steps, *typed]
     return mask_tokens(shlex.join(words if from_file else [*words, "--", *plan.spec.command.words]))
 
@@ -389,6 +426,20 @@ def _dollars(amount: Usd) -> str:
     if amount >= Usd(100):
         return f"${float(amount):,.0f}"
     return f"${float(amount):.{2 if amount >= Usd('0.1') else 3}f}"
+
+
+def spot_lines(found: SpotBeside | None, *, verbose: bool) -> list[str]:
+    """What the same costs on a spot machine, with its preemptions; ``verbose``: their rate, too."""
+    if found is None:
+        return []
+    row = found.candidate
+    lost = f"{_dollars(found.lost)} for {found.preemptions:.2g} preemptions"
+    then = "--spot --bucket …" if row.within_budget else "on demand over the budget"
+    lines = [f"spot ({row.provider}): {cost_text(row)}, with {lost}: {then}"]
+    if verbose:
+        often = rate_words(interruptions_of(row.provider))
+        lines.append(f"  {_short(row.hours.p50)} h; lost work and restarts; {often}")
+    return lines
 
 
 def other_lines(others: Sequence[Bought], budget: Usd) -> list[str]:

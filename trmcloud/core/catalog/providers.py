@@ -241,6 +241,11 @@ def require_rented(name: str) -> None:
         )
 
 
+def has_spot(name: str) -> bool:
+    """Whether spot machines are rented from ``name``."""
+    return name in TRAITS and TRAITS[name].machines.has_spot
+
+
 def is_brokered(provider: str) -> bool:
     return provider in TRAITS and bool(TRAITS[provider].route.via)
 

@@ -9,32 +9,35 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from trmcloud.core.catalog.hardware import GPUS, Gpu, hardware_name
 from trmcloud.core.catalog.offers import Offer
-from trmcloud.core.catalog.providers import is_brokered
-from trmcloud.core.errors import UsageError
+from trmcloud.core.catalog.providers import has_spot, is_brokered
 from trmcloud.core.money import Usd, cost
-from trmcloud.core.planner.candidates import can_be_rented
+from trmcloud.core.planner.candidates import can_be_rented, interruptions_of
+from trmcloud.core.planner.interruptions import expected_segment_s
 from trmcloud.core.planner.memory import USABLE_SHARE
 from trmcloud.core.planner.roofline import FITTED, P90_SIGMAS, POD_KERNEL, Step, time_step
 from trmcloud.core.planner.speed import rented_machine, startup_s
+from trmcloud.core.spec.hf_models import HfModel
 from trmcloud.core.spec.plan import Interval
-from trmcloud.core.spec.work import Work, block_matrices, work_of_blocks
 
-METHODS = ("full", "lora", "grpo")
+METHODS = ("full", "lora", "qlora", "dpo", "grpo")
 SOFTWARE: Mapping[bool, str] = {False: "torch-eager", True: "torch-compile"}
 """By whether it is compiled."""
 FACTORS: Mapping[str, float] = {
     "full": 1.045, "transformers": 1.112, "lora": 0.774, "qlora": 0.880, "grpo": 2.616,
+    "vision": 0.852,
 }  # fmt: skip
 """Observed ÷ modelled time of published fine-tunings, by method (``bench/finetune.py``)."""
 SIGMAS: Mapping[str, float] = {
-    "full": 0.4, "transformers": 0.58, "lora": 0.2, "qlora": 0.16, "grpo": 0.7,
+    "full": 0.4, "transformers": 0.58, "lora": 0.2, "qlora": 0.16, "grpo": 0.7, "dpo": 0.4,
+    "vision": 0.2,
 }  # fmt: skip
 """Of the logarithm of time, as those rows scatter, each predicted without its source: four of five
-are within. A prior for full, of one row; GRPO's one source trains on images beside text."""
+are within. A prior for full, of one row, and for DPO, of none, which is timed as LoRA with another
+forward pass; GRPO's one source trains on images beside text."""
 
 HOST_S_PER_LAYER = 0.004
 """Of the host, to start one layer's kernels, forward, again and backward, for which the GPU waits:
@@ -59,141 +62,6 @@ ACTIVATIONS = (0.7, 1.0, 1.5)
 DRAWING_GB = (0.0, 0.1, 0.3)
 """Share of a GPU's memory that keys and values take while completions are drawn."""
 GB = 1e9
-LEAST_SIZE, MOST_SIZE = 1, 10_000_000
-
-_NAMES: Mapping[str, tuple[str, ...]] = {
-    "width": ("hidden_size", "n_embd", "d_model", "dim"),
-    "layers": ("num_hidden_layers", "n_layer", "num_layers", "n_layers"),
-    "heads": ("num_attention_heads", "n_head", "n_heads"),
-    "kv_heads": ("num_key_value_heads", "n_kv_heads", "multi_query_group_num"),
-    "hidden": ("intermediate_size", "n_inner", "ffn_dim", "ffn_hidden_size"),
-    "vocab": ("vocab_size", "padded_vocab_size"),
-    "head_dim": ("head_dim",),
-    "experts": ("num_local_experts", "num_experts", "n_routed_experts"),
-    "active_experts": ("num_experts_per_tok",),
-    "expert_hidden": ("moe_intermediate_size",),
-}
-_PLAIN = ("gpt2", "gpt_neox", "gptj", "opt", "bloom", "falcon", "phi", "gpt_bigcode", "starcoder2")
-"""Model types whose MLP has two matrices; the others' has three."""
-
-
-class HfModel(NamedTuple):
-    """A decoder's sizes, as its ``config.json`` has them."""
-
-    kind: str
-    layers: int
-    width: int
-    heads: int
-    kv_heads: int
-    head_dim: int
-    hidden: int
-    """Of one expert, where there are several."""
-    mlp_matrices: int
-    vocab: int
-    tied: bool
-    experts: int
-    active_experts: int
-
-    @property
-    def block_parameters(self) -> float:
-        """Of all blocks, every expert counted."""
-        return self.layers * (self._attention() + self.experts * self._mlp())
-
-    @property
-    def active_parameters(self) -> float:
-        """Of all blocks, what one token passes through."""
-        return self.layers * (self._attention() + self.active_experts * self._mlp())
-
-    @property
-    def parameters(self) -> float:
-        return self.block_parameters + self.vocab * self.width * (1 if self.tied else 2)
-
-    def adapter_parameters(self, rank: int) -> float:
-        """LoRA's, on every matrix of the blocks."""
-        out = (self.heads + 2 * self.kv_heads) * self.head_dim
-        attention = 4 * self.width + out + self.heads * self.head_dim
-        mlp = self.mlp_matrices * (self.width + self.hidden) * self.experts
-        return float(self.layers * rank * (attention + mlp))
-
-    def work(self, sequence: int) -> Work:
-        kv_width = self.kv_heads * self.head_dim
-        return work_of_blocks(
-            depth=self.layers,
-            width=self.width,
-            vocab_size=self.vocab,
-            sequence=sequence,
-            matrices=block_matrices(
-                self.width,
-                self.hidden * self.active_experts,
-                self.mlp_matrices,
-                kv_width if kv_width < self.width else 0,
-            ),
-            mlp_values=self.mlp_matrices * self.hidden * self.active_experts / self.width,
-            tied=self.tied,
-            kv_share=self.kv_heads / self.heads,
-        )
-
-    def _attention(self) -> float:
-        queries, keys = self.heads * self.head_dim, self.kv_heads * self.head_dim
-        return float(self.width * (2 * queries + 2 * keys))
-
-    def _mlp(self) -> float:
-        return float(self.mlp_matrices * self.width * self.hidden)
-
-
-def read_config(data: object, where: str) -> HfModel:
-    """The model that a ``config.json`` describes.
-
-    Raises:
-        UsageError: it is no such file, lacks a size, or has one that cannot be.
-    """
-    if not isinstance(data, Mapping):
-        raise UsageError("the config.json of a model must be an object", where=where)
-    inner = data.get("text_config")
-    if isinstance(inner, Mapping):
-        data = {**data, **inner}
-    width, layers = _size(data, "width", where), _size(data, "layers", where)
-    heads, vocab = _size(data, "heads", where), _size(data, "vocab", where)
-    kv_heads = _size(data, "kv_heads", where, heads)
-    head_dim = _size(data, "head_dim", where, max(1, width // heads))
-    kind = str(data.get("model_type", "decoder"))[:40]
-    hidden = _size(data, "hidden", where, 4 * width)
-    experts = _size(data, "experts", where, 1)
-    active = min(experts, _size(data, "active_experts", where, 1))
-    if experts > 1:
-        hidden = _size(data, "expert_hidden", where, hidden)
-    if kv_heads > heads:
-        raise UsageError(f"{kv_heads} heads of keys for {heads} of queries", where=where)
-    return HfModel(
-        kind=kind,
-        layers=layers,
-        width=width,
-        heads=heads,
-        kv_heads=kv_heads,
-        head_dim=head_dim,
-        hidden=hidden,
-        mlp_matrices=2 if kind in _PLAIN else 3,
-        vocab=vocab,
-        tied=data.get("tie_word_embeddings", kind == "gpt2") is True,
-        experts=experts,
-        active_experts=active,
-    )
-
-
-def _size(data: Mapping[Any, Any], name: str, where: str, default: int | None = None) -> int:
-    key = next((each for each in _NAMES[name] if data.get(each) is not None), None)
-    if key is None:
-        if default is not None:
-            return default
-        raise UsageError(
-            f"it has no {_NAMES[name][0]}, which is needed for the size of the model",
-            where=where,
-            next_step="--hf takes the config.json of a causal language model",
-        )
-    value = data[key]
-    if type(value) is not int or not LEAST_SIZE <= value <= MOST_SIZE:
-        raise UsageError(f"{key} is {value!r:.40}: not a valid size", where=where)
-    return value
 
 
 class Finetuning(NamedTuple):
@@ -220,7 +88,26 @@ class Finetuning(NamedTuple):
         """The method as it was fitted; all weights by Transformers are a kind of their own."""
         if self.method == "full" and not self.is_compiled:
             return "transformers"
-        return "qlora" if self.method == "lora" and self.bits == 4 else self.method
+        if self.is_frozen:
+            return "qlora" if self.bits == 4 else "lora"
+        return self.method
+
+    @property
+    def title(self) -> str:
+        """What a person calls it."""
+        bits = " on 4 bits" if self.bits == 4 else ""
+        adapters = f"LoRA of rank {self.rank}{bits}"
+        names = {"lora": adapters, "dpo": f"DPO with {adapters}", "grpo": "GRPO"}
+        return names.get(self.method, "all weights")
+
+    @property
+    def is_frozen(self) -> bool:
+        """Whether adapters alone are trained."""
+        return self.method in ("lora", "dpo")
+
+    @property
+    def sigma(self) -> float:
+        return SIGMAS["dpo" if self.method == "dpo" else self.kind]
 
 
 class Need(NamedTuple):
@@ -240,11 +127,13 @@ def need_of(model: HfModel, how: Finetuning, gpus: int, memory_gb: float) -> Nee
     block = one * (BLOCK_VALUES + max(0.0, 3.0 * hidden - 12.0))
     logits = tokens * model.vocab * (LOGIT_BYTES if not how.is_compiled else 2.0)
     activations = one * model.layers + block + logits
+    if how.method == "vision":  # without checkpointing; one head for all tokens of an image
+        activations = (one + block) * model.layers
     found = []
     for states, share, drawing in zip(STATE_BYTES, ACTIVATIONS, DRAWING_GB, strict=True):
-        if how.method == "lora":
+        if how.is_frozen:
             held = _frozen_bytes(model, how)
-            if held > 0.8 * memory_gb * GB and gpus > 1:
+            if is_sharded(model, how, gpus, memory_gb):
                 held /= gpus
             held += model.adapter_parameters(how.rank) * min(states, 18.0)
         else:
@@ -255,6 +144,13 @@ def need_of(model: HfModel, how: Finetuning, gpus: int, memory_gb: float) -> Nee
             held += drawing * memory_gb * GB
         found.append((held + share * activations) / GB + CONTEXT_GB)
     return Need(*found)
+
+
+def is_sharded(model: HfModel, how: Finetuning, gpus: int, memory_gb: float) -> bool:
+    """Whether the weights are shared out over several GPUs: all that are trained, and frozen ones
+    that one of them cannot hold."""
+    is_large = not how.is_frozen or _frozen_bytes(model, how) > 0.8 * memory_gb * GB
+    return gpus > 1 and is_large
 
 
 def _frozen_bytes(model: HfModel, how: Finetuning) -> float:
@@ -268,7 +164,6 @@ def seconds_per_token(model: HfModel, how: Finetuning, sku: str, gpus: int) -> f
     """Seconds of one GPU for each token that is trained on, before the method's factor."""
     gpu, tokens = GPUS[sku], how.batch * how.sequence
     work = model.work(how.sequence)
-    is_frozen = how.method == "lora"
     step = Step(
         work=work,
         width=model.width,
@@ -279,20 +174,22 @@ def seconds_per_token(model: HfModel, how: Finetuning, sku: str, gpus: int) -> f
         passes=how.passes,
         kernel=POD_KERNEL,
         checkpointing="full" if how.is_checkpointed else "none",
-        is_frozen=is_frozen,
-        is_sharded=gpus > 1 and not is_frozen,
+        is_frozen=how.is_frozen,
+        is_sharded=gpus > 1 and not how.is_frozen,
     )
     time = time_step(step, gpu, gpus, FITTED)
     busy = time.total / how.passes
-    if is_frozen:  # adapters alone have an optimizer, and are exchanged
+    if how.is_frozen:  # adapters alone have an optimizer, and are exchanged
         busy -= (time.optimizer + time.links) / how.passes
     if how.bits == 4:
         busy += model.block_parameters * DEQUANTIZED_BYTES / (gpu.memory_gb_s * GB)
     host = 0.0 if how.is_compiled else HOST_S_PER_LAYER * model.layers
     seconds = busy + host
-    if how.method == "grpo":
-        forward = time.matmul / 3 + time.attention / 3.5 + time.traffic / 3
-        forward *= FITTED.software[step.software]
+    forward = time.matmul / 3 + time.attention / 3.5 + time.traffic / 3
+    forward *= FITTED.software[step.software]
+    if how.method == "dpo":
+        seconds += forward + host / 3  # the reference: the weights without their adapters
+    elif how.method == "grpo":
         seconds += 2 * forward + _drawing_s(model, how, gpu)
     return seconds / tokens
 
@@ -309,7 +206,7 @@ def _drawing_s(model: HfModel, how: Finetuning, gpu: Gpu) -> float:
 def predicted(model: HfModel, how: Finetuning, sku: str, gpus: int) -> tuple[float, float, float]:
     """(P10, P50, P90) seconds of one GPU per token."""
     seconds = seconds_per_token(model, how, sku, gpus) * FACTORS[how.kind]
-    wide = math.exp(P90_SIGMAS * SIGMAS[how.kind])
+    wide = math.exp(P90_SIGMAS * how.sigma)
     return seconds / wide, seconds, seconds * wide
 
 
@@ -317,7 +214,11 @@ def predicted(model: HfModel, how: Finetuning, sku: str, gpus: int) -> tuple[flo
 
 TOKENS = 10_000_000
 """Trained on where nothing says how many."""
-BATCHES = (8, 4, 2, 1)
+BATCHES = {"vision": (256, 128, 64, 32, 16, 8), "dpo": (8, 4, 2)}
+"""Of a method, rows or images of one GPU in a pass; DPO's are pairs."""
+USUAL_BATCHES = (8, 4, 2, 1)
+SAVES = 20
+"""Of one training: what is lost when a spot machine is taken back came after the last of them."""
 DOWNLOAD_BYTES_PER_S = 300e6
 """Of a model's weights, to a rented machine."""
 LOAD_S = Interval(30.0, 60.0, 180.0)
@@ -337,6 +238,8 @@ class FinetuneRow(NamedTuple):
     need: Need
     memory_gb: float
     batch: int
+    preemptions: float = 0.0
+    """That are expected of a spot machine; its hours hold the restarts and the work lost."""
 
     @property
     def fits(self) -> bool:
@@ -360,7 +263,7 @@ def rows_on(
     ``BATCHES`` that fits at its most."""
     best: dict[tuple[str, int], tuple[int, Offer]] = {}
     for offer in offers:
-        if not can_be_rented(offer):
+        if not can_be_rented(offer) or (offer.spot and not has_spot(offer.provider)):
             continue
         micros = offer.planned_micros(now)
         kept = best.get((offer.sku, offer.gpus))
@@ -373,20 +276,27 @@ def _row(
     model: HfModel, how: Finetuning, tokens: int, offer: Offer, now: float, batch: int
 ) -> FinetuneRow:
     gpu, gpus = GPUS[offer.sku], offer.gpus
+    batches = BATCHES.get(how.method, USUAL_BATCHES)
     chosen = batch or next(
         (
             each
-            for each in BATCHES
+            for each in batches
             if need_of(model, how._replace(batch=each), gpus, gpu.memory_gb).most
             <= gpu.memory_gb * USABLE_SHARE
         ),
-        1,
+        batches[-1],
     )
     how = how._replace(batch=chosen)
     steps = Interval(*predicted(model, how, offer.sku, gpus)).scaled(tokens / gpus)
     machine = rented_machine(offer.sku, gpus, is_cluster=is_brokered(offer.provider))
     fetched_s = model.parameters * 2 / DOWNLOAD_BYTES_PER_S
     start = startup_s(machine) + LOAD_S + Interval(0.3, 1.0, 3.0).scaled(fetched_s)
+    preemptions = 0.0
+    if offer.spot:
+        per_s = interruptions_of(offer.provider).planned_per_hour / 3600
+        expected_s = SAVES * expected_segment_s(steps.p50 / SAVES, start.p50, per_s)
+        steps = steps.scaled(expected_s / steps.p50)
+        preemptions = per_s * (start.p50 + steps.p50)
     seconds = start + steps
     rate = offer.planned_rate(now)
     return FinetuneRow(
@@ -399,4 +309,5 @@ def _row(
         need=need_of(model, how, gpus, gpu.memory_gb),
         memory_gb=gpu.memory_gb,
         batch=chosen,
+        preemptions=preemptions,
     )

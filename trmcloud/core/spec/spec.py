@@ -28,10 +28,10 @@ MAX_S = 366 * 86_400.0
 
 
 def parse_deadline(text: str, now: float, zone: tzinfo | None) -> float:
-    """Epoch seconds of ``12h``, ``90m``, ``2d``, ``friday`` or ``2026-11-27[T18:00]``.
+    """Epoch seconds of ``12h``, ``90m``, ``2d``, ``08:00``, ``friday`` or ``2026-11-27[T18:00]``.
 
     A day means its end, 24:00 in ``zone`` (None: the machine's own); a weekday is the next one,
-    today's included.
+    today's included; so is a time of day.
 
     Raises:
         UsageError: not a deadline, not after ``now``, or more than a year away.
@@ -39,13 +39,13 @@ def parse_deadline(text: str, now: float, zone: tzinfo | None) -> float:
     cleaned = text.strip().lower()
     at = _span(cleaned, now)
     if at is None:
-        at = _day(cleaned, now, zone)
+        at = _day(cleaned, now, zone) or _clock_time(cleaned, now, zone)
     if at is None:
         at = _instant(text.strip(), zone)
     if at is None:
         raise UsageError(
             f"--deadline: {text!r} is not a time",
-            next_step="--deadline 12h, friday or 2026-11-27T18:00",
+            next_step="--deadline 12h, 08:00, friday or 2026-11-27T18:00",
         )
     if not now < at:
         raise UsageError(f"--deadline: {text!r} is not in the future", next_step="--deadline 12h")
@@ -108,6 +108,17 @@ def _day(text: str, now: float, zone: tzinfo | None) -> float | None:
     ahead = (_DAYS.index(names[0]) - today.weekday()) % 7
     end = today.replace(hour=0, minute=0, second=0, microsecond=0) + timedelta(days=ahead + 1)
     return end.timestamp()
+
+
+def _clock_time(text: str, now: float, zone: tzinfo | None) -> float | None:
+    try:
+        clock = datetime.strptime(text, "%H:%M")
+    except ValueError:
+        return None
+    at = datetime.fromtimestamp(now, zone).replace(
+        hour=clock.hour, minute=clock.minute, second=0, microsecond=0
+    )
+    return (at if at.timestamp() > now else at + timedelta(days=1)).timestamp()
 
 
 def _instant(text: str, zone: tzinfo | None) -> float | None:

@@ -159,6 +159,7 @@ def recipe_offers(found: Sequence[Bought]) -> views.RecipeOffers:
 def finetune_document(plan: FinetunePlan) -> views.FinetunePlanned:
     how: Mapping[str, Any] = plan.how._asdict()
     return views.FinetunePlanned(
+        name=plan.name,
         model={**plan.model._asdict(), "parameters": plan.model.parameters},
         finetuning=how,
         tokens=plan.tokens,
@@ -173,6 +174,7 @@ def finetune_document(plan: FinetunePlan) -> views.FinetunePlanned:
                 duration_s=spread(row.hours, _HOUR_S),
                 need_gb=row.need._asdict(),
                 fits_for_certain=row.is_sure,
+                spot=row.offer.spot,
             )
             for row in plan.rows
         ),
