@@ -107,6 +107,8 @@ class Row(NamedTuple):
     """It fits in memory and keeps budget and deadline, by the document."""
     tokens: float
     """That it trains at P50 until it ends or is stopped."""
+    stop_late_s: float
+    """By how much its hard stop is after 2 × P90, or P90 and half an hour, and its landing."""
     planned_tokens: float
     planned_steps: int
     """Of its last phase."""
@@ -117,13 +119,10 @@ class Row(NamedTuple):
     epochs: float
     """The most passes over the data of any phase at P50; 0 where they are not counted."""
     notes: tuple[tuple[str, str], ...]
-    p90_s: float
-    hard_s: float
-    """Seconds until it is killed."""
     most: float
     """Dollars that it costs at most, in JSON ``worst_case_usd``."""
     most_at_stop: float
-    """Dollars of rent at its highest rate until half an hour after that, with its storage."""
+    """Dollars of rent at its highest rate until half an hour after its hard stop, and storage."""
     limit: float
     """Dollars that it costs at most where its stop is moved; 0: it is not."""
 
@@ -168,7 +167,7 @@ def _row(each: dict[str, Any]) -> Row:
         if phase["name"] in of_data and settings.get("rows") != "puzzle":
             epochs = max(epochs, likely * per_step / of_data[phase["name"]])
         left -= whole
-    first = each["phases"][0]
+    first, p90_s = each["phases"][0], each["duration_s"]["p90"]
     every = first["settings"].get("eval_every") or 0
     return Row(
         id=each["id"],
@@ -187,6 +186,7 @@ def _row(each: dict[str, Any]) -> Row:
         and each["within_budget"]
         and not any("cannot be launched" in text or "only be planned" in text for _, text in notes),
         tokens=tokens,
+        stop_late_s=each["hard_stop_s"] - max(2 * p90_s, p90_s + 1800) - each["landing_s"],
         planned_tokens=planned,
         planned_steps=each["phases"][-1]["steps"],
         phases=len(each["phases"]),
@@ -194,8 +194,6 @@ def _row(each: dict[str, Any]) -> Row:
         until_evaluation=min(every, first["steps"]) if every else first["steps"],
         epochs=epochs,
         notes=notes,
-        p90_s=each["duration_s"]["p90"],
-        hard_s=each["hard_stop_s"],
         most=float(each["worst_case_usd"]),
         most_at_stop=sum(
             float(each[f"{part}_rate_per_hour_usd"]) for part in ("most", "disk", "volume")
@@ -311,8 +309,8 @@ class Broken(NamedTuple):
 RULES = {
     "trains": "a recommended or listed plan does at least one evaluation and 5 % of the recipe",
     "days": "none lasts longer than 7 days without --deadline or --hours",
-    "stop": "without --fill or --hours a run on one rented machine is killed after about 2 × P90, "
-    "or 30 minutes after P90, and reserves what that costs; moved, it stays within the budget",
+    "stop": "without --fill or --hours a run on one rented machine is killed by 2 × P90, or P90 "
+    "and 30 minutes, and reserves what that costs; moved, it stays within the budget",
     "dominated": "the recommended one is not beaten in both cost and time by one with as much work",
     "machines": "several machines are recommended with their network stated, and where one machine "
     "is cheaper and not slower the plan says so",
@@ -405,18 +403,16 @@ class Judge:
                 most_h = max(most_h, 1.2 * float(option(words, "--hours")) + 24)
             self.hold("days", words, row.hours <= most_h, f"{row.hardware}: {row.hours:,.1f} h")
 
-        lasts = any(name in words for name in ("--fill", "--hours", "most-training"))
-        if row.is_local or row.nodes > 1 or lasts or "--budget" not in words:
-            return
-        # Beside it the last evaluation and save, which is short against a training.
-        latest_s = max(2.1 * row.p90_s, row.p90_s + 1800) + 1800
-        budget = float(option(words, "--budget"))
-        self.hold(
-            "stop", words,
-            row.hard_s <= latest_s and row.most <= row.most_at_stop and row.limit <= budget,
-            f"{row.hardware}: killed after {row.hard_s / 3600:,.2f} h, P90 {row.p90_s / 3600:,.2f} "
-            f"h, at most ${row.most:,.2f}, or ${row.limit:,.2f}",
-        )  # fmt: skip
+        by_clock = {"--hours", "--fill", "most-training"} & set(words)
+        if not by_clock and not row.is_local and row.nodes == 1:
+            holds = row.stop_late_s <= 1 and row.most <= row.most_at_stop
+            if "--budget" in words:
+                holds = holds and row.limit <= float(option(words, "--budget"))
+            self.hold(
+                "stop", words, holds,
+                f"{row.hardware}: killed {row.stop_late_s / 3600:,.1f} h after that, at most "
+                f"${row.most:,.2f}, or ${row.limit:,.2f}",
+            )  # fmt: skip
 
     def _dominated(self, words: Words, answer: Answer, row: Row) -> None:
         if "most-training" in words or "--fill" in words:

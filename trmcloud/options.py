@@ -433,8 +433,8 @@ class LaunchRequest(Value):
         _LAUNCHED, _KEPT_RARE, metavar="WHAT", parse=_one_of(*THEN),
     )
     provider: Sequence[str] = option(
-        "--provider", (), "Provider, repeatable (default: runpod).", _RENTED, _RENTING,
-        place="providers", but={"plan": {"help": "Rent only from these providers, repeatable."}},
+        "--provider", (), "Rent only from these providers, repeatable.", _RENTED, _RENTING,
+        place="providers",
     )
     via: str = option(
         "--via", "", "skypilot: rent through SkyPilot, from any cloud that it can use.",

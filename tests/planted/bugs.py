@@ -165,7 +165,7 @@ BUGS: tuple[Bug, ...] = (
     Bug("only the last event of an append is kept", BOOKS, "records.append(record)", "records = [record]", timing=True),
     Bug("anybody may write anything", BOOKS, "if not isinstance(event, _WISHES):", "if isinstance(event, ev.StopRequested):"),
     Bug("costs are rounded down", MONEY,
-        "return Usd.from_micros(-(-numerator // denominator))\n\n\ndef affordable",
+        "return _exactly(-(-numerator // denominator))\n\n\ndef affordable",
         "return Usd.from_micros(numerator // denominator // 2)\n\n\ndef affordable"),
     Bug("affordable time ten per cent too long", MONEY, "seconds = millis / 1000\n", "seconds = millis / 1000\n    return seconds * 1.1\n"),
     # -- the controller's decisions ---------------------------------------------------------

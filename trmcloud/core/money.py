@@ -118,9 +118,13 @@ class Usd:
 
 
 def _exactly(micros: int) -> Usd:
-    made = object.__new__(Usd)
-    object.__setattr__(made, "micros", micros)
+    made = _new(Usd)
+    _set(made, "micros", micros)
     return made
+
+
+_new, _set = object.__new__, object.__setattr__
+"""Looked up once: a plan makes tens of thousands of amounts."""
 
 
 ZERO = Usd(0)
@@ -144,7 +148,7 @@ def cost(rate_usd_per_hour: Usd, seconds: float) -> Usd:
     millis = math.ceil(seconds * 1000)
     numerator = rate_usd_per_hour.micros * millis
     denominator = _SECONDS_PER_HOUR * 1000
-    return Usd.from_micros(-(-numerator // denominator))
+    return _exactly(-(-numerator // denominator))
 
 
 def affordable_seconds(budget: Usd, rate_usd_per_hour: Usd) -> float:

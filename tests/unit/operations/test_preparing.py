@@ -13,6 +13,7 @@ from typing import Any, cast
 
 import pytest
 
+from tests import plans
 from tests.standins.data_host import DataHost, Fault, serving
 from tests.unit.core.manifests import manifest
 from tests.unit.skypilot.rig import Rig
@@ -30,6 +31,7 @@ from trmcloud.core.control import events as ev
 from trmcloud.core.control.reason import ReasonKind, make_reason
 from trmcloud.core.control.run_state import Generation, RunState
 from trmcloud.core.errors import (
+    AuthError,
     BudgetRefused,
     DataError,
     DoesNotFit,
@@ -48,9 +50,13 @@ from trmcloud.operations.context import Context
 from trmcloud.operations.home import bundle_root
 from trmcloud.operations.launch import launching
 from trmcloud.operations.launch.run_notes import HomeNotes
-from trmcloud.operations.machines import Machines
+from trmcloud.operations.machines import Machines, UnreachableProvider
 from trmcloud.operations.plans import kill_layers, planning, preparing
-from trmcloud.operations.plans.launch_checks import check_account_key, check_exposure
+from trmcloud.operations.plans.launch_checks import (
+    check_account_key,
+    check_exposure,
+    keep_launchable,
+)
 from trmcloud.operations.plans.planning import Planner, rent_from
 from trmcloud.operations.plans.preparing import PreparedLaunch
 from trmcloud.operations.pod_request import (
@@ -278,7 +284,11 @@ def test_a_saved_plan_is_launched_as_it_was_made(launch: Launch) -> None:
     plan = preparing.dry_run(launch.context, launch.planner, replace(REQUEST, data="fineweb-edu"))
     assert launch.count == {"prices": 1, "tables": 1, "plans": 1}, "a dry run checks nothing"
     again = LaunchRequest(plan.id, accept_exposure="1000", typed=("hardware", "accept_exposure"))
-    assert launch.prepare(again).plan == plan
+    saved = planning.load_plan(launch.context.home, plan.id, launch.context.wall())
+    assert launch.prepare(again).plan == saved
+    assert [saved.candidate(name) for name in saved.launchable] == [
+        plan.candidate(name) for name in plan.launchable
+    ]
     assert launch.count == {"prices": 1, "tables": 1, "plans": 1, "checks": 1}
     with pytest.raises(UsageError, match=r"--volume-days cannot change plan p-"):
         launch.prepare(replace(again, typed=("hardware", "accept_loss", "volume_days")))
@@ -642,8 +652,8 @@ def whom(*named: str, via: str = "", on: tuple[str, ...] | None = None, key: boo
     return " ".join(rent_from("8xH100", named, via, key_allowed=key, enabled=enabled))
 
 
-def test_runpod_is_rented_from_directly_unless_somebody_else_is_named() -> None:
-    assert whom() == "runpod"
+def test_all_providers_are_compared_unless_some_are_named() -> None:
+    assert whom() == ""
     assert whom("aws", "runpod") == "aws runpod"
 
 
@@ -695,3 +705,19 @@ def test_what_may_hold_a_secret_passes_by_no_prefix(name: str) -> None:
 @pytest.mark.parametrize("name", HARMLESS)
 def test_what_hardware_and_libraries_are_set_by_passes(name: str) -> None:
     assert may_reach_pod(name)
+
+
+def test_a_launch_checks_the_candidates_that_it_would_try(context: Context) -> None:
+    there: Any = SimpleNamespace()
+    no_key = UnreachableProvider(AuthError("there is no key"))
+    computes = {"runpod": there, "vast": no_key, "huggingface": there, "lambda": there}
+    context = replace(context, machines=replace(context.machines, computes=computes))
+    names = ("runpod", "vast", "huggingface", "lambda", "nebius")
+
+    def tried(*named: str) -> list[str]:
+        candidates = [plans.a_candidate(name, provider=name) for name in names]
+        kept = keep_launchable(context, plans.a_plan(*candidates, providers=named))
+        return list(kept.launchable)
+
+    assert tried() == ["runpod", "huggingface"]
+    assert tried("lambda", "vast") == ["runpod", "vast", "huggingface", "lambda"]

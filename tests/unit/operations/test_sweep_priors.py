@@ -147,7 +147,7 @@ def test_the_smallest_machine_that_it_may_get_decides(planner: Planner) -> None:
     table = sweep_priors.memory_of(plan, terms)
     assert table is not None
     assert table.fits(at(lr=0.01, width=2048))
-    [name] = plan.launchable
+    name = plan.launchable[0]
     chosen = plan.candidate(name)
     assert chosen is not None
     small = replace(chosen, id="c9", memory_gb=chosen.memory_gb / 4)

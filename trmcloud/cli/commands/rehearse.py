@@ -22,9 +22,8 @@ from trmcloud.io.redaction import mask_tokens
 from trmcloud.operations import views
 from trmcloud.operations.commands import commands
 from trmcloud.operations.commands.commands import CommandRequest
-from trmcloud.operations.launch.launching import keep_launchable
 from trmcloud.operations.plans import preparing
-from trmcloud.operations.plans.launch_checks import check_launchable, check_loss
+from trmcloud.operations.plans.launch_checks import check_launchable, check_loss, keep_launchable
 from trmcloud.operations.plans.plan_views import amounts
 from trmcloud.operations.sending.working_tree import WorkingTree
 from trmcloud.operations.views import note

@@ -468,12 +468,15 @@ def without_odd(offers: Sequence[Offer], now: float) -> tuple[list[Offer], list[
         sellers[offer.provider] = min(each, sellers.get(offer.provider, each))
     kept: list[Offer] = []
     odd: list[Offer] = []
+    floors: dict[tuple[str, bool, str], float] = {}
     for offer in offers:
-        sellers = lowest[offer.sku, offer.spot]
-        is_odd = offer.is_stale(now) and len(sellers) > _OTHERS
-        if is_odd:
-            others = [price for name, price in sellers.items() if name != offer.provider]
-            is_odd = offer.quoted.micros / offer.gpus < ODD_SHARE * median(others)
+        sellers, is_odd = lowest[offer.sku, offer.spot], False
+        if len(sellers) > _OTHERS and offer.is_stale(now):
+            key = (offer.sku, offer.spot, offer.provider)
+            if key not in floors:
+                others = [price for name, price in sellers.items() if name != offer.provider]
+                floors[key] = ODD_SHARE * median(others)
+            is_odd = offer.quoted.micros / offer.gpus < floors[key]
         (odd if is_odd else kept).append(offer)
     return kept, odd
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from functools import lru_cache
+from operator import attrgetter
 from typing import ClassVar, Mapping, NamedTuple
 
 from trmcloud.core.errors import UsageError
@@ -138,7 +139,7 @@ class DenseSettings(DenseKeys, PhaseRecipe):
         return (*super().fixed_keys(), *(("sequence",) if self.positions == "learned" else ()))
 
     def work(self) -> Work:
-        return _work(DenseSizes(*(getattr(self, name) for name in DenseSizes._fields)))
+        return _work(DenseSizes._make(_sizes_of(self)))
 
 
 class DenseSizes(NamedTuple):
@@ -158,6 +159,9 @@ class DenseSizes(NamedTuple):
     windows: str
     gate_inputs: int
     small_parameters: int
+
+
+_sizes_of = attrgetter(*DenseSizes._fields)
 
 
 @lru_cache(maxsize=64)

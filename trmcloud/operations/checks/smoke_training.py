@@ -154,13 +154,13 @@ def least_usd(candidate: Candidate) -> Usd:
 
 
 def machines(planner: Planner, recipe: str) -> list[Candidate]:
-    """The machines on which ``recipe`` can be checked, the cheapest of each kind, by what the
-    checks cost there."""
+    """The rented machines on which ``recipe`` can be checked, the cheapest of each kind, by what
+    the checks cost there."""
     plan = planner.plan(planner.spec_to_launch(LaunchRequest(recipe=recipe)))
     kinds: dict[str, Candidate] = {}
     for candidate in sorted(plan.candidates, key=least_usd):
         kinds.setdefault(hardware_name(candidate.sku, candidate.gpus, candidate.nodes), candidate)
-    return [each for each in kinds.values() if each.nodes == 1]
+    return [c for c in kinds.values() if c.nodes == 1 and c.provider != LOCAL]
 
 
 def results_of(context: Context, run: RunState) -> list[CheckResult]:

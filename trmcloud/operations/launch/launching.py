@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from trmcloud.core.catalog.hardware import LOCAL
-from trmcloud.core.catalog.providers import is_brokered, traits_of
+from trmcloud.core.catalog.providers import traits_of
 from trmcloud.core.contract.command_resuming import checkpoints_to_put_back
 from trmcloud.core.contract.manifest import CheckpointManifest
 from trmcloud.core.contract.pod_contract import HOURS
@@ -42,6 +42,7 @@ from trmcloud.operations.plans.launch_checks import (
     check_machine,
     check_needs,
     first_candidate,
+    keep_launchable,
     require_account,
     require_own_machine,
 )
@@ -50,17 +51,6 @@ from trmcloud.operations.run_queries import is_driven
 from trmcloud.operations.runs.conditions import SMOKE
 from trmcloud.operations.sending.data import need_training_extra
 from trmcloud.options import require_fitting_policy
-
-
-def keep_launchable(context: Context, plan: Plan) -> Plan:
-    """The plan with those candidates alone that its launch would try, one after the other.
-
-    Raises:
-        DoesNotFit: the plan has nothing to launch.
-    """
-    first = first_candidate(plan).provider
-    names = [name for name in plan.launchable if _may_follow(context, plan, name, first)]
-    return replace(plan, launchable=tuple(names))
 
 
 def start(
@@ -88,9 +78,9 @@ def start(
     """
     reconcile(context)
     # Both may have changed while data was made ready and the user thought it over.
+    plan = keep_launchable(context, plan)
     check_machine(context, plan)
     check_account(context, plan)
-    plan = keep_launchable(context, plan)
     run_id = run_id or _new_run_id(context)
     write_launch_note(context, run_id, data=data, initial_weights=initial_weights)
     planned = ev.RunPlanned(
@@ -423,14 +413,6 @@ def foreseen_closing(run: RunState) -> ev.Closed | None:
     if generation is None or run.state is not State.SETTLING:
         return None
     return foreseen_end(run, run.plan, traits_of(generation.provider))
-
-
-def _may_follow(context: Context, plan: Plan, name: str, first: str) -> bool:
-    """Whether a candidate may be tried where those before it are sold out. An account at what is
-    rented through a program is taken for there only where the user named it."""
-    provider = plan.candidate(name).provider
-    named = provider == first or provider in plan.spec.providers
-    return provider in context.machines.computes and (named or not is_brokered(provider))
 
 
 def _new_run_id(context: Context) -> str:

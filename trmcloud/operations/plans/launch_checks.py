@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from trmcloud.core.catalog.hardware import LOCAL
-from trmcloud.core.catalog.providers import direct, require_rented, traits_of
+from trmcloud.core.catalog.providers import direct, is_brokered, require_rented, traits_of
 from trmcloud.core.control.bookkeeping import require_money
 from trmcloud.core.control.budget import LAYERS_NEEDED, UnacceptedExposure, unaccepted_exposure
 from trmcloud.core.control.run_state import RunState
@@ -21,8 +21,10 @@ from trmcloud.core.spec.plan import TRAINER, Candidate, Plan, RemarkTopic
 from trmcloud.core.spec.recipe import Recipe
 from trmcloud.core.spec.settings import FAMILIES
 from trmcloud.core.spec.spec import RunSpec
+from trmcloud.core.values import replace
 from trmcloud.operations.context import Context
 from trmcloud.operations.driving.balances import check_balance
+from trmcloud.operations.machines import UnreachableProvider
 from trmcloud.operations.plans.kill_layers import verified_layers
 
 
@@ -93,6 +95,26 @@ def check_launchable(context: Context, plan: Plan) -> None:
             "plan with that cloud",
             next_step="trmcloud launch local --rate USD --budget USD, or --dry-run to see the plan",
         )
+
+
+def keep_launchable(context: Context, plan: Plan) -> Plan:
+    """The plan with those candidates alone that its launch would try, one after the other.
+
+    Raises:
+        DoesNotFit: the plan has nothing to launch.
+    """
+    first = first_candidate(plan).provider
+    names = [name for name in plan.launchable if _may_follow(context, plan, name, first)]
+    return replace(plan, launchable=tuple(names))
+
+
+def _may_follow(context: Context, plan: Plan, name: str, first: str) -> bool:
+    """Whether a candidate may be tried where those before it are sold out. Where the user named no
+    provider, that is one with an account, and not through a program."""
+    provider, there = plan.candidate(name).provider, context.machines.computes
+    if provider not in there or provider == first or provider in plan.spec.providers:
+        return provider in there
+    return not is_brokered(provider) and not isinstance(there[provider], UnreachableProvider)
 
 
 def check_goal(plan: Plan) -> None:

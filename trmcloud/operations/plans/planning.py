@@ -77,8 +77,7 @@ def rent_from(
     key_allowed: bool,
     enabled: Callable[[], Sequence[str]],
 ) -> list[str]:
-    """Providers to plan for: the first that is rented directly where nothing is
-    named.
+    """Providers to plan for; none where none is named, as ``plan`` has it: all are compared.
 
     ``enabled`` gives the providers that a program of ``via`` has access to; asked only where the
     user leaves the choice to it. One that gets a key to the whole account is among those only where
@@ -107,7 +106,7 @@ def rent_from(
     if not via:
         for name in named:
             require_rented(name)
-        return list(named) or [direct()[0]]
+        return list(named)
     if named:
         through = [_through(via, name) for name in named]
         for name in through:
@@ -414,7 +413,8 @@ class Planner:
         return replace(spec, goal=goal, phases=goal.phases or spec.phases, objective=objective)
 
     def spec_to_launch(self, request: LaunchRequest) -> RunSpec:
-        """Likewise, from those that this version rents from: the usual one where none is named.
+        """Likewise, with the providers that ``rent_from`` gives: what ``plan`` compares, a launch
+        compares.
 
         Raises:
             UsageError: nothing is rented from one that is named. DoesNotFit: the program that rents

@@ -46,6 +46,7 @@ from trmcloud.operations.plans.launch_checks import (
     check_machine,
     check_trainer,
     first_candidate,
+    keep_launchable,
 )
 from trmcloud.operations.plans.planning import Planner
 from trmcloud.operations.pod_request import LaunchData
@@ -350,6 +351,7 @@ def check_launch(
     """
     check_launchable(context, plan)
     check_goal(plan)
+    plan = keep_launchable(context, plan)  # no other is rented
     check_machine(context, plan)
     check_account(context, plan)
     check_bucket(context, plan.spec)
