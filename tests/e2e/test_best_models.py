@@ -399,13 +399,19 @@ def test_what_was_written_elsewhere_and_not_understood_is_named(tmp_path: Path) 
     assert ".cache" not in log
 
 
-def test_a_command_that_sets_its_own_path_is_observed(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "before",
+    [("env", "A=1", "PYTHONPATH=own"), ("bash", "-c", 'A=1 PYTHONPATH="own" "$0" "$@"')],
+)
+def test_a_command_that_sets_its_own_path_is_observed(
+    tmp_path: Path, before: tuple[str, ...]
+) -> None:
     code = """\
         first, last = os.environ["PYTHONPATH"].split(os.pathsep)
         print("path", os.path.basename(first), last)
         save("model.safetensors", 1.0)
     """
-    script = Script(tmp_path, code, before=("env", "A=1", "PYTHONPATH=own"))
+    script = Script(tmp_path, code, before=before)
     assert "path on-path own\n" in script.run()
     assert '"python"' in (script.out / "observed-1.jsonl").read_text()
 

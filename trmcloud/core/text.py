@@ -9,6 +9,7 @@ _UNSEEN = (
     r"\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff"
     r"\ufff9-\ufffb\ud800-\udfff\U000e0000-\U000e007f"
 )
+_NOT_UTF8 = re.compile("[\udc80-\udcff]")
 _CONTROL = re.compile(rf"\x1b\[[0-9;?]*[A-Za-z]|[{_UNSEEN}]")
 CONTROL = re.compile(rf"[\t\n{_UNSEEN}]")
 """Every character that no name of a file may have, the newline and the tab among them."""
@@ -17,7 +18,13 @@ CONTROL = re.compile(rf"[\t\n{_UNSEEN}]")
 def strip_control(text: str) -> str:
     """Text from anywhere, fit for a terminal: without control characters (tab and newline stay),
     those that turn the direction of what is read, halves of characters and invisible ones."""
-    return _CONTROL.sub("", text)
+    return _CONTROL.sub("", spell_bytes(text))
+
+
+def spell_bytes(text: str) -> str:
+    """Text in which each byte of a name that is not UTF-8 is written like ``%E9``: everywhere, so
+    that what is shown, kept and fetched has the same name."""
+    return _NOT_UTF8.sub(lambda found: f"%{ord(found[0]) & 0xFF:02X}", text)
 
 
 def one_line(text: str) -> str:

@@ -640,6 +640,12 @@ def test_where_the_best_is_a_guess_others_may_be_better(
     assert [m.step for m in rivals_of(best, every)] == rivals
 
 
+def test_of_equal_values_the_one_that_is_known_is_the_best() -> None:
+    every = [_own(1, 0.5, "epoch"), _own(2, 0.5, "time")]
+    assert present(pick_best(every)).step == 1
+    assert rivals_of(every[0], every) == []
+
+
 def test_a_checkpoint_without_a_metric_has_no_rivals() -> None:
     assert rivals_of(_own(1, None), [_own(1, None), _own(2, 0.5, "order")]) == []
 

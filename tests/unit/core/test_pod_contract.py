@@ -416,6 +416,7 @@ def test_folders_that_were_sent_are_plain_and_absolute() -> None:
 
 def test_one_line_is_one_line() -> None:
     assert one_line("a\tb\nc\r\x1b[2J\u202ed") == "a b cd"
+    assert one_line("caf\udce9\ud83d.pt") == "caf%E9.pt", "as it is kept and fetched"
     assert strip_control("a\tb\nc\r\x1b[2J\u202ed") == "a\tb\ncd"
 
 

@@ -495,3 +495,11 @@ def test_an_index_comes_with_the_weights_that_it_names(tmp_path: Path) -> None:
     shards = [f"out/model_7-0000{n}-of-00002.safetensors" for n in (1, 2)]
     lay(tmp_path, *shards, "out/model_7.safetensors.index.json")
     assert found(tmp_path) == {shards[0]: ("safetensors", 3)}
+
+
+def test_a_pickled_state_of_a_search_is_no_model(tmp_path: Path) -> None:
+    """Ray Tune writes the state of its search beside the checkpoints, pickled, as .json."""
+    state = pickle.dumps({"iterators": [], "n": list(range(400))})
+    (tmp_path / "basic-variant-state-2026-12-01_04-46-17.json").write_bytes(state)
+    (tmp_path / "model.json").write_text('{"learner":{"attributes":{}}}')
+    assert [found.source for found in find_artifacts(tmp_path).artifacts] == ["model.json"]

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import pytest
 
 from tests.present import present
-from trmcloud.pod.job.artifacts import NameNumbers
+from trmcloud.pod.job.artifacts import NameNumbers, marks_of
 from trmcloud.pod.job.metric_order import AFTER, BEFORE, MetricOrder, SavedCheckpoint, Value
 
 
@@ -163,3 +163,14 @@ def test_nan_is_a_value_like_any_other() -> None:
     seen.saw(Value(1.0, math.nan, 5))
     value = present(seen.value_of(SavedCheckpoint(2.0, NameNumbers(5))).value)
     assert math.isnan(value.value)
+
+
+def test_the_number_of_a_checkpoint_is_an_epoch_where_the_log_counts_no_steps() -> None:
+    order = MetricOrder()
+    saves = [SavedCheckpoint(10.0 * n + 0.1, marks_of(f"checkpoint-{n}.pth")) for n in (1, 2, 3)]
+    for n, saved in enumerate(saves, 1):
+        order.saw(Value(10.0 * n, 1.0 / n, epoch=n))
+        order.saw_save(saved)
+    assert [order.value_of(saved).by for saved in saves] == ["epoch"] * 3
+    named = SavedCheckpoint(20.1, marks_of("step-2.pth"))
+    assert order.value_of(named).by == "time", "a step is no epoch"

@@ -184,6 +184,22 @@ def test_two_values_of_one_state_decide_nothing() -> None:
     assert order.value_of(SavedCheckpoint(1.2, state=(7, 100))).by != "state"
 
 
+def test_of_a_progress_bar_the_last_mean_is_the_value_of_the_state() -> None:
+    order = MetricOrder()
+    order.saw(Value(0.2, 9.0, is_redrawn=True))
+    order.saw(Value(0.3, 9.1, is_redrawn=True))
+    assert len(order.values) == 2, "without marks it is not known what trains between them"
+    order.mark((7, 50))
+    for at, mean in ((1.0, 20.5), (1.1, 22.0), (1.2, 21.5)):
+        order.saw(Value(at, mean, is_redrawn=True))
+    order.mark((7, 100))
+    order.saw(Value(2.0, 25.0, is_redrawn=True))
+    order.mark((7, 200))
+    assert [value.value for value in order.values] == [9.0, 9.1, 21.5, 25.0]
+    found = order.value_of(SavedCheckpoint(1.3, state=(7, 100)))
+    assert (found.value and found.value.value, found.by) == (21.5, "state")
+
+
 def test_trackers_count_more_than_lines_and_held_out_lines_more_than_others() -> None:
     order = MetricOrder()
     order.saw(Value(1.0, 0.1), OF_TRAINING)

@@ -143,3 +143,12 @@ def test_a_line_of_training_after_an_evaluation_is_not_its_mean(line: str) -> No
     read = lines.read(line.encode())
     assert read is not None
     assert read.source == TEXT
+
+
+def test_a_line_of_a_progress_bar_is_redrawn() -> None:
+    readings = Readings(Command(("python", "train.py"), metric="PSNR"))
+    bar = b"[LR to SR] PSNR: 22.1624 dB SSIM: 0.9:  53%|#####   | 8/15 [00:00<00:00, 55.88it/s]"
+    for line, is_redrawn in ((bar, True), (b"PSNR: 22.1624 dB", False)):
+        reading = readings.read(line)
+        assert reading is not None
+        assert (reading.metrics, reading.is_redrawn) == ({"PSNR": 22.1624}, is_redrawn)

@@ -390,6 +390,32 @@ def test_a_repository_of_another_user_is_refused_until_it_is_trusted(
     assert look_at(root).by_git
 
 
+@pytest.mark.parametrize("by_git", [True, False])
+def test_folders_that_cannot_be_read_are_named(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, by_git: bool
+) -> None:
+    put(root / "kept/locked/x.py", "1\n")
+    if by_git:
+        told = "warning: could not open directory 'kept/locked/': Permission denied"
+        wrapped(tmp_path / "bin", f'case "$*" in *--others*) echo "{told}" >&2;; esac')
+        monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:/usr/bin:/bin")
+    else:
+        shutil.rmtree(root / ".git")
+        opened = os.scandir
+
+        def closed(path: str) -> object:
+            if os.path.basename(path) == "locked":
+                raise PermissionError(13, "Permission denied", path)
+            return opened(path)
+
+        monkeypatch.setattr(os, "scandir", closed)
+    tree = look_at(root)
+    assert tree.by_git == by_git
+    assert tree.unread == ("kept/locked",)
+    assert "  ! not sent, cannot be read: kept/locked" in tree_lines(tree)
+    assert look_at(root, ["kept"]).unread == ()
+
+
 @pytest.mark.parametrize("name", ["HEAD", "config"])
 def test_a_damaged_repository_is_told_and_not_walked(root: Path, name: str) -> None:
     put(root / ".gitignore", "private.txt\n")

@@ -37,7 +37,7 @@ from trmcloud.operations.commands.trial_checks import (
     requirement_names,
     run_line,
 )
-from trmcloud.operations.commands.trial_facts import facts_of, shadow
+from trmcloud.operations.commands.trial_facts import facts_of, resume_flag, shadow
 from trmcloud.operations.sending.working_tree import look_at, why_left_out
 from trmcloud.pod.job.readings import Reading, Readings
 
@@ -522,3 +522,16 @@ def test_a_shadow_is_read_and_leaves_its_source_alone(tmp_path: Path) -> None:
     (target / "blobs" / "b").unlink()
     assert sorted(path.name for path in source.rglob("*")) == ["b", "blobs", "model", "snapshot"]
     assert shadow(source, tmp_path / "few", 1) == 1
+
+
+@pytest.mark.parametrize(
+    ("made", "flag"),
+    [
+        ("LightningCLI(Model, Data)", "--ckpt_path"),
+        ("cli = LightningCLI(\n    Model,\n    trainer_defaults=dict(a=1),\n    run=False)", ""),
+        ("parser = HfArgumentParser(Options)", "--resume_from_checkpoint"),
+    ],
+)
+def test_a_framework_resumes_by_its_own_option(tmp_path: Path, made: str, flag: str) -> None:
+    (tmp_path / "train.py").write_text(made + "\n")
+    assert resume_flag(look_at(tmp_path), ("python", "train.py")) == flag

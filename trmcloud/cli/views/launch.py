@@ -250,6 +250,8 @@ def tree_lines(tree: WorkingTree, *, verbose: bool = False) -> list[str]:
         lines.append(f"    to send one anyway: a line !{one_line(tree.keys[0])} in {IGNORE_NAME}")
     if tree.links:
         lines.append(f"  · not sent, links: {first_of(tree.links, _NAMED)}")
+    if tree.unread:
+        lines.append(f"  ! not sent, cannot be read: {first_of(tree.unread, _NAMED)}")
     for name, why in tree.unlisted.items():
         lines.append(f"  ! not sent, the repository {one_line(name)}: {one_line(why)}")
     if tree.data_left_out:

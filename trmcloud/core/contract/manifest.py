@@ -295,15 +295,18 @@ Known = TypeVar("Known", bound=KnownCheckpoint)
 
 
 def pick_best(every: Iterable[Known]) -> Known | None:
-    """The lowest finite ``val_bpb``; of equal ones the later step, then the newer; never NaN."""
+    """The lowest finite ``val_bpb``; of equal ones one that is sure to have it, then the later
+    step, then the newer; never NaN."""
     scored = [m for m in every if _finite(m.val_bpb)]
     return min(scored, key=lambda m: (*goodness(m), -saved_at(m)), default=None)
 
 
-def goodness(made: KnownCheckpoint) -> tuple[int, float, int]:
+def goodness(made: KnownCheckpoint) -> tuple[int, float, bool, int]:
     """Return the sort key of a checkpoint in a folder, a bucket or a report; the best is the
     least. Values of a held-out split are not compared with a training's, but come before them."""
-    return -_source_of(made), made.val_bpb if made.val_bpb is not None else math.inf, -made.step
+    score = made.val_bpb if made.val_bpb is not None else math.inf
+    is_guess = isinstance(made, CheckpointManifest) and not made.is_sure
+    return -_source_of(made), score, is_guess, -made.step
 
 
 def _source_of(made: KnownCheckpoint) -> int:

@@ -16,6 +16,8 @@ from enum import Enum
 from functools import lru_cache
 from typing import Annotated, Any, TypeVar, get_args, get_origin, get_type_hints
 
+from trmcloud.core.text import spell_bytes
+
 MAX_JSON_BYTES = 1 << 20
 MAX_TEXT = 1 << 14
 """Characters of one text: a message, a path, a name."""
@@ -29,8 +31,6 @@ _LATEST_AT = 1e11
 """Epoch seconds that calendars still know."""
 _HUGE = 1e300
 _HALVES = re.compile(r"\\u[dD][89a-fA-F]")
-_BYTES = re.compile("[\udc80-\udcff]")
-"""Bytes of names that are not UTF-8, as Python has them: a name keeps them as ``%E9``."""
 
 _Record = TypeVar("_Record")
 
@@ -88,8 +88,7 @@ def parse(text: str | bytes, most: int = MAX_JSON_BYTES, items: int = MAX_ITEMS)
             text = text.decode("utf-8")
         value = _DECODER.decode(text)
         if _HALVES.search(text):  # half a character is none, and could be written nowhere
-            whole_text = json.dumps(value, ensure_ascii=False)
-            whole_text = _BYTES.sub(lambda found: f"%{ord(found[0]) & 0xFF:02X}", whole_text)
+            whole_text = spell_bytes(json.dumps(value, ensure_ascii=False))
             value = _DECODER.decode(whole_text.encode("utf-8", "replace").decode("utf-8"))
     except RecursionError:
         raise ContractError("nested deeper than any real one") from None

@@ -269,8 +269,8 @@ class CommandRequest(Value):
     )
     best: str = option(
         "--best", "",
-        "Whether the lowest (min) or highest (max) metric is best. Default: by its name, the "
-        "highest accuracy, F1 or reward, the lowest of any other.",
+        "Whether the lowest (min) or highest (max) metric is best. Needed where its name does not "
+        "tell, as that of a loss (min), an accuracy, F1 or reward (max) does.",
         _TRIED, _OWN_RARE,
         place="higher_is_better", parse=_is_higher_better, in_file=True,
         not_beside="metric",
@@ -414,8 +414,15 @@ def command_of(request: CommandRequest, data: str, here: Path) -> Command:
     folder = _folder_below(request.root, here) if request.root else ""
     made = Command(**placed(replace(request, root=folder)))
     made = replace(made, data=_name_in(root_of(made, here), data))
-    if not request.best:
-        made = replace(made, higher_is_better=is_higher_better(made.metric_name))
+    if made.metric and not request.best:
+        order = is_higher_better(made.metric_name)
+        if order is None:
+            raise UsageError(
+                f"--metric {made.metric_name}: its name does not tell whether the lowest or the "
+                "highest value is best",
+                next_step="--best min, or --best max",
+            )
+        made = replace(made, higher_is_better=order)
     if not request.unsent:
         _check_script(made, root_of(made, here))
     return made

@@ -731,8 +731,8 @@ _LOWER = re.compile(
     r"(.*loss|nll|.*ppl|.*perplexity|bpb|bpc|error|err|mae|mse|rmse|wer|cer|fid)", re.I
 )
 _HIGHER = re.compile(
-    r"(.*acc|.*accuracy|f1|bleu|rouge\w?|auc|map(?:50|75)?|rewards?|score|returns?|precision|recall|r2|iou"
-    r"|dice|top[15])",
+    r"(.*acc|.*accuracy|f1|bleu|rouge\w?|auc|map(?:50|75)?|rewards?|score|returns?|precision|recall|r2"
+    r"|m?iou|dice|top[15]|prec|psnr|ssim|spearman|pearson)",
     re.I,
 )
 
@@ -848,9 +848,10 @@ def _may_compare(name: str) -> bool:
     return _says(_LOWER, name) or _says(_HIGHER, name)
 
 
-def is_higher_better(name: str) -> bool:
-    """Return whether the highest value of a metric of this name is the best."""
-    return _says(_HIGHER, name) and not _says(_LOWER, name)
+def is_higher_better(name: str) -> bool | None:
+    """Return whether the highest value of a metric of this name is the best; None where the name
+    does not tell."""
+    return not _says(_LOWER, name) if _may_compare(name) else None
 
 
 def _says(pattern: re.Pattern[str], name: str) -> bool:

@@ -18,7 +18,7 @@ import tomllib
 
 from trmcloud.core.contract.command import Command
 from trmcloud.io.children import ReaderStopped, find_program, reader_environment, run_reader
-from trmcloud.io.files import is_below
+from trmcloud.io.files import is_below, read_part
 from trmcloud.operations.commands.trial_checks import (
     TRACKERS,
     Facts,
@@ -40,10 +40,10 @@ HUB_DIR = "hub"
 """The folder of a trial through which the model hub's caches are read."""
 _RESUME_FLAGS = (
     (r"HfArgumentParser|TrlParser|\btrl\.scripts\b", "--resume_from_checkpoint"),
-    (r"LightningCLI", "--ckpt_path"),
+    (r"LightningCLI(?![\s\S]*\brun ?= ?False)", "--ckpt_path"),
 )
 """Signs of a framework's own parser of the command line, and its option to resume: transformers'
-and TRL's TrainingArguments, Lightning's CLI."""
+and TRL's TrainingArguments, Lightning's CLI, which has it in subcommands alone."""
 _MOST_PARENTS = 2
 _MOST_SOURCES = 500
 _MOST_SOURCE_BYTES = 1 << 20
@@ -287,7 +287,7 @@ def _requirements(tree: WorkingTree) -> dict[str, str]:
     return {
         name: text
         for name in sorted(names, key=lambda name: (name != "requirements.txt", name))
-        if (text := _text(tree.root / tree.folder / name)) is not None
+        if (text := _text(tree.root / tree.folder / name))
     }
 
 
@@ -296,7 +296,7 @@ def _project_names(tree: WorkingTree) -> frozenset[str]:
     if "pyproject.toml" not in tree.names:
         return frozenset()
     try:
-        made = tomllib.loads(_text(tree.root / "pyproject.toml") or "")
+        made = tomllib.loads(_text(tree.root / "pyproject.toml"))
         project = made.get("project", {})
         groups = [
             project.get("dependencies", ()),
@@ -393,9 +393,8 @@ def _written_imports(tree: WorkingTree, sources: Sequence[str]) -> frozenset[str
     """Top-level modules that those sources of the tree import anywhere."""
     found: set[str] = set()
     for name in sources[:_MOST_SOURCES]:
-        text = _text(tree.root / name)
         try:
-            made = ast.parse(text or "")
+            made = ast.parse(_text(tree.root / name))
         except (SyntaxError, ValueError):
             continue
         for node in ast.walk(made):
@@ -411,17 +410,13 @@ def resume_flag(tree: WorkingTree, words: Sequence[str]) -> str:
     empty where none is known."""
     said = " ".join(words)
     sources = [name for name in tree.names if name.endswith(".py")][:_MOST_SOURCES]
-    texts = (_text(tree.root / name) or "" for name in sources if Path(name).name in said)
+    texts = (_text(tree.root / name) for name in sources if Path(name).name in said)
     named = "\n".join((said, *texts))
     return next((flag for sign, flag in _RESUME_FLAGS if re.search(sign, named)), "")
 
 
-def _text(path: Path) -> str | None:
-    try:
-        with open(path, encoding="utf-8", errors="replace") as file:
-            return file.read(_MOST_SOURCE_BYTES)
-    except OSError:
-        return None
+def _text(path: Path) -> str:
+    return read_part(path, _MOST_SOURCE_BYTES).decode("utf-8", "replace")
 
 
 def shadow(source: Path, target: Path, most: int) -> int:

@@ -60,6 +60,7 @@ _GIT_FILE, _MOST_GIT_FILE_BYTES = "gitdir: ", 1 << 13
 _INCLUDES = re.compile(r"(?i)\[\s*include")
 _NAMED = re.compile(r"(?im)(?:^|\])\s*(path|excludesfile|attributesfile)\s*=\s*(.*?)\s*$")
 _PLAIN_PATH = re.compile(r"[\w./@+~ -]+")
+_UNREAD = re.compile(r"could not open directory '(.+?)/?':")
 _LINK, _SUBMODULE, _EXECUTABLE = "120000", "160000", "100755"
 _FILES = (stat.S_IFREG, stat.S_IFDIR)
 _SHA1_DIGITS = 40
@@ -92,6 +93,8 @@ class GitList(Value):
     """Whether the index of the folder, or of a submodule, differs from the commit."""
     unlisted: Mapping[str, str] = field(default_factory=dict)
     """The submodules and clones whose files are not listed, each with the reason and what to do."""
+    unread: tuple[str, ...] = ()
+    """Folders that git could not read."""
 
 
 def git_list(
@@ -293,6 +296,7 @@ class _Git:
     def __init__(self, program: str, root: Path, top: Path, config: Path, until: float) -> None:
         """``until`` (monotonic seconds) all answers together are to be there."""
         self._program, self.root, self.top, self._until = program, root, top, until
+        self.unread: set[str] = set()
         self._environment = reader_environment(
             also={
                 **_homes(),
@@ -313,6 +317,7 @@ class _Git:
         left_s = max(0.1, self._until - time.monotonic())
         code, out, said = _run(command, self.root, self._environment, left_s)
         if code == 0:
+            self.unread |= set(_UNREAD.findall(said))
             return out
         if "dubious ownership" in said or "unsafe repository" in said:
             raise DataError(
@@ -382,6 +387,7 @@ def _listed(git: _Git, ignores: Iterable[str]) -> GitList:
         others=tuple(os.fsdecode(name) for name in others.split(b"\0") if name),
         commit=commit.decode("ascii").strip(),
         is_staged=not is_merged or (of_commit or b"").decode("ascii").strip() != _tree_id(tracked),
+        unread=tuple(sorted(git.unread)),
     )
 
 

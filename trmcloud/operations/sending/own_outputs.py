@@ -16,6 +16,7 @@ from trmcloud.core.contract.command import is_inside
 from trmcloud.core.contract.command_terms import TREE_NAME
 from trmcloud.core.contract.manifest import MANIFEST_NAME, from_json
 from trmcloud.core.errors import TrmcloudError
+from trmcloud.io.files import read_part
 from trmcloud.operations.home import PROJECT_FILE
 from trmcloud.pod.agent.attempts import RECORD_NAME
 
@@ -60,7 +61,7 @@ def outputs_among(root: Path, names: Sequence[str], home: Path) -> tuple[str, ..
         elif base == RECORD_NAME and slash and f"{folder}/{_SPEC}" in there:
             if {"run_id", "ledger", "lives"} <= _read_json(root / name).keys():
                 found.add(f"{folder}/")
-        elif base.endswith(".html") and _head(root / name, len(_PAGE)) == _PAGE:
+        elif base.endswith(".html") and read_part(root / name, len(_PAGE)) == _PAGE:
             found |= {name, f"{name}.sig"} & there
         elif base == PROJECT_FILE or _BUNDLE.fullmatch(base):
             found.add(name)
@@ -74,22 +75,12 @@ def is_among(name: str, outputs: Sequence[str]) -> bool:
 
 def _is_manifest(path: Path) -> bool:
     with suppress(TrmcloudError):
-        return bool(from_json(_head(path, _MOST_BYTES), str(path)))
+        return bool(from_json(read_part(path, _MOST_BYTES), str(path)))
     return False
 
 
 def _read_json(path: Path) -> dict[str, object]:
     with suppress(ValueError, RecursionError):
-        made = json.loads(_head(path, _MOST_BYTES))
+        made = json.loads(read_part(path, _MOST_BYTES))
         return made if isinstance(made, dict) else {}
     return {}
-
-
-def _head(path: Path, size: int) -> bytes:
-    try:
-        handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
-    except OSError:
-        return b""
-    with suppress(OSError), open(handle, "rb") as file:
-        return file.read(size)
-    return b""

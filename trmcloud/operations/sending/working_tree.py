@@ -50,6 +50,8 @@ class WorkingTree(Value):
     keys: tuple[str, ...] = ()
     """Left out, since they look like keys."""
     links: tuple[str, ...] = ()
+    unread: tuple[str, ...] = ()
+    """Folders that could not be read: what is in them is not sent."""
     fetched: tuple[str, ...] = ()
     """Folders that ``fetch-best`` has filled: left out."""
     outputs: tuple[str, ...] = ()
@@ -110,7 +112,8 @@ def look_at(root: Path, also_out: Sequence[str] = (), folder: str = "") -> Worki
 
     git = git_list(root, is_out)
     names, keys, links, sizes = [], [], [], {}
-    every = sorted({*git.tracked, *git.others} if git is not None else set(_walked(root)))
+    unread = set(git.unread) if git is not None else set[str]()
+    every = sorted({*git.tracked, *git.others} if git is not None else set(_walked(root, unread)))
     home = home_dir(os.environ)
     if os.path.realpath(home) == os.path.realpath(root):
         raise DataError(
@@ -133,8 +136,9 @@ def look_at(root: Path, also_out: Sequence[str] = (), folder: str = "") -> Worki
             )
         try:
             about = os.lstat(root / name)
-        except OSError:
-            continue  # tracked, and deleted here
+        except OSError as error:  # tracked, and deleted here
+            unread |= {name.rpartition("/")[0]} if isinstance(error, PermissionError) else set()
+            continue
         if stat.S_ISLNK(about.st_mode) or is_linked(name.rpartition("/")[0]):
             links.append(name)
         elif not stat.S_ISREG(about.st_mode):
@@ -159,6 +163,7 @@ def look_at(root: Path, also_out: Sequence[str] = (), folder: str = "") -> Worki
         size_bytes=whole,
         keys=tuple(keys),
         links=tuple(links),
+        unread=tuple(sorted(name for name in unread if not is_out(f"{name}/"))),
         fetched=fetched,
         outputs=outputs,
         skipped_rules=tuple(ignored.skipped),
@@ -339,10 +344,15 @@ def _rules_of(root: Path) -> IgnoreRules:
     return IgnoreRules(lines)
 
 
-def _walked(root: Path) -> Iterable[str]:
-    """List the files where there is no git: all except hidden files, caches and environments."""
+def _walked(root: Path, unread: set[str]) -> Iterable[str]:
+    """List the files where there is no git: all except hidden files, caches and environments. Note
+    the folders that cannot be read."""
     count = 0
-    for folder, folders, files in os.walk(root):
+
+    def note(error: OSError) -> None:
+        unread.add(os.path.relpath(error.filename, root))
+
+    for folder, folders, files in os.walk(root, onerror=note):
         here = Path(folder)
         folders[:] = sorted(
             name

@@ -14,11 +14,12 @@ import stat
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, NamedTuple
 
 from trmcloud.core.contract.command import MOST_PATH_CHARS
 from trmcloud.core.contract.command_terms import MOST_DEPTH, MOST_FILES
 from trmcloud.core.values import Value
+from trmcloud.io.files import read_part
 from trmcloud.pod.job.parts import (
     INDEX_NAME,
     SUFFIX,
@@ -286,10 +287,9 @@ def _json(path: Path) -> dict[str, Any] | None:
 def _json_of(path: Path) -> object:
     """None where it cannot be read, or is too large."""
     try:
-        with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as file:
-            text = file.read(_MOST_STATE_BYTES + 1)
+        text = read_part(path, _MOST_STATE_BYTES + 1)
         return json.loads(text) if len(text) <= _MOST_STATE_BYTES else None
-    except (OSError, ValueError, RecursionError):
+    except (ValueError, RecursionError):
         return None
 
 
@@ -341,7 +341,12 @@ class PlaceContents(NamedTuple):
 
 
 def find_artifacts(
-    root: Path, *, place: str = "", below: str = "", but: Collection[SeenFile] = ()
+    root: Path,
+    *,
+    place: str = "",
+    below: str = "",
+    but: Collection[SeenFile] = (),
+    is_flat: bool = False,
 ) -> PlaceContents:
     """Look for checkpoints below ``root``.
 
@@ -350,27 +355,20 @@ def find_artifacts(
         place: the name of that folder outside.
         below: look in this folder of ``root`` alone.
         but: files that were there before and are no output while they are unchanged.
+        is_flat: look among the files of the folder, not below it: those that belong together are
+            one checkpoint.
     """
     known = {(file.path, file.mtime_ns, file.size_bytes) for file in but}
-    folder = _walk(root, below, 0, [MOST_ENTRIES], known)
-    found = _Search(root, place, by_name=not below and not place)
-    found.search(folder, is_top=True)
+    folder = _walk(root, below, _DEEPEST if is_flat else 0, [MOST_ENTRIES], known)
+    found = _Search(root, place, by_name=not (below or place or is_flat))
+    if is_flat:
+        found.search_files(folder)
+    else:
+        found.search(folder, is_top=True)
     if found.limit:
         found.refused.append((place or below or "the working tree", found.limit))
     split = tuple(splits_in(folder, root, place))
     return PlaceContents(tuple(found.artifacts), tuple(found.refused), tuple(found.rest), split)
-
-
-def groups_in(
-    root: Path, below: str, place: str = "", but: Collection[SeenFile] = ()
-) -> PlaceContents:
-    """Look for checkpoints among the files of one folder, not below it: those that belong together
-    are one."""
-    known = {(file.path, file.mtime_ns, file.size_bytes) for file in but}
-    folder = _walk(root, below, _DEEPEST, [MOST_ENTRIES], known)
-    found = _Search(root, place, by_name=False)
-    found.search_files(folder)
-    return PlaceContents(tuple(found.artifacts), tuple(found.refused), tuple(found.rest))
 
 
 def artifact_at(root: Path, name: str, place: str = "") -> Artifact | None:
@@ -391,17 +389,21 @@ def artifact_at(root: Path, name: str, place: str = "") -> Artifact | None:
         return None  # a "latest" that names another one, which is seen itself
     folder = _walk(root, name, 0, [MOST_ENTRIES], ())
     files = [_named(file, file.path[len(name) + 1 :]) for file in folder.every()]
-    if folder.troubles:
-        raise ArtifactRefused(folder.troubles)
-    if len(files) > MOST_FILES:
-        raise ArtifactRefused(f"it holds more than {MOST_FILES} files")
-    if any(file.path.count("/") > MOST_DEPTH for file in files):
-        raise ArtifactRefused(f"it is deeper than {MOST_DEPTH} folders")
+    if why := folder.troubles or _why_too_large(files):
+        raise ArtifactRefused(why)
     kind = layout_of(folder, root) or NAMED
     if not all(split.is_whole for split in splits_in(folder, root)):
         kind = UNFINISHED
     ordered = tuple(sorted(files, key=lambda file: file.path))
     return Artifact(name, path, ordered, False, kind, place) if files else None
+
+
+def _why_too_large(files: Sequence[SeenFile]) -> str:
+    """Why so many files, or such deep ones, are not taken as one checkpoint; empty otherwise."""
+    if len(files) > MOST_FILES:
+        return f"it holds more than {MOST_FILES} files"
+    is_deep = any(file.path.count("/") > MOST_DEPTH for file in files)
+    return f"it is deeper than {MOST_DEPTH} folders" if is_deep else ""
 
 
 def splits_at(root: Path, name: str, place: str = "") -> Iterator[SplitFolder]:
@@ -567,13 +569,9 @@ class _Search:
             return
         parent = source.rpartition("/")[0] if is_file else source
         cut = len(parent) + 1 if parent else 0
-        if trouble or len(files) > MOST_FILES:
-            self.refused.append((source, trouble or f"it holds more than {MOST_FILES} files"))
-            return
         below = [_named(file, file.path[cut:]) for file in files]
-        deepest = max(file.path.count("/") for file in below)
-        if deepest > MOST_DEPTH:
-            self.refused.append((source, f"it is deeper than {MOST_DEPTH} folders"))
+        if why := trouble or _why_too_large(below):
+            self.refused.append((source, why))
             return
         if not source:  # the place itself: its files stand in no folder that could be restored
             source, is_file = next(f.path for f in below if not is_part(f.path)), True
@@ -667,16 +665,12 @@ def splits_in(folder: Folder, root: Path, place: str = "") -> Iterator[SplitFold
 def _named_parts(folder: Folder, root: Path) -> set[str]:
     """The folders that a pipeline's index names as its parts: of diffusers, of
     sentence-transformers."""
+    files = (folder.files.get(name) for name in ("model_index.json", "modules.json"))
     named: set[str] = set()
-    if (index := folder.files.get("model_index.json")) is not None:
-        named |= (_json(root / index.path) or {}).keys()
-    if (index := folder.files.get("modules.json")) is not None:
-        rows = _json_of(root / index.path)
-        named |= (
-            {str(row.get("path")) for row in rows if isinstance(row, dict)}
-            if isinstance(rows, list)
-            else set()
-        )
+    for said in (_json_of(root / file.path) for file in files if file is not None):
+        rows = said if isinstance(said, list) else []
+        named |= {str(row.get("path")) for row in rows if isinstance(row, dict)}
+        named |= said.keys() if isinstance(said, dict) else set()
     return named & set(folder.folders)
 
 
@@ -701,16 +695,14 @@ def is_model(root: Path, file: SeenFile) -> bool:
         return False
     if not suffix and _STEP.search(name):
         return True
-    try:
-        with _opened(root, file) as f:
-            begin = f.read(_LOOKED_AT)
-            if suffix == ".zip" and begin.startswith(b"PK\x03\x04"):
-                f.seek(max(0, file.size_bytes - (1 << 16)))
-                return _IN_ARCHIVE.search(f.read(1 << 16)) is not None
-    except OSError:
-        return False
+    begin = read_part(root / file.path, _LOOKED_AT)
+    if suffix == ".zip" and begin.startswith(_TORCH_ZIP[0]):
+        end = read_part(root / file.path, 1 << 16, max(0, file.size_bytes - (1 << 16)))
+        return _IN_ARCHIVE.search(end) is not None
     # A suffix that nothing is known of, as .cleanrl_model, may be of a file that torch wrote, or,
     # in a file of a model's name, as model_400.d3, of any format of weights.
+    if suffix == ".json" and not begin.lstrip().startswith(b"{"):
+        return False  # Ray Tune pickles the state of a search under such a name
     is_open = suffix in _BY_CONTENT or _LIKE_A_MODEL.search(os.path.splitext(name)[0])
     known = _FIRST_BYTES if is_open else (_TORCH_ZIP,)
     return any(begin.startswith(first) and also in begin for first, also in known)
@@ -719,18 +711,8 @@ def is_model(root: Path, file: SeenFile) -> bool:
 @lru_cache(maxsize=1 << 16)
 def is_of_torch(root: Path, file: SeenFile) -> bool:
     """Whether ``torch.save`` wrote a file, whatever its name: ``4.pkl``."""
-    try:
-        with _opened(root, file) as content:
-            begin = content.read(_LOOKED_AT)
-    except OSError:
-        return False
+    begin = read_part(root / file.path, _LOOKED_AT)
     return begin.startswith(_TORCH_ZIP[0]) and _TORCH_ZIP[1] in begin
-
-
-def _opened(root: Path, file: SeenFile) -> BinaryIO:
-    """Open a file of a script's for reading, unless it is a link or a pipe."""
-    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK
-    return open(os.open(root / file.path, flags), "rb")
 
 
 def _without_twins(files: Mapping[str, SeenFile], names: Sequence[str]) -> list[str]:

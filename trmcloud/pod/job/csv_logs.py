@@ -14,6 +14,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from trmcloud.io.files import open_unlinked
 from trmcloud.pod.job.readings import LOOK_EVERY_S, LogFiles, Reading, whole_step
 
 _NAME = re.compile(
@@ -64,8 +65,7 @@ class CsvLogs:
         """Rows beyond those that were read; a log that is written anew with more columns, as
         Lightning's is, is read on after as many rows."""
         try:
-            handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
-            with open(handle, "rb") as file:
+            with open_unlinked(path) as file:
                 written_at = os.fstat(file.fileno()).st_mtime
                 header = file.readline(_MOST_LINE)
                 before = self._read.get(path)

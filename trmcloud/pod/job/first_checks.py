@@ -230,11 +230,6 @@ _OTHER_ENTRY = ("-m", "--mod", "--no-p", "--no_p", "--run", "--py")
 """Beginnings of launchers' options by which the first script is not what they run."""
 
 
-def sets_of(words: Sequence[str]) -> list[str]:
-    """Return the variables that ``env`` as the first word sets: ``NAME=value`` each."""
-    return list(takewhile(_SETS.match, words[1:]))
-
-
 Entry = tuple[list[str], str, Mapping[str, str], bool]
 """The interpreter with its options, the script that it runs, the environment, and whether no
 launcher stands before it, which may set variables."""
@@ -244,7 +239,7 @@ def entry_of(words: Sequence[str], folder: str, environment: Mapping[str, str]) 
     """Return what ``words`` start in ``folder``; None where that is not certain."""
     rest, variables = list(words), dict(environment)
     if os.path.basename(rest[0]) == "env":
-        sets = sets_of(words)
+        sets = list(takewhile(_SETS.match, words[1:]))
         rest = rest[1 + len(sets) :]
         variables.update(word.partition("=")[::2] for word in sets)
     name = os.path.basename(rest[0]) if rest else ""

@@ -45,6 +45,8 @@ class Value(NamedTuple):
     epoch: int | None = None
     counter: str = ""
     """The word before the number of its step."""
+    is_redrawn: bool = False
+    """It is part of a progress bar, as a mean up to now: the bar's next one takes its place."""
 
 
 class SavedCheckpoint(NamedTuple):
@@ -57,8 +59,11 @@ class SavedCheckpoint(NamedTuple):
 
     @property
     def epoch(self) -> int | None:
-        """The epoch that its name bears, or the one number in it."""
-        return self.marks.number if self.marks.epoch is None else self.marks.epoch
+        """The epoch that its name bears, or the one number in it that is not called a step:
+        ``checkpoint-20``."""
+        marks = self.marks
+        number = marks.number if marks.counter or marks.step is None else marks.step
+        return number if marks.epoch is None else marks.epoch
 
 
 class MetricAssignment(NamedTuple):
@@ -152,6 +157,11 @@ class MetricOrder:
         elif source <= OF_HELD_OUT:
             self._unmarked.append(value)
             del self._unmarked[:-_MOST]
+        before = self._unmarked[-2] if self._newest and len(self._unmarked) > 1 else None
+        if value.is_redrawn and before is not None and before.is_redrawn:
+            # No step of an optimizer between them, as the marks of a process tell.
+            self._unmarked.remove(before)
+            self.values = [each for each in self.values if each is not before]
         if value.step is None and self.values:
             last = self.values[-1]
             repeats = last.value == value.value and 0 <= value.at - last.at <= AT_ONCE_S
@@ -244,11 +254,7 @@ class MetricOrder:
         if order == BEFORE:
             return MetricAssignment(before, "order", pending=before is None and not self.has_ended)
         if order == AFTER:
-            if after is None and self.has_ended and self._is_final(saved):
-                return MetricAssignment(self._nearest(saved, before=True), "order")
             return MetricAssignment(after, "order", pending=after is None and not self.has_ended)
-        if before is None and after is None:
-            return MetricAssignment(None, "", pending=not self.has_ended)
         return MetricAssignment(before, "", not self.has_ended, after)
 
     def _exact(self, saved: SavedCheckpoint) -> MetricAssignment | None:
@@ -324,14 +330,6 @@ class MetricOrder:
         between = self._saves_between(saved.at, found.at - _CLOCKS_S)
         return None if any(self._differ(saved, s) for s in between) else found
 
-    def _is_final(self, saved: SavedCheckpoint) -> bool:
-        """Whether the state that was evaluated last was saved once more at the end."""
-        last, before = self._nearest(saved, before=True), [s for s in self.saves if s.at < saved.at]
-        if last is None or not before or last.at < before[-1].at - AT_ONCE_S:
-            return False
-        usual = (saved.at - self.saves[0].at) / len(self.saves)
-        return not self._trained(last.at, saved.at) and saved.at - last.at < max(1.0, usual / 2)
-
     def _nearest(self, saved: SavedCheckpoint, *, before: bool) -> Value | None:
         """The last value up to the save, or the first one from it on."""
         slack = AT_ONCE_S if before else -_CLOCKS_S
@@ -372,15 +370,6 @@ class MetricOrder:
                 votes += 1
             elif gap_after * _FAR < gap_before:
                 votes -= 1
-        if votes == 0 and self.values and self.saves:
-            # How it began: one that saves first has saved what no value was told of yet; how it
-            # ended by itself: with a save, or with a value.
-            first_saved = self.saves[0].at < self.values[0].at - AT_ONCE_S
-            last_saved = self.saves[-1].at > self.values[-1].at + AT_ONCE_S
-            if first_saved and not last_saved:
-                votes = -_SURE if len(self.saves) > 1 or self.has_ended else -1
-            elif last_saved and not first_saved and self.has_ended:
-                votes = 1
         return by_training, votes
 
 

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from trmcloud.core.contract.records import parse_lines
 from trmcloud.core.values import replace
+from trmcloud.io.files import read_part
 from trmcloud.pod.job.artifacts import Artifact
 from trmcloud.pod.job.metric_order import OBSERVED, WeightsState
 from trmcloud.pod.job.readings import Reading, of_object
@@ -30,13 +31,7 @@ class JsonLines:
 
     def take(self) -> list[dict[str, Any]]:
         """Return the objects of whole lines that came since the last call."""
-        try:
-            handle = os.open(self._path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
-            with open(handle, "rb") as file:
-                file.seek(self.read_bytes)
-                text = file.read(_MOST_BYTES)
-        except OSError:
-            return []
+        text = read_part(self._path, _MOST_BYTES, self.read_bytes)
         whole = text[: text.rfind(b"\n") + 1]
         if not whole and len(text) == _MOST_BYTES:
             whole = text

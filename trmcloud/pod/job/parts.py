@@ -33,6 +33,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from trmcloud.io.files import open_unlinked, read_part
+
 SUFFIX, INDEX_NAME = ".distcp", ".metadata"
 PORT = 29_399
 """Of the first machine, beside the port of torchrun's rendezvous."""
@@ -110,7 +112,7 @@ def named_files(index: Path, mtime_ns: int, size_bytes: int) -> frozenset[str]:
     """Return the files that an index names. It is a pickle, and nothing is loaded: names are looked
     for among its bytes. Its time and size are arguments since the result is kept."""
     return frozenset(
-        name.decode() for name in _FILE_NAME.findall(_text_of(index, _MOST_INDEX_BYTES))
+        name.decode() for name in _FILE_NAME.findall(read_part(index, _MOST_INDEX_BYTES))
     )
 
 
@@ -126,7 +128,7 @@ def zero_files(
     """Return the files that a DeepSpeed folder with these shards has to have, by the number of
     ranks that its model states bear. They are a zip of a pickle, and nothing is loaded. Where they
     bear none, return the shards themselves."""
-    text = _text_of(index, _MOST_STATES_BYTES)
+    text = read_part(index, _MOST_STATES_BYTES)
     counts = {}
     for found in _RANKS.finditer(text):
         digits = found.group(1) or found.group(2) or found.group(3)
@@ -143,15 +145,6 @@ def zero_files(
             tensor = f"mp_rank_{rank:02d}_{what}"
             files |= {f"{zero}{n}_{tensor}" for n in range(data)} if zero else {tensor}
     return frozenset(files)
-
-
-def _text_of(index: Path, most_bytes: int) -> bytes:
-    try:
-        handle = os.open(index, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
-        with open(handle, "rb") as file:
-            return file.read(most_bytes)
-    except OSError:
-        return b""
 
 
 def _may_travel(folder: SplitFolder) -> bool:
@@ -210,11 +203,11 @@ class Channel:
         """Its size, its bytes, and their hash; an empty hash where it changed meanwhile. A file
         that is gone has the size -1."""
         try:
-            handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+            file = open_unlinked(path)
         except OSError:
             self.send({"size": -1})
             return
-        with open(handle, "rb") as file:
+        with file:
             before = os.fstat(file.fileno())
             self.send({"size": before.st_size})
             digest, left = hashlib.sha256(), before.st_size

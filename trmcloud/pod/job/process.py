@@ -6,6 +6,8 @@ import contextlib
 import json
 import math
 import os
+import re
+import shlex
 import shutil
 import signal
 import subprocess
@@ -51,7 +53,7 @@ from trmcloud.core.text import first_of, one_line
 from trmcloud.core.values import replace
 from trmcloud.io.files import read_small, write_atomic
 from trmcloud.pod.job.csv_logs import CsvLogs
-from trmcloud.pod.job.first_checks import FIRST_S, FirstChecks, sets_of
+from trmcloud.pod.job.first_checks import FIRST_S, FirstChecks
 from trmcloud.pod.job.metric_order import REPORTED
 from trmcloud.pod.job.observed import JsonLines, LowestRank, metrics_of, state_in
 from trmcloud.pod.job.parts import PORT, PartsReceiver, PartsSender
@@ -127,11 +129,6 @@ def _stat(pid: str) -> bytes:
         os.close(handle)
 
 
-def signal_all(root: int, signum: int) -> int:
-    """Send ``signum`` to every descendant; returns to how many."""
-    return sum(processes.send(pid, started, signum) for pid, started in offspring(root).items())
-
-
 def kill_all(root: int, within_s: float) -> bool:
     """SIGKILL to every descendant until none is left, and collect them; False where some still
     live after ``within_s``, as one that hangs in a driver does."""
@@ -178,6 +175,9 @@ SWEEP_EXECUTOR = "trmcloud.pod.sweep.executor"
 _MODULES = ("trmcloud_job.py", "trmcloud_job_transformers.py", "trmcloud_job_lightning.py")
 """The modules that a script may import; the last two need the packages in their names."""
 _OBSERVER, _LOADED_AS = "trmcloud_observer.py", "sitecustomize.py"
+_SETTERS = ("env", "sh", "bash", "dash", "zsh")
+_SETS_PATH = re.compile(r"(?<![\w${])PYTHONPATH=(?=[^\s;&|])")
+"""In a word of a program that sets variables: ``PYTHONPATH=. python train.py`` of a shell."""
 _TICK_S = 0.2
 _WATCH_EVERY_S = 0.5
 _WATCH_MOST_S = 10.0
@@ -413,10 +413,10 @@ class Job:
         return self._folder / "packages"
 
     def _start(self, words: tuple[str, ...]) -> None:
-        if os.path.basename(words[0]) == "env":  # what observes it stays on the path
-            on_path = f"PYTHONPATH={self._folder / ON_PATH_DIR}{os.pathsep}"
-            sets = [each.replace("PYTHONPATH=", on_path, 1) for each in sets_of(words)]
-            words = (words[0], *sets, *words[1 + len(sets) :])
+        if (setter := os.path.basename(words[0])) in _SETTERS:  # what observes it stays on the path
+            own = str(self._folder / ON_PATH_DIR)
+            own = own if setter == "env" else shlex.quote(own)
+            words = tuple(_SETS_PATH.sub(lambda _: f"PYTHONPATH={own}:", word) for word in words)
         read, write = os.pipe()
         try:
             self._child = subprocess.Popen(
@@ -538,7 +538,8 @@ class Job:
                 self._make_stop_files(now)
             if Act.SIGNAL in acts and self._command.stop_signal != NO_SIGNAL:
                 number = getattr(signal, f"SIG{self._command.stop_signal}")
-                signal_all(os.getpid(), number)
+                for pid, started in offspring(os.getpid()).items():
+                    processes.send(pid, started, number)
             if Act.KILL in acts:
                 return
             time.sleep(_TICK_S)

@@ -28,6 +28,7 @@ from trmcloud.core.contract.command_terms import (
 )
 from trmcloud.core.contract.records import MAX_LINE_BYTES, ContractError, parse
 from trmcloud.core.values import Value, replace
+from trmcloud.io.files import read_part
 from trmcloud.pod.job.metric_order import (
     OF_BATCH,
     OF_HELD_OUT,
@@ -221,6 +222,7 @@ _STEP = re.compile(
 _BAR = re.compile(r"^(?:[0-9]{1,3}%\|[^|]*\|\s*)?([0-9]{1,8})/([0-9]{1,8})\s\[[0-9]+:[0-9]{2}")
 """tqdm's bar without a description: that of a loop over steps. Others (``Map: …``, ``Epoch 3: …``)
 have one."""
+_REDRAWN = re.compile(r"[0-9]{1,3}%\|")
 _COUNTERS = {"iteration": "iter", "global_step": "step"}
 """Other words for the same counter."""
 _PLACEHOLDER = re.compile(r"\b0%\|[^|]*\|\s*0/|\b0/[0-9]+\s\[0+:00[<,]")
@@ -271,6 +273,8 @@ class Reading(Value):
     source: int = TEXT
     counter: str = ""
     """The word that the line has before the number of its step."""
+    is_redrawn: bool = False
+    """It is a state of a progress bar with a description."""
 
 
 class _Bars:
@@ -365,7 +369,8 @@ class Readings:
             self._bars = None
         if not metrics and step is None and epoch is None:
             return None
-        return Reading(step, metrics, epoch, source=source, counter=counter)
+        is_redrawn = _REDRAWN.search(text) is not None
+        return Reading(step, metrics, epoch, source=source, counter=counter, is_redrawn=is_redrawn)
 
     def read_events(self, reading: Reading) -> Reading:
         """The same for numbers of TensorBoard's files."""
@@ -554,13 +559,10 @@ def of_object(said: Mapping[str, Any]) -> Reading:
             numbers |= {f"{prefix}{name}": value for name, value in inner.items()}
     step = next((s for key in _STEP_KEYS if (s := whole_step(numbers.get(key))) is not None), None)
     metrics = {
-        key[:80]: float(value)
+        key[:80]: number_of(value) if isinstance(value, str) else float(value)
         for key, value in list(numbers.items())[:_MOST_METRICS]
-        if key not in _STEP_KEYS and type(value) in (int, float)
-    } | {
-        key[:80]: number_of(value)
-        for key, value in list(numbers.items())[:_MOST_METRICS]
-        if key not in _STEP_KEYS and isinstance(value, str) and _is_number(value[:40])
+        if key not in _STEP_KEYS
+        and (_is_number(value[:40]) if isinstance(value, str) else type(value) in (int, float))
     }
     return Reading(step, metrics, whole_step(numbers.get("epoch")))
 
@@ -688,13 +690,7 @@ class EventFiles:
 
     def _grown(self, path: Path) -> Iterator[Reading]:
         at = self._read.get(path, 0)
-        try:
-            handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
-            with open(handle, "rb") as file:
-                file.seek(at)
-                text = file.read(_MOST_READ)
-        except OSError:
-            return
+        text = read_part(path, _MOST_READ, at)
         begin = 0
         while len(text) - begin >= _FRAME:
             length = int.from_bytes(text[begin : begin + 8], "little")

@@ -127,7 +127,9 @@ class CommandReporter(AttemptReporter):
         value = reading.metrics.get(self.metric_name)
         if value is not None:
             self._note_metric(value, now)
-            told = Value(at, value, reading.step, reading.epoch, reading.counter)
+            told = Value(
+                at, value, reading.step, reading.epoch, reading.counter, reading.is_redrawn
+            )
             self.order.saw(told, reading.source, reading.state)
         elif advances or loss is not None:
             self.order.saw_training(at, reading.step)

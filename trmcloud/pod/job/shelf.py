@@ -24,7 +24,7 @@ from trmcloud.core.contract.records import dump, load
 from trmcloud.core.errors import CheckpointError
 from trmcloud.core.text import CONTROL, one_line
 from trmcloud.core.values import Value, replace
-from trmcloud.io.files import read_small, sync_folder, write_atomic
+from trmcloud.io.files import open_unlinked, read_small, sync_folder, write_atomic
 from trmcloud.io.hashing import file_sha256
 from trmcloud.pod.job.artifacts import (
     OUTPUTS,
@@ -474,10 +474,10 @@ def _copy_unchanged(source: Path, seen: SeenFile, target: Path) -> str:
     """SHA-256 of a file that is copied as it was ``seen``."""
     digest, size = hashlib.sha256(), 0
     try:
-        handle = os.open(source, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+        reader = open_unlinked(source)
     except OSError as error:
         raise ArtifactRefused(f"{seen.path}: {error.strerror}") from None
-    with open(handle, "rb") as reader, open(target, "wb") as writer:
+    with reader, open(target, "wb") as writer:
         while chunk := reader.read(_CHUNK):
             size += len(chunk)
             digest.update(chunk)

@@ -15,12 +15,12 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import functools
 import os
 import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial, wraps
 from importlib import machinery
 from importlib import util as importing
 from typing import Any
@@ -36,10 +36,11 @@ MARK_BEGIN, MARK_END = b"\x1e\x1etrmcloud ", b"\x1e"
 before may be of, the first and the last."""
 MOST_LINES = 4000
 """Of one process of a trial; later paths and modules are not noted."""
-_MARKS_PER_S, _MOST_MARKS = 50.0, 1000.0
-"""A process may write so many marks a second on average, and so many at once: a training of very
-short steps is not slowed down, and then some marks span several states. Half of them are for steps
-after a pause, in which an evaluation may have printed."""
+_MARK_EVERY_S, _BLURRED_EVERY_S, _RESERVE_S = 0.02, 0.25, 10.0
+"""A process marks a step each so many seconds on average, and one whose mark spans several states,
+since there was none at the step before, each so many: a training of very short steps is not slowed
+down. So many seconds of marks may come at once at the beginning, and as many more at steps after a
+pause, in which an evaluation may have printed."""
 _METRICS_EVERY_S = 0.25
 """Metrics of the same names that come sooner replace each other, unless a file is saved between."""
 _SLOWED_BY = 20_000
@@ -109,7 +110,9 @@ class _Told:
     def __init__(self, target: str, log: int) -> None:
         self._target, self._log = target, log
         self._began = time.monotonic()
-        self._marks, self._stepped, self._took_s = _MOST_MARKS, self._began, 0.0
+        self._stepped, self._took_s = self._began, 0.0
+        self._mark_at = self._began - _RESERVE_S
+        """From when on every step is marked, and those after a pause so long before."""
         self._state = self._since = self._imports = 0
         self._saved: dict[str, float] = {}
         self._copy = ""
@@ -128,13 +131,15 @@ class _Told:
     def step(self, *_: object, **__: object) -> None:
         """An optimizer is about to step, or weights are about to be loaded."""
         now = time.monotonic()
-        took_s, before_s = now - self._stepped, self._took_s
-        self._stepped, self._took_s = now, took_s
-        self._marks = min(_MOST_MARKS, self._marks + took_s * _MARKS_PER_S)
-        if self._marks >= (1.0 if took_s > 2 * before_s else _MOST_MARKS / 2):
-            self._marks -= 1.0
+        took_s = now - self._stepped
+        if now >= self._mark_at or (
+            took_s > 2 * self._took_s and now >= self._mark_at - _RESERVE_S
+        ):
+            every_s = _MARK_EVERY_S if self._since == self._state else _BLURRED_EVERY_S
+            self._mark_at = max(now - _RESERVE_S, self._mark_at) + every_s
             self.mark()
             self._since = self._state + 1
+        self._stepped, self._took_s = now, took_s
         self._state += 1
 
     def state(self) -> list[int] | None:
@@ -283,7 +288,7 @@ def _wrap(owner: Any, name: str, tell: Callable[..., None], *, before: bool = Fa
     if not callable(inner):
         return
 
-    @functools.wraps(inner)
+    @wraps(inner)
     def observed(*args: Any, **kwargs: Any) -> Any:
         began = time.time()
         if before:
@@ -301,6 +306,58 @@ def _quietly(tell: Callable[..., None], *args: Any, **kwargs: Any) -> None:
         tell(*args, **kwargs)
     except Exception:  # the script must not end by what observes it
         return
+
+
+_Given = Callable[..., tuple[Any, Any]]
+"""The values and the step among the arguments of a call."""
+
+
+def _of_lightning(connector: Any, metrics: Any, *_: Any, **__: Any) -> tuple[Any, Any]:
+    trainer = connector.trainer
+    return {} if trainer.sanity_checking else metrics, trainer.global_step
+
+
+_WRITER: Sequence[tuple[str, str, _Given]] = (
+    ("SummaryWriter", "add_scalar", lambda _, tag, scalar_value, global_step=None, *__, **___: (
+        {tag: scalar_value}, global_step)),
+    ("SummaryWriter", "add_scalars",
+     lambda _, main_tag, tag_scalar_dict, global_step=None, *__, **___: (
+        {f"{main_tag}/{key}": value for key, value in tag_scalar_dict.items()}, global_step)),
+)  # fmt: skip
+_LIGHTNING = (("_LoggerConnector", "log_eval_end_metrics", _of_lightning),)
+_REPORTED = (("", "report", lambda metrics, *_, **__: (metrics, None)),)
+_KERAS = "keras.src.callbacks.callback_list"
+_CONNECTOR = "trainer.connectors.logger_connector.logger_connector"
+_METRICS: Mapping[str, Sequence[tuple[str, str, _Given]]] = {
+    "torch.utils.tensorboard.writer": _WRITER,
+    "tensorboardX.writer": _WRITER,
+    "wandb.sdk.wandb_run": (("Run", "log", lambda _, data, step=None, *__, **___: (data, step)),),
+    "accelerate.accelerator": (("Accelerator", "log", lambda _, values, step=None, *__, **___: (
+        values, step)),),
+    "mlflow.tracking.fluent": (
+        ("", "log_metric", lambda key, value, step=None, *_, **__: ({key: value}, step)),
+        ("", "log_metrics", lambda metrics, step=None, *_, **__: (metrics, step)),
+    ),
+    "transformers.trainer": (("Trainer", "log", lambda trainer, logs, *_, **__: (
+        logs, trainer.state.global_step)),),
+    f"lightning.pytorch.{_CONNECTOR}": _LIGHTNING,
+    f"pytorch_lightning.{_CONNECTOR}": _LIGHTNING,
+    _KERAS: (("CallbackList", "on_epoch_end", lambda _, epoch, logs=None: (
+        {**(logs or {}), "epoch": epoch}, None)),),
+    "ray.train": _REPORTED,
+    "ray.tune": _REPORTED,
+    "optuna.trial._trial": (("Trial", "report", lambda _, value, step: (
+        {"objective": value}, step)),),
+}  # fmt: skip
+"""By module: the class, or none, and the function that is given metrics."""
+
+
+def _observe_metrics(told: _Told, rows: Sequence[tuple[str, str, _Given]], module: Any) -> None:
+    def tell(given: _Given, _: float, *args: Any, **kwargs: Any) -> None:
+        told.metrics(*given(*args, **kwargs))
+
+    for owner, name, given in rows:
+        _wrap(getattr(module, owner) if owner else module, name, partial(tell, given))
 
 
 def _hooks(told: _Told) -> dict[str, Callable[[Any], None]]:
@@ -331,75 +388,10 @@ def _hooks(told: _Told) -> dict[str, Callable[[Any], None]]:
 
         return wrap
 
-    def writer(module: Any) -> None:
-        def scalar(
-            _: float,
-            __: Any,
-            tag: str,
-            scalar_value: Any,
-            global_step: Any = None,
-            *___: Any,
-            **____: Any,
-        ) -> None:
-            told.metrics({tag: scalar_value}, global_step)
-
-        def scalars(
-            _: float,
-            __: Any,
-            main_tag: str,
-            values: Any,
-            global_step: Any = None,
-            *___: Any,
-            **____: Any,
-        ) -> None:
-            told.metrics({f"{main_tag}/{key}": value for key, value in values.items()}, global_step)
-
-        _wrap(module.SummaryWriter, "add_scalar", scalar)
-        _wrap(module.SummaryWriter, "add_scalars", scalars)
-
-    def logged(_: float, __: Any, values: Any, step: Any = None, *___: Any, **____: Any) -> None:
-        told.metrics(values, step)
-
-    def mlflow(module: Any) -> None:
-        def one(_: float, key: str, value: Any, step: Any = None, *__: Any, **___: Any) -> None:
-            told.metrics({key: value}, step)
-
-        def many(_: float, metrics: Any, step: Any = None, *__: Any, **___: Any) -> None:
-            told.metrics(metrics, step)
-
-        _wrap(module, "log_metric", one)
-        _wrap(module, "log_metrics", many)
-
-    def transformers(module: Any) -> None:
-        def log(_: float, trainer: Any, logs: Any, *__: Any, **___: Any) -> None:
-            told.metrics(logs, trainer.state.global_step)
-
-        _wrap(module.Trainer, "log", log)
-
-    def lightning(module: Any) -> None:
-        def evaluated(_: float, connector: Any, metrics: Any, *__: Any, **___: Any) -> None:
-            if not connector.trainer.sanity_checking:
-                told.metrics(metrics, connector.trainer.global_step)
-
-        _wrap(module._LoggerConnector, "log_eval_end_metrics", evaluated)
-
     def keras(module: Any) -> None:
-        def ended(_: float, __: Any, epoch: int, logs: Any = None, *___: Any) -> None:
-            told.metrics({**(logs or {}), "epoch": epoch})
-
-        _wrap(module.CallbackList, "on_epoch_end", ended)
+        _observe_metrics(told, _METRICS[_KERAS], module)
         _wrap(module.CallbackList, "on_train_batch_begin", told.step, before=True)
 
-    def reported(module: Any) -> None:
-        _wrap(module, "report", lambda _, metrics, *__, **___: told.metrics(metrics))
-
-    def optuna(module: Any) -> None:
-        def report(_: float, __: Any, value: Any, step: Any) -> None:
-            told.metrics({"objective": value}, step)
-
-        _wrap(module.Trial, "report", report)
-
-    connector = "trainer.connectors.logger_connector.logger_connector"
     return {
         "torch.optim.optimizer": optimizer,
         "torch.nn.modules.module": weights,
@@ -409,18 +401,8 @@ def _hooks(told: _Told) -> dict[str, Callable[[Any], None]]:
         "safetensors.flax": save_second("save_file"),
         "joblib.numpy_pickle": save_second("dump"),
         "keras.src.saving.saving_api": save_second("save_model", "save_weights"),
-        "torch.utils.tensorboard.writer": writer,
-        "tensorboardX.writer": writer,
-        "wandb.sdk.wandb_run": lambda module: _wrap(module.Run, "log", logged),
-        "accelerate.accelerator": lambda module: _wrap(module.Accelerator, "log", logged),
-        "mlflow.tracking.fluent": mlflow,
-        "transformers.trainer": transformers,
-        f"lightning.pytorch.{connector}": lightning,
-        f"pytorch_lightning.{connector}": lightning,
-        "keras.src.callbacks.callback_list": keras,
-        "ray.train": reported,
-        "ray.tune": reported,
-        "optuna.trial._trial": optuna,
+        **{name: partial(_observe_metrics, told, rows) for name, rows in _METRICS.items()},
+        _KERAS: keras,
     }
 
 

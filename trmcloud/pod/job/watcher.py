@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from trmcloud.core.contract.command_terms import CheckpointTree
 from trmcloud.core.values import replace
-from trmcloud.io.files import write_atomic
+from trmcloud.io.files import read_part, write_atomic
 from trmcloud.pod.job.artifacts import (
     MOST_ENTRIES,
     UNFINISHED,
@@ -27,7 +27,6 @@ from trmcloud.pod.job.artifacts import (
     artifact_at,
     files_below,
     find_artifacts,
-    groups_in,
     is_in_making,
     is_like_data,
     splits_at,
@@ -217,7 +216,10 @@ class Watcher:
                 return
             grouped = set()
             but = self._record.before(place.outside, place.root) if place.outside else self._but
-            for artifact in groups_in(place.root, place.below, place.outside, but).artifacts:
+            look = find_artifacts(
+                place.root, place=place.outside, below=place.below, but=but, is_flat=True
+            )
+            for artifact in look.artifacts:
                 files = {file.path for file in artifact.files}
                 if len(files) > 1 and any(fnmatchcase(name, place.pattern) for name in files):
                     grouped |= files
@@ -352,17 +354,9 @@ class FilesRecord:
 def _shows_whole(artifact: Artifact) -> bool:
     """Whether the formats of its weights tell a whole file from half of one, and say whole."""
     paths = [artifact.root / file.path for file in artifact.weights]
-    return all(_begins_as_zip(path) or path.suffix == ".safetensors" for path in paths) and not any(
-        map(why_half, paths)
-    )
-
-
-def _begins_as_zip(path: Path) -> bool:
-    try:
-        with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as file:
-            return file.read(4) == b"PK\x03\x04"
-    except OSError:
-        return False
+    return all(
+        path.suffix == ".safetensors" or read_part(path, 4) == b"PK\x03\x04" for path in paths
+    ) and not any(map(why_half, paths))
 
 
 def why_half(path: Path) -> str:
