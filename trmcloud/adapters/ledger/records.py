@@ -35,7 +35,7 @@ from trmcloud.core.values import Value
 from trmcloud.io.installation import update_command
 from trmcloud.ports.ledger import ControllerId, Driver
 
-VERSION = 11
+VERSION = 12
 """Of the file and of every event in it: raised with any new event or field, which a test holds.
 
 1  2026-11-21  the first
@@ -61,6 +61,7 @@ VERSION = 11
                for; a run may end because it was idle, or its grant was revoked
 10 2026-11-27  a grant may have a limit for each month, and a project's month a cap
 11 2026-11-28  a request for more says whose process asked
+12 2026-12-01  a machine may have a limit to which its stop is moved, and more be reserved for that
 """
 SCHEMA = """
 CREATE TABLE meta(version INTEGER NOT NULL, ledger_id TEXT NOT NULL);
