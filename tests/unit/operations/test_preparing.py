@@ -53,6 +53,7 @@ from trmcloud.operations.launch.run_notes import HomeNotes
 from trmcloud.operations.machines import Machines, UnreachableProvider
 from trmcloud.operations.plans import kill_layers, planning, preparing
 from trmcloud.operations.plans.launch_checks import (
+    check_account,
     check_account_key,
     check_exposure,
     keep_launchable,
@@ -721,3 +722,16 @@ def test_a_launch_checks_the_candidates_that_it_would_try(context: Context) -> N
 
     assert tried() == ["runpod", "huggingface"]
     assert tried("lambda", "vast") == ["runpod", "vast", "huggingface", "lambda"]
+
+
+def test_where_the_best_has_no_account_the_next_that_has_one_is_named(context: Context) -> None:
+    no_key = UnreachableProvider(AuthError("there is no key", next_step="trmcloud login"))
+    there: Any = SimpleNamespace()
+    computes = {"vast": no_key, "runpod": there}
+    context = replace(context, machines=replace(context.machines, computes=computes))
+    candidates = [plans.a_candidate(name, provider=name) for name in ("vast", "runpod")]
+    plan = keep_launchable(context, plans.a_plan(*candidates))
+    for _ in range(2):  # the same error is raised again
+        with pytest.raises(AuthError) as refused:
+            check_account(context, plan)
+        assert refused.value.next_step == "--provider runpod, or trmcloud login"

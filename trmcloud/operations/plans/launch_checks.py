@@ -13,7 +13,14 @@ from trmcloud.core.control.bookkeeping import require_money
 from trmcloud.core.control.budget import LAYERS_NEEDED, UnacceptedExposure, unaccepted_exposure
 from trmcloud.core.control.run_state import RunState
 from trmcloud.core.durations import duration
-from trmcloud.core.errors import BudgetRefused, DoesNotFit, MissingTool, NotSupported, UsageError
+from trmcloud.core.errors import (
+    BudgetRefused,
+    DoesNotFit,
+    MissingTool,
+    NotSupported,
+    TrmcloudError,
+    UsageError,
+)
 from trmcloud.core.money import ZERO, Usd
 from trmcloud.core.planner.memory import checkpoint_bytes
 from trmcloud.core.planner.planning import check_spot, untrained_message
@@ -347,7 +354,14 @@ def check_account(context: Context, plan: Plan) -> None:
     provider = first_candidate(plan).provider
     launchable = [plan.candidate(name) for name in plan.launchable]
     rate = min(c.rate for c in launchable if c.provider == provider)
-    require_account(context, provider, rate)
+    others = [c.provider for c in launchable if c.provider != provider]
+    try:
+        require_account(context, provider, rate)
+    except TrmcloudError as error:
+        way = f"--provider {others[0]}, or " if others else ""  # which has an account here
+        if not error.next_step.startswith(way):
+            error.next_step = way + error.next_step
+        raise
     check_balance(context, plan)
 
 
