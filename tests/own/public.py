@@ -14,6 +14,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from trmcloud.core.contract.command import Command
+from trmcloud.operations.commands.trial_checks import is_higher_better
+
 _NUMBER = r"([-+]?[0-9]*\.?[0-9]+(?:e[-+]?[0-9]+)?)"
 
 
@@ -74,6 +77,12 @@ class Public:
     @property
     def source(self) -> str:
         return f"{self.repository.replace('/', '+')}@{self.commit}"
+
+    @property
+    def order(self) -> list[str]:
+        """``--best``, where the metric's name does not tell."""
+        name = Command(("script",), metric=self.metric).metric_name
+        return ["--best", self.best] if is_higher_better(name) is None else []
 
     def endless(self) -> Public:
         old, new = self.longer

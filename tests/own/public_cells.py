@@ -137,6 +137,7 @@ def line_of_trial(row: Public, user: User, ending: str) -> list[str]:
     """Return the words of the line that ``try`` prints."""
     budget_usd = 0.001 * (_LIVES_S.get(ending, 600) + _GRACE_S + _LANDING_S)
     options = ["--for", str(_TRY_S), "--grace", str(_GRACE_S), "--metric", row.metric]
+    options += row.order
     options += ["--rate", "3.60", "--budget", f"{budget_usd:.3f}"]
     for pair in (*row.env, *_ENV):
         options += ["--env", pair.partition("=")[0]]

@@ -22,6 +22,7 @@ from tests.own.public_cells import (
 )
 from tests.own.public_data import WRITERS
 from tests.own.public_more import CANDIDATES, MORE, MORE_CELLS, SKIPPED, in_order, in_turn
+from trmcloud.core.contract.command import Command
 from trmcloud.operations.commands.trial_checks import is_higher_better
 
 ROW = next(row for row in PUBLIC if row.name == "nanogpt")
@@ -41,9 +42,10 @@ def test_each_row_has_its_generator_its_opener_and_a_whole_commit() -> None:
         assert len(row.commit) == 40, row.name
 
 
-def test_no_script_needs_best_and_each_can_be_made_longer() -> None:
+def test_a_script_needs_best_where_its_metric_has_no_name_and_each_can_be_made_longer() -> None:
     for row in (*PUBLIC, *MORE):
-        assert is_higher_better(row.metric) == (row.best == "max"), row.name
+        name = Command(("x",), metric=row.metric).metric_name
+        assert is_higher_better(name) in (None, row.best == "max"), row.name
         assert row.endless().command.split()[0] == row.command.split()[0]
 
 
@@ -128,3 +130,7 @@ def test_the_twelve_further_scripts_are_the_first_of_their_kinds() -> None:
 def test_values_are_of_the_saves_in_turn() -> None:
     record = in_turn(r"loss NUMBER", "{step}.pt", first=0)
     assert record("loss 2 loss 1", Path()) == [Saved("0.pt", 2.0), Saved("1.pt", 1.0)]
+
+
+def test_only_a_pattern_without_a_name_needs_best() -> None:
+    assert [row.name for row in (*PUBLIC, *MORE) if row.order] == ["rnn-names"]

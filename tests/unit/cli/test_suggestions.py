@@ -303,7 +303,9 @@ def test_data_that_cannot_be_sent_is_refused_before_the_rent(
         ("test/accuracy", "", True),
         ("eval_reward", "", True),
         ("val_loss", "", False),
-        ("something", "", False),
+        ("something", "min", False),
+        ("valid_0's l2", "", False),
+        ("l2_penalty", "max", True),
         ("accuracy=([0-9.]+)", "", True),
         ("test/accuracy", "min", False),
         ("val_loss", "max", True),
@@ -314,3 +316,11 @@ def test_the_best_is_the_highest_of_a_score_unless_it_is_said(
 ) -> None:
     request = CommandRequest(("python", "sets/read.py"), metric=metric, best=best, unsent=True)
     assert command_of(request, "", project).higher_is_better is higher
+
+
+@pytest.mark.parametrize("metric", ["something", "l2_penalty", "step=([0-9]+)"])
+def test_a_metric_whose_name_does_not_tell_needs_the_word(project: Path, metric: str) -> None:
+    request = CommandRequest(("python", "sets/read.py"), metric=metric, unsent=True)
+    with pytest.raises(UsageError, match="does not tell whether the lowest or the") as refused:
+        command_of(request, "", project)
+    assert refused.value.next_step == "--best min, or --best max"

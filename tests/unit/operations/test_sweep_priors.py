@@ -150,8 +150,8 @@ def test_the_smallest_machine_that_it_may_get_decides(planner: Planner) -> None:
     name = plan.launchable[0]
     chosen = plan.candidate(name)
     assert chosen is not None
-    small = replace(chosen, id="c9", memory_gb=chosen.memory_gb / 4)
-    both = replace(plan, candidates=(*plan.candidates, small), launchable=(name, "c9"))
+    small = replace(chosen, id="c0", memory_gb=chosen.memory_gb / 4)
+    both = replace(plan, candidates=(*plan.candidates, small), launchable=(name, "c0"))
     table = sweep_priors.memory_of(both, terms)
     assert table is not None
     assert not table.fits(at(lr=0.01, width=2048))

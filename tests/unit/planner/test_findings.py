@@ -140,8 +140,10 @@ def test_finding_9_tokens_that_a_setting_cuts_are_said() -> None:
 @pytest.mark.parametrize("budget", ["5", "20"])
 def test_finding_10_what_a_budget_also_buys_has_its_own_plans_figures(budget: str) -> None:
     """Traffic and storage with them: $0.29 was printed for a plan of $0.067."""
-    lines = text(f"--budget {budget}").partition("also buys")[2].splitlines()[1:]
-    rows = [line.split() for line in lines[: lines.index("")]]
+    bought = text(f"--budget {budget}").partition("(all: --recipes):\n")[2].partition("\n\n")[0]
+    recipes = document("--recipes --budget 1000")["recipes"]
+    names = {each["recipe"] for each in recipes}
+    rows = [row for row in map(str.split, bought.splitlines()) if row[0] in names]
     assert "shakespeare" in {row[0] for row in rows}
     for recipe, hardware, hours, _, dollars, *_ in rows:
         best = chosen(f"--recipe {recipe} --budget {budget}")

@@ -277,7 +277,7 @@ def test_a_command_without_a_probe_has_a_price_per_hour_and_a_probes_cost(own_ho
     text = run("1xH100", "--budget", "50", "--", "python", "train.py").stdout
     lines = text.splitlines()
     made = json.loads(run("1xH100", "--budget", "50", "--json", "--", "python", "train.py").stdout)
-    [row] = made["candidates"]
+    row = next(each for each in made["candidates"] if each["id"] == made["recommended"])
     rate = float(row["planned_rate_per_hour_usd"])
     assert f"${rate:.2f}/h" in text
     assert 0.9 * 50 / rate < row["duration_s"]["p50"] / 3600 <= 50 / rate

@@ -625,13 +625,18 @@ def _quoted(word: str) -> str:
 def _metric_options(facts: Facts) -> list[str]:
     command = facts.command
     if command.metric:
-        best = ["--best", "max"] if command.higher_is_better else []
-        return ["--metric", command.metric, *best]
+        return ["--metric", command.metric, *_order(command.metric_name, command.higher_is_better)]
     chosen = best_key(one_of_each(facts.observed.first.keys))
     if chosen is None:
         return []
-    best = ["--best", "max"] if is_higher_better(chosen.name) else []
-    return ["--metric", chosen.pattern or chosen.name, *best]
+    higher = bool(is_higher_better(chosen.name))
+    return ["--metric", chosen.pattern or chosen.name, *_order(chosen.name, higher)]
+
+
+def _order(name: str, higher: bool) -> list[str]:
+    """The option that says which value is best, where the name does not say "the lowest"."""
+    told = "max" if higher else "min"
+    return ["--best", told] if higher or is_higher_better(name) is not False else []
 
 
 def _grace_s(facts: Facts) -> float:
@@ -728,11 +733,12 @@ _OF_HELD_OUT = re.compile(r"\b(?:val|valid|validation|eval|evaluation|test|dev)\
 _OWN_BEST_BY = ("metrics/mAP50-95", "metrics/accuracy_top1")
 """The names by which a framework (Ultralytics) chooses the checkpoint that it calls best."""
 _LOWER = re.compile(
-    r"(.*loss|nll|.*ppl|.*perplexity|bpb|bpc|error|err|mae|mse|rmse|wer|cer|fid)", re.I
+    r"(.*loss|nll|.*ppl|.*perplexity|bpb|bpc|error|err|s?map?e|r?msl?e|wer|cer|fid|fvd|lpips|crps|brier)",
+    re.I,
 )
 _HIGHER = re.compile(
     r"(.*acc|.*accuracy|f1|bleu|rouge\w?|auc|map(?:50|75)?|rewards?|score|returns?|precision|recall|r2"
-    r"|m?iou|dice|top[15]|prec|psnr|ssim|spearman|pearson)",
+    r"|m?iou|dice|top[15]|prec|psnr|ssim|spearman|pearson|ndcg|mrr|mcc|kappa|meteor|chrf)",
     re.I,
 )
 
@@ -851,6 +857,8 @@ def _may_compare(name: str) -> bool:
 def is_higher_better(name: str) -> bool | None:
     """Return whether the highest value of a metric of this name is the best; None where the name
     does not tell."""
+    if name.rpartition(" ")[2] in ("l1", "l2"):  # LightGBM's; another's is a penalty
+        return False
     return not _says(_LOWER, name) if _may_compare(name) else None
 
 
