@@ -72,25 +72,6 @@ def open_regular(path: Path) -> BinaryIO:
     return open(handle, "rb")
 
 
-def open_unlinked(path: str | Path) -> BinaryIO:
-    """Open a file of another author's to be read, unless it is a link; a pipe is not waited for.
-
-    Raises:
-        OSError: it cannot be opened.
-    """
-    return open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb")
-
-
-def read_part(path: str | Path, most_bytes: int, at: int = 0) -> bytes:
-    """Return bytes of such a file from ``at``; empty where it cannot be read."""
-    try:
-        with open_unlinked(path) as file:
-            file.seek(at)
-            return file.read(most_bytes)
-    except OSError:
-        return b""
-
-
 def read_small(path: Path, limit_bytes: int = SMALL_BYTES) -> str | None:
     """The text of a small file that may be hostile, a pipe that nothing writes to among others;
     None where there is none.
@@ -99,12 +80,12 @@ def read_small(path: Path, limit_bytes: int = SMALL_BYTES) -> str | None:
         ValueError: larger than ``limit_bytes``, a link, or not UTF-8.
     """
     try:
-        file = open_unlinked(path)
+        handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     except FileNotFoundError:
         return None
     except OSError as error:
         raise ValueError(f"{path}: {error.strerror}") from None
-    with file:
+    with open(handle, "rb") as file:
         content = file.read(limit_bytes + 1)
     if len(content) > limit_bytes:
         raise ValueError(f"{path} is larger than {limit_bytes} bytes")

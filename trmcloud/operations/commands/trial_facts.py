@@ -18,7 +18,8 @@ import tomllib
 
 from trmcloud.core.contract.command import Command
 from trmcloud.io.children import ReaderStopped, find_program, reader_environment, run_reader
-from trmcloud.io.files import is_below, read_part
+from trmcloud.io.files import is_below
+from trmcloud.io.foreign_files import read_part
 from trmcloud.operations.commands.trial_checks import (
     TRACKERS,
     Facts,

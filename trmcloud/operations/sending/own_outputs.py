@@ -16,7 +16,7 @@ from trmcloud.core.contract.command import is_inside
 from trmcloud.core.contract.command_terms import TREE_NAME
 from trmcloud.core.contract.manifest import MANIFEST_NAME, from_json
 from trmcloud.core.errors import TrmcloudError
-from trmcloud.io.files import read_part
+from trmcloud.io.foreign_files import read_part
 from trmcloud.operations.home import PROJECT_FILE
 from trmcloud.pod.agent.attempts import RECORD_NAME
 

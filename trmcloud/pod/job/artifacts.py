@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 from trmcloud.core.contract.command import MOST_PATH_CHARS
 from trmcloud.core.contract.command_terms import MOST_DEPTH, MOST_FILES
 from trmcloud.core.values import Value
-from trmcloud.io.files import read_part
+from trmcloud.io.foreign_files import read_part
 from trmcloud.pod.job.parts import (
     INDEX_NAME,
     SUFFIX,

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from trmcloud.io.files import open_unlinked
+from trmcloud.io.foreign_files import open_unlinked
 from trmcloud.pod.job.readings import LOOK_EVERY_S, LogFiles, Reading, whole_step
 
 _NAME = re.compile(

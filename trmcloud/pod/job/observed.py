@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from trmcloud.core.contract.records import parse_lines
 from trmcloud.core.values import replace
-from trmcloud.io.files import read_part
+from trmcloud.io.foreign_files import read_part
 from trmcloud.pod.job.artifacts import Artifact
 from trmcloud.pod.job.metric_order import OBSERVED, WeightsState
 from trmcloud.pod.job.readings import Reading, of_object

@@ -33,7 +33,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from trmcloud.io.files import open_unlinked, read_part
+from trmcloud.io.foreign_files import open_unlinked, read_part
 
 SUFFIX, INDEX_NAME = ".distcp", ".metadata"
 PORT = 29_399

@@ -28,7 +28,7 @@ from trmcloud.core.contract.command_terms import (
 )
 from trmcloud.core.contract.records import MAX_LINE_BYTES, ContractError, parse
 from trmcloud.core.values import Value, replace
-from trmcloud.io.files import read_part
+from trmcloud.io.foreign_files import read_part
 from trmcloud.pod.job.metric_order import (
     OF_BATCH,
     OF_HELD_OUT,

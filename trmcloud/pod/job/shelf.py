@@ -24,7 +24,8 @@ from trmcloud.core.contract.records import dump, load
 from trmcloud.core.errors import CheckpointError
 from trmcloud.core.text import CONTROL, one_line
 from trmcloud.core.values import Value, replace
-from trmcloud.io.files import open_unlinked, read_small, sync_folder, write_atomic
+from trmcloud.io.files import read_small, sync_folder, write_atomic
+from trmcloud.io.foreign_files import open_unlinked
 from trmcloud.io.hashing import file_sha256
 from trmcloud.pod.job.artifacts import (
     OUTPUTS,

@@ -17,7 +17,8 @@ from typing import NamedTuple
 
 from trmcloud.core.contract.command_terms import CheckpointTree
 from trmcloud.core.values import replace
-from trmcloud.io.files import read_part, write_atomic
+from trmcloud.io.files import write_atomic
+from trmcloud.io.foreign_files import read_part
 from trmcloud.pod.job.artifacts import (
     MOST_ENTRIES,
     UNFINISHED,
