@@ -208,6 +208,11 @@ class PodRequest(Value):
     image: str = ""
     is_waited_for: bool = False
 
+    @property
+    def latest_stop_at(self) -> float:
+        """When its machine has ended, however often its stop is moved (epoch s)."""
+        return max(self.lease.hard_stop_at, self.lease.limit_at)
+
     def agent_words(self, keys: PodKeys, provider: str, image: str = "") -> dict[str, str]:
         """Return the environment of a rented pod's agent. ``provider`` names the ways to end it.
         Another torch than our image's is refused on the pod, where it is made of that image."""

@@ -212,7 +212,7 @@ def test_a_lease_takes_later_stops_within_its_limit_alone() -> None:
     assert later.hard_stop_at - later.soft_stop_at == pytest.approx(hard - lease.soft_stop_at)
     assert later.granted_at == lease.granted_at
     assert [phase.allowed_s for phase in later.phases] == [650.0, 0.0]
-    assert lease.latest_stop_at == later.latest_stop_at == hard + 900
+    assert lease.limit_at == later.limit_at == hard + 900
     for refused in (
         Orders(epoch=1, hard_stop_at=hard + 600),
         Orders(epoch=2, hard_stop_at=hard + 901),

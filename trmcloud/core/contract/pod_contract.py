@@ -345,11 +345,6 @@ class Lease(Value):
     """No order moves the hard stop beyond this; 0: none moves it at all."""
     version: int = CONTRACT_VERSION
 
-    @property
-    def latest_stop_at(self) -> float:
-        """When its machine has ended, however often its stop is moved."""
-        return max(self.hard_stop_at, self.limit_at)
-
     def extended(self, orders: Orders) -> Lease | None:
         """This lease with the later stops of ``orders``, under their epoch; None where they give
         none, or more than it allows. The time between the two stops stays, and a phase that has

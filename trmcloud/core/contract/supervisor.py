@@ -267,7 +267,10 @@ def _after(
         if not more:
             if outcome in DONE:
                 return EndPod(Outcome.FINISHED.value, last.message)
-            why = f"{_limit_words(lease)}; {last.message}"
+            limit = "its hours are used" if lease.ends_by == HOURS else "budget reached"
+            if lease.limit_at > lease.hard_stop_at:
+                limit = "the time that was reserved is used"
+            why = f"{limit}; {last.message}"
             return EndPod(Outcome.LANDED.value, why.rstrip("; "))
         if last.gate is None:
             return JudgeGate(last.name)
@@ -291,12 +294,6 @@ def _after(
         words = ", ".join(f"{key}={value}" for key, value in tried.items())
         why = f"{why}; nothing is left to try: not even {words} helped"
     return EndPod(Outcome.FAILED.value, why)
-
-
-def _limit_words(lease: Lease) -> str:
-    if lease.limit_at > lease.hard_stop_at:
-        return "the time that was reserved is used"
-    return "its hours are used" if lease.ends_by == HOURS else "budget reached"
 
 
 def _why_not_enter(

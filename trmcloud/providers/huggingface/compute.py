@@ -112,11 +112,11 @@ class HuggingFaceCompute(ListedCompute[Job]):
             for job in self._pods.read_before_create():
                 if job.name == request.name:
                     # Made by a create whose answer was lost: its time-out was never read.
-                    stop_at = request.lease.latest_stop_at - self.ahead_s
+                    stop_at = request.latest_stop_at - self.ahead_s
                     self._require_timeout(job, timeout_s(stop_at, job.made_at or self._now()))
                     return job.id
             flavor = self._flavor(request)
-            timeout = timeout_s(request.lease.latest_stop_at - self.ahead_s, self._now())
+            timeout = timeout_s(request.latest_stop_at - self.ahead_s, self._now())
             spec = job_spec(
                 request, flavor.name, self._keys, self._payload(), self._image,
                 self._environment, token=self._token, timeout=timeout,

@@ -145,7 +145,7 @@ def make_task(
         resources["labels"] = {POD_LABEL: request.name}
     if knows_autodown(provider):
         resources["autostop"] = {
-            "idle_minutes": limit_minutes(request.lease.latest_stop_at, now),
+            "idle_minutes": limit_minutes(request.latest_stop_at, now),
             "down": True,
             "wait_for": "none",
         }

@@ -110,7 +110,7 @@ class VastCompute(ListedCompute[Instance]):
         if name is None:
             raise NotSupported(f"this version does not know {request.sku} at vast.ai")
         country = "" if request.region in ANYWHERE else request.region
-        rest_s = request.lease.latest_stop_at - self._now()
+        rest_s = request.latest_stop_at - self._now()
         asked = query(
             names=[name], counts=[request.gpus], disk_gb=pod_disks_gb(NAME, request.disk_gb),
             min_cuda=request.min_cuda, datacenter=not request.community, country=country,
@@ -123,7 +123,7 @@ class VastCompute(ListedCompute[Instance]):
             if ask.sku == request.sku
             and ask.gpus == request.gpus
             and ask.rate <= request.rate
-            and ask.lasts_until >= request.lease.latest_stop_at
+            and ask.lasts_until >= request.latest_stop_at
             and ask.disk_gb >= asked["allocated_storage"]
             and country in ("", ask.country)
         ]

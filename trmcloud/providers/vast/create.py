@@ -123,7 +123,7 @@ def create_body(
         "sha": hashlib.sha256(payload).hexdigest(),
         "size": len(payload),
         "within": BOOT_WITHIN_S,
-        "stop": request.lease.latest_stop_at,
+        "stop": request.latest_stop_at,
     }
     variables = {f"-p {POD_SSH_PORT}:{POD_SSH_PORT}": "1", **pieces(told)}
     body: dict[str, Any] = {

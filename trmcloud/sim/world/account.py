@@ -97,7 +97,7 @@ class RentedMachine:
         moves as soon as a later stop is on record."""
         self.lease_due_at = self.due_at
         """Likewise by what its own agent knows: it moves when that has taken the later stop."""
-        self.name_due_at = at + request.lease.latest_stop_at - request.lease.granted_at
+        self.name_due_at = at + request.latest_stop_at - request.lease.granted_at
         """When it must have ended for whoever knows its name alone."""
         self._stop_at = request.lease.hard_stop_at
         """Its hard stop on record."""
