@@ -111,8 +111,9 @@ class Exposure:
             stuck = rented.run_id in self._stuck or abs(rented.granted_ahead_s) > CLOCK_OFF_S
             reap_since = self._reap_ending_since if owned else self._reap_since
             if reap_since is not None and not (owned and stuck) and not untold:
-                # By its name alone, where the ledger cannot be read.
-                due = rented.due_at if since > self._unread_until else rented.name_due_at
+                due = rented.due_at
+                if since <= self._unread_until:  # then its name in a list is all that is known
+                    due, seen_at = rented.name_due_at, max(seen_at, rented.hidden_until)
                 if rented.unowned_at is not None:
                     due = min(due, rented.unowned_at)
                 wait = self.reap_every_s + REACTION_S
