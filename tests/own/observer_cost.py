@@ -1,4 +1,4 @@
-"""What the observer's hooks and imports take of a training, in processor time of its thread.
+"""Processor time of the observer's hooks and imports in a training.
 
 ``python -m tests.own.observer_cost --seconds 60`` trains with optimizer steps of about a
 millisecond, which give a metric to TensorBoard's writer at every tenth step and save weights every

@@ -120,7 +120,7 @@ BUGS: tuple[Bug, ...] = (
     Bug("a stop is moved beyond what the budget buys", EXTENDING,
         "until = min(now + _MARGIN * needs_s + landing_s, mine.limit_at)", "until = now + _MARGIN * needs_s + landing_s"),
     Bug("a stop is moved a minute before it comes", EXTENDING, "LATEST_AHEAD_S = 900.0", "LATEST_AHEAD_S = 60.0"),
-    Bug("a run that is told to stop is extended", EXTENDING, "or run.stop is not None or run.errand", "or run.errand"),
+    Bug("a run with a stop request is extended", EXTENDING, "or run.stop is not None or run.errand", "or run.errand"),
     Bug("a machine that lands is extended", EXTENDING, "report.result is not None or report.landing", "report.result is not None",
         test="tests/unit/core/test_extending.py::test_a_machine_that_lands_or_has_ended_is_not_extended"),
     Bug("no run is extended", DRIVE, "        if more is None:\n            return run\n", "        return run\n"),

@@ -1,5 +1,5 @@
-"""What a reviewer found wrong in plans on 28 November 2026, number by number, through the command
-and its documents alone."""
+"""Thirteen faults of plans that a review found on 28 November 2026, through the command and its
+JSON alone."""
 
 from __future__ import annotations
 

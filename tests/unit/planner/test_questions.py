@@ -1,10 +1,9 @@
-"""What a user asks of ``plan``: models by name, images, scripts, what a budget buys, spot."""
+"""``plan`` for named models, images, scripts without a probe, budgets and spot machines."""
 
 from __future__ import annotations
 
 import ast
 import csv
-import importlib.util
 import json
 import py_compile
 import shlex
@@ -15,6 +14,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
+from scripts import questions
 from tests.documents import document_in
 from trmcloud.cli.commands import plan as plan_command
 from trmcloud.core.errors import NotFoundError, UsageError
@@ -347,10 +347,5 @@ def test_a_plan_of_this_machine_has_no_spot_beside() -> None:
 
 def test_the_page_of_ten_questions_is_what_is_printed() -> None:
     """Write it anew: .venv/bin/python scripts/questions.py"""
-    spec = importlib.util.spec_from_file_location("questions", ROOT / "scripts" / "questions.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    assert len(module.QUESTIONS) == 10
-    assert module.page() == module.PAGE.read_text(encoding="utf-8")
+    assert len(questions.QUESTIONS) == 10
+    assert questions.page() == questions.PAGE.read_text(encoding="utf-8")

@@ -147,7 +147,7 @@ def plan(
 
 
 class HfRequest(NamedTuple):
-    """What was typed about a model that is trained further."""
+    """The options of ``plan --hf``."""
 
     model: str
     method: str

@@ -25,7 +25,7 @@ _BASES = {
     "grpo": "from one source (images and text)",
     "vision": f"from two sources: {_PAGE}",
 }
-"""What the factor and the scatter of a method rest on."""
+"""The sources of a method's factor and of its range."""
 _LEAST_SAVED = Decimal("1.05")
 """Choices differ by this factor in dollars, too."""
 
@@ -86,8 +86,8 @@ def _length(plan: FinetunePlan) -> str:
 
 
 def _launch_lines(plan: FinetunePlan, typed: str, written: Script | None) -> list[str]:
-    """What to type next: the written script's launch, what writes one, or a probe of the user's
-    own."""
+    """Return the next command: the launch of the written script, the option that writes one, or a
+    probe of the user's script."""
     if written is not None:
         names = " and ".join(path.name for path in written.files)
         return [f"Wrote {names}. It reads {DATA}: put yours here, then", f"  {written.launch}"]

@@ -429,7 +429,7 @@ def _dollars(amount: Usd) -> str:
 
 
 def spot_lines(found: SpotBeside | None, *, verbose: bool) -> list[str]:
-    """What the same costs on a spot machine, with its preemptions; ``verbose``: their rate, too."""
+    """Return the cost of the same run on a spot machine; ``verbose``: with the preemption rate."""
     if found is None:
         return []
     row = found.candidate
